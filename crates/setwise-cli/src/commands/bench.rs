@@ -1,0 +1,145 @@
+//! `setwise bench`
+
+use std::time::{Duration, Instant};
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use setwise::sets::PackedSet;
+use setwise::{Loss, Model, ModelConfig, SetBatch, Trainer};
+
+use super::say;
+use crate::failure::Failure;
+
+/// Arguments of `bench`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A preset.
+    #[arg(long, default_value = "multi-set-transformer")]
+    model: String,
+    /// Width of the sets' rows; latent is 16 and hidden 32 times that, unless given.
+    #[arg(long, default_value_t = 2)]
+    dim: usize,
+    /// Examples in a batch.
+    #[arg(long, default_value_t = 64)]
+    batch: usize,
+    /// Elements of each set.
+    #[arg(long, default_value_t = 125)]
+    points: usize,
+    /// Latent width.
+    #[arg(long)]
+    latent: Option<usize>,
+    /// Hidden width.
+    #[arg(long)]
+    hidden: Option<usize>,
+    /// Number of blocks.
+    #[arg(long)]
+    blocks: Option<usize>,
+    /// Attention heads.
+    #[arg(long)]
+    heads: Option<usize>,
+    /// Only the forward pass.
+    #[arg(long)]
+    forward_only: bool,
+    /// Measure for at least this long, in seconds.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Largest batch `bench` makes up, in numbers.
+const MOST: usize = 1 << 31;
+
+/// Runs it.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let mut config = ModelConfig::preset(&args.model, args.dim)?;
+    config.latent = args.latent.unwrap_or(config.latent);
+    config.hidden = args.hidden.unwrap_or(config.hidden);
+    config.blocks = args.blocks.unwrap_or(config.blocks);
+    config.heads = args.heads.unwrap_or(config.heads);
+    let config = config.validate()?;
+    let numbers = args.batch.checked_mul(args.points).and_then(|n| n.checked_mul(args.dim));
+    match numbers {
+        Some(n) if n > 0 && n <= MOST => {}
+        _ => {
+            let (b, p, d) = (args.batch, args.points, args.dim);
+            return Err(Failure::usage(format!("--batch {b} --points {p} --dim {d}: no batch of this size can be made")));
+        }
+    }
+    let batch = random_batch(&args, config.sets)?;
+    let targets = vec![0.5; args.batch];
+    let mut model = Model::new(config, 1);
+    let parameters = model.params().len();
+
+    let forward = median(args.seconds, || model.predict(&batch).map(drop))?;
+    let mut trainer = Trainer::new(model, Loss::L1);
+    let step = match args.forward_only {
+        true => None,
+        false => Some(median(args.seconds, || trainer.step(&batch, &targets, 1e-4).map(drop))?),
+    };
+    let repetitions = step.map_or(forward.1, |s| s.1);
+    let step = step.map(|s| s.0);
+    let peak = peak_memory();
+    let c = trainer.model().config();
+    if args.json {
+        return say(serde_json::json!({
+            "model": args.model, "dim": args.dim, "batch": args.batch, "points": args.points,
+            "threads": rayon::current_num_threads(), "latent": c.latent, "hidden": c.hidden, "blocks": c.blocks, "heads": c.heads,
+            "parameters": parameters, "forward_ms": forward.0, "train_step_ms": step,
+            "peak_memory_bytes": peak, "repetitions": repetitions,
+        }));
+    }
+    say(format!(
+        "{}, {} sets of {} points in {} dimensions, batch {}, {} threads",
+        args.model,
+        c.sets,
+        args.points,
+        args.dim,
+        args.batch,
+        rayon::current_num_threads()
+    ))?;
+    say(format!("latent {}, hidden {}, {} blocks, {} heads, {parameters} parameters", c.latent, c.hidden, c.blocks, c.heads))?;
+    say(format!("forward       {:9.2} ms", forward.0))?;
+    if let Some(step) = step {
+        say(format!("training step {step:9.2} ms   (forward, backward, Adam; median of {repetitions})"))?;
+    }
+    match peak {
+        Some(bytes) => say(format!("peak memory   {:9.1} MB", bytes as f64 / 1e6)),
+        None => Ok(()),
+    }
+}
+
+fn random_batch(args: &Args, sets: usize) -> Result<SetBatch, Failure> {
+    let mut rng = Pcg64Mcg::seed_from_u64(1);
+    let sets = (0..sets)
+        .map(|_| {
+            let data = (0..args.batch * args.points * args.dim).map(|_| rng.random::<f32>() * 2.0 - 1.0).collect();
+            PackedSet::new(data, args.dim, (0..=args.batch).map(|i| i * args.points).collect())
+        })
+        .collect();
+    Ok(SetBatch::new(sets)?)
+}
+
+/// Median time in milliseconds over at least five repetitions and the time given, and their number.
+fn median(seconds: f64, mut f: impl FnMut() -> setwise::Result<()>) -> Result<(f64, usize), Failure> {
+    f()?;
+    f()?;
+    let mut times = Vec::new();
+    let start = Instant::now();
+    let least = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(2));
+    while times.len() < 5 || start.elapsed() < least {
+        let begin = Instant::now();
+        f()?;
+        times.push(begin.elapsed().as_secs_f64() * 1e3);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok((times[times.len() / 2], times.len()))
+}
+
+/// The most memory this process has had, where the system tells.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
+    Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
+}

@@ -1,0 +1,66 @@
+//! `setwise import REF -o MODEL`
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use setwise::Model;
+use setwise::files::ReferenceOptions;
+use setwise::models::RelationPool;
+
+use super::say;
+use crate::failure::Failure;
+
+/// Arguments of `import`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A state dict of the paper's PyTorch code, saved as safetensors.
+    reference: PathBuf,
+    /// The model file to write.
+    #[arg(short, long, value_name = "MODEL")]
+    output: PathBuf,
+    /// Attention heads; the state dict does not show them.
+    #[arg(long, default_value_t = 4)]
+    heads: usize,
+    /// How a multi-set relation network pools over partners; the state dict does not show it.
+    #[arg(long, value_enum, default_value_t = Pool::Max)]
+    relation_pool: Pool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Pool {
+    Max,
+    Sum,
+}
+
+/// Runs it.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let relation_pool = match args.relation_pool {
+        Pool::Max => RelationPool::Max,
+        Pool::Sum => RelationPool::Sum,
+    };
+    let model = Model::from_reference(&args.reference, ReferenceOptions { heads: args.heads, relation_pool })?;
+    model.save(&args.output)?;
+    let c = model.config();
+    say(format!(
+        "{}: {} encoder, {} sets, relations {}, merge {}, sharing {}, {} blocks, {} heads, latent {}, hidden {}, {} parameters",
+        args.output.display(),
+        name(c.encoder),
+        c.sets,
+        name(c.relations),
+        name(c.merge),
+        name(c.sharing),
+        c.blocks,
+        c.heads,
+        c.latent,
+        c.hidden,
+        model.params().len()
+    ))
+}
+
+/// The name a choice has in config files.
+fn name(choice: impl serde::Serialize) -> String {
+    match serde_json::to_value(choice) {
+        Ok(serde_json::Value::String(s)) => s,
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,47 @@
+//! `setwise models`
+
+use comfy_table::{Table, presets};
+use setwise::ModelConfig;
+use setwise::models::PRESETS;
+
+use super::say;
+use crate::failure::Failure;
+
+/// Arguments of `models`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Print JSON, with the whole config of every preset.
+    #[arg(long)]
+    json: bool,
+    /// Print the config of one preset as TOML.
+    #[arg(long, value_name = "PRESET")]
+    config: Option<String>,
+    /// Width of the sets' rows in the configs shown.
+    #[arg(long, default_value_t = 2)]
+    dim: usize,
+}
+
+/// Runs it.
+pub fn run(args: Args) -> Result<(), Failure> {
+    if let Some(name) = &args.config {
+        let config = ModelConfig::preset(name, args.dim)?.validate()?;
+        let text = toml::to_string(&*config).map_err(|e| Failure::other(e.to_string()))?;
+        return say(text.trim_end());
+    }
+    if args.json {
+        let mut all = Vec::new();
+        for p in PRESETS {
+            let config = ModelConfig::preset(p.name, args.dim)?.validate()?;
+            all.push(serde_json::json!({"name": p.name, "summary": p.summary, "operations": p.order, "config": *config}));
+        }
+        return say(serde_json::json!({"architectures": all, "pretrained": []}));
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(["architecture", "operations", "what it is"]);
+    for p in PRESETS {
+        table.add_row([p.name, p.order, p.summary]);
+    }
+    say(table.trim_fmt())?;
+    say("\nOperations count set sizes n, m and width d. `setwise models --config NAME` shows a config.")?;
+    say("There are no pretrained models in this version.")
+}

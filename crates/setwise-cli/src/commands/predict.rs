@@ -1,0 +1,94 @@
+//! `setwise predict MODEL A B …`
+
+use std::path::PathBuf;
+
+use setwise::Model;
+use setwise::files::{Sample, batch_of};
+
+use super::say;
+use crate::failure::Failure;
+
+/// Arguments of `predict`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A model file.
+    model: PathBuf,
+    /// One file per set: CSV or TSV with one set, or NPY with one set [n, d] or a stack of examples [batch, n, d]. `-` is
+    /// standard input.
+    #[arg(required = true)]
+    sets: Vec<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let mut model = Model::load(&args.model)?;
+    let expected = model.config().sets;
+    if args.sets.len() != expected {
+        let (wants, got) = (plural(expected), plural(args.sets.len()));
+        return Err(Failure::usage(format!("{} takes {wants}, {got} given", args.model.display())));
+    }
+    if args.sets.iter().filter(|p| p.as_os_str() == "-").count() > 1 {
+        return Err(Failure::usage("standard input can be one set only"));
+    }
+    let samples = args.sets.iter().map(Sample::read).collect::<Result<Vec<_>, _>>()?;
+    for (k, sample) in samples.iter().enumerate() {
+        let wanted = match model.config().dimension_equivariant {
+            true => samples[0].width,
+            false => model.config().input_widths[k],
+        };
+        if sample.width != wanted {
+            return Err(Failure::usage(format!(
+                "{}: has {} columns, the model takes {wanted} for set {}",
+                sample.path.display(),
+                sample.width,
+                k + 1
+            )));
+        }
+    }
+    let rows: Vec<usize> = samples.iter().map(|s| s.rows).collect();
+    let answers = model.predict(&batch_of(samples)?)?;
+    if args.json {
+        let results: Vec<serde_json::Value> = (0..answers.examples())
+            .map(|i| {
+                let vectors = answers.example(i).chunks(answers.width());
+                if !answers.per_element() {
+                    return serde_json::json!(answers.example(i));
+                }
+                let vectors: Vec<&[f32]> = vectors.collect();
+                let mut rest = &vectors[..];
+                let sets: Vec<_> = rows.iter().map(|&n| rest.split_off(..n).expect("a vector per element")).collect();
+                serde_json::json!(sets)
+            })
+            .collect();
+        return say(serde_json::json!({
+            "model": args.model,
+            "examples": answers.examples(),
+            "output": if answers.per_element() { "equivariant" } else { "invariant" },
+            "results": results,
+        }));
+    }
+    for i in 0..answers.examples() {
+        for (element, vector) in answers.example(i).chunks(answers.width()).enumerate() {
+            let text = vector.iter().map(f32::to_string).collect::<Vec<_>>().join(" ");
+            if answers.per_element() {
+                let mut element = element;
+                let set = rows.iter().position(|&n| {
+                    let found = element < n;
+                    element -= if found { 0 } else { n };
+                    found
+                });
+                say(format!("{} {} {} {text}", i + 1, set.unwrap_or(0) + 1, element + 1))?;
+            } else {
+                say(text)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn plural(n: usize) -> String {
+    if n == 1 { "1 set".to_owned() } else { format!("{n} sets") }
+}

@@ -1,0 +1,63 @@
+//! The command line of setwise: thin over the library.
+
+mod commands;
+mod failure;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use commands::{bench, import, models, predict};
+use failure::Failure;
+
+/// Learn functions of several sets, and use them.
+#[derive(Parser)]
+#[command(name = "setwise", version, arg_required_else_help = true)]
+struct Cli {
+    /// Threads to compute with; all cores if not given.
+    #[arg(long, global = true, value_name = "N")]
+    threads: Option<usize>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Apply a trained model to sets in files.
+    Predict(predict::Args),
+    /// List the architectures there are presets for.
+    Models(models::Args),
+    /// Read weights saved by the paper's PyTorch code.
+    Import(import::Args),
+    /// Time forward passes and training steps.
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    // clap itself exits with 2 on bad usage and with 0 for --help and --version.
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("setwise: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    let mut pool = rayon::ThreadPoolBuilder::new();
+    if let Some(n) = cli.threads {
+        if n == 0 || n > 1024 {
+            return Err(Failure::usage(format!("--threads {n}: must be between 1 and 1024")));
+        }
+        pool = pool.num_threads(n);
+    }
+    let pool = pool.build().map_err(|e| Failure::other(format!("threads could not be started: {e}")))?;
+    pool.install(|| match cli.command {
+        Command::Predict(args) => predict::run(args),
+        Command::Models(args) => models::run(args),
+        Command::Import(args) => import::run(args),
+        Command::Bench(args) => bench::run(args),
+    })
+}

@@ -1,0 +1,480 @@
+//! Multi-head attention over ragged sets, all relations at once.
+//!
+//! One example, relation and head at a time. Queries lie in vector lanes: a block of two vectors of queries is packed
+//! transposed (`[width][block]`), so that the scores of one key are two vectors, the softmax over keys runs down the lanes
+//! without any reduction across them, and every product is the tile of `gemm`:
+//!
+//! * scores `Sᵀ = K Qᵀ` (`[keys][block]`, in first- or second-level cache), then `P = exp(S − max)`, then `Oᵀ = Vᵀ Pᵀ`;
+//! * backward recomputes `P` from the kept maximum and sum, `dPᵀ = V dOᵀ`, `dS = P (dP − Σ dO·O)`, `dQᵀ = Kᵀ dSᵀ`, and adds
+//!   `P dO` and `dS Q` to the gradients of values and keys, with the width in lanes.
+//!
+//! A head's vector may be cut into chunks at a distance: in dimension-equivariant models it is the concatenation of
+//! `width / heads` numbers for each input dimension. Only packing knows of that.
+//!
+//! Cost: 4 n·m·e operations forward, 14 n·m·e backward for n queries, m keys, vectors of e, and n·m exponentials each way;
+//! memory per thread is two blocks of `m` scores.
+
+use super::gemm::{Strided, rows_of_tiles};
+use super::norm::{get, put};
+use super::tasks::{locate, parallel};
+use super::{Cpu, Run};
+use crate::program::{Attention, Relation, Slice};
+use crate::real::Real;
+use crate::simd::{Kernel, Vector};
+
+/// Queries of a forward task, a multiple of every block.
+const QUERIES_PER_TASK: usize = 256;
+
+/// Rows of one head: element `(i, c · len + l)` is at `ptr[i * row + c * chunk_stride + l]`.
+#[derive(Clone, Copy)]
+struct Head<T> {
+    ptr: *mut T,
+    row: usize,
+    chunks: usize,
+    chunk_stride: usize,
+    chunk_len: usize,
+}
+
+impl<T: Real> Head<T> {
+    #[inline(always)]
+    fn width(&self) -> usize {
+        self.chunks * self.chunk_len
+    }
+
+    /// Packs rows `first..first + n` transposed into `[width][lanes]`, zero beyond `n`.
+    #[inline(always)]
+    unsafe fn pack_transposed(self, first: usize, n: usize, lanes: usize, out: *mut T) {
+        unsafe {
+            for c in 0..self.chunks {
+                for l in 0..self.chunk_len {
+                    let src = self.ptr.add(first * self.row + c * self.chunk_stride + l);
+                    let dst = out.add((c * self.chunk_len + l) * lanes);
+                    for i in 0..n {
+                        *dst.add(i) = *src.add(i * self.row);
+                    }
+                    for i in n..lanes {
+                        *dst.add(i) = T::ZERO;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Packs rows `first..first + n` one after another, `stride` apart, zero beyond the width.
+    #[inline(always)]
+    unsafe fn pack_rows<V: Vector<T>>(self, first: usize, n: usize, stride: usize, out: *mut T) {
+        unsafe {
+            for i in 0..n {
+                let dst = out.add(i * stride);
+                for c in 0..self.chunks {
+                    let src = self.ptr.add((first + i) * self.row + c * self.chunk_stride);
+                    copy::<T, V>(src, dst.add(c * self.chunk_len), self.chunk_len);
+                }
+                for j in self.width()..stride {
+                    *dst.add(j) = T::ZERO;
+                }
+            }
+        }
+    }
+
+    /// The rows as a matrix: as they lie, or packed into `out` where they lie in chunks.
+    #[inline(always)]
+    unsafe fn matrix<V: Vector<T>>(self, n: usize, out: *mut T) -> Strided<T> {
+        if self.chunks == 1 {
+            return Strided { ptr: self.ptr, row: self.row, col: 1 };
+        }
+        unsafe { self.pack_rows::<V>(0, n, self.width(), out) };
+        Strided { ptr: out, row: self.width(), col: 1 }
+    }
+
+    /// Writes `rows[i][..width]`, `stride` apart, to the head's place.
+    #[inline(always)]
+    unsafe fn unpack_rows<V: Vector<T>>(self, n: usize, stride: usize, rows: *const T) {
+        unsafe {
+            for i in 0..n {
+                for c in 0..self.chunks {
+                    let dst = self.ptr.add(i * self.row + c * self.chunk_stride);
+                    copy::<T, V>(rows.add(i * stride + c * self.chunk_len), dst, self.chunk_len);
+                }
+            }
+        }
+    }
+
+    /// Writes a transposed block `[width][lanes]` to rows `first..first + n`.
+    #[inline(always)]
+    unsafe fn unpack_transposed(self, first: usize, n: usize, lanes: usize, block: *const T) {
+        unsafe {
+            for c in 0..self.chunks {
+                for l in 0..self.chunk_len {
+                    let dst = self.ptr.add(first * self.row + c * self.chunk_stride + l);
+                    let src = block.add((c * self.chunk_len + l) * lanes);
+                    for i in 0..n {
+                        *dst.add(i * self.row) = *src.add(i);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn copy<T: Real, V: Vector<T>>(src: *const T, dst: *mut T, n: usize) {
+    unsafe {
+        let mut j = 0;
+        while j < n {
+            let lanes = (n - j).min(V::LANES);
+            put(get::<T, V>(src.add(j), lanes), dst.add(j), lanes);
+            j += V::LANES;
+        }
+    }
+}
+
+/// One example, relation and head.
+#[derive(Clone, Copy)]
+struct Problem<T> {
+    queries: usize,
+    keys: usize,
+    scale: T,
+    query: Head<T>,
+    key: Head<T>,
+    value: Head<T>,
+    out: Head<T>,
+    /// Largest score, then one over the sum, for each query; two numbers at distance `stats_row`.
+    stats: *mut T,
+    stats_row: usize,
+}
+
+/// Attention for queries `first..last`.
+struct Forward<T> {
+    problem: Problem<T>,
+    first: usize,
+    last: usize,
+    scratch: *mut T,
+}
+
+/// Scratch elements of a forward task.
+fn forward_scratch<T: Real>(keys: usize, width: usize) -> usize {
+    let block = T::panel_width();
+    keys * block + 2 * width * block + 2 * keys * width + 4 * block
+}
+
+impl<T: Real> Kernel<T> for Forward<T> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(self) {
+        let block = 2 * V::LANES;
+        let p = self.problem;
+        let width = p.query.width();
+        unsafe {
+            let scores = self.scratch;
+            let queries = scores.add(p.keys * block);
+            let sums = queries.add(width * block);
+            let key = p.key.matrix::<V>(p.keys, sums.add(width * block));
+            let value = p.value.matrix::<V>(p.keys, sums.add(width * block + p.keys * width));
+            let mut first = self.first;
+            while first < self.last {
+                let n = block.min(self.last - first);
+                p.query.pack_transposed(first, n, block, queries);
+                let largest = score_block::<T, V>(p.keys, width, key, queries, p.scale, scores);
+                let mut total = [V::zero(); 2];
+                for j in 0..p.keys {
+                    for c in 0..2 {
+                        let at = scores.add(j * block + c * V::LANES);
+                        let e = V::load(at).sub(largest[c]).exp();
+                        e.store(at);
+                        total[c] = total[c].add(e);
+                    }
+                }
+                let inverse = [V::splat(T::ONE).div(total[0]), V::splat(T::ONE).div(total[1])];
+                let transposed = Strided { ptr: value.ptr, row: 1, col: value.row };
+                rows_of_tiles::<T, V, 2>(width, p.keys, transposed, scores, block, |_| [V::zero(); 2], |e, acc| {
+                    for c in 0..2 {
+                        acc[c].mul(inverse[c]).store(sums.add(e * block + c * V::LANES));
+                    }
+                });
+                p.out.unpack_transposed(first, n, block, sums);
+                let stats = queries; // the queries are not needed any more
+                for c in 0..2 {
+                    largest[c].store(stats.add(c * V::LANES));
+                    inverse[c].store(sums.add(c * V::LANES));
+                }
+                for i in 0..n {
+                    let at = p.stats.add((first + i) * p.stats_row);
+                    *at = *stats.add(i);
+                    *at.add(1) = *sums.add(i);
+                }
+                first += n;
+            }
+        }
+    }
+}
+
+/// `scores[j] = scale · k_j · Q` for a block of queries; returns the largest score of each.
+#[inline(always)]
+unsafe fn score_block<T: Real, V: Vector<T>>(
+    keys: usize,
+    width: usize,
+    key: Strided<T>,
+    queries: *const T,
+    scale: T,
+    scores: *mut T,
+) -> [V; 2] {
+    unsafe {
+        let mut largest = [V::splat(T::LOWEST); 2];
+        let scale = V::splat(scale);
+        rows_of_tiles::<T, V, 2>(keys, width, key, queries, 2 * V::LANES, |_| [V::zero(); 2], |j, acc| {
+            for c in 0..2 {
+                let s = acc[c].mul(scale);
+                s.store(scores.add(j * 2 * V::LANES + c * V::LANES));
+                largest[c] = largest[c].max(s);
+            }
+        });
+        largest
+    }
+}
+
+/// Gradients of one example, relation and head.
+struct Backward<T> {
+    problem: Problem<T>,
+    d_out: Head<T>,
+    d_query: Head<T>,
+    d_key: Head<T>,
+    d_value: Head<T>,
+    scratch: *mut T,
+}
+
+/// Scratch elements of a backward task.
+fn backward_scratch<T: Real>(keys: usize, width: usize) -> usize {
+    let block = T::panel_width();
+    let padded = width.next_multiple_of(block);
+    2 * keys * block + 3 * width * block + 2 * block * padded + 2 * keys * padded + 2 * keys * width + 4 * block
+}
+
+impl<T: Real> Kernel<T> for Backward<T> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(self) {
+        let block = 2 * V::LANES;
+        let p = self.problem;
+        let width = p.query.width();
+        // Rows with the width in lanes: one vector if it fits, else whole panels.
+        let padded = if width <= V::LANES { V::LANES } else { width.next_multiple_of(block) };
+        unsafe {
+            let mut free = self.scratch;
+            let mut take = |n: usize| {
+                let p = free;
+                free = free.add(n);
+                p
+            };
+            let weights = take(p.keys * block); // Pᵀ
+            let d_scores = take(p.keys * block); // dSᵀ
+            let queries = take(width * block); // Qᵀ
+            let d_outs = take(width * block); // dOᵀ
+            let d_queries = take(width * block); // dQᵀ
+            let query_rows = take(block * padded);
+            let d_out_rows = take(block * padded);
+            let d_key = take(p.keys * padded);
+            let d_value = take(p.keys * padded);
+            let per_query = take(3 * block); // largest, inverse sum, Σ dO·O
+            let key = p.key.matrix::<V>(p.keys, take(p.keys * width));
+            let value = p.value.matrix::<V>(p.keys, take(p.keys * width));
+            std::slice::from_raw_parts_mut(d_key, 2 * p.keys * padded).fill(T::ZERO);
+
+            let mut first = 0;
+            while first < p.queries {
+                let n = block.min(p.queries - first);
+                p.query.pack_transposed(first, n, block, queries);
+                self.d_out.pack_transposed(first, n, block, d_outs);
+                p.query.pack_rows::<V>(first, n, padded, query_rows);
+                self.d_out.pack_rows::<V>(first, n, padded, d_out_rows);
+                std::slice::from_raw_parts_mut(per_query, 3 * block).fill(T::ZERO);
+                for i in 0..n {
+                    let stats = p.stats.add((first + i) * p.stats_row);
+                    *per_query.add(i) = *stats;
+                    *per_query.add(block + i) = *stats.add(1);
+                }
+                // Σ dO·O down the lanes; O is read in its place.
+                let out = p.out;
+                for c in 0..out.chunks {
+                    for l in 0..out.chunk_len {
+                        let o = out.ptr.add(first * out.row + c * out.chunk_stride + l);
+                        let d = d_outs.add((c * out.chunk_len + l) * block);
+                        for i in 0..n {
+                            *per_query.add(2 * block + i) += *d.add(i) * *o.add(i * out.row);
+                        }
+                    }
+                }
+                let lanes = |k: usize| [V::load(per_query.add(k * block)), V::load(per_query.add(k * block + V::LANES))];
+                let (largest, inverse, dot) = (lanes(0), lanes(1), lanes(2));
+                let scale = V::splat(p.scale);
+                rows_of_tiles::<T, V, 2>(p.keys, width, key, queries, block, |_| [V::zero(); 2], |j, acc| {
+                    for c in 0..2 {
+                        let w = acc[c].mul(scale).sub(largest[c]).exp().mul(inverse[c]);
+                        w.store(weights.add(j * block + c * V::LANES));
+                    }
+                });
+                rows_of_tiles::<T, V, 2>(p.keys, width, value, d_outs, block, |_| [V::zero(); 2], |j, acc| {
+                    for c in 0..2 {
+                        let at = j * block + c * V::LANES;
+                        let w = V::load(weights.add(at)).mul(scale);
+                        acc[c].sub(dot[c]).mul(w).store(d_scores.add(at));
+                    }
+                });
+                let transposed = Strided { ptr: key.ptr, row: 1, col: key.row };
+                rows_of_tiles::<T, V, 2>(width, p.keys, transposed, d_scores, block, |_| [V::zero(); 2], |e, acc| {
+                    for c in 0..2 {
+                        acc[c].store(d_queries.add(e * block + c * V::LANES));
+                    }
+                });
+                self.d_query.unpack_transposed(first, n, block, d_queries);
+                for (factor, rows, sums) in [(weights, d_out_rows, d_value), (d_scores, query_rows, d_key)] {
+                    let factor = Strided { ptr: factor.cast_const(), row: block, col: 1 };
+                    if padded == V::LANES {
+                        add_rows::<T, V, 1>(p.keys, n, factor, rows, padded, sums);
+                    } else {
+                        for panel in (0..padded).step_by(block) {
+                            add_rows::<T, V, 2>(p.keys, n, factor, rows.add(panel), padded, sums.add(panel));
+                        }
+                    }
+                }
+                first += n;
+            }
+            self.d_key.unpack_rows::<V>(p.keys, padded, d_key);
+            self.d_value.unpack_rows::<V>(p.keys, padded, d_value);
+        }
+    }
+}
+
+/// `sums[j] += Σ_i factor(j, i) · rows[i]`, `C` vectors wide, rows and sums `row` apart.
+#[inline(always)]
+unsafe fn add_rows<T: Real, V: Vector<T>, const C: usize>(
+    m: usize,
+    n: usize,
+    factor: Strided<T>,
+    rows: *const T,
+    row: usize,
+    sums: *mut T,
+) {
+    unsafe {
+        rows_of_tiles::<T, V, C>(
+            m,
+            n,
+            factor,
+            rows,
+            row,
+            |j| {
+                let mut start = [V::zero(); C];
+                for (c, v) in start.iter_mut().enumerate() {
+                    *v = V::load(sums.add(j * row + c * V::LANES));
+                }
+                start
+            },
+            |j, acc| {
+                for (c, v) in acc.into_iter().enumerate() {
+                    v.store(sums.add(j * row + c * V::LANES));
+                }
+            },
+        );
+    }
+}
+
+impl<T: Real> Cpu<T> {
+    /// The columns of head `h` in the rows of an example, in the values or in their gradients.
+    fn head(&self, slice: Slice, heads: usize, h: usize, first_row: usize, grad: bool) -> Head<T> {
+        let spec = &self.program.values[slice.value.0];
+        let chunks = if spec.per_dim { self.shape.dims } else { 1 };
+        let (base, stride) = if grad { self.grad_slice(slice) } else { self.slice(slice) };
+        let chunk_len = slice.cols / heads;
+        Head {
+            // SAFETY: within the value.
+            ptr: unsafe { base.at(first_row * chunks * stride + h * chunk_len) },
+            row: chunks * stride,
+            chunks,
+            chunk_stride: stride,
+            chunk_len,
+        }
+    }
+
+    fn problem(&self, op: &Attention, r: &Relation, example: usize, h: usize) -> Problem<T> {
+        let space = |s: Slice| self.program.values[s.value.0].space;
+        let queries = self.shape.range(space(r.query), example);
+        let keys = self.shape.range(space(r.key), example);
+        let head = |s: Slice, first| self.head(s, op.heads, h, first, false);
+        Problem {
+            queries: queries.len(),
+            keys: keys.len(),
+            scale: T::from_f64(op.scale),
+            query: head(r.query, queries.start),
+            key: head(r.key, keys.start),
+            value: head(r.value, keys.start),
+            out: head(r.out, queries.start),
+            // SAFETY: two numbers per query and head.
+            stats: unsafe { self.value(r.stats).at((queries.start * op.heads + h) * 2) },
+            stats_row: 2 * op.heads,
+        }
+    }
+
+    /// Tasks of a relation: blocks of queries of every example, as many for each as the largest needs.
+    fn query_blocks(&self, r: &Relation) -> usize {
+        let space = self.program.values[r.query.value.0].space;
+        let most = (0..self.shape.examples).map(|e| self.shape.range(space, e).len()).max().unwrap_or(0);
+        most.div_ceil(QUERIES_PER_TASK)
+    }
+
+    pub(super) fn attention_forward(&mut self, op: &Attention) {
+        let this = &*self;
+        let counts = || op.relations.iter().map(|r| this.query_blocks(r) * this.shape.examples);
+        parallel(counts().sum(), |t| {
+            let (r, i) = locate(t, counts());
+            let relation = &op.relations[r];
+            let (example, block) = (i % this.shape.examples, i / this.shape.examples);
+            for h in 0..op.heads {
+                let problem = this.problem(op, relation, example, h);
+                let first = block * QUERIES_PER_TASK;
+                if first >= problem.queries {
+                    return;
+                }
+                let last = problem.queries.min(first + QUERIES_PER_TASK);
+                this.scratch.with(forward_scratch::<T>(problem.keys, problem.query.width()), |scratch| {
+                    T::dispatch(Forward { problem, first, last, scratch });
+                });
+            }
+        });
+    }
+
+    pub(super) fn attention_backward(&mut self, _run: &mut Run<T>, op: &Attention) {
+        let this = &*self;
+        let pairs = op.relations.len() * this.shape.examples;
+        // Few examples: spread the heads over the threads as well.
+        let heads_per_task = if pairs >= 64 { op.heads } else { 1 };
+        let tasks_per_pair = op.heads / heads_per_task;
+        parallel(pairs * tasks_per_pair, |t| {
+            let (pair, part) = (t / tasks_per_pair, t % tasks_per_pair);
+            let (r, example) = (&op.relations[pair / this.shape.examples], pair % this.shape.examples);
+            for h in part * heads_per_task..(part + 1) * heads_per_task {
+                let problem = this.problem(op, r, example, h);
+                let space = |s: Slice| this.program.values[s.value.0].space;
+                let queries = this.shape.range(space(r.query), example).start;
+                let keys = this.shape.range(space(r.key), example).start;
+                let grad = |s: Slice, first| this.head(s, op.heads, h, first, true);
+                this.scratch.with(backward_scratch::<T>(problem.keys, problem.query.width()), |scratch| {
+                    T::dispatch(Backward {
+                        problem,
+                        d_out: grad(r.out, queries),
+                        d_query: grad(r.query, queries),
+                        d_key: grad(r.key, keys),
+                        d_value: grad(r.value, keys),
+                        scratch,
+                    });
+                });
+            }
+        });
+        for r in &op.relations {
+            for s in [r.query, r.key, r.value] {
+                self.mark(s.value);
+            }
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Linear maps, several at once, with bias, activation, residual and LayerNorm in the same pass over the rows.
+//!
+//! Forward: weights are packed into panels, then each task takes some rows of one input through all maps that read it, and
+//! normalises the rows it has just written while they are in cache. Backward, in four passes: norms and activations in
+//! place on the output gradient; residuals; input gradients; weight gradients, where a task owns some rows of one weight and
+//! walks all rows of all maps that share it, so that nothing is summed across tasks.
+
+use super::gemm::{Activation, PanelProduct, Strided, WEIGHT_CHUNK, WeightProduct, pack_panels, panels_len};
+use super::norm::{NormBackward, ROWS, columns, get, put, sum_rows};
+use super::tasks::{Ptr, locate, parallel};
+use super::{Cpu, Run};
+use crate::params::ParamId;
+use crate::program::{Linear, Map, Program, Slice};
+use crate::real::Real;
+use crate::simd::{Kernel, Vector};
+
+/// Rows of a weight that one gradient task owns.
+const WEIGHT_ROWS: usize = 96;
+
+/// What is known of a [`Linear`] before any batch.
+pub struct LinearPlan {
+    /// Maps with one input, by index.
+    inputs: Vec<Vec<usize>>,
+    /// Maps with one weight, by index.
+    weights: Vec<Vec<usize>>,
+    /// Start of each map's panels in the packed buffer.
+    panels: Vec<usize>,
+    packed_len: usize,
+    /// Residuals and the maps that add them.
+    residuals: Vec<(Slice, Vec<usize>)>,
+    /// The groups of `inputs` to which a gradient flows.
+    wanted: Vec<usize>,
+    /// Uses of each weight.
+    uses: Vec<Vec<WeightUse>>,
+}
+
+/// Collects indices by key, in order of first appearance.
+fn group_by<K: PartialEq>(keys: impl Iterator<Item = K>) -> Vec<(K, Vec<usize>)> {
+    let mut groups: Vec<(K, Vec<usize>)> = Vec::new();
+    for (i, key) in keys.enumerate() {
+        match groups.iter_mut().find(|g| g.0 == key) {
+            Some(g) => g.1.push(i),
+            None => groups.push((key, vec![i])),
+        }
+    }
+    groups
+}
+
+impl LinearPlan {
+    pub fn new<T: Real>(program: &Program, op: &Linear) -> Self {
+        let inputs: Vec<Vec<usize>> = group_by(op.maps.iter().map(|m| m.x)).into_iter().map(|g| g.1).collect();
+        let wanted =
+            (0..inputs.len()).filter(|&g| program.values[op.maps[inputs[g][0]].x.value.0].grad).collect();
+        let weights = group_by(op.maps.iter().map(|m| m.weight));
+        let mut panels = vec![0; op.maps.len()];
+        let mut packed_len = 0;
+        for (weight, maps) in &weights {
+            let shape = &program.params.spec(*weight).shape;
+            for &m in maps {
+                panels[m] = packed_len;
+            }
+            packed_len += panels_len::<T>(shape[1], shape[0]).max(panels_len::<T>(shape[0], shape[1]));
+            packed_len = packed_len.next_multiple_of(16);
+        }
+        let residuals = group_by(op.maps.iter().map(|m| m.residual))
+            .into_iter()
+            .filter_map(|(r, maps)| r.map(|r| (r, maps)))
+            .collect();
+        let weights: Vec<Vec<usize>> = weights.into_iter().map(|g| g.1).collect();
+        let uses = weights.iter().map(|g| g.iter().map(|&m| WeightUse::of(&op.maps[m])).collect()).collect();
+        LinearPlan { inputs, weights, panels, packed_len, residuals, wanted, uses }
+    }
+
+    /// Rows of a task: few enough that its inputs and outputs stay in the second cache level.
+    fn rows_per_task(k: usize, n: usize) -> usize {
+        (65_536 / (k + n)).clamp(48, 2048) / 12 * 12
+    }
+}
+
+/// In place: `dy` becomes the gradient before the activation whose result is `y`.
+struct ActivationBackward<T> {
+    rows: usize,
+    cols: usize,
+    activation: Activation,
+    y: *const T,
+    y_row: usize,
+    dy: *mut T,
+    dy_row: usize,
+}
+
+impl<T: Real> Kernel<T> for ActivationBackward<T> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(self) {
+        unsafe {
+            for r in 0..self.rows {
+                let (y, dy) = (self.y.add(r * self.y_row), self.dy.add(r * self.dy_row));
+                columns!(V, self.cols, |j, n| {
+                    let (v, d) = (get::<T, V>(y.add(j), n), get::<T, V>(dy.add(j), n));
+                    let d = match self.activation {
+                        Activation::None => d,
+                        Activation::Relu => v.where_positive(d),
+                        Activation::Sigmoid => d.mul(v.mul(V::splat(T::ONE).sub(v))),
+                    };
+                    put(d, dy.add(j), n);
+                });
+            }
+        }
+    }
+}
+
+/// Adds the column sums of some rows to `sums`.
+pub struct ColumnSums<T> {
+    pub rows: usize,
+    pub cols: usize,
+    pub x: *const T,
+    pub x_row: usize,
+    pub sums: *mut T,
+    /// Multiplies every row.
+    pub weight: T,
+}
+
+impl<T: Real> Kernel<T> for ColumnSums<T> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(self) {
+        unsafe {
+            columns!(V, self.cols, |j, n| {
+                let mut sum = V::zero();
+                for r in 0..self.rows {
+                    sum = sum.add(get(self.x.add(r * self.x_row + j), n));
+                }
+                let out = self.sums.add(j);
+                put(sum.mul_add(V::splat(self.weight), get(out, n)), out, n);
+            });
+        }
+    }
+}
+
+impl<T: Real> Cpu<T> {
+    /// Packs every weight of the operation, as it is used forward (`k` = inputs) or backward (`k` = outputs).
+    fn pack_weights(&mut self, params: &[T], op: &Linear, plan: &LinearPlan, backward: bool) -> Ptr<T> {
+        let packed = Ptr(self.packed(plan.packed_len));
+        let width = T::panel_width();
+        let this = &*self;
+        let shape = |w: &Vec<usize>| {
+            let m = &op.maps[w[0]];
+            if backward { (m.y.cols, m.x.cols) } else { (m.x.cols, m.y.cols) }
+        };
+        let counts = || plan.weights.iter().map(|w| shape(w).1.div_ceil(width));
+        let work: usize = plan.weights.iter().map(|w| shape(w).0 * shape(w).1).sum();
+        let pack = |t: usize| {
+            let (w, panel) = locate(t, counts());
+            let w = &plan.weights[w];
+            let (k, n) = shape(w);
+            let map = &op.maps[w[0]];
+            let (k_stride, n_stride) = if backward { (map.x.cols, 1) } else { (1, map.x.cols) };
+            // SAFETY: each task fills one panel of one weight.
+            unsafe {
+                let dst = packed.at(plan.panels[w[0]]);
+                pack_panels(dst, this.param(params, map.weight), k_stride, n_stride, k, n, panel, panel + 1);
+            }
+        };
+        if work < 1 << 14 {
+            (0..counts().sum()).for_each(pack);
+        } else {
+            parallel(counts().sum(), pack);
+        }
+        packed
+    }
+
+    pub(super) fn linear_forward(&mut self, params: &[T], op: &Linear, plan: &LinearPlan) {
+        let packed = self.pack_weights(params, op, plan, false);
+        let this = &*self;
+        let step = |g: &Vec<usize>| {
+            LinearPlan::rows_per_task(op.maps[g[0]].x.cols, g.iter().map(|&m| op.maps[m].y.cols).sum())
+        };
+        let counts = || plan.inputs.iter().map(|g| this.rows_of(op.maps[g[0]].x.value).div_ceil(step(g)));
+        parallel(counts().sum(), |t| {
+            let (g, chunk) = locate(t, counts());
+            let group = &plan.inputs[g];
+            let first = chunk * step(group);
+            let rows = step(group).min(this.rows_of(op.maps[group[0]].x.value) - first);
+            for &m in group {
+                let map = &op.maps[m];
+                let (x, x_row) = this.slice(map.x);
+                let (y, y_row) = this.slice(map.y);
+                let (residual, residual_row) = match map.residual {
+                    Some(r) => {
+                        let (r, row) = this.slice(r);
+                        // SAFETY: rows of the residual like those of the output.
+                        (unsafe { r.at(first * row) as *const T }, row)
+                    }
+                    None => (std::ptr::null(), 0),
+                };
+                // SAFETY: a task writes only its rows of the columns of its maps, which no other map writes.
+                unsafe {
+                    T::dispatch(PanelProduct {
+                        m: rows,
+                        k: map.x.cols,
+                        n: map.y.cols,
+                        a: Strided { ptr: x.at(first * x_row), row: x_row, col: 1 },
+                        panels: packed.at(plan.panels[m]),
+                        c: y.at(first * y_row),
+                        c_row: y_row,
+                        bias: map.bias.map_or(std::ptr::null(), |b| this.param(params, b)),
+                        accumulate: false,
+                        activation: op.activation,
+                        residual,
+                        residual_row,
+                    });
+                    if let Some(norm) = &map.norm {
+                        this.norm_rows(params, norm, y.at(first * y_row), y_row, first, rows, map.y.cols);
+                    }
+                }
+            }
+        });
+    }
+
+    pub(super) fn linear_backward(&mut self, run: &mut Run<T>, op: &Linear, plan: &LinearPlan) {
+        self.outputs_backward(run, op);
+        for (slice, maps) in &plan.residuals {
+            if self.wants_grad(slice.value) {
+                let rows = self.rows_of(slice.value);
+                let mut sources = std::mem::take(&mut self.sources);
+                sources.extend(maps.iter().map(|&m| self.grad_slice(op.maps[m].y)));
+                let (dst, dst_row) = self.grad_slice(*slice);
+                sum_rows(rows, slice.cols, dst, dst_row, self.written(slice.value), &sources);
+                sources.clear();
+                self.sources = sources;
+            }
+        }
+        for (slice, _) in &plan.residuals {
+            self.mark(slice.value);
+        }
+        self.inputs_backward(run, op, plan);
+        self.weights_backward(run, &plan.uses);
+    }
+
+    /// Norms and activations, in place on the gradients of the outputs.
+    fn outputs_backward(&mut self, run: &mut Run<T>, op: &Linear) {
+        let mut norms = std::mem::take(&mut self.norms);
+        norms.extend(op.maps.iter().filter_map(|m| {
+            let (dy, dy_row) = self.grad_slice(m.y);
+            m.norm.map(|norm| NormBackward { norm, dy, dy_row, rows: self.rows_of(m.y.value), cols: m.y.cols })
+        }));
+        if !norms.is_empty() {
+            self.norms_backward(run, &norms);
+        }
+        norms.clear();
+        self.norms = norms;
+        if op.activation == Activation::None {
+            return;
+        }
+        let this = &*self;
+        let counts = || op.maps.iter().map(|m| this.rows_of(m.y.value).div_ceil(ROWS));
+        parallel(counts().sum(), |t| {
+            let (m, chunk) = locate(t, counts());
+            let slice = op.maps[m].y;
+            let first = chunk * ROWS;
+            let ((y, y_row), (dy, dy_row)) = (this.slice(slice), this.grad_slice(slice));
+            // SAFETY: each task changes its own rows of one map's columns.
+            unsafe {
+                T::dispatch(ActivationBackward {
+                    rows: ROWS.min(this.rows_of(slice.value) - first),
+                    cols: slice.cols,
+                    activation: op.activation,
+                    y: y.at(first * y_row),
+                    y_row,
+                    dy: dy.at(first * dy_row),
+                    dy_row,
+                });
+            }
+        });
+    }
+
+    fn inputs_backward(&mut self, run: &mut Run<T>, op: &Linear, plan: &LinearPlan) {
+        if plan.wanted.is_empty() {
+            return;
+        }
+        let packed = self.pack_weights(run.params, op, plan, true);
+        let this = &*self;
+        let step = |g: &Vec<usize>| {
+            LinearPlan::rows_per_task(op.maps[g[0]].x.cols, g.iter().map(|&m| op.maps[m].y.cols).sum())
+        };
+        let groups = || plan.wanted.iter().map(|&g| &plan.inputs[g]);
+        let counts = || groups().map(|g| this.rows_of(op.maps[g[0]].x.value).div_ceil(step(g)));
+        parallel(counts().sum(), |t| {
+            let (g, chunk) = locate(t, counts());
+            let group = &plan.inputs[plan.wanted[g]];
+            let x = op.maps[group[0]].x;
+            let first = chunk * step(group);
+            let rows = step(group).min(this.rows_of(x.value) - first);
+            let (dx, dx_row) = this.grad_slice(x);
+            let mut accumulate = this.written(x.value);
+            for &m in group {
+                let map = &op.maps[m];
+                let (dy, dy_row) = this.grad_slice(map.y);
+                // SAFETY: each task writes its own rows of one input's columns.
+                unsafe {
+                    T::dispatch(PanelProduct {
+                        m: rows,
+                        k: map.y.cols,
+                        n: x.cols,
+                        a: Strided { ptr: dy.at(first * dy_row), row: dy_row, col: 1 },
+                        panels: packed.at(plan.panels[m]),
+                        c: dx.at(first * dx_row),
+                        c_row: dx_row,
+                        bias: std::ptr::null(),
+                        accumulate,
+                        activation: Activation::None,
+                        residual: std::ptr::null(),
+                        residual_row: 0,
+                    });
+                }
+                accumulate = true;
+            }
+        });
+        for group in &plan.inputs {
+            self.mark(op.maps[group[0]].x.value);
+        }
+    }
+
+    /// Adds weight and bias gradients. Each entry of `weights` lists all uses of one weight.
+    pub(super) fn weights_backward(&mut self, run: &mut Run<T>, weights: &[Vec<WeightUse>]) {
+        let grads = Ptr(run.grads.as_mut_ptr());
+        let this = &*self;
+        let counts = || weights.iter().map(|uses| uses[0].dy.cols.div_ceil(WEIGHT_ROWS));
+        parallel(counts().sum(), |t| {
+            let (w, block) = locate(t, counts());
+            let first = block * WEIGHT_ROWS;
+            let (inputs, outputs) = (weights[w][0].x.cols, weights[w][0].dy.cols);
+            let m = WEIGHT_ROWS.min(outputs - first);
+            let scratch = panels_len::<T>(WEIGHT_CHUNK, inputs);
+            this.scratch.with(scratch, |scratch| {
+                for WeightUse { weight, bias, x, dy } in &weights[w] {
+                    let rows = this.rows_of(dy.value);
+                    let ((x, x_row), (dy, dy_row)) = (this.slice(*x), this.grad_slice(*dy));
+                    // SAFETY: rows `first..first + m` of this weight and of its bias belong to this task.
+                    unsafe {
+                        let a = dy.at(first);
+                        T::dispatch(WeightProduct {
+                            m,
+                            n: inputs,
+                            rows,
+                            a,
+                            a_row: dy_row,
+                            b: x.at(0),
+                            b_row: x_row,
+                            c: grads.at(this.program.params.spec(*weight).offset + first * inputs),
+                            c_row: inputs,
+                            scratch,
+                        });
+                        if let Some(bias) = bias {
+                            let sums = grads.at(this.program.params.spec(*bias).offset + first);
+                            T::dispatch(ColumnSums { rows, cols: m, x: a, x_row: dy_row, sums, weight: T::ONE });
+                        }
+                    }
+                }
+            });
+        });
+    }
+}
+
+/// One use of a weight: its input and the gradient of its product.
+pub struct WeightUse {
+    pub weight: ParamId,
+    pub bias: Option<ParamId>,
+    pub x: Slice,
+    pub dy: Slice,
+}
+
+impl WeightUse {
+    fn of(map: &Map) -> Self {
+        WeightUse { weight: map.weight, bias: map.bias, x: map.x, dy: map.y }
+    }
+}

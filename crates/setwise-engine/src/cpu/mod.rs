@@ -1,0 +1,424 @@
+//! The CPU backend: runs a [`Program`] forward and backward on threads.
+//!
+//! `gemm` holds the one register tile everything multiplies with; `linear`, `attention`, `norm`, `pair`, `pool`, `pine` and
+//! `rows` each hold one kind of operation, forward and backward; `tasks` cuts work so that results do not depend on threads.
+
+mod attention;
+pub(crate) mod gemm;
+mod linear;
+mod norm;
+mod pair;
+mod pine;
+mod pool;
+mod rows;
+mod tasks;
+
+use std::sync::Arc;
+
+use crate::batch::BatchView;
+use crate::error::Error;
+use crate::params::ParamId;
+use crate::plan::{Lives, NONE, Plan, Shape};
+use crate::program::{Mode, Op, Program, Slice, Value};
+use crate::real::Real;
+use linear::LinearPlan;
+use norm::NormBackward;
+use pair::PairsPlan;
+use tasks::{Ptr, Scratch, align_offset};
+
+/// Parameters and where their gradients go, for one backward pass.
+struct Run<'a, T> {
+    params: &'a [T],
+    grads: &'a mut [T],
+}
+
+/// What is known of an operation before any batch.
+enum OpPlan {
+    Linear(LinearPlan),
+    Pairs(PairsPlan),
+    Other,
+}
+
+/// Runs one program. Holds all working memory; after the largest batch has been seen nothing more is allocated.
+///
+/// ```
+/// use rand::SeedableRng;
+/// use setwise_engine::*;
+///
+/// // y = mean over the elements of one linear map.
+/// let mut b = Program::builder(&[2], false, Mode::Infer, false);
+/// let hidden = b.fresh(Space::Set(0), 3, false);
+/// let map = b.map("layer", b.whole(b.input(0)), b.whole(hidden), true);
+/// b.op(Op::Linear(Linear { maps: vec![map], activation: Activation::Relu }));
+/// let out = b.fresh(Space::PerExample(1), 3, false);
+/// b.op(Op::Pool(Pool { x: hidden, y: b.whole(out), reduce: Reduce::Mean, segments: Segments::Examples }));
+/// let mut cpu = Cpu::<f32>::new(b.finish(vec![out]));
+///
+/// let params: Vec<f32> = cpu.program().params().init(&mut rand_pcg::Pcg64Mcg::seed_from_u64(1));
+/// let data = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]; // two examples, of two rows and of one
+/// let sets = vec![SetView { data: &data, width: 2, offsets: &[0, 2, 3] }];
+/// cpu.forward(&params, &BatchView { sets }).unwrap();
+/// assert_eq!(cpu.output(0).len(), 2 * 3);
+/// ```
+pub struct Cpu<T: Real> {
+    program: Arc<Program>,
+    plans: Vec<OpPlan>,
+    /// For each operation the gradients that must be zero before its backward pass adds to some of their columns.
+    clear: Vec<Vec<Value>>,
+    lives: Lives,
+    plan: Plan,
+    shape: Shape,
+    arena: Vec<T>,
+    arena_start: usize,
+    written: Vec<bool>,
+    scratch: Scratch<T>,
+    packed: Vec<T>,
+    partials: Vec<T>,
+    sources: Vec<(Ptr<T>, usize)>,
+    norms: Vec<NormBackward<T>>,
+    seed: u64,
+}
+
+impl<T: Real> Cpu<T> {
+    /// Prepares to run a program.
+    pub fn new(program: impl Into<Arc<Program>>) -> Self {
+        let program = program.into();
+        let plans = program
+            .ops
+            .iter()
+            .map(|op| match op {
+                Op::Linear(l) => OpPlan::Linear(LinearPlan::new::<T>(&program, l)),
+                Op::Pairs(p) => OpPlan::Pairs(PairsPlan::new::<T>(&program, p)),
+                _ => OpPlan::Other,
+            })
+            .collect();
+        Cpu {
+            plans,
+            clear: gradients_to_clear(&program),
+            lives: Lives::of(&program),
+            plan: Plan::default(),
+            shape: Shape::default(),
+            arena: Vec::new(),
+            arena_start: 0,
+            written: vec![false; program.values.len()],
+            scratch: Scratch::new(),
+            packed: Vec::new(),
+            partials: Vec::new(),
+            sources: Vec::new(),
+            norms: Vec::new(),
+            seed: 0,
+            program,
+        }
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Seeds the dropout masks of the steps that follow; give every step its own.
+    pub fn set_seed(&mut self, seed: u64) {
+        self.seed = seed;
+    }
+
+    /// Bytes of working memory held.
+    pub fn memory(&self) -> usize {
+        (self.arena.len() + self.packed.len() + self.partials.len()) * size_of::<T>()
+    }
+
+    /// Computes all outputs for a batch.
+    pub fn forward(&mut self, params: &[T], batch: &BatchView<T>) -> Result<(), Error> {
+        self.check_params(params)?;
+        self.bind(batch)?;
+        for (k, set) in batch.sets.iter().enumerate() {
+            // SAFETY: the plan gave the input as many elements as the batch has; `bind` has checked that.
+            let input = unsafe { std::slice::from_raw_parts_mut(self.value(self.program.inputs[k]).at(0), set.data.len()) };
+            input.copy_from_slice(set.data);
+        }
+        let program = self.program.clone();
+        for i in 0..program.ops.len() {
+            let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
+            match (&program.ops[i], &plan) {
+                (Op::Linear(l), OpPlan::Linear(p)) => self.linear_forward(params, l, p),
+                (Op::Attention(a), _) => self.attention_forward(a),
+                (Op::AddNorm(a), _) => self.add_norm_forward(params, a),
+                (Op::Pool(p), _) => self.pool_forward(p),
+                (Op::Pairs(p), _) => self.pairs_forward(params, p),
+                (Op::ToUnion(t), _) => self.to_union_forward(params, t),
+                (Op::FromUnion(f), _) => self.from_union_forward(f),
+                (Op::Repeat(r), _) => self.repeat_forward(params, r),
+                (Op::Concat(c), _) => self.concat_forward(c),
+                (Op::PineSum(p), _) => self.pine_forward(params, p),
+                (Op::Dropout(d), _) => self.dropout_forward(d),
+                (Op::Linear(_), _) => unreachable!("every linear operation has its plan"),
+            }
+            self.plans[i] = plan;
+        }
+        Ok(())
+    }
+
+    /// An output of the last forward pass, row-major.
+    pub fn output(&self, i: usize) -> &[T] {
+        self.read(self.program.outputs[i], 0)
+    }
+
+    /// Offsets of an output's rows by example.
+    pub fn output_rows(&self, i: usize, example: usize) -> std::ops::Range<usize> {
+        self.shape.range(self.program.values[self.program.outputs[i].0].space, example)
+    }
+
+    /// Gradient of input `k` after [`Cpu::backward`], if the program asked for input gradients.
+    pub fn input_grad(&self, k: usize) -> Option<&[T]> {
+        let v = self.program.inputs[k];
+        self.program.values[v.0].grad.then(|| self.read(v, self.program.values.len()))
+    }
+
+    fn read(&self, v: Value, half: usize) -> &[T] {
+        let i = half + v.0;
+        if self.plan.lens.is_empty() || self.plan.offsets[i] == NONE {
+            return &[];
+        }
+        &self.arena[self.arena_start + self.plan.offsets[i]..][..self.plan.lens[i]]
+    }
+
+    /// Gradients of the parameters, given those of the outputs; `grads` is overwritten. Follows a [`Cpu::forward`] of a program
+    /// in [`Mode::Train`].
+    pub fn backward(&mut self, params: &[T], output_grads: &[&[T]], grads: &mut [T]) -> Result<(), Error> {
+        assert_eq!(self.program.mode, Mode::Train, "backward needs a training program");
+        self.check_params(params)?;
+        let length = |what, expected, found| {
+            if expected == found { Ok(()) } else { Err(Error::Length { what, expected, found }) }
+        };
+        length("the gradient buffer", self.program.params.len(), grads.len())?;
+        length("the list of output gradients", self.program.outputs.len(), output_grads.len())?;
+        grads.fill(T::ZERO);
+        self.written.fill(false);
+        for (i, &g) in output_grads.iter().enumerate() {
+            let v = self.program.outputs[i];
+            length("an output gradient", self.plan.lens[v.0], g.len())?;
+            // SAFETY: the gradient has the output's length.
+            unsafe { std::slice::from_raw_parts_mut(self.grad(v).at(0), g.len()) }.copy_from_slice(g);
+            self.mark(v);
+        }
+        let program = self.program.clone();
+        let run = &mut Run { params, grads };
+        for i in (0..program.ops.len()).rev() {
+            for c in 0..self.clear[i].len() {
+                let v = self.clear[i][c];
+                let len = self.plan.lens[program.values.len() + v.0];
+                // SAFETY: the gradient's own place.
+                unsafe { std::slice::from_raw_parts_mut(self.grad(v).at(0), len) }.fill(T::ZERO);
+                self.mark(v);
+            }
+            let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
+            match (&program.ops[i], &plan) {
+                (Op::Linear(l), OpPlan::Linear(p)) => self.linear_backward(run, l, p),
+                (Op::Attention(a), _) => self.attention_backward(run, a),
+                (Op::AddNorm(a), _) => self.add_norm_backward(run, a),
+                (Op::Pool(p), _) => self.pool_backward(run, p),
+                (Op::Pairs(op), OpPlan::Pairs(p)) => self.pairs_backward(run, op, p),
+                (Op::ToUnion(t), _) => self.to_union_backward(run, t),
+                (Op::FromUnion(f), _) => self.from_union_backward(f),
+                (Op::Repeat(r), _) => self.repeat_backward(run, r),
+                (Op::Concat(c), _) => self.concat_backward(c),
+                (Op::PineSum(p), _) => self.pine_backward(run, p),
+                (Op::Dropout(d), _) => self.dropout_backward(d),
+                (Op::Linear(_) | Op::Pairs(_), _) => unreachable!("these operations have their plans"),
+            }
+            self.plans[i] = plan;
+        }
+        Ok(())
+    }
+
+    fn check_params(&self, params: &[T]) -> Result<(), Error> {
+        let expected = self.program.params.len();
+        if params.len() != expected {
+            return Err(Error::Length { what: "the parameter buffer", expected, found: params.len() });
+        }
+        Ok(())
+    }
+
+    /// Takes on the shape of a batch: checks it, counts rows, places all buffers.
+    fn bind(&mut self, batch: &BatchView<T>) -> Result<(), Error> {
+        let expected = self.program.inputs.len();
+        if batch.sets.len() != expected {
+            return Err(Error::SetCount { expected, found: batch.sets.len() });
+        }
+        batch.check()?;
+        let cols = |set: usize| self.program.values[self.program.inputs[set].0].cols;
+        let dims = if self.program.any_dim { (batch.sets[0].width / cols(0)).max(1) } else { 1 };
+        for (set, s) in batch.sets.iter().enumerate() {
+            let (expected, found) = (dims * cols(set), s.width);
+            if found != expected {
+                return Err(match self.program.any_dim {
+                    true => Error::UnequalWidths { set, expected, found },
+                    false => Error::SetWidth { set, expected, found },
+                });
+            }
+        }
+        let examples = batch.examples();
+        let shape = &mut self.shape;
+        let same = shape.examples == examples
+            && shape.dims == dims
+            && shape.set_offsets.len() == batch.sets.len()
+            && shape.set_offsets.iter().zip(&batch.sets).all(|(a, b)| a == b.offsets);
+        if !same {
+            shape.examples = examples;
+            shape.dims = dims;
+            shape.set_offsets.resize_with(batch.sets.len(), Vec::new);
+            for (own, s) in shape.set_offsets.iter_mut().zip(&batch.sets) {
+                own.clear();
+                own.extend_from_slice(s.offsets);
+            }
+            shape.union_offsets.clear();
+            shape.union_offsets.extend((0..=examples).map(|e| batch.sets.iter().map(|s| s.offsets[e]).sum::<usize>()));
+            self.plan.make(&self.program, &self.lives, &self.shape)?;
+            self.reserve()?;
+        }
+        self.scratch.prepare();
+        Ok(())
+    }
+
+    /// Makes the arena large enough for the plan.
+    fn reserve(&mut self) -> Result<(), Error> {
+        let wanted = self.plan.total.saturating_add(16);
+        if self.arena.len() < wanted {
+            self.arena = Vec::new();
+            let mut arena = Vec::<T>::new();
+            let bytes = (wanted as u64).saturating_mul(size_of::<T>() as u64);
+            if bytes > memory_limit() || arena.try_reserve_exact(wanted).is_err() {
+                self.shape.examples = 0; // nothing is bound
+                return Err(Error::TooLarge { bytes });
+            }
+            drop(arena);
+            self.arena = vec![T::ZERO; wanted];
+            self.arena_start = align_offset(self.arena.as_ptr());
+        }
+        Ok(())
+    }
+
+    /// Address of a value.
+    fn value(&self, v: Value) -> Ptr<T> {
+        self.place(self.plan.offsets[v.0])
+    }
+
+    /// Address of a value's gradient.
+    fn grad(&self, v: Value) -> Ptr<T> {
+        self.place(self.plan.offsets[self.program.values.len() + v.0])
+    }
+
+    fn place(&self, offset: usize) -> Ptr<T> {
+        debug_assert_ne!(offset, NONE, "a buffer that the plan does not hold");
+        // SAFETY: the plan lies within the arena. Buffers that live at one time are disjoint, so writing to one through a
+        // shared reference to the backend never changes what another task reads.
+        Ptr(unsafe { self.arena.as_ptr().cast_mut().add(self.arena_start + offset) })
+    }
+
+    /// Address of some columns of a value, and the distance of its rows.
+    fn slice(&self, s: Slice) -> (Ptr<T>, usize) {
+        // SAFETY: columns of the value.
+        (Ptr(unsafe { self.value(s.value).at(s.col) }), self.program.values[s.value.0].cols)
+    }
+
+    /// The same for the gradient.
+    fn grad_slice(&self, s: Slice) -> (Ptr<T>, usize) {
+        // SAFETY: columns of the value.
+        (Ptr(unsafe { self.grad(s.value).at(s.col) }), self.program.values[s.value.0].cols)
+    }
+
+    fn param(&self, params: &[T], id: ParamId) -> *const T {
+        params[self.program.params.spec(id).range()].as_ptr()
+    }
+
+    /// Rows of a value, dimensions counted.
+    fn rows_of(&self, v: Value) -> usize {
+        let spec = &self.program.values[v.0];
+        let dims = if spec.per_dim { self.shape.dims } else { 1 };
+        self.shape.rows(spec.space) * dims
+    }
+
+    fn wants_grad(&self, v: Value) -> bool {
+        self.program.values[v.0].grad
+    }
+
+    /// Whether the gradient of `v` holds something already.
+    fn written(&self, v: Value) -> bool {
+        self.written[v.0]
+    }
+
+    fn mark(&mut self, v: Value) {
+        self.written[v.0] = true;
+    }
+
+    /// Shared memory for packed weights.
+    fn packed(&mut self, len: usize) -> *mut T {
+        if self.packed.len() < len + 16 {
+            self.packed = vec![T::ZERO; len + 16];
+        }
+        let p = self.packed.as_mut_ptr();
+        // SAFETY: sixteen elements to spare.
+        unsafe { p.add(align_offset(p)) }
+    }
+
+    /// Shared memory for partial sums.
+    fn partials(&mut self, len: usize) -> *mut T {
+        if self.partials.len() < len {
+            self.partials.resize(len, T::ZERO);
+        }
+        self.partials.as_mut_ptr()
+    }
+}
+
+/// Operations that are the first to add to a gradient but touch only some of its columns need it zeroed.
+fn gradients_to_clear(program: &Program) -> Vec<Vec<Value>> {
+    let mut seen = vec![false; program.values.len()];
+    program.outputs.iter().for_each(|v| seen[v.0] = true);
+    let mut clear = vec![Vec::new(); program.ops.len()];
+    for (i, op) in program.ops.iter().enumerate().rev() {
+        let mut slices: Vec<Slice> = Vec::new();
+        let mut whole: Vec<Value> = Vec::new();
+        match op {
+            Op::Linear(l) => {
+                // Residuals are added before inputs, so where a value is both, the residuals alone must cover it.
+                slices.extend(l.maps.iter().filter_map(|m| m.residual));
+                let first = slices.clone();
+                let later = l.maps.iter().map(|m| m.x);
+                slices.extend(later.filter(|x| first.iter().all(|s| s.value != x.value)));
+            }
+            Op::Attention(a) => slices.extend(a.relations.iter().flat_map(|r| [r.query, r.key, r.value])),
+            Op::AddNorm(a) => slices.extend(&a.inputs),
+            Op::Pairs(p) => slices.extend(p.nets.iter().flat_map(|n| [n.own, n.partner])),
+            Op::Dropout(d) => slices.push(d.x),
+            Op::Pool(p) => whole.push(p.x),
+            Op::ToUnion(t) => whole.extend(&t.sets),
+            Op::FromUnion(f) => whole.push(f.x),
+            Op::Concat(c) => whole.extend(&c.inputs),
+            Op::PineSum(p) => whole.push(p.x),
+            Op::Repeat(_) => {}
+        }
+        for v in slices.iter().map(|s| s.value).chain(whole.iter().copied()) {
+            if seen[v.0] || !program.values[v.0].grad {
+                continue;
+            }
+            seen[v.0] = true;
+            let mut covered = vec![whole.contains(&v); program.values[v.0].cols];
+            for s in slices.iter().filter(|s| s.value == v) {
+                covered[s.col..s.col + s.cols].fill(true);
+            }
+            if covered.contains(&false) {
+                clear[i].push(v);
+            }
+        }
+    }
+    clear
+}
+
+/// Bytes of memory this machine has, where that can be found out.
+fn memory_limit() -> u64 {
+    let read = || -> Option<u64> {
+        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+        let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
+        Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
+    };
+    read().unwrap_or(u64::MAX)
+}

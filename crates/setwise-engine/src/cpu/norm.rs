@@ -1,0 +1,294 @@
+//! LayerNorm of rows, forward and backward, and the sums of rows that come with it.
+
+use super::tasks::{Ptr, parallel};
+use super::{Cpu, Run};
+use crate::program::{AddNorm, Norm};
+use crate::real::Real;
+use crate::simd::{Kernel, Vector};
+
+/// Added to the variance.
+pub const EPSILON: f64 = 1e-5;
+
+/// Rows of a task. Column sums are taken per task and then added up in order, so this fixes their bits.
+pub const ROWS: usize = 256;
+
+/// Normalises `rows` rows of `cols` numbers in place: `y = gain · x̂ + shift`, keeping x̂ and 1/std.
+pub struct NormRows<T> {
+    pub rows: usize,
+    pub cols: usize,
+    pub y: *mut T,
+    pub y_row: usize,
+    pub gain: *const T,
+    pub shift: *const T,
+    pub normalised: *mut T,
+    pub inv_std: *mut T,
+}
+
+/// Calls `f(first column, valid lanes)` for each vector of a row.
+macro_rules! columns {
+    ($V:ty, $cols:expr, |$j:ident, $n:ident| $body:expr) => {{
+        let mut $j = 0;
+        while $j + <$V>::LANES <= $cols {
+            let $n = <$V>::LANES;
+            $body;
+            $j += <$V>::LANES;
+        }
+        if $j < $cols {
+            let $n = $cols - $j;
+            $body;
+        }
+    }};
+}
+pub(super) use columns;
+
+/// Loads `n` lanes, all or the first ones.
+#[inline(always)]
+pub unsafe fn get<T: Real, V: Vector<T>>(p: *const T, n: usize) -> V {
+    unsafe { if n == V::LANES { V::load(p) } else { V::load_first(p, n) } }
+}
+
+/// Stores `n` lanes, all or the first ones.
+#[inline(always)]
+pub unsafe fn put<T: Real, V: Vector<T>>(v: V, p: *mut T, n: usize) {
+    unsafe { if n == V::LANES { v.store(p) } else { v.store_first(p, n) } }
+}
+
+impl<T: Real> Kernel<T> for NormRows<T> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(self) {
+        let inv_n = T::ONE / T::from_usize(self.cols);
+        unsafe {
+            for r in 0..self.rows {
+                let y = self.y.add(r * self.y_row);
+                let hat = self.normalised.add(r * self.cols);
+                let mut sum = V::zero();
+                columns!(V, self.cols, |j, n| sum = sum.add(get::<T, V>(y.add(j), n)));
+                let mean = sum.sum() * inv_n;
+                let mut square = V::zero();
+                columns!(V, self.cols, |j, n| {
+                    let d = get::<T, V>(y.add(j), n).sub(V::splat(mean));
+                    // Lanes beyond the row hold −mean: they are masked out by storing only the valid ones.
+                    put(d, hat.add(j), n);
+                    let d = get::<T, V>(hat.add(j), n);
+                    square = d.mul_add(d, square);
+                });
+                let inv_std = T::ONE / (square.sum() * inv_n + T::from_f64(EPSILON)).sqrt();
+                *self.inv_std.add(r) = inv_std;
+                columns!(V, self.cols, |j, n| {
+                    let x = get::<T, V>(hat.add(j), n).mul(V::splat(inv_std));
+                    put(x, hat.add(j), n);
+                    put(x.mul_add(get(self.gain.add(j), n), get(self.shift.add(j), n)), y.add(j), n);
+                });
+            }
+        }
+    }
+}
+
+/// Turns the gradient of LayerNorm's output into that of its input, in place, and adds up the gradients of gain and
+/// shift: `dx = inv_std · (g − mean(g) − x̂ · mean(g · x̂))` with `g = gain · dy`.
+struct NormRowsBackward<T> {
+    rows: usize,
+    cols: usize,
+    dy: *mut T,
+    dy_row: usize,
+    gain: *const T,
+    normalised: *const T,
+    inv_std: *const T,
+    /// `[2 · cols]`: gradient of the gain, then of the shift.
+    sums: *mut T,
+}
+
+impl<T: Real> Kernel<T> for NormRowsBackward<T> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(self) {
+        let inv_n = T::ONE / T::from_usize(self.cols);
+        unsafe {
+            std::slice::from_raw_parts_mut(self.sums, 2 * self.cols).fill(T::ZERO);
+            for r in 0..self.rows {
+                let dy = self.dy.add(r * self.dy_row);
+                let hat = self.normalised.add(r * self.cols);
+                let (mut sum, mut dot) = (V::zero(), V::zero());
+                columns!(V, self.cols, |j, n| {
+                    let (d, x) = (get::<T, V>(dy.add(j), n), get::<T, V>(hat.add(j), n));
+                    let dgain = self.sums.add(j);
+                    let dshift = self.sums.add(self.cols + j);
+                    put(d.mul_add(x, get(dgain, n)), dgain, n);
+                    put(d.add(get(dshift, n)), dshift, n);
+                    let g = d.mul(get(self.gain.add(j), n));
+                    sum = sum.add(g);
+                    dot = g.mul_add(x, dot);
+                });
+                let inv_std = *self.inv_std.add(r);
+                let mean = V::splat(T::ZERO - sum.sum() * inv_n);
+                let slope = V::splat(T::ZERO - dot.sum() * inv_n);
+                columns!(V, self.cols, |j, n| {
+                    let g = get::<T, V>(dy.add(j), n).mul(get(self.gain.add(j), n));
+                    let x = get::<T, V>(hat.add(j), n);
+                    put(x.mul_add(slope, g.add(mean)).mul(V::splat(inv_std)), dy.add(j), n);
+                });
+            }
+        }
+    }
+}
+
+/// `dst (=|+=) Σ sources` over rows.
+struct SumRows<'a, T> {
+    rows: usize,
+    cols: usize,
+    dst: *mut T,
+    dst_row: usize,
+    accumulate: bool,
+    sources: &'a [(Ptr<T>, usize)],
+    first: usize,
+}
+
+impl<T: Real> Kernel<T> for SumRows<'_, T> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(self) {
+        unsafe {
+            for r in self.first..self.first + self.rows {
+                let dst = self.dst.add(r * self.dst_row);
+                columns!(V, self.cols, |j, n| {
+                    let mut sum = if self.accumulate { get::<T, V>(dst.add(j), n) } else { V::zero() };
+                    for &(src, row) in self.sources {
+                        sum = sum.add(get(src.at(r * row + j), n));
+                    }
+                    put(sum, dst.add(j), n);
+                });
+            }
+        }
+    }
+}
+
+/// `dst (=|+=) Σ sources`, rows in parallel; sources are (address, row stride).
+pub fn sum_rows<T: Real>(rows: usize, cols: usize, dst: Ptr<T>, dst_row: usize, accumulate: bool, sources: &[(Ptr<T>, usize)]) {
+    let step = (32_768 / cols.max(1)).clamp(64, 4096);
+    parallel(rows.div_ceil(step), |t| {
+        let first = t * step;
+        T::dispatch(SumRows {
+            rows: step.min(rows - first),
+            cols,
+            // SAFETY: each task writes its own rows.
+            dst: unsafe { dst.at(0) },
+            dst_row,
+            accumulate,
+            sources,
+            first,
+        });
+    });
+}
+
+/// One LayerNorm whose output gradient is turned into its input gradient.
+#[derive(Clone, Copy)]
+pub struct NormBackward<T> {
+    pub norm: Norm,
+    pub dy: Ptr<T>,
+    pub dy_row: usize,
+    pub rows: usize,
+    pub cols: usize,
+}
+
+impl<T: Real> Cpu<T> {
+    /// Backward through several LayerNorms, in place; the gradients of gains and shifts are added to `run.grads`.
+    pub(super) fn norms_backward(&mut self, run: &mut Run<T>, norms: &[NormBackward<T>]) {
+        let counts = || norms.iter().map(|n| n.rows.div_ceil(ROWS));
+        let tasks: usize = counts().sum();
+        let width = norms.iter().map(|n| 2 * n.cols).max().unwrap_or(0);
+        let partials = Ptr(self.partials(tasks * width));
+        let this = &*self;
+        let params = run.params;
+        parallel(tasks, |t| {
+            let (g, chunk) = super::tasks::locate(t, counts());
+            let NormBackward { norm, dy, dy_row, rows, cols } = norms[g];
+            let first = chunk * ROWS;
+            // SAFETY: rows `first..` of one norm belong to this task alone, and so does slot `t` of the partial sums.
+            unsafe {
+                T::dispatch(NormRowsBackward {
+                    rows: ROWS.min(rows - first),
+                    cols,
+                    dy: dy.at(first * dy_row),
+                    dy_row,
+                    gain: this.param(params, norm.gain),
+                    normalised: this.value(norm.normalised).at(first * cols),
+                    inv_std: this.value(norm.inv_std).at(first),
+                    sums: partials.at(t * width),
+                });
+            }
+        });
+        let mut t = 0;
+        for n in norms {
+            for _ in 0..n.rows.div_ceil(ROWS) {
+                // SAFETY: all tasks are done; slot `t` holds 2 · cols sums.
+                let sums = unsafe { std::slice::from_raw_parts(partials.at(t * width), 2 * n.cols) };
+                for (param, sums) in [(n.norm.gain, &sums[..n.cols]), (n.norm.shift, &sums[n.cols..])] {
+                    let range = self.program.params.spec(param).range();
+                    for (g, s) in run.grads[range].iter_mut().zip(sums) {
+                        *g += *s;
+                    }
+                }
+                t += 1;
+            }
+        }
+    }
+
+    pub(super) fn add_norm_forward(&mut self, params: &[T], op: &AddNorm) {
+        let rows = self.rows_of(op.y.value);
+        let (y, y_row) = self.slice(op.y);
+        let mut inputs = std::mem::take(&mut self.sources);
+        inputs.extend(op.inputs.iter().map(|&s| self.slice(s)));
+        let cols = op.y.cols;
+        let this = &*self;
+        parallel(rows.div_ceil(ROWS), |t| {
+            let first = t * ROWS;
+            let rows = ROWS.min(rows - first);
+            // SAFETY: each task writes its own rows.
+            unsafe {
+                T::dispatch(SumRows { rows, cols, dst: y.at(0), dst_row: y_row, accumulate: false, sources: &inputs, first });
+                if let Some(norm) = &op.norm {
+                    this.norm_rows(params, norm, y.at(first * y_row), y_row, first, rows, cols);
+                }
+            }
+        });
+        inputs.clear();
+        self.sources = inputs;
+    }
+
+    /// LayerNorm of rows `first..first + rows`, whose sums stand at `y`.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) unsafe fn norm_rows(&self, params: &[T], norm: &Norm, y: *mut T, y_row: usize, first: usize, rows: usize, cols: usize) {
+        unsafe {
+            T::dispatch(NormRows {
+                rows,
+                cols,
+                y,
+                y_row,
+                gain: self.param(params, norm.gain),
+                shift: self.param(params, norm.shift),
+                normalised: self.value(norm.normalised).at(first * cols),
+                inv_std: self.value(norm.inv_std).at(first),
+            });
+        }
+    }
+
+    pub(super) fn add_norm_backward(&mut self, run: &mut Run<T>, op: &AddNorm) {
+        let rows = self.rows_of(op.y.value);
+        let (dy, dy_row) = self.grad_slice(op.y);
+        if let Some(norm) = op.norm {
+            self.norms_backward(run, &[NormBackward { norm, dy, dy_row, rows, cols: op.y.cols }]);
+        }
+        for (i, &input) in op.inputs.iter().enumerate() {
+            if self.wants_grad(input.value) {
+                let (dx, dx_row) = self.grad_slice(input);
+                let accumulate = self.written(input.value) || op.inputs[..i].contains(&input);
+                sum_rows(rows, input.cols, dx, dx_row, accumulate, &[(dy, dy_row)]);
+            }
+        }
+        op.inputs.iter().for_each(|s| self.mark(s.value));
+    }
+}

@@ -1,0 +1,510 @@
+//! Networks on pairs, reduced over partners, without the tensor of all pairs.
+//!
+//! `y_i = reduce_j (W relu(u_i + v_j) + b)`. For a sum the second layer moves outside: `W (Σ_j relu(u_i + v_j)) + m b`, so the
+//! pairs cost three vector operations each. For a maximum it is computed for a tile of partners at a time,
+//! `[PARTNERS][hidden]` in cache, and only the largest value and its index survive; backward then touches one partner per
+//! element and output column.
+
+use super::gemm::{Activation, PanelProduct, Strided, pack_panels, panels_len};
+use super::linear::{ColumnSums, WeightUse};
+use super::norm::{columns, get, put};
+use super::tasks::{Ptr, locate, parallel};
+use super::{Cpu, Run};
+use crate::program::{Pair, Pairs, Program, Reduce, Slice, Value};
+use crate::real::Real;
+use crate::simd::{Kernel, Vector};
+
+/// Partners of a tile.
+const PARTNERS: usize = 48;
+/// Elements of a forward task.
+const ELEMENTS: usize = 64;
+/// Columns of the second layer that one task of its gradient owns.
+const OUTPUTS: usize = 16;
+
+/// What is known of [`Pairs`] before any batch: for each distinct weight the nets that use it.
+pub struct PairsPlan {
+    weights: Vec<Vec<usize>>,
+    uses: Vec<Vec<WeightUse>>,
+}
+
+impl PairsPlan {
+    pub fn new<T: Real>(program: &Program, op: &Pairs) -> Self {
+        let mut weights: Vec<Vec<usize>> = Vec::new();
+        for (i, net) in op.nets.iter().enumerate() {
+            match weights.iter_mut().find(|w| op.nets[w[0]].weight == net.weight) {
+                Some(w) => w.push(i),
+                None => weights.push(vec![i]),
+            }
+        }
+        // Where the hidden layer was kept (sums), the weight's gradient is that of a linear map of it.
+        let uses = weights
+            .iter()
+            .map(|w| {
+                w.iter()
+                    .map(|&i| {
+                        let net = &op.nets[i];
+                        let cols = program.values[net.kept.0].cols;
+                        let x = Slice { value: net.kept, col: 0, cols };
+                        WeightUse { weight: net.weight, bias: None, x, dy: net.y }
+                    })
+                    .collect()
+            })
+            .collect();
+        PairsPlan { weights, uses }
+    }
+}
+
+/// Rows of one example's partners and of its own elements.
+#[derive(Clone, Copy)]
+struct Problem<T> {
+    elements: usize,
+    partners: usize,
+    hidden: usize,
+    own: *mut T,
+    own_row: usize,
+    partner: *mut T,
+    partner_row: usize,
+}
+
+/// `out[i] = Σ_j relu(u_i + v_j)`.
+struct HiddenSums<T> {
+    p: Problem<T>,
+    out: *mut T,
+}
+
+impl<T: Real> Kernel<T> for HiddenSums<T> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(self) {
+        let p = self.p;
+        unsafe {
+            columns!(V, p.hidden, |c, n| {
+                let mut i = 0;
+                while i < p.elements {
+                    let block = (p.elements - i).min(4);
+                    let mut own = [V::zero(); 4];
+                    let mut sums = [V::zero(); 4];
+                    for (b, v) in own.iter_mut().enumerate().take(block) {
+                        *v = get(p.own.add((i + b) * p.own_row + c), n);
+                    }
+                    for j in 0..p.partners {
+                        let v = get::<T, V>(p.partner.add(j * p.partner_row + c), n);
+                        for b in 0..4 {
+                            sums[b] = sums[b].add(own[b].add(v).max(V::zero()));
+                        }
+                    }
+                    for (b, s) in sums.into_iter().enumerate().take(block) {
+                        put(s, self.out.add((i + b) * p.hidden + c), n);
+                    }
+                    i += block;
+                }
+            });
+        }
+    }
+}
+
+/// From the gradient `dh_i` of the summed hidden layer: `du_i = dh_i · #{j : u_i + v_j > 0}`, `dv_j = Σ_i dh_i [u_i + v_j > 0]`.
+struct HiddenSumsBackward<T> {
+    p: Problem<T>,
+    d_hidden: *const T,
+    d_own: *mut T,
+    d_partner: *mut T,
+}
+
+impl<T: Real> Kernel<T> for HiddenSumsBackward<T> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(self) {
+        let p = self.p;
+        unsafe {
+            columns!(V, p.hidden, |c, n| {
+                for j in 0..p.partners {
+                    put(V::zero(), self.d_partner.add(j * p.partner_row + c), n);
+                }
+                for i in 0..p.elements {
+                    let u = get::<T, V>(p.own.add(i * p.own_row + c), n);
+                    let d = get::<T, V>(self.d_hidden.add(i * p.hidden + c), n);
+                    let mut sum = V::zero();
+                    for j in 0..p.partners {
+                        let active = u.add(get(p.partner.add(j * p.partner_row + c), n));
+                        let d = active.where_positive(d);
+                        let at = self.d_partner.add(j * p.partner_row + c);
+                        put(d.add(get(at, n)), at, n);
+                        sum = sum.add(d);
+                    }
+                    put(sum, self.d_own.add(i * p.own_row + c), n);
+                }
+            });
+        }
+    }
+}
+
+/// `out[i][c] = max_j (W relu(u_i + v_j) + b)[c]`, with the index of the winner (the first of equals).
+struct PairMax<T> {
+    p: Problem<T>,
+    outputs: usize,
+    panels: *const T,
+    bias: *const T,
+    out: *mut T,
+    out_row: usize,
+    winner: *mut T,
+    /// `PARTNERS · (hidden + outputs)`.
+    scratch: *mut T,
+}
+
+impl<T: Real> Kernel<T> for PairMax<T> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(self) {
+        let p = self.p;
+        unsafe {
+            let hidden = self.scratch;
+            let results = hidden.add(PARTNERS * p.hidden);
+            for i in 0..p.elements {
+                let best = std::slice::from_raw_parts_mut(self.out.add(i * self.out_row), self.outputs);
+                let winner = std::slice::from_raw_parts_mut(self.winner.add(i * self.outputs), self.outputs);
+                best.fill(T::LOWEST);
+                winner.fill(T::ZERO);
+                let mut first = 0;
+                while first < p.partners {
+                    let m = PARTNERS.min(p.partners - first);
+                    for j in 0..m {
+                        let v = p.partner.add((first + j) * p.partner_row);
+                        let u = p.own.add(i * p.own_row);
+                        columns!(V, p.hidden, |c, n| {
+                            let s = get::<T, V>(u.add(c), n).add(get(v.add(c), n)).max(V::zero());
+                            put(s, hidden.add(j * p.hidden + c), n);
+                        });
+                    }
+                    PanelProduct {
+                        m,
+                        k: p.hidden,
+                        n: self.outputs,
+                        a: Strided { ptr: hidden, row: p.hidden, col: 1 },
+                        panels: self.panels,
+                        c: results,
+                        c_row: self.outputs,
+                        bias: self.bias,
+                        accumulate: false,
+                        activation: Activation::None,
+                        residual: std::ptr::null(),
+                        residual_row: 0,
+                    }
+                    .run::<V>();
+                    for j in 0..m {
+                        let row = std::slice::from_raw_parts(results.add(j * self.outputs), self.outputs);
+                        let index = T::from_usize(first + j);
+                        for ((best, winner), &x) in best.iter_mut().zip(winner.iter_mut()).zip(row) {
+                            // A NaN must win, and stay.
+                            let larger = x > *best || x.partial_cmp(&x).is_none();
+                            *best = if larger { x } else { *best };
+                            *winner = if larger { index } else { *winner };
+                        }
+                    }
+                    first += m;
+                }
+            }
+        }
+    }
+}
+
+/// Gradients of both parts of the first layer, one partner per element and output column.
+struct PairMaxBackward<T> {
+    p: Problem<T>,
+    outputs: usize,
+    weight: *const T,
+    winner: *const T,
+    dy: *const T,
+    dy_row: usize,
+    d_own: *mut T,
+    d_partner: *mut T,
+}
+
+impl<T: Real> Kernel<T> for PairMaxBackward<T> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(self) {
+        let p = self.p;
+        unsafe {
+            for j in 0..p.partners {
+                std::slice::from_raw_parts_mut(self.d_partner.add(j * p.partner_row), p.hidden).fill(T::ZERO);
+            }
+            for i in 0..p.elements {
+                let (u, du) = (p.own.add(i * p.own_row), self.d_own.add(i * p.own_row));
+                std::slice::from_raw_parts_mut(du, p.hidden).fill(T::ZERO);
+                for c in 0..self.outputs {
+                    let j = (*self.winner.add(i * self.outputs + c)).to_f64() as usize;
+                    let g = V::splat(*self.dy.add(i * self.dy_row + c));
+                    let (v, dv) = (p.partner.add(j * p.partner_row), self.d_partner.add(j * p.partner_row));
+                    let w = self.weight.add(c * p.hidden);
+                    columns!(V, p.hidden, |h, n| {
+                        let active = get::<T, V>(u.add(h), n).add(get(v.add(h), n));
+                        let d = active.where_positive(get::<T, V>(w.add(h), n).mul(g));
+                        put(d.add(get(du.add(h), n)), du.add(h), n);
+                        put(d.add(get(dv.add(h), n)), dv.add(h), n);
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Rows `first..last` of the second layer's gradient: `dW[c] += Σ_i dy_i[c] · relu(u_i + v_winner)`.
+struct PairMaxWeight<T> {
+    p: Problem<T>,
+    outputs: usize,
+    first: usize,
+    last: usize,
+    winner: *const T,
+    dy: *const T,
+    dy_row: usize,
+    d_weight: *mut T,
+}
+
+impl<T: Real> Kernel<T> for PairMaxWeight<T> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(self) {
+        let p = self.p;
+        unsafe {
+            for i in 0..p.elements {
+                let u = p.own.add(i * p.own_row);
+                for c in self.first..self.last {
+                    let j = (*self.winner.add(i * self.outputs + c)).to_f64() as usize;
+                    let g = V::splat(*self.dy.add(i * self.dy_row + c));
+                    let (v, dw) = (p.partner.add(j * p.partner_row), self.d_weight.add(c * p.hidden));
+                    columns!(V, p.hidden, |h, n| {
+                        let active = get::<T, V>(u.add(h), n).add(get(v.add(h), n)).max(V::zero());
+                        put(active.mul_add(g, get(dw.add(h), n)), dw.add(h), n);
+                    });
+                }
+            }
+        }
+    }
+}
+
+impl<T: Real> Cpu<T> {
+    fn pair_problem(&self, net: &Pair, example: usize) -> (Problem<T>, usize) {
+        let space = |v: Value| self.program.values[v.0].space;
+        let own = self.shape.range(space(net.own.value), example);
+        let partner = self.shape.range(space(net.partner.value), example);
+        let ((u, own_row), (v, partner_row)) = (self.slice(net.own), self.slice(net.partner));
+        // SAFETY: rows of the example.
+        let (own_ptr, partner_ptr) = unsafe { (u.at(own.start * own_row), v.at(partner.start * partner_row)) };
+        let problem = Problem {
+            elements: own.len(),
+            partners: partner.len(),
+            hidden: net.own.cols,
+            own: own_ptr,
+            own_row,
+            partner: partner_ptr,
+            partner_row,
+        };
+        (problem, own.start)
+    }
+
+    /// Packs the second layers; returns the distance between them.
+    fn pack_second_layers(&mut self, params: &[T], op: &Pairs, backward: bool) -> (Ptr<T>, usize) {
+        let (mut most, width) = (0, T::panel_width());
+        for net in &op.nets {
+            let (h, o) = (net.own.cols, net.y.cols);
+            most = most.max(panels_len::<T>(h, o)).max(panels_len::<T>(o, h)).next_multiple_of(16);
+        }
+        let packed = Ptr(self.packed(most * op.nets.len()));
+        for (i, net) in op.nets.iter().enumerate() {
+            let (h, o) = (net.own.cols, net.y.cols);
+            // SAFETY: each net has its own stretch of the buffer.
+            unsafe {
+                let (dst, src) = (packed.at(i * most), self.param(params, net.weight));
+                if backward {
+                    pack_panels(dst, src, h, 1, o, h, 0, h.div_ceil(width));
+                } else {
+                    pack_panels(dst, src, 1, h, h, o, 0, o.div_ceil(width));
+                }
+            }
+        }
+        (packed, most)
+    }
+
+    pub(super) fn pairs_forward(&mut self, params: &[T], op: &Pairs) {
+        let (packed, stride) = self.pack_second_layers(params, op, false);
+        let this = &*self;
+        let examples = this.shape.examples;
+        let most = (0..examples)
+            .flat_map(|e| op.nets.iter().map(move |n| (n, e)))
+            .map(|(n, e)| this.pair_problem(n, e).0.elements)
+            .max()
+            .unwrap_or(0);
+        let blocks = most.div_ceil(ELEMENTS);
+        parallel(op.nets.len() * examples * blocks, |t| {
+            let (n, example, block) = (t / (examples * blocks), t / blocks % examples, t % blocks);
+            let net = &op.nets[n];
+            let (mut p, start) = this.pair_problem(net, example);
+            let first = block * ELEMENTS;
+            if first >= p.elements {
+                return;
+            }
+            p.elements = ELEMENTS.min(p.elements - first);
+            let outputs = net.y.cols;
+            let (y, y_row) = this.slice(net.y);
+            // SAFETY: a task writes its own rows of its net's output and of what is kept.
+            unsafe {
+                p.own = p.own.add(first * p.own_row);
+                let y = y.at((start + first) * y_row);
+                let kept = |cols: usize| this.value(net.kept).at((start + first) * cols);
+                let bias = this.param(params, net.bias);
+                let panels = packed.at(n * stride);
+                match net.reduce {
+                    Reduce::Max => this.scratch.with(PARTNERS * (p.hidden + outputs), |scratch| {
+                        T::dispatch(PairMax {
+                            p,
+                            outputs,
+                            panels,
+                            bias,
+                            out: y,
+                            out_row: y_row,
+                            winner: kept(outputs),
+                            scratch,
+                        });
+                    }),
+                    Reduce::Sum | Reduce::Mean => this.scratch.with(outputs, |scaled| {
+                        let hidden = kept(p.hidden);
+                        T::dispatch(HiddenSums { p, out: hidden });
+                        let count = T::from_usize(p.partners);
+                        for c in 0..outputs {
+                            *scaled.add(c) = *bias.add(c) * count;
+                        }
+                        T::dispatch(PanelProduct {
+                            m: p.elements,
+                            k: p.hidden,
+                            n: outputs,
+                            a: Strided { ptr: hidden, row: p.hidden, col: 1 },
+                            panels,
+                            c: y,
+                            c_row: y_row,
+                            bias: scaled,
+                            accumulate: false,
+                            activation: Activation::None,
+                            residual: std::ptr::null(),
+                            residual_row: 0,
+                        });
+                    }),
+                }
+            }
+        });
+    }
+
+    pub(super) fn pairs_backward(&mut self, run: &mut Run<T>, op: &Pairs, plan: &PairsPlan) {
+        let (packed, stride) = self.pack_second_layers(run.params, op, true);
+        let this = &*self;
+        let examples = this.shape.examples;
+        let params = run.params;
+        parallel(op.nets.len() * examples, |t| {
+            let (n, example) = (t / examples, t % examples);
+            let net = &op.nets[n];
+            let (p, start) = this.pair_problem(net, example);
+            let ((dy, dy_row), (du, _), (dv, _)) =
+                (this.grad_slice(net.y), this.grad_slice(net.own), this.grad_slice(net.partner));
+            let space = this.program.values[net.partner.value.0].space;
+            let partner_start = this.shape.range(space, example).start;
+            let outputs = net.y.cols;
+            // SAFETY: an example's rows of one net's slices belong to this task.
+            unsafe {
+                let dy = dy.at(start * dy_row);
+                let (d_own, d_partner) = (du.at(start * p.own_row), dv.at(partner_start * p.partner_row));
+                match net.reduce {
+                    Reduce::Max => T::dispatch(PairMaxBackward {
+                        p,
+                        outputs,
+                        weight: this.param(params, net.weight),
+                        winner: this.value(net.kept).at(start * outputs),
+                        dy,
+                        dy_row,
+                        d_own,
+                        d_partner,
+                    }),
+                    Reduce::Sum | Reduce::Mean => this.scratch.with(p.elements * p.hidden, |d_hidden| {
+                        T::dispatch(PanelProduct {
+                            m: p.elements,
+                            k: outputs,
+                            n: p.hidden,
+                            a: Strided { ptr: dy, row: dy_row, col: 1 },
+                            panels: packed.at(n * stride),
+                            c: d_hidden,
+                            c_row: p.hidden,
+                            bias: std::ptr::null(),
+                            accumulate: false,
+                            activation: Activation::None,
+                            residual: std::ptr::null(),
+                            residual_row: 0,
+                        });
+                        T::dispatch(HiddenSumsBackward { p, d_hidden, d_own, d_partner });
+                    }),
+                }
+            }
+        });
+        for net in &op.nets {
+            self.mark(net.own.value);
+            self.mark(net.partner.value);
+        }
+        if op.nets[0].reduce == Reduce::Max {
+            self.pair_max_weights(run, op, plan);
+        } else {
+            self.weights_backward(run, &plan.uses);
+        }
+        self.pair_biases(run, op);
+    }
+
+    fn pair_max_weights(&mut self, run: &mut Run<T>, op: &Pairs, plan: &PairsPlan) {
+        let grads = Ptr(run.grads.as_mut_ptr());
+        let this = &*self;
+        let counts = || plan.weights.iter().map(|w| op.nets[w[0]].y.cols.div_ceil(OUTPUTS));
+        parallel(counts().sum(), |t| {
+            let (w, block) = locate(t, counts());
+            let first = block * OUTPUTS;
+            for &n in &plan.weights[w] {
+                let net = &op.nets[n];
+                let outputs = net.y.cols;
+                for example in 0..this.shape.examples {
+                    let (p, start) = this.pair_problem(net, example);
+                    let (dy, dy_row) = this.grad_slice(net.y);
+                    // SAFETY: rows `first..` of this weight's gradient belong to this task.
+                    unsafe {
+                        T::dispatch(PairMaxWeight {
+                            p,
+                            outputs,
+                            first,
+                            last: outputs.min(first + OUTPUTS),
+                            winner: this.value(net.kept).at(start * outputs),
+                            dy: dy.at(start * dy_row),
+                            dy_row,
+                            d_weight: grads.at(this.program.params.spec(net.weight).offset),
+                        });
+                    }
+                }
+            }
+        });
+    }
+
+    /// Bias of the second layer: it is added once under a maximum, once per partner under a sum.
+    fn pair_biases(&mut self, run: &mut Run<T>, op: &Pairs) {
+        for net in &op.nets {
+            let sums = run.grads[self.program.params.spec(net.bias).range()].as_mut_ptr();
+            let (dy, dy_row) = self.grad_slice(net.y);
+            for example in 0..self.shape.examples {
+                let (p, start) = self.pair_problem(net, example);
+                let weight = if net.reduce == Reduce::Max { T::ONE } else { T::from_usize(p.partners) };
+                // SAFETY: rows of the example; one thread.
+                unsafe {
+                    let x = dy.at(start * dy_row);
+                    T::dispatch(ColumnSums { rows: p.elements, cols: net.y.cols, x, x_row: dy_row, sums, weight });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Reducing the rows of a segment to one.
+
+use super::tasks::parallel;
+use super::{Cpu, Run};
+use crate::program::{Pool, Reduce, Segments};
+use crate::real::Real;
+
+/// Segments of a task.
+const SEGMENTS: usize = 16;
+
+impl<T: Real> Cpu<T> {
+    /// Number of segments, and the rows of one of them.
+    fn segments(&self, op: &Pool) -> (usize, impl Fn(usize) -> std::ops::Range<usize> + Sync + '_) {
+        let spec = &self.program.values[op.x.0];
+        let space = spec.space;
+        let dims = if spec.per_dim { self.shape.dims } else { 1 };
+        let by_example = op.segments == Segments::Examples;
+        let count = if by_example { self.shape.examples } else { self.shape.rows(space) };
+        (count, move |i| {
+            if by_example {
+                let r = self.shape.range(space, i);
+                r.start * dims..r.end * dims
+            } else {
+                i * dims..(i + 1) * dims
+            }
+        })
+    }
+
+    pub(super) fn pool_forward(&mut self, op: &Pool) {
+        let cols = op.y.cols;
+        let (x, (y, y_row)) = (self.value(op.x), self.slice(op.y));
+        let (count, rows_of) = self.segments(op);
+        parallel(count.div_ceil(SEGMENTS), |t| {
+            for i in t * SEGMENTS..count.min((t + 1) * SEGMENTS) {
+                let rows = rows_of(i);
+                // SAFETY: each segment has its own output row.
+                let (out, data) = unsafe {
+                    let out = std::slice::from_raw_parts_mut(y.at(i * y_row), cols);
+                    (out, std::slice::from_raw_parts(x.at(rows.start * cols), rows.len() * cols))
+                };
+                out.copy_from_slice(&data[..cols]);
+                for row in data[cols..].chunks_exact(cols) {
+                    match op.reduce {
+                        Reduce::Max => {
+                            for (o, &v) in out.iter_mut().zip(row) {
+                                *o = if v > *o || v.partial_cmp(&v).is_none() { v } else { *o };
+                            }
+                        }
+                        Reduce::Mean | Reduce::Sum => {
+                            for (o, &v) in out.iter_mut().zip(row) {
+                                *o += v;
+                            }
+                        }
+                    }
+                }
+                if op.reduce == Reduce::Mean {
+                    let inverse = T::ONE / T::from_usize(rows.len());
+                    for o in out {
+                        *o *= inverse;
+                    }
+                }
+            }
+        });
+    }
+
+    /// A maximum sends its gradient to the first row that reached it.
+    pub(super) fn pool_backward(&mut self, _run: &mut Run<T>, op: &Pool) {
+        if !self.wants_grad(op.x) {
+            return;
+        }
+        let cols = op.y.cols;
+        let (x, dx) = (self.value(op.x), self.grad(op.x));
+        let ((y, y_row), (dy, dy_row)) = (self.slice(op.y), self.grad_slice(op.y));
+        let accumulate = self.written(op.x);
+        let (count, rows_of) = self.segments(op);
+        parallel(count.div_ceil(SEGMENTS), |t| {
+            for i in t * SEGMENTS..count.min((t + 1) * SEGMENTS) {
+                let rows = rows_of(i);
+                // SAFETY: the rows of a segment belong to this task.
+                unsafe {
+                    let d = std::slice::from_raw_parts(dy.at(i * dy_row), cols);
+                    let into = std::slice::from_raw_parts_mut(dx.at(rows.start * cols), rows.len() * cols);
+                    if !accumulate {
+                        into.fill(T::ZERO);
+                    }
+                    if op.reduce == Reduce::Max {
+                        let best = std::slice::from_raw_parts(y.at(i * y_row), cols);
+                        let data = std::slice::from_raw_parts(x.at(rows.start * cols), rows.len() * cols);
+                        for c in 0..cols {
+                            if let Some(r) = (0..rows.len()).find(|r| data[r * cols + c] == best[c]) {
+                                into[r * cols + c] += d[c];
+                            }
+                        }
+                    } else {
+                        let share =
+                            if op.reduce == Reduce::Mean { T::ONE / T::from_usize(rows.len()) } else { T::ONE };
+                        for row in into.chunks_exact_mut(cols) {
+                            for (o, &g) in row.iter_mut().zip(d) {
+                                *o += g * share;
+                            }
+                        }
+                    }
+                }
+            }
+        });
+        drop(rows_of);
+        self.mark(op.x);
+    }
+}

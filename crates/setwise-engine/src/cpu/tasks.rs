@@ -1,0 +1,83 @@
+//! Cutting work into tasks that do not depend on the number of threads, and memory for each thread.
+
+use std::sync::Mutex;
+
+use rayon::prelude::*;
+
+use crate::real::Real;
+
+/// Runs `f(0), …, f(n − 1)` on the threads of the current pool, in any order.
+pub fn parallel(n: usize, f: impl Fn(usize) + Sync + Send) {
+    if n == 1 {
+        f(0);
+    } else {
+        (0..n).into_par_iter().with_max_len(1).for_each(f);
+    }
+}
+
+/// Finds the group and the index within it of task `i`, where `counts` are the tasks of each group.
+pub fn locate(mut i: usize, counts: impl IntoIterator<Item = usize>) -> (usize, usize) {
+    for (group, count) in counts.into_iter().enumerate() {
+        if i < count {
+            return (group, i);
+        }
+        i -= count;
+    }
+    unreachable!("task index beyond the last group")
+}
+
+/// A pointer that tasks may share. Whoever uses it makes sure that tasks write to disjoint places.
+#[derive(Clone, Copy)]
+pub struct Ptr<T>(pub *mut T);
+
+// SAFETY: a plain address; disjointness is the duty of each use.
+unsafe impl<T> Send for Ptr<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Ptr<T> {}
+
+impl<T> Ptr<T> {
+    /// The address `n` elements on. (A method, so that closures capture the wrapper and not the bare pointer.)
+    #[inline(always)]
+    pub unsafe fn at(self, n: usize) -> *mut T {
+        unsafe { self.0.add(n) }
+    }
+}
+
+/// One growing buffer per thread, kept between steps. Each is behind a lock that nobody ever waits for.
+pub struct Scratch<T> {
+    slots: Vec<Mutex<Vec<T>>>,
+}
+
+impl<T: Real> Scratch<T> {
+    pub fn new() -> Self {
+        Scratch { slots: Vec::new() }
+    }
+
+    /// Makes sure every thread of the current pool has a slot.
+    pub fn prepare(&mut self) {
+        let threads = rayon::current_num_threads() + 1;
+        if self.slots.len() < threads {
+            self.slots.resize_with(threads, || Mutex::new(Vec::new()));
+        }
+    }
+
+    /// Hands at least `len` elements, aligned to a cache line and of any content, to `f`.
+    pub fn with<R>(&self, len: usize, f: impl FnOnce(*mut T) -> R) -> R {
+        let slot = rayon::current_thread_index().unwrap_or(self.slots.len() - 1).min(self.slots.len() - 1);
+        let mut buffer = match self.slots[slot].lock() {
+            Ok(guard) => guard,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        if buffer.len() < len + 16 {
+            buffer.resize(len + 16, T::ZERO);
+        }
+        let p = buffer.as_mut_ptr();
+        // SAFETY: the buffer has sixteen elements to spare for alignment.
+        f(unsafe { p.add(align_offset(p)) })
+    }
+}
+
+/// Elements to skip until the address is a multiple of 64.
+pub fn align_offset<T>(p: *const T) -> usize {
+    p.align_offset(64).min(16)
+}

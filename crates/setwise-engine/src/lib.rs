@@ -1,0 +1,36 @@
+//! The numerical engine of setwise.
+//!
+//! Four ideas carry it:
+//!
+//! * **Packed sets** ([`BatchView`]): a batch stores, set by set, the rows of all examples one after another, with offsets. Every
+//!   example has its own sizes; there is no padding and there are no masks.
+//! * **One flat buffer** ([`ParamLayout`]) for all parameters, another for gradients and two for [`Adam`]'s moments, with a named
+//!   view per tensor.
+//! * **A program of few, fused operations** ([`Program`], [`Op`]), each with a hand-written backward pass, over an arena in
+//!   which every buffer's place follows from its life time.
+//! * **Relations are an index**: a block over K sets runs all its relations in one operation each of projection, attention,
+//!   feed-forward and merge.
+//!
+//! [`Cpu`] runs programs on threads with the machine's widest vectors. The program knows nothing of it: another backend runs the
+//! same list.
+
+mod adam;
+mod batch;
+mod cpu;
+mod error;
+mod loss;
+mod params;
+mod plan;
+mod program;
+mod real;
+pub mod simd;
+
+pub use adam::Adam;
+pub use batch::{BatchView, SetView};
+pub use cpu::Cpu;
+pub use cpu::gemm::Activation;
+pub use error::Error;
+pub use loss::Loss;
+pub use params::{Init, ParamId, ParamLayout, ParamSpec};
+pub use program::*;
+pub use real::Real;

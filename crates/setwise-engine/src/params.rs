@@ -1,0 +1,141 @@
+//! All parameters of a model in one flat buffer, with a named view per tensor.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use rand::{Rng, RngExt};
+
+use crate::real::Real;
+
+/// How a tensor begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// All zero.
+    Zeros,
+    /// All one.
+    Ones,
+    /// Uniform in (−bound, bound).
+    Uniform(f64),
+    /// Normal with mean zero and this standard deviation.
+    Normal(f64),
+}
+
+/// A tensor's place in the flat buffer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParamSpec {
+    /// Unique name, as it stands in model files.
+    pub name: String,
+    /// Row-major shape.
+    pub shape: Vec<usize>,
+    /// First element in the flat buffer.
+    pub offset: usize,
+    /// How it begins.
+    pub init: Init,
+}
+
+impl ParamSpec {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// True for a tensor without elements, which no layout holds.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its elements in the flat buffer.
+    pub fn range(&self) -> Range<usize> {
+        self.offset..self.offset + self.len()
+    }
+}
+
+/// Index of a tensor in a [`ParamLayout`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ParamId(pub(crate) usize);
+
+/// Names, shapes and places of all tensors of a model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ParamLayout {
+    specs: Vec<ParamSpec>,
+    by_name: HashMap<String, usize>,
+    len: usize,
+}
+
+impl ParamLayout {
+    /// Adds a tensor, or returns the one of that name: asking twice is how weights are shared.
+    ///
+    /// # Panics
+    /// If the name is known with another shape; that is a mistake in the program that builds the model.
+    pub fn add(&mut self, name: &str, shape: &[usize], init: Init) -> ParamId {
+        if let Some(&i) = self.by_name.get(name) {
+            assert_eq!(self.specs[i].shape, shape, "parameter {name} asked for with two shapes");
+            return ParamId(i);
+        }
+        let spec = ParamSpec { name: name.to_owned(), shape: shape.to_vec(), offset: self.len, init };
+        self.len += spec.len();
+        self.by_name.insert(name.to_owned(), self.specs.len());
+        self.specs.push(spec);
+        ParamId(self.specs.len() - 1)
+    }
+
+    /// Number of values in the flat buffer.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if there are no parameters.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// All tensors in the order of the buffer.
+    pub fn specs(&self) -> &[ParamSpec] {
+        &self.specs
+    }
+
+    /// The tensor with this id.
+    pub fn spec(&self, id: ParamId) -> &ParamSpec {
+        &self.specs[id.0]
+    }
+
+    /// The tensor of this name.
+    pub fn find(&self, name: &str) -> Option<&ParamSpec> {
+        self.by_name.get(name).map(|&i| &self.specs[i])
+    }
+
+    /// A buffer of fresh values drawn from `rng`, tensor by tensor.
+    ///
+    /// ```
+    /// use rand::SeedableRng;
+    /// use setwise_engine::{Init, ParamLayout};
+    ///
+    /// let mut layout = ParamLayout::default();
+    /// layout.add("weight", &[2, 3], Init::Uniform(0.5));
+    /// let values: Vec<f32> = layout.init(&mut rand_pcg::Pcg64Mcg::seed_from_u64(7));
+    /// assert_eq!(values.len(), 6);
+    /// assert!(values.iter().all(|v| v.abs() < 0.5));
+    /// ```
+    pub fn init<T: Real>(&self, rng: &mut impl Rng) -> Vec<T> {
+        let mut values = Vec::with_capacity(self.len);
+        for spec in &self.specs {
+            let n = spec.len();
+            match spec.init {
+                Init::Zeros => values.extend(std::iter::repeat_n(T::ZERO, n)),
+                Init::Ones => values.extend(std::iter::repeat_n(T::ONE, n)),
+                Init::Uniform(bound) => {
+                    values.extend((0..n).map(|_| T::from_f64((rng.random::<f64>() * 2.0 - 1.0) * bound)));
+                }
+                Init::Normal(sd) => values.extend((0..n).map(|_| T::from_f64(standard_normal(rng) * sd))),
+            }
+        }
+        values
+    }
+}
+
+/// One standard normal deviate (Box–Muller; start-up only, so speed does not matter).
+fn standard_normal(rng: &mut impl Rng) -> f64 {
+    let u = 1.0 - rng.random::<f64>();
+    let angle = std::f64::consts::TAU * rng.random::<f64>();
+    (-2.0 * u.ln()).sqrt() * angle.cos()
+}

@@ -1,0 +1,516 @@
+//! The operation list: what a model computes, independent of who computes it.
+//!
+//! A [`Program`] is built once per model. Its values live in *spaces*, rows with a meaning: the elements of set `k`,
+//! a fixed number of rows per example, or the union of all sets. How many rows a space has is known only when a batch is
+//! bound, so one program serves batches of any shape, on any backend.
+
+use crate::cpu::gemm::Activation;
+use crate::params::{Init, ParamId, ParamLayout};
+
+/// Rows with a meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// The elements of set `k`.
+    Set(usize),
+    /// The elements of all sets of an example, one set after another.
+    Union,
+    /// This many rows for every example.
+    PerExample(usize),
+}
+
+/// Index of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Value(pub(crate) usize);
+
+/// Shape of a value: `[rows of the space (× input dimensions), cols]`.
+#[derive(Clone, Debug)]
+pub struct ValueSpec {
+    /// Which rows.
+    pub space: Space,
+    /// Numbers in a row.
+    pub cols: usize,
+    /// Whether every row stands once for each input dimension (dimension-equivariant models).
+    pub per_dim: bool,
+    /// Whether a gradient flows through it.
+    pub grad: bool,
+}
+
+/// Some columns of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// The value.
+    pub value: Value,
+    /// First column.
+    pub col: usize,
+    /// Number of columns.
+    pub cols: usize,
+}
+
+/// `y = x Wᵀ + b`, optionally with a residual and LayerNorm behind it.
+#[derive(Clone, Debug)]
+pub struct Map {
+    /// Input columns.
+    pub x: Slice,
+    /// Weight `[y.cols, x.cols]`.
+    pub weight: ParamId,
+    /// Bias `[y.cols]`.
+    pub bias: Option<ParamId>,
+    /// Output columns.
+    pub y: Slice,
+    /// Added to the product (and not allowed together with an activation).
+    pub residual: Option<Slice>,
+    /// Applied last.
+    pub norm: Option<Norm>,
+}
+
+/// LayerNorm: `y = γ · (x − mean) / sqrt(var + 1e-5) + β` over the columns of a row.
+#[derive(Clone, Copy, Debug)]
+pub struct Norm {
+    /// γ.
+    pub gain: ParamId,
+    /// β.
+    pub shift: ParamId,
+    /// Where the normalised rows before γ and β are kept for the backward pass.
+    pub normalised: Value,
+    /// Where 1 / sqrt(var + ε) is kept.
+    pub inv_std: Value,
+}
+
+/// Several linear maps that do not depend on each other. Maps with one input read it once; maps with one weight share it.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    /// The maps.
+    pub maps: Vec<Map>,
+    /// Applied to every product.
+    pub activation: Activation,
+}
+
+/// One relation of an attention: queries of one space ask keys and values of another, example by example.
+#[derive(Clone, Debug)]
+pub struct Relation {
+    /// Queries; their columns are divided among the heads.
+    pub query: Slice,
+    /// Keys, as wide as the queries.
+    pub key: Slice,
+    /// Values, as wide as the queries.
+    pub value: Slice,
+    /// Output, in the rows of the queries.
+    pub out: Slice,
+    /// Kept for the backward pass: for every query and head the largest score and one over the sum of exponentials.
+    pub stats: Value,
+}
+
+/// Scaled dot-product attention of all relations at once.
+#[derive(Clone, Debug)]
+pub struct Attention {
+    /// The relations. A slice of queries, keys or values belongs to one relation only.
+    pub relations: Vec<Relation>,
+    /// Number of heads.
+    pub heads: usize,
+    /// Scores are multiplied by this before the softmax.
+    pub scale: f64,
+}
+
+/// `y = LayerNorm(Σ inputs)`, the norm optional.
+#[derive(Clone, Debug)]
+pub struct AddNorm {
+    /// What is summed; all of the output's shape.
+    pub inputs: Vec<Slice>,
+    /// The sum.
+    pub y: Slice,
+    /// Applied last.
+    pub norm: Option<Norm>,
+}
+
+/// How rows are reduced to one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduce {
+    /// Largest element of each column.
+    Max,
+    /// Average.
+    Mean,
+    /// Sum.
+    Sum,
+}
+
+/// Which rows are reduced together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segments {
+    /// All rows of an example.
+    Examples,
+    /// The rows of one element, one for each input dimension.
+    Dimensions,
+}
+
+/// Reduces rows to one per segment.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// Input.
+    pub x: Value,
+    /// Output.
+    pub y: Slice,
+    /// How.
+    pub reduce: Reduce,
+    /// Over what.
+    pub segments: Segments,
+}
+
+/// A network on pairs, reduced over the partners: `y_i = reduce_j (relu(u_i + v_j) Wᵀ + b)`.
+///
+/// The N × M × hidden tensor is never built: a sum goes through the second layer once, a maximum is taken tile by tile.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// First layer's part from the element itself, bias included.
+    pub own: Slice,
+    /// First layer's part from the partner.
+    pub partner: Slice,
+    /// Second layer, `[y.cols, own.cols]`.
+    pub weight: ParamId,
+    /// Second layer's bias.
+    pub bias: ParamId,
+    /// Output, in the rows of `own`.
+    pub y: Slice,
+    /// Sum or max.
+    pub reduce: Reduce,
+    /// Kept for the backward pass: the summed hidden layer (sum), or the index of the winning partner (max).
+    pub kept: Value,
+}
+
+/// Several pair networks that do not depend on each other.
+#[derive(Clone, Debug)]
+pub struct Pairs {
+    /// The networks.
+    pub nets: Vec<Pair>,
+}
+
+/// Lays the rows of all sets into the union, each with its own vector added where there is one.
+#[derive(Clone, Debug)]
+pub struct ToUnion {
+    /// One value per set.
+    pub sets: Vec<Value>,
+    /// One vector per set, or none at all.
+    pub encodings: Vec<ParamId>,
+    /// In the union.
+    pub y: Value,
+}
+
+/// Takes the rows of the sets out of the union again.
+#[derive(Clone, Debug)]
+pub struct FromUnion {
+    /// In the union.
+    pub x: Value,
+    /// One value per set.
+    pub sets: Vec<Value>,
+}
+
+/// Copies a parameter `[rows, cols]` to every example.
+#[derive(Clone, Debug)]
+pub struct Repeat {
+    /// The parameter.
+    pub param: ParamId,
+    /// In a space of `rows` per example.
+    pub y: Value,
+}
+
+/// Lays the rows each example has in several values into one row: `y = [all rows of the first, all rows of the second, …]`.
+#[derive(Clone, Debug)]
+pub struct Concat {
+    /// In spaces with a fixed number of rows per example.
+    pub inputs: Vec<Value>,
+    /// One row per example.
+    pub y: Value,
+}
+
+/// PINE's element network, summed over a set: `y[p, j] = Σ_i sigmoid(x_i[p] · U[p, j] + V[p, j])`.
+#[derive(Clone, Debug)]
+pub struct PineSum {
+    /// Projections `[rows, P]`.
+    pub x: Value,
+    /// `[P, J, 1]`.
+    pub spread: ParamId,
+    /// `[P · J]`.
+    pub shift: ParamId,
+    /// `[examples, P · J]`.
+    pub y: Slice,
+}
+
+/// Sets elements to zero with probability `rate` and scales up the others; only in training programs.
+#[derive(Clone, Debug)]
+pub struct Dropout {
+    /// Input.
+    pub x: Slice,
+    /// Output, of the same shape.
+    pub y: Slice,
+    /// Probability of zero.
+    pub rate: f64,
+    /// Distinguishes the masks of a program's dropouts.
+    pub stream: u64,
+}
+
+/// One step of a program.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub enum Op {
+    Linear(Linear),
+    Attention(Attention),
+    AddNorm(AddNorm),
+    Pool(Pool),
+    Pairs(Pairs),
+    ToUnion(ToUnion),
+    FromUnion(FromUnion),
+    Repeat(Repeat),
+    Concat(Concat),
+    PineSum(PineSum),
+    Dropout(Dropout),
+}
+
+/// What an operation touches, for planning memory and gradients.
+#[derive(Default)]
+pub(crate) struct Uses {
+    /// Values read, to which a gradient may flow.
+    pub reads: Vec<Value>,
+    /// Values written (perhaps in part).
+    pub writes: Vec<Value>,
+    /// Values the backward pass reads again.
+    pub kept: Vec<Value>,
+}
+
+impl Op {
+    pub(crate) fn uses(&self) -> Uses {
+        let mut u = Uses::default();
+        let keep_norm = |u: &mut Uses, norm: &Option<Norm>| {
+            if let Some(n) = norm {
+                u.writes.extend([n.normalised, n.inv_std]);
+                u.kept.extend([n.normalised, n.inv_std]);
+            }
+        };
+        match self {
+            Op::Linear(l) => {
+                for m in &l.maps {
+                    u.reads.push(m.x.value);
+                    u.kept.push(m.x.value);
+                    u.writes.push(m.y.value);
+                    if l.activation != Activation::None {
+                        u.kept.push(m.y.value);
+                    }
+                    u.reads.extend(m.residual.map(|r| r.value));
+                    keep_norm(&mut u, &m.norm);
+                }
+            }
+            Op::Attention(a) => {
+                for r in &a.relations {
+                    u.reads.extend([r.query.value, r.key.value, r.value.value]);
+                    u.writes.extend([r.out.value, r.stats]);
+                    u.kept.extend([r.query.value, r.key.value, r.value.value, r.out.value, r.stats]);
+                }
+            }
+            Op::AddNorm(a) => {
+                u.reads.extend(a.inputs.iter().map(|s| s.value));
+                u.writes.push(a.y.value);
+                keep_norm(&mut u, &a.norm);
+            }
+            Op::Pool(p) => {
+                u.reads.push(p.x);
+                u.writes.push(p.y.value);
+                if p.reduce == Reduce::Max {
+                    u.kept.extend([p.x, p.y.value]);
+                }
+            }
+            Op::Pairs(p) => {
+                for n in &p.nets {
+                    u.reads.extend([n.own.value, n.partner.value]);
+                    u.writes.extend([n.y.value, n.kept]);
+                    u.kept.extend([n.own.value, n.partner.value, n.kept]);
+                }
+            }
+            Op::ToUnion(t) => {
+                u.reads.extend(&t.sets);
+                u.writes.push(t.y);
+            }
+            Op::FromUnion(f) => {
+                u.reads.push(f.x);
+                u.writes.extend(&f.sets);
+            }
+            Op::Repeat(r) => u.writes.push(r.y),
+            Op::Concat(c) => {
+                u.reads.extend(&c.inputs);
+                u.writes.push(c.y);
+            }
+            Op::PineSum(p) => {
+                u.reads.push(p.x);
+                u.writes.push(p.y.value);
+                u.kept.push(p.x);
+            }
+            Op::Dropout(d) => {
+                u.reads.push(d.x.value);
+                u.writes.push(d.y.value);
+            }
+        }
+        u
+    }
+}
+
+/// Whether a program is for training (dropout, everything the backward pass needs is kept) or for inference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Forward and backward.
+    Train,
+    /// Forward only.
+    Infer,
+}
+
+/// A model's computation.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub(crate) ops: Vec<Op>,
+    pub(crate) values: Vec<ValueSpec>,
+    pub(crate) inputs: Vec<Value>,
+    pub(crate) outputs: Vec<Value>,
+    pub(crate) params: ParamLayout,
+    pub(crate) mode: Mode,
+    pub(crate) any_dim: bool,
+}
+
+impl Program {
+    /// Starts a program on sets of the given row widths.
+    ///
+    /// With `any_dim` an element is any number of dimensions, the same for all sets, of `widths[k]` numbers each, and stands once for
+    /// each of them. `input_grad` asks for gradients of the inputs.
+    pub fn builder(widths: &[usize], any_dim: bool, mode: Mode, input_grad: bool) -> ProgramBuilder {
+        let mut b = ProgramBuilder {
+            program: Program {
+                ops: Vec::new(),
+                values: Vec::new(),
+                inputs: Vec::new(),
+                outputs: Vec::new(),
+                params: ParamLayout::default(),
+                mode,
+                any_dim,
+            },
+        };
+        for (k, &width) in widths.iter().enumerate() {
+            let v = b.push(ValueSpec { space: Space::Set(k), cols: width, per_dim: any_dim, grad: input_grad });
+            b.program.inputs.push(v);
+        }
+        b
+    }
+
+    /// The operations in order.
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// Shape of a value.
+    pub fn value(&self, v: Value) -> &ValueSpec {
+        &self.values[v.0]
+    }
+
+    /// One per set.
+    pub fn inputs(&self) -> &[Value] {
+        &self.inputs
+    }
+
+    /// What the model answers.
+    pub fn outputs(&self) -> &[Value] {
+        &self.outputs
+    }
+
+    /// The parameters.
+    pub fn params(&self) -> &ParamLayout {
+        &self.params
+    }
+}
+
+/// Builds a [`Program`] operation by operation.
+pub struct ProgramBuilder {
+    program: Program,
+}
+
+impl ProgramBuilder {
+    fn push(&mut self, spec: ValueSpec) -> Value {
+        self.program.values.push(spec);
+        Value(self.program.values.len() - 1)
+    }
+
+    /// A fresh value. Operations fill it, in whole or by columns.
+    pub fn fresh(&mut self, space: Space, cols: usize, per_dim: bool) -> Value {
+        self.push(ValueSpec { space, cols, per_dim, grad: true })
+    }
+
+    /// A value that only the backward pass of one operation reads.
+    pub fn kept(&mut self, space: Space, cols: usize, per_dim: bool) -> Value {
+        self.push(ValueSpec { space, cols, per_dim, grad: false })
+    }
+
+    /// The input of set `k`.
+    pub fn input(&self, k: usize) -> Value {
+        self.program.inputs[k]
+    }
+
+    /// Shape of a value.
+    pub fn spec(&self, v: Value) -> ValueSpec {
+        self.program.values[v.0].clone()
+    }
+
+    /// All columns of a value.
+    pub fn whole(&self, v: Value) -> Slice {
+        Slice { value: v, col: 0, cols: self.program.values[v.0].cols }
+    }
+
+    /// Whether the program is for training.
+    pub fn training(&self) -> bool {
+        self.program.mode == Mode::Train
+    }
+
+    /// A parameter; asking again for a name gives the same one.
+    pub fn param(&mut self, name: &str, shape: &[usize], init: Init) -> ParamId {
+        self.program.params.add(name, shape, init)
+    }
+
+    /// A LayerNorm over `cols` columns for rows like those of `like`.
+    pub fn norm(&mut self, name: &str, like: Value, cols: usize) -> Norm {
+        let ValueSpec { space, per_dim, .. } = self.spec(like);
+        Norm {
+            gain: self.param(&format!("{name}.gain"), &[cols], Init::Ones),
+            shift: self.param(&format!("{name}.shift"), &[cols], Init::Zeros),
+            normalised: self.kept(space, cols, per_dim),
+            inv_std: self.kept(space, 1, per_dim),
+        }
+    }
+
+    /// A linear map with PyTorch's usual beginning, uniform within 1/√inputs.
+    pub fn map(&mut self, name: &str, x: Slice, y: Slice, bias: bool) -> Map {
+        let init = Init::Uniform(1.0 / (x.cols as f64).sqrt());
+        Map {
+            x,
+            weight: self.param(&format!("{name}.weight"), &[y.cols, x.cols], init),
+            bias: bias.then(|| self.param(&format!("{name}.bias"), &[y.cols], init)),
+            y,
+            residual: None,
+            norm: None,
+        }
+    }
+
+    /// Appends an operation.
+    pub fn op(&mut self, op: Op) {
+        self.program.ops.push(op);
+    }
+
+    /// A masked copy of `x` in training programs with a positive rate; otherwise `x` itself.
+    pub fn dropout(&mut self, x: Value, rate: f64) -> Value {
+        if !self.training() || rate <= 0.0 {
+            return x;
+        }
+        let ValueSpec { space, cols, per_dim, .. } = self.spec(x);
+        let y = self.fresh(space, cols, per_dim);
+        let stream = self.program.ops.len() as u64;
+        self.op(Op::Dropout(Dropout { x: self.whole(x), y: self.whole(y), rate, stream }));
+        y
+    }
+
+    /// Names the values the model answers with and finishes.
+    pub fn finish(mut self, outputs: Vec<Value>) -> Program {
+        self.program.outputs = outputs;
+        self.program
+    }
+}

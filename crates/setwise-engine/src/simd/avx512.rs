@@ -1,0 +1,105 @@
+//! Sixteen single-precision lanes.
+
+use std::arch::x86_64::*;
+
+use super::Vector;
+
+/// One 512-bit register.
+#[derive(Clone, Copy)]
+pub struct F32x16(__m512);
+
+#[inline(always)]
+fn first(n: usize) -> __mmask16 {
+    if n >= 16 { !0 } else { (1u16 << n) - 1 }
+}
+
+// SAFETY of every block below: the trait's contract says the instructions exist and the pointers are valid.
+impl Vector<f32> for F32x16 {
+    const LANES: usize = 16;
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        unsafe { F32x16(_mm512_set1_ps(x)) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        unsafe { F32x16(_mm512_loadu_ps(p)) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        unsafe { _mm512_storeu_ps(p, self.0) }
+    }
+    #[inline(always)]
+    unsafe fn load_first(p: *const f32, n: usize) -> Self {
+        unsafe { F32x16(_mm512_maskz_loadu_ps(first(n), p)) }
+    }
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut f32, n: usize) {
+        unsafe { _mm512_mask_storeu_ps(p, first(n), self.0) }
+    }
+    #[inline(always)]
+    unsafe fn add(self, o: Self) -> Self {
+        unsafe { F32x16(_mm512_add_ps(self.0, o.0)) }
+    }
+    #[inline(always)]
+    unsafe fn sub(self, o: Self) -> Self {
+        unsafe { F32x16(_mm512_sub_ps(self.0, o.0)) }
+    }
+    #[inline(always)]
+    unsafe fn mul(self, o: Self) -> Self {
+        unsafe { F32x16(_mm512_mul_ps(self.0, o.0)) }
+    }
+    #[inline(always)]
+    unsafe fn div(self, o: Self) -> Self {
+        unsafe { F32x16(_mm512_div_ps(self.0, o.0)) }
+    }
+    #[inline(always)]
+    unsafe fn max(self, o: Self) -> Self {
+        unsafe { F32x16(_mm512_max_ps(self.0, o.0)) }
+    }
+    #[inline(always)]
+    unsafe fn sqrt(self) -> Self {
+        unsafe { F32x16(_mm512_sqrt_ps(self.0)) }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        unsafe { F32x16(_mm512_fmadd_ps(self.0, b.0, c.0)) }
+    }
+    #[inline(always)]
+    unsafe fn exp(self) -> Self {
+        // exp(x) = 2^n · exp(r) with n = round(x / ln 2); r in [−ln 2 / 2, ln 2 / 2] by a two-term reduction, and a
+        // polynomial of degree six for exp(r). NaN stays NaN.
+        unsafe {
+            let x = _mm512_max_ps(_mm512_set1_ps(-120.0), self.0);
+            let n = _mm512_roundscale_ps::<0>(_mm512_mul_ps(x, _mm512_set1_ps(std::f32::consts::LOG2_E)));
+            let r = _mm512_fnmadd_ps(n, _mm512_set1_ps(LN2_HIGH), x);
+            let r = _mm512_fnmadd_ps(n, _mm512_set1_ps(LN2_LOW), r);
+            let mut p = _mm512_set1_ps(EXP[0]);
+            for c in &EXP[1..] {
+                p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*c));
+            }
+            let y = _mm512_scalef_ps(p, n);
+            let normal = _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(x, _mm512_set1_ps(-87.4));
+            F32x16(_mm512_maskz_mov_ps(normal, y))
+        }
+    }
+    #[inline(always)]
+    unsafe fn where_positive(self, x: Self) -> Self {
+        unsafe {
+            let positive = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, _mm512_setzero_ps());
+            F32x16(_mm512_maskz_mov_ps(positive, x.0))
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        unsafe { _mm512_reduce_add_ps(self.0) }
+    }
+}
+
+/// The leading bits of ln 2, short enough that `n · LN2_HIGH` is exact.
+pub(super) const LN2_HIGH: f32 = 0.693_359_4;
+/// ln 2 less [`LN2_HIGH`].
+pub(super) const LN2_LOW: f32 = -2.121_944_4e-4;
+/// Coefficients of exp on [−ln 2 / 2, ln 2 / 2], highest power first, fitted for the smallest largest relative error (2e-9).
+pub(super) const EXP: [f32; 7] = [0.001_383_679_5, 0.008_374_857, 0.041_668_23, 0.166_664_2, 0.499_999_9, 1.0, 1.0];

@@ -1,0 +1,196 @@
+//! Vectors of the machine behind one trait, chosen at run time.
+//!
+//! A kernel is a struct that implements [`Kernel`]; its `run` is generic over a [`Vector`] and always inlined, so
+//! that each entry point below compiles it anew with that entry point's instruction set switched on.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+use std::sync::OnceLock;
+
+use crate::real::Real;
+use portable::Lanes;
+
+/// Vectors a register-blocked kernel may keep: decides how many rows a tile has.
+pub const WIDE_TILE_ROWS: usize = 12;
+/// Rows of a tile where there are only sixteen vector registers.
+pub const NARROW_TILE_ROWS: usize = 6;
+
+/// A vector register of `T`.
+///
+/// All methods are `unsafe`: they may only be called from a kernel that was entered through [`Real::dispatch`],
+/// which has made sure that the instructions exist; pointers must be valid for the lanes named.
+#[allow(clippy::missing_safety_doc, missing_docs)]
+pub trait Vector<T: Real>: Copy {
+    /// Elements in a register.
+    const LANES: usize;
+    /// Whether there are 32 registers (tiles of twelve rows) or 16 (tiles of six).
+    const WIDE: bool;
+
+    unsafe fn splat(x: T) -> Self;
+    unsafe fn load(p: *const T) -> Self;
+    unsafe fn store(self, p: *mut T);
+    /// Loads the first `n` lanes, the rest are zero; nothing beyond them is touched.
+    unsafe fn load_first(p: *const T, n: usize) -> Self;
+    /// Stores the first `n` lanes.
+    unsafe fn store_first(self, p: *mut T, n: usize);
+    unsafe fn add(self, o: Self) -> Self;
+    unsafe fn sub(self, o: Self) -> Self;
+    unsafe fn mul(self, o: Self) -> Self;
+    unsafe fn div(self, o: Self) -> Self;
+    unsafe fn max(self, o: Self) -> Self;
+    unsafe fn sqrt(self) -> Self;
+    /// `self · b + c`, fused where the machine can.
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+    /// Natural exponential; relative error below 2e-7 in single precision, flushes to zero far below.
+    unsafe fn exp(self) -> Self;
+    /// `x` in the lanes where `self > 0`, zero elsewhere.
+    unsafe fn where_positive(self, x: Self) -> Self;
+    /// Sum over lanes, in a fixed order.
+    unsafe fn sum(self) -> T;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        unsafe { Self::splat(T::ZERO) }
+    }
+}
+
+/// A computation written over any vector type.
+pub trait Kernel<T: Real> {
+    /// What the kernel returns.
+    type Out;
+    /// Runs it.
+    ///
+    /// # Safety
+    /// Only to be called by [`Real::dispatch`]; implementations mark it `#[inline(always)]`.
+    unsafe fn run<V: Vector<T>>(self) -> Self::Out;
+}
+
+/// Instruction sets the engine has kernels for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// 512-bit vectors.
+    Avx512,
+    /// 256-bit vectors with fused multiply-add.
+    Avx2,
+    /// Whatever the compiler makes of plain loops.
+    Portable,
+}
+
+/// The instruction set in use: the widest this machine has, or a narrower one named by the environment
+/// variable `SETWISE_ISA` (`avx512`, `avx2`, `portable`).
+pub fn isa() -> Isa {
+    static ISA: OnceLock<Isa> = OnceLock::new();
+    *ISA.get_or_init(|| {
+        let best = widest();
+        match std::env::var("SETWISE_ISA").as_deref() {
+            Ok("portable") => Isa::Portable,
+            Ok("avx2") if best != Isa::Portable => Isa::Avx2,
+            _ => best,
+        }
+    })
+}
+
+fn widest() -> Isa {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("fma")
+        {
+            return Isa::Avx512;
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            return Isa::Avx2;
+        }
+    }
+    Isa::Portable
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn run_avx512<K: Kernel<f32>>(kernel: K) -> K::Out {
+    unsafe { kernel.run::<avx512::F32x16>() }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn run_avx2<K: Kernel<f32>>(kernel: K) -> K::Out {
+    unsafe { kernel.run::<avx2::F32x8>() }
+}
+
+#[inline(always)]
+pub(crate) fn dispatch_f32<K: Kernel<f32>>(kernel: K) -> K::Out {
+    // SAFETY: `isa` has found the instructions each entry point enables; portable vectors need none.
+    unsafe {
+        match isa() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => run_avx512(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => run_avx2(kernel),
+            _ => kernel.run::<Lanes<f32, 8>>(),
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn dispatch_f64<K: Kernel<f64>>(kernel: K) -> K::Out {
+    // SAFETY: portable vectors need no special instructions.
+    unsafe { kernel.run::<Lanes<f64, 4>>() }
+}
+
+pub(crate) fn panel_width_f32() -> usize {
+    match isa() {
+        Isa::Avx512 => 32,
+        _ => 16,
+    }
+}
+
+pub(crate) fn panel_width_f64() -> usize {
+    8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct ExpKernel<'a, T>(&'a [T], &'a mut [T]);
+    impl<T: Real> Kernel<T> for ExpKernel<'_, T> {
+        type Out = ();
+        #[inline(always)]
+        unsafe fn run<V: Vector<T>>(self) {
+            for (x, y) in self.0.chunks(V::LANES).zip(self.1.chunks_mut(V::LANES)) {
+                unsafe {
+                    V::load_first(x.as_ptr(), x.len()).exp().store_first(y.as_mut_ptr(), x.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn vector_exponentials_agree_with_the_library_over_the_whole_range() {
+        let x: Vec<f32> = (0..198_500).map(|i| -90.0 + i as f32 * 0.0009).collect(); // to 88.65, just below overflow
+        let mut y = vec![0.0; x.len()];
+        f32::dispatch(ExpKernel(&x, &mut y));
+        for (&x, &y) in x.iter().zip(&y) {
+            let exact = f64::from(x).exp();
+            if exact < 1.2e-38 {
+                assert!(y <= 1.3e-38, "exp({x}) = {y}");
+            } else {
+                assert!((f64::from(y) / exact - 1.0).abs() < 2.5e-7, "exp({x}) = {y}, not {exact}");
+            }
+        }
+    }
+
+    #[test]
+    fn far_negative_exponents_give_zero_and_not_nan() {
+        let mut y = [1.0f32; 3];
+        f32::dispatch(ExpKernel(&[-1e30, -200.0, f32::MIN], &mut y));
+        assert_eq!(y, [0.0; 3]);
+    }
+}

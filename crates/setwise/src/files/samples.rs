@@ -1,0 +1,292 @@
+//! Sample files: rows are elements, columns are dimensions.
+//!
+//! CSV or TSV (a header is detected, lines beginning with `#` are skipped) hold one set; NPY holds one set `[n, d]` or a stack of
+//! examples `[examples, n, d]`. The kind is told by the content, not the name. `-` is standard input.
+
+use std::io::{Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use npyz::{DType, NpyFile, Order, TypeChar};
+
+use crate::sets::PackedSet;
+use crate::{Error, Result, SetBatch};
+
+/// One set, or one set of each of several examples of equal size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// Where it came from.
+    pub path: PathBuf,
+    /// Row-major numbers.
+    pub data: Vec<f32>,
+    /// Number of examples; 1 for a single set.
+    pub examples: usize,
+    /// Rows of each.
+    pub rows: usize,
+    /// Numbers in a row.
+    pub width: usize,
+}
+
+impl Sample {
+    /// Reads a file; errors name it and, where there is one, the row and column.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let mut bytes = Vec::new();
+        if path == Path::new("-") {
+            std::io::stdin().lock().read_to_end(&mut bytes).map_err(Error::io(path))?;
+        } else {
+            bytes = std::fs::read(path).map_err(Error::io(path))?;
+        }
+        Self::parse(path, &bytes)
+    }
+
+    /// Reads a file's content.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
+        let parsed = if bytes.starts_with(b"\x93NUMPY") { parse_npy(bytes) } else { parse_text(bytes) };
+        let bad = |reason: String| Error::Sample { path: path.to_owned(), reason };
+        let (data, examples, rows, width) = parsed.map_err(bad)?;
+        if examples == 0 || rows == 0 {
+            return Err(bad("is empty: it has no rows of numbers".to_owned()));
+        }
+        if width == 0 {
+            return Err(bad("its rows have no columns".to_owned()));
+        }
+        if let Some(i) = data.iter().position(|x| !x.is_finite()) {
+            let (row, column) = (i / width, i % width + 1);
+            let place = if examples > 1 {
+                format!("example {}, row {}, column {column}", row / rows + 1, row % rows + 1)
+            } else {
+                format!("row {}, column {column}", row + 1)
+            };
+            return Err(bad(format!("{place} is {}; every value must be a finite number", data[i])));
+        }
+        Ok(Sample { path: path.to_owned(), data, examples, rows, width })
+    }
+}
+
+/// Packs one sample per set into a batch; all must have as many examples.
+pub fn batch_of(samples: Vec<Sample>) -> Result<SetBatch> {
+    if let Some(other) = samples.iter().find(|s| s.examples != samples[0].examples) {
+        return Err(Error::Sets(format!(
+            "{} holds {} examples, {} holds {}: the sets of a batch must have the same number",
+            samples[0].path.display(),
+            samples[0].examples,
+            other.path.display(),
+            other.examples
+        )));
+    }
+    let sets = samples
+        .into_iter()
+        .map(|s| {
+            let offsets = (0..=s.examples).map(|i| i * s.rows).collect();
+            PackedSet::new(s.data, s.width, offsets)
+        })
+        .collect();
+    SetBatch::new(sets)
+}
+
+/// Numbers, examples, rows, width.
+type Parsed = std::result::Result<(Vec<f32>, usize, usize, usize), String>;
+
+/// The reader multiplies the header's sizes unchecked, so a product that overflows is refused before it.
+fn check_claimed_size(bytes: &[u8]) -> std::result::Result<(), String> {
+    let header = String::from_utf8_lossy(&bytes[..bytes.len().min(1 << 16)]);
+    let Some(sizes) = header.split("shape").nth(1).and_then(|s| s.split('(').nth(1)).and_then(|s| s.split(')').next()) else {
+        return Ok(()); // a malformed header, which the reader refuses
+    };
+    let mut product = 1u64;
+    for size in sizes.split(',').map(str::trim).filter(|s| !s.is_empty()) {
+        let n = size.trim_end_matches('L').parse::<u64>().ok();
+        product = n.and_then(|n| product.checked_mul(n)).ok_or_else(|| format!("its header speaks of ({sizes}) numbers"))?;
+    }
+    Ok(())
+}
+
+fn parse_npy(bytes: &[u8]) -> Parsed {
+    check_claimed_size(bytes)?;
+    let file = NpyFile::new(Cursor::new(bytes)).map_err(|e| format!("not a NPY file: {e}"))?;
+    let shape: Vec<u64> = file.shape().to_vec();
+    let (examples, rows, width) = match *shape.as_slice() {
+        [n, d] => (1, n, d),
+        [b, n, d] => (b, n, d),
+        _ => return Err(format!("has shape {shape:?}; a set is [rows, columns], a stack of examples [examples, rows, columns]")),
+    };
+    let order = file.order();
+    let DType::Plain(kind) = file.dtype() else {
+        return Err("holds records; plain numbers are read".to_owned());
+    };
+    let size = kind.size_field();
+    // The header's claim is held against the file before anything is allocated for it.
+    let count = examples.checked_mul(rows).and_then(|n| n.checked_mul(width));
+    match count.and_then(|n| n.checked_mul(size.max(1))) {
+        Some(wanted) if wanted <= bytes.len() as u64 => {}
+        _ => return Err(format!("its header speaks of {shape:?} numbers of {size} bytes, the file has {} bytes", bytes.len())),
+    }
+    macro_rules! read {
+        ($t:ty) => {
+            file.into_vec::<$t>().map(|v| v.into_iter().map(|x| x as f32).collect::<Vec<f32>>())
+        };
+    }
+    let data = match (kind.type_char(), size) {
+        (TypeChar::Float, 4) => read!(f32),
+        (TypeChar::Float, 8) => read!(f64),
+        (TypeChar::Int, 1) => read!(i8),
+        (TypeChar::Int, 2) => read!(i16),
+        (TypeChar::Int, 4) => read!(i32),
+        (TypeChar::Int, 8) => read!(i64),
+        (TypeChar::Uint, 1) => read!(u8),
+        (TypeChar::Uint, 2) => read!(u16),
+        (TypeChar::Uint, 4) => read!(u32),
+        (TypeChar::Uint, 8) => read!(u64),
+        _ => return Err(format!("holds numbers of type {kind}; floats of 4 and 8 bytes and integers are read")),
+    };
+    let mut data = data.map_err(|e| format!("its numbers cannot be read: {e}"))?;
+    let (examples, rows, width) = (examples as usize, rows as usize, width as usize);
+    if order == Order::Fortran {
+        let columns = data;
+        data = Vec::with_capacity(columns.len());
+        for e in 0..examples {
+            for r in 0..rows {
+                data.extend((0..width).map(|c| columns[e + examples * (r + rows * c)]));
+            }
+        }
+    }
+    Ok((data, examples, rows, width))
+}
+
+fn parse_text(bytes: &[u8]) -> Parsed {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let mut reader = csv::ReaderBuilder::new()
+        .delimiter(delimiter(bytes))
+        .has_headers(false)
+        .flexible(true)
+        .comment(Some(b'#'))
+        .trim(csv::Trim::All)
+        .from_reader(bytes);
+    let mut data = Vec::new();
+    let (mut width, mut rows) = (0, 0);
+    let mut names: Option<Vec<String>> = None;
+    let mut record = csv::ByteRecord::new();
+    let mut first = true;
+    while reader.read_byte_record(&mut record).map_err(|e| format!("not readable as text: {e}"))? {
+        let line = record.position().map_or(0, csv::Position::line);
+        let parsed: Vec<Option<f32>> = record.iter().map(number).collect();
+        if first {
+            first = false;
+            width = record.len();
+            if parsed.iter().any(Option::is_none) {
+                names = Some(record.iter().map(|f| String::from_utf8_lossy(f).into_owned()).collect());
+                continue;
+            }
+        }
+        if record.len() != width {
+            return Err(format!("line {line} has {} columns, the lines before have {width}", record.len()));
+        }
+        for (column, value) in parsed.into_iter().enumerate() {
+            let Some(value) = value else {
+                let name = names.as_ref().map_or(String::new(), |n| format!(" ({:?})", n[column]));
+                let field = String::from_utf8_lossy(&record[column]).into_owned();
+                return Err(format!("line {line}, column {}{name}: {field:?} is not a number", column + 1));
+            };
+            if !value.is_finite() {
+                return Err(format!("line {line}, column {} is {value}; every value must be a finite number", column + 1));
+            }
+            data.push(value);
+        }
+        rows += 1;
+    }
+    Ok((data, 1, rows, width))
+}
+
+fn number(field: &[u8]) -> Option<f32> {
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+/// Tab, semicolon or comma, by what the first line that is no comment holds.
+fn delimiter(bytes: &[u8]) -> u8 {
+    let line = bytes.split(|&b| b == b'\n').find(|l| !l.is_empty() && l[0] != b'#').unwrap_or(&[]);
+    [b'\t', b',', b';'].into_iter().find(|d| line.contains(d)).unwrap_or(b',')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(content: &str) -> Result<Sample> {
+        Sample::parse(Path::new("points.csv"), content.as_bytes())
+    }
+
+    #[test]
+    fn headers_comments_tabs_and_semicolons_are_understood() {
+        for content in ["1,2\n3,4\n", "x,y\n1,2\n3,4\n", "# made by hand\n1\t2\n3\t4", "a;b\n1;2\n\n3;4\n", "\u{feff}1, 2\r\n3, 4\r\n"] {
+            let s = text(content).unwrap();
+            assert_eq!((s.rows, s.width, s.data), (2, 2, vec![1.0, 2.0, 3.0, 4.0]), "{content:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        for (content, expected) in [
+            ("x,y\n1,2\n3,four\n", "points.csv: line 3, column 2 (\"y\"): \"four\" is not a number"),
+            ("1,2\n3\n", "points.csv: line 2 has 1 columns, the lines before have 2"),
+            ("1,2\n3,nan\n", "points.csv: line 2, column 2 is NaN; every value must be a finite number"),
+            ("1,2\n-inf,0\n", "points.csv: line 2, column 1 is -inf; every value must be a finite number"),
+            ("", "points.csv: is empty: it has no rows of numbers"),
+            ("x,y\n", "points.csv: is empty: it has no rows of numbers"),
+        ] {
+            assert_eq!(text(content).unwrap_err().to_string(), expected);
+        }
+    }
+
+    /// A NPY file by hand.
+    fn npy(header: &str, data: &[u8]) -> Vec<u8> {
+        let mut text = header.to_owned();
+        while (10 + text.len() + 1) % 64 != 0 {
+            text.push(' ');
+        }
+        text.push('\n');
+        let mut out = b"\x93NUMPY\x01\x00".to_vec();
+        out.extend((text.len() as u16).to_le_bytes());
+        out.extend(text.as_bytes());
+        out.extend(data);
+        out
+    }
+
+    fn parse(header: &str, data: &[u8]) -> Result<Sample> {
+        Sample::parse(Path::new("a.npy"), &npy(header, data))
+    }
+
+    #[test]
+    fn npy_arrays_of_two_and_three_dimensions_are_read() {
+        let numbers: Vec<u8> = (1..=12).flat_map(|i| (i as f64).to_le_bytes()).collect();
+        let s = parse("{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3, 2), }", &numbers).unwrap();
+        assert_eq!((s.examples, s.rows, s.width), (2, 3, 2));
+        assert_eq!(s.data[..4], [1.0, 2.0, 3.0, 4.0]);
+        let s = parse("{'descr': '<f8', 'fortran_order': True, 'shape': (3, 4), }", &numbers).unwrap();
+        assert_eq!(s.data[..4], [1.0, 4.0, 7.0, 10.0]);
+        let bytes: Vec<u8> = vec![1, 2, 3, 4];
+        assert_eq!(parse("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 2), }", &bytes).unwrap().data, [1.0, 2.0, 3.0, 4.0]);
+    }
+
+    #[test]
+    fn hostile_npy_headers_allocate_nothing_and_are_refused() {
+        for shape in ["(99999999999, 99999999999)", "(4611686018427387904, 4)", "(1000000, 1000)", "(3,)", "(0, 2)", "(2, 0)"] {
+            let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
+            let error = parse(&header, &[0; 16]).unwrap_err().to_string();
+            assert!(error.starts_with("a.npy: "), "{error}");
+        }
+        assert!(parse("{'descr': '<c8', 'fortran_order': False, 'shape': (1, 2), }", &[0; 16]).is_err());
+        let nan = f32::NAN.to_le_bytes();
+        let data = [1f32.to_le_bytes(), 2f32.to_le_bytes(), 3f32.to_le_bytes(), nan].concat();
+        let error = parse("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 1, 2), }", &data).unwrap_err();
+        assert!(error.to_string().contains("example 2, row 1, column 2 is NaN"), "{error}");
+    }
+
+    #[test]
+    fn sets_of_a_batch_must_have_as_many_examples() {
+        let one = text("1,2\n").unwrap();
+        let mut two = one.clone();
+        (two.examples, two.data) = (2, vec![0.0; 4]);
+        let error = batch_of(vec![one, two]).unwrap_err().to_string();
+        assert!(error.contains("1 examples") && error.contains("2"), "{error}");
+    }
+}

@@ -1,0 +1,38 @@
+//! Learn functions of several sets, and use them.
+//!
+//! A *set* is an unordered collection of vectors; an *example* is one or more sets. The models here answer with one vector per
+//! example that does not depend on the order inside any set, or with one vector per element that moves along with it.
+//!
+//! * [`sets`]: packed ragged batches.
+//! * [`nn`]: the blocks models are made of.
+//! * [`models`]: one validated config for all architectures, the paper's ten as presets, and trained models.
+//! * [`files`]: model files, sample files, and weights of the published PyTorch code.
+//! * [`train`]: gradient steps.
+//!
+//! ```
+//! use setwise::{Model, ModelConfig, SetBatch};
+//!
+//! let config = ModelConfig::preset("multi-set-transformer", 2)?.with_latent(16).with_hidden(32);
+//! let mut model = Model::new(config.validate()?, 7);
+//! // One example of two sets with three and two points in the plane.
+//! let batch = SetBatch::from_examples(2, &[vec![&[0.0, 0.0, 1.0, 0.0, 0.0, 1.0], &[2.0, 2.0, 3.0, 3.0]]])?;
+//! let answer = model.predict(&batch)?;
+//! assert_eq!(answer.example(0), &[answer.values()[0]]);
+//! # Ok::<(), setwise::Error>(())
+//! ```
+
+mod error;
+pub mod files;
+pub mod models;
+pub mod nn;
+pub mod sets;
+pub mod train;
+
+pub use error::Error;
+pub use models::{Model, ModelConfig, Prediction, ValidConfig};
+pub use setwise_engine::{Adam, Loss};
+pub use sets::SetBatch;
+pub use train::Trainer;
+
+/// Results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

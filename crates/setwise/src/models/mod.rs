@@ -1,0 +1,14 @@
+//! Models: one validated config ([`ModelConfig`]), the paper's architectures as presets of it, the program each config stands
+//! for (`build`), and a config with its parameters ([`Model`]).
+
+mod build;
+mod config;
+mod model;
+mod presets;
+
+pub use build::program;
+pub use config::{
+    AttentionScale, Encoder, Merge, ModelConfig, OutputKind, Pooling, RelationPool, Relations, Sharing, ValidConfig,
+};
+pub use model::{Model, Prediction};
+pub use presets::{PRESETS, Preset};

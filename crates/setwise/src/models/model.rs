@@ -1,0 +1,105 @@
+//! A config with its parameters: what predicts, is saved and is loaded.
+
+use rand::SeedableRng;
+use rand_pcg::Pcg64Mcg;
+use setwise_engine::{Cpu, Mode, ParamLayout};
+
+use super::build::program;
+use super::config::{OutputKind, ValidConfig};
+use crate::{Result, SetBatch};
+
+/// A model that can answer.
+pub struct Model {
+    config: ValidConfig,
+    params: Vec<f32>,
+    cpu: Cpu<f32>,
+}
+
+impl Model {
+    /// A model with fresh parameters; the same seed gives the same ones.
+    pub fn new(config: ValidConfig, seed: u64) -> Self {
+        let cpu = Cpu::new(program(&config, Mode::Infer, false));
+        let params = cpu.program().params().init(&mut Pcg64Mcg::seed_from_u64(seed));
+        Model { config, params, cpu }
+    }
+
+    /// A model with given parameters, as long as the layout of its config.
+    pub(crate) fn with_params(config: ValidConfig, params: Vec<f32>) -> Self {
+        let cpu = Cpu::new(program(&config, Mode::Infer, false));
+        assert_eq!(params.len(), cpu.program().params().len(), "parameters of the config's layout");
+        Model { config, params, cpu }
+    }
+
+    /// What it was made of.
+    pub fn config(&self) -> &ValidConfig {
+        &self.config
+    }
+
+    /// All parameters, flat.
+    pub fn params(&self) -> &[f32] {
+        &self.params
+    }
+
+    /// All parameters, to be changed.
+    pub fn params_mut(&mut self) -> &mut [f32] {
+        &mut self.params
+    }
+
+    /// Names and places of the parameters.
+    pub fn layout(&self) -> &ParamLayout {
+        self.cpu.program().params()
+    }
+
+    /// Answers for every example of a batch.
+    pub fn predict(&mut self, batch: &SetBatch) -> Result<Prediction> {
+        self.cpu.forward(&self.params, &batch.view())?;
+        let width = self.config.output_width;
+        let outputs = self.cpu.program().outputs().len();
+        let mut values = Vec::new();
+        let mut offsets = vec![0];
+        for example in 0..batch.examples() {
+            for i in 0..outputs {
+                let rows = self.cpu.output_rows(i, example);
+                values.extend_from_slice(&self.cpu.output(i)[rows.start * width..rows.end * width]);
+            }
+            offsets.push(values.len());
+        }
+        Ok(Prediction { values, offsets, width, per_element: self.config.output == OutputKind::Equivariant })
+    }
+}
+
+/// Answers of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prediction {
+    values: Vec<f32>,
+    offsets: Vec<usize>,
+    width: usize,
+    per_element: bool,
+}
+
+impl Prediction {
+    /// All numbers, example by example.
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// The answer for one example: one vector, or one vector per element, set after set.
+    pub fn example(&self, i: usize) -> &[f32] {
+        &self.values[self.offsets[i]..self.offsets[i + 1]]
+    }
+
+    /// Number of examples.
+    pub fn examples(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// Numbers in a vector.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Whether there is a vector for every element.
+    pub fn per_element(&self) -> bool {
+        self.per_element
+    }
+}

@@ -1,0 +1,174 @@
+//! Gradients of every preset and every choice of the config against finite differences, in double precision.
+
+mod common;
+
+use common::{Ragged, small_presets};
+use rand::SeedableRng;
+use rand_pcg::Pcg64Mcg;
+use setwise::ModelConfig;
+use setwise::models::{AttentionScale, Encoder, Merge, OutputKind, Pooling, RelationPool, Relations, Sharing, program};
+use setwise_engine::{Cpu, Mode};
+
+/// Random weights of a sum over all outputs, so that no gradient cancels.
+fn weights(n: usize) -> Vec<f64> {
+    (0..n).map(|i| 0.3 + ((i * 7919) % 101) as f64 / 101.0).collect()
+}
+
+struct Checker {
+    cpu: Cpu<f64>,
+    params: Vec<f64>,
+    batch: Ragged<f64>,
+}
+
+impl Checker {
+    fn new(config: ModelConfig, sizes: &[Vec<usize>], dim: usize) -> Self {
+        let widths = if config.dimension_equivariant { vec![dim; config.sets] } else { config.input_widths.clone() };
+        let config = config.validate().unwrap();
+        let mut cpu = Cpu::<f64>::new(program(&config, Mode::Train, true));
+        cpu.set_seed(5);
+        let mut params: Vec<f64> = cpu.program().params().init(&mut Pcg64Mcg::seed_from_u64(11));
+        // Gains and shifts away from one and zero, so that their gradients matter.
+        for (i, p) in params.iter_mut().enumerate() {
+            *p += ((i * 31) % 17) as f64 * 0.01;
+        }
+        Checker { cpu, params, batch: Ragged::random(&widths, sizes, 3) }
+    }
+
+    fn loss(&mut self) -> f64 {
+        self.cpu.forward(&self.params, &self.batch.view()).unwrap();
+        let outputs = self.cpu.program().outputs().len();
+        (0..outputs).flat_map(|i| self.cpu.output(i).iter().zip(weights(self.cpu.output(i).len()))).map(|(o, w)| o * w).sum()
+    }
+
+    /// Compares a spread of parameters (at least two of every tensor) and of inputs.
+    fn check(&mut self, name: &str) {
+        self.loss();
+        let seeds: Vec<Vec<f64>> = (0..self.cpu.program().outputs().len()).map(|i| weights(self.cpu.output(i).len())).collect();
+        let seeds: Vec<&[f64]> = seeds.iter().map(Vec::as_slice).collect();
+        let mut grads = vec![f64::NAN; self.params.len()];
+        self.cpu.backward(&self.params.clone(), &seeds, &mut grads).unwrap();
+        let inputs: Vec<Vec<f64>> = (0..self.batch.sets.len()).map(|k| self.cpu.input_grad(k).unwrap().to_vec()).collect();
+
+        let mut places = Vec::new();
+        for spec in self.cpu.program().params().specs() {
+            let n = spec.len();
+            places.extend([0, n / 3, n - 1].map(|i| (spec.name.clone(), spec.offset + i)));
+        }
+        let scale = grads.iter().fold(0.0f64, |m, g| m.max(g.abs())).max(1.0);
+        for (tensor, i) in places {
+            self.compare(&format!("{name}: {tensor} at {i}"), grads[i], scale, |c| &mut c.params[i]);
+        }
+        for k in 0..inputs.len() {
+            for i in (0..inputs[k].len()).step_by(1 + inputs[k].len() / 7) {
+                self.compare(&format!("{name}: input {k} at {i}"), inputs[k][i], scale, |c| &mut c.batch.sets[k].0[i]);
+            }
+        }
+    }
+
+    /// Central difference with step `h`.
+    fn difference(&mut self, at: &mut impl FnMut(&mut Self) -> &mut f64, h: f64) -> f64 {
+        let x = *at(self);
+        *at(self) = x + h;
+        let above = self.loss();
+        *at(self) = x - h;
+        let below = self.loss();
+        *at(self) = x;
+        (above - below) / (2.0 * h)
+    }
+
+    /// A step may cross a kink of a ReLU or a maximum; a shorter one then does not. A wrong gradient fails at every step.
+    fn compare(&mut self, what: &str, gradient: f64, scale: f64, mut at: impl FnMut(&mut Self) -> &mut f64) {
+        let mut difference = 0.0;
+        for h in [1e-6, 3e-7, 1e-7] {
+            difference = self.difference(&mut at, h);
+            if (gradient - difference).abs() <= 1e-6 * scale.max(difference.abs()) {
+                return;
+            }
+        }
+        panic!("{what}: gradient {gradient}, difference {difference}");
+    }
+}
+
+fn sizes(sets: usize) -> Vec<Vec<usize>> {
+    [vec![3, 1, 4], vec![2, 5, 1], vec![1, 3, 2]][..sets].to_vec()
+}
+
+#[test]
+fn every_preset_has_the_gradients_of_finite_differences() {
+    for sets in 1..=3 {
+        for (name, config) in small_presets(sets, 3) {
+            Checker::new(config, &sizes(sets), 3).check(&format!("{name} on {sets} sets"));
+        }
+    }
+}
+
+#[test]
+fn equivariant_outputs_have_the_gradients_of_finite_differences() {
+    for sets in 1..=3 {
+        for (name, config) in small_presets(sets, 3) {
+            if name != "pine" {
+                let config = config.with_output(OutputKind::Equivariant);
+                Checker::new(config, &sizes(sets), 3).check(&format!("{name} with equivariant output on {sets} sets"));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_choice_of_the_config_has_the_gradients_of_finite_differences() {
+    let base = || {
+        let mut c = ModelConfig::default().with_latent(8).with_hidden(12).with_blocks(2).with_heads(2);
+        c.input_widths = vec![3, 5];
+        c
+    };
+    let mut cases: Vec<(&str, ModelConfig)> = Vec::new();
+    let mut case = |name, change: &dyn Fn(&mut ModelConfig)| {
+        let mut c = base();
+        change(&mut c);
+        cases.push((name, c));
+    };
+    for merge in [Merge::Concat, Merge::ConcatRelu, Merge::Sum] {
+        for sharing in [Sharing::None, Sharing::Cross, Sharing::Sym] {
+            for relations in [Relations::All, Relations::Cross, Relations::Own, Relations::Union] {
+                case("merge, sharing, relations", &|c| (c.merge, c.sharing, c.relations) = (merge, sharing, relations));
+            }
+        }
+    }
+    for pooling in [Pooling::Max, Pooling::Mean, Pooling::Sum, Pooling::Pma] {
+        case("pooling", &|c| c.pooling = pooling);
+    }
+    case("three seeds", &|c| c.seeds = 3);
+    case("no decoder layer", &|c| c.decoder_layers = 0);
+    case("three decoder layers", &|c| c.decoder_layers = 3);
+    case("no norms", &|c| (c.inner_norm, c.outer_norm, c.pool_norm) = (false, false, false));
+    case("no outer residual", &|c| c.outer_residual = false);
+    case("latent scale", &|c| c.attention_scale = AttentionScale::Latent);
+    case("dropout", &|c| c.dropout = 0.3);
+    case("set encoding", &|c| (c.relations, c.set_encoding) = (Relations::Union, true));
+    case("widths of the latent", &|c| c.input_widths = vec![8, 8]);
+    case("always a projection", &|c| (c.input_widths, c.always_project) = (vec![8, 8], true));
+    case("shared projection and pooling", &|c| {
+        (c.input_widths, c.share_projection, c.share_pooling) = (vec![3, 3], true, true);
+    });
+    for pool in [RelationPool::Max, RelationPool::Sum] {
+        for sharing in [Sharing::None, Sharing::Cross, Sharing::Sym] {
+            case("relation network", &|c| {
+                (c.encoder, c.relation_pool, c.sharing, c.dropout) = (Encoder::RelationNetwork, pool, sharing, 0.2);
+            });
+        }
+    }
+    case("plain feed-forward", &|c| {
+        (c.encoder, c.relations, c.inner_residual, c.dropout) = (Encoder::FeedForward, Relations::Own, false, 0.1);
+    });
+    for (name, config) in cases {
+        let text = toml::to_string(&config).unwrap();
+        Checker::new(config, &sizes(2), 3).check(&format!("{name}\n{text}"));
+    }
+}
+
+#[test]
+fn gradients_hold_for_sets_larger_than_every_tile() {
+    for (name, config) in small_presets(2, 3) {
+        Checker::new(config, &[vec![70, 1, 33], vec![17, 90, 16]], 3).check(&format!("{name} on large sets"));
+    }
+}
