@@ -43,6 +43,8 @@ pub trait Real:
     fn sqrt(self) -> Self;
     /// Natural exponential.
     fn exp(self) -> Self;
+    /// Two to the power of the number.
+    fn exp2(self) -> Self;
     /// True unless NaN or infinite.
     fn is_finite(self) -> bool;
 
@@ -87,6 +89,10 @@ macro_rules! real {
             #[inline(always)]
             fn exp(self) -> Self {
                 <$t>::exp(self)
+            }
+            #[inline(always)]
+            fn exp2(self) -> Self {
+                <$t>::exp2(self)
             }
             #[inline(always)]
             fn is_finite(self) -> bool {

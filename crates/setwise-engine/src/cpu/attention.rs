@@ -4,7 +4,7 @@
 //! transposed (`[width][block]`), so that the scores of one key are two vectors, the softmax over keys runs down the lanes
 //! without any reduction across them, and every product is the tile of `gemm`:
 //!
-//! * scores `Sᵀ = K Qᵀ` (`[keys][block]`, in first- or second-level cache), then `P = exp(S − max)`, then `Oᵀ = Vᵀ Pᵀ`;
+//! * scores `Sᵀ = K Qᵀ` (`[keys][block]`, in first- or second-level cache), then `P = 2^(S − max)`, then `Oᵀ = Vᵀ Pᵀ`;
 //! * backward recomputes `P` from the kept maximum and sum, `dPᵀ = V dOᵀ`, `dS = P (dP − Σ dO·O)`, `dQᵀ = Kᵀ dSᵀ`, and adds
 //!   `P dO` and `dS Q` to the gradients of values and keys, with the width in lanes.
 //!
@@ -14,7 +14,7 @@
 //! Cost: 4 n·m·e operations forward, 14 n·m·e backward for n queries, m keys, vectors of e, and n·m exponentials each way;
 //! memory per thread is two blocks of `m` scores.
 
-use super::gemm::{Strided, rows_of_tiles};
+use super::gemm::{Ends, Strided, rows_of_tiles};
 use super::norm::{get, put};
 use super::tasks::{locate, parallel};
 use super::{Cpu, Run};
@@ -134,12 +134,15 @@ unsafe fn copy<T: Real, V: Vector<T>>(src: *const T, dst: *mut T, n: usize) {
 struct Problem<T> {
     queries: usize,
     keys: usize,
+    /// Factor of the products in the scores.
     scale: T,
+    /// The same times log₂ e: softmax is computed with powers of two.
+    scale_log2: T,
     query: Head<T>,
     key: Head<T>,
     value: Head<T>,
     out: Head<T>,
-    /// Largest score, then one over the sum, for each query; two numbers at distance `stats_row`.
+    /// Largest score in powers of two, then one over the sum, for each query; two numbers at distance `stats_row`.
     stats: *mut T,
     stats_row: usize,
 }
@@ -176,23 +179,22 @@ impl<T: Real> Kernel<T> for Forward<T> {
             while first < self.last {
                 let n = block.min(self.last - first);
                 p.query.pack_transposed(first, n, block, queries);
-                let largest = score_block::<T, V>(p.keys, width, key, queries, p.scale, scores);
+                let mut ends = Scores { out: scores, scale: V::splat(p.scale_log2), largest: [V::splat(T::LOWEST); 2] };
+                rows_of_tiles::<T, V, 2>(p.keys, width, key, queries, block, &mut ends);
+                let largest = ends.largest;
                 let mut total = [V::zero(); 2];
                 for j in 0..p.keys {
                     for c in 0..2 {
                         let at = scores.add(j * block + c * V::LANES);
-                        let e = V::load(at).sub(largest[c]).exp();
+                        let e = V::load(at).sub(largest[c]).exp2();
                         e.store(at);
                         total[c] = total[c].add(e);
                     }
                 }
                 let inverse = [V::splat(T::ONE).div(total[0]), V::splat(T::ONE).div(total[1])];
                 let transposed = Strided { ptr: value.ptr, row: 1, col: value.row };
-                rows_of_tiles::<T, V, 2>(width, p.keys, transposed, scores, block, |_| [V::zero(); 2], |e, acc| {
-                    for c in 0..2 {
-                        acc[c].mul(inverse[c]).store(sums.add(e * block + c * V::LANES));
-                    }
-                });
+                let mut ends = Scaled { out: sums, factor: inverse };
+                rows_of_tiles::<T, V, 2>(width, p.keys, transposed, scores, block, &mut ends);
                 p.out.unpack_transposed(first, n, block, sums);
                 let stats = queries; // the queries are not needed any more
                 for c in 0..2 {
@@ -210,27 +212,110 @@ impl<T: Real> Kernel<T> for Forward<T> {
     }
 }
 
-/// `scores[j] = scale · k_j · Q` for a block of queries; returns the largest score of each.
-#[inline(always)]
-unsafe fn score_block<T: Real, V: Vector<T>>(
-    keys: usize,
-    width: usize,
-    key: Strided<T>,
-    queries: *const T,
-    scale: T,
-    scores: *mut T,
-) -> [V; 2] {
-    unsafe {
-        let mut largest = [V::splat(T::LOWEST); 2];
-        let scale = V::splat(scale);
-        rows_of_tiles::<T, V, 2>(keys, width, key, queries, 2 * V::LANES, |_| [V::zero(); 2], |j, acc| {
+/// Rows of a block, times one factor per lane.
+struct Scaled<T, V> {
+    out: *mut T,
+    factor: [V; 2],
+}
+
+impl<T: Real, V: Vector<T>> Ends<T, V, 2> for Scaled<T, V> {
+    #[inline(always)]
+    unsafe fn finish(&mut self, row: usize, sums: [V; 2]) {
+        unsafe {
+            let out = self.out.add(row * 2 * V::LANES);
+            sums[0].mul(self.factor[0]).store(out);
+            sums[1].mul(self.factor[1]).store(out.add(V::LANES));
+        }
+    }
+}
+
+/// Scores: scaled products, and the largest of each query.
+struct Scores<T, V> {
+    out: *mut T,
+    scale: V,
+    largest: [V; 2],
+}
+
+impl<T: Real, V: Vector<T>> Ends<T, V, 2> for Scores<T, V> {
+    #[inline(always)]
+    unsafe fn finish(&mut self, row: usize, sums: [V; 2]) {
+        unsafe {
+            let out = self.out.add(row * 2 * V::LANES);
+            let s = [sums[0].mul(self.scale), sums[1].mul(self.scale)];
+            s[0].store(out);
+            s[1].store(out.add(V::LANES));
+            self.largest = [self.largest[0].max(s[0]), self.largest[1].max(s[1])];
+        }
+    }
+}
+
+/// Softmax weights again, from the kept statistics.
+struct Weights<T, V> {
+    out: *mut T,
+    scale: V,
+    largest: [V; 2],
+    inverse: [V; 2],
+}
+
+impl<T: Real, V: Vector<T>> Ends<T, V, 2> for Weights<T, V> {
+    #[inline(always)]
+    unsafe fn finish(&mut self, row: usize, sums: [V; 2]) {
+        unsafe {
+            let out = self.out.add(row * 2 * V::LANES);
             for c in 0..2 {
-                let s = acc[c].mul(scale);
-                s.store(scores.add(j * 2 * V::LANES + c * V::LANES));
-                largest[c] = largest[c].max(s);
+                let w = sums[c].mul_sub(self.scale, self.largest[c]).exp2().mul(self.inverse[c]);
+                w.store(out.add(c * V::LANES));
             }
-        });
-        largest
+        }
+    }
+}
+
+/// Gradients of the scores: `P (dP − Σ dO·O) · scale`.
+struct ScoreGradients<T, V> {
+    out: *mut T,
+    weights: *const T,
+    scale: V,
+    dot: [V; 2],
+}
+
+impl<T: Real, V: Vector<T>> Ends<T, V, 2> for ScoreGradients<T, V> {
+    #[inline(always)]
+    unsafe fn finish(&mut self, row: usize, sums: [V; 2]) {
+        unsafe {
+            for c in 0..2 {
+                let at = row * 2 * V::LANES + c * V::LANES;
+                let w = V::load(self.weights.add(at)).mul(self.scale);
+                sums[c].sub(self.dot[c]).mul(w).store(self.out.add(at));
+            }
+        }
+    }
+}
+
+/// Sums that go on from what is there, rows `row` apart.
+struct Added<T> {
+    sums: *mut T,
+    row: usize,
+}
+
+impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Added<T> {
+    #[inline(always)]
+    unsafe fn start(&self, row: usize) -> [V; C] {
+        unsafe {
+            let mut start = [V::zero(); C];
+            for (c, v) in start.iter_mut().enumerate() {
+                *v = V::load(self.sums.add(row * self.row + c * V::LANES));
+            }
+            start
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
+        unsafe {
+            for (c, v) in sums.into_iter().enumerate() {
+                v.store(self.sums.add(row * self.row + c * V::LANES));
+            }
+        }
     }
 }
 
@@ -263,23 +348,25 @@ impl<T: Real> Kernel<T> for Backward<T> {
         let padded = if width <= V::LANES { V::LANES } else { width.next_multiple_of(block) };
         unsafe {
             let mut free = self.scratch;
-            let mut take = |n: usize| {
-                let p = free;
-                free = free.add(n);
-                p
-            };
-            let weights = take(p.keys * block); // Pᵀ
-            let d_scores = take(p.keys * block); // dSᵀ
-            let queries = take(width * block); // Qᵀ
-            let d_outs = take(width * block); // dOᵀ
-            let d_queries = take(width * block); // dQᵀ
-            let query_rows = take(block * padded);
-            let d_out_rows = take(block * padded);
-            let d_key = take(p.keys * padded);
-            let d_value = take(p.keys * padded);
-            let per_query = take(3 * block); // largest, inverse sum, Σ dO·O
-            let key = p.key.matrix::<V>(p.keys, take(p.keys * width));
-            let value = p.value.matrix::<V>(p.keys, take(p.keys * width));
+            macro_rules! take {
+                ($n:expr) => {{
+                    let p = free;
+                    free = free.add($n);
+                    p
+                }};
+            }
+            let weights = take!(p.keys * block); // Pᵀ
+            let d_scores = take!(p.keys * block); // dSᵀ
+            let queries = take!(width * block); // Qᵀ
+            let d_outs = take!(width * block); // dOᵀ
+            let d_queries = take!(width * block); // dQᵀ
+            let query_rows = take!(block * padded);
+            let d_out_rows = take!(block * padded);
+            let d_key = take!(p.keys * padded);
+            let d_value = take!(p.keys * padded);
+            let per_query = take!(3 * block); // largest, inverse sum, Σ dO·O
+            let key = p.key.matrix::<V>(p.keys, take!(p.keys * width));
+            let value = p.value.matrix::<V>(p.keys, free);
             std::slice::from_raw_parts_mut(d_key, 2 * p.keys * padded).fill(T::ZERO);
 
             let mut first = 0;
@@ -306,36 +393,28 @@ impl<T: Real> Kernel<T> for Backward<T> {
                         }
                     }
                 }
-                let lanes = |k: usize| [V::load(per_query.add(k * block)), V::load(per_query.add(k * block + V::LANES))];
-                let (largest, inverse, dot) = (lanes(0), lanes(1), lanes(2));
+                let mut per = [[V::zero(); 2]; 3];
+                for (k, v) in per.iter_mut().enumerate() {
+                    *v = [V::load(per_query.add(k * block)), V::load(per_query.add(k * block + V::LANES))];
+                }
+                let [largest, inverse, dot] = per;
                 let scale = V::splat(p.scale);
-                rows_of_tiles::<T, V, 2>(p.keys, width, key, queries, block, |_| [V::zero(); 2], |j, acc| {
-                    for c in 0..2 {
-                        let w = acc[c].mul(scale).sub(largest[c]).exp().mul(inverse[c]);
-                        w.store(weights.add(j * block + c * V::LANES));
-                    }
-                });
-                rows_of_tiles::<T, V, 2>(p.keys, width, value, d_outs, block, |_| [V::zero(); 2], |j, acc| {
-                    for c in 0..2 {
-                        let at = j * block + c * V::LANES;
-                        let w = V::load(weights.add(at)).mul(scale);
-                        acc[c].sub(dot[c]).mul(w).store(d_scores.add(at));
-                    }
-                });
+                let mut ends = Weights { out: weights, scale: V::splat(p.scale_log2), largest, inverse };
+                rows_of_tiles::<T, V, 2>(p.keys, width, key, queries, block, &mut ends);
+                let mut ends = ScoreGradients { out: d_scores, weights, scale, dot };
+                rows_of_tiles::<T, V, 2>(p.keys, width, value, d_outs, block, &mut ends);
                 let transposed = Strided { ptr: key.ptr, row: 1, col: key.row };
-                rows_of_tiles::<T, V, 2>(width, p.keys, transposed, d_scores, block, |_| [V::zero(); 2], |e, acc| {
-                    for c in 0..2 {
-                        acc[c].store(d_queries.add(e * block + c * V::LANES));
-                    }
-                });
+                let mut ends = Scaled { out: d_queries, factor: [V::splat(T::ONE); 2] };
+                rows_of_tiles::<T, V, 2>(width, p.keys, transposed, d_scores, block, &mut ends);
                 self.d_query.unpack_transposed(first, n, block, d_queries);
                 for (factor, rows, sums) in [(weights, d_out_rows, d_value), (d_scores, query_rows, d_key)] {
                     let factor = Strided { ptr: factor.cast_const(), row: block, col: 1 };
                     if padded == V::LANES {
-                        add_rows::<T, V, 1>(p.keys, n, factor, rows, padded, sums);
+                        rows_of_tiles::<T, V, 1>(p.keys, n, factor, rows, padded, &mut Added { sums, row: padded });
                     } else {
                         for panel in (0..padded).step_by(block) {
-                            add_rows::<T, V, 2>(p.keys, n, factor, rows.add(panel), padded, sums.add(panel));
+                            let mut ends = Added { sums: sums.add(panel), row: padded };
+                            rows_of_tiles::<T, V, 2>(p.keys, n, factor, rows.add(panel), padded, &mut ends);
                         }
                     }
                 }
@@ -344,39 +423,6 @@ impl<T: Real> Kernel<T> for Backward<T> {
             self.d_key.unpack_rows::<V>(p.keys, padded, d_key);
             self.d_value.unpack_rows::<V>(p.keys, padded, d_value);
         }
-    }
-}
-
-/// `sums[j] += Σ_i factor(j, i) · rows[i]`, `C` vectors wide, rows and sums `row` apart.
-#[inline(always)]
-unsafe fn add_rows<T: Real, V: Vector<T>, const C: usize>(
-    m: usize,
-    n: usize,
-    factor: Strided<T>,
-    rows: *const T,
-    row: usize,
-    sums: *mut T,
-) {
-    unsafe {
-        rows_of_tiles::<T, V, C>(
-            m,
-            n,
-            factor,
-            rows,
-            row,
-            |j| {
-                let mut start = [V::zero(); C];
-                for (c, v) in start.iter_mut().enumerate() {
-                    *v = V::load(sums.add(j * row + c * V::LANES));
-                }
-                start
-            },
-            |j, acc| {
-                for (c, v) in acc.into_iter().enumerate() {
-                    v.store(sums.add(j * row + c * V::LANES));
-                }
-            },
-        );
     }
 }
 
@@ -406,6 +452,7 @@ impl<T: Real> Cpu<T> {
             queries: queries.len(),
             keys: keys.len(),
             scale: T::from_f64(op.scale),
+            scale_log2: T::from_f64(op.scale * std::f64::consts::LOG2_E),
             query: head(r.query, queries.start),
             key: head(r.key, keys.start),
             value: head(r.value, keys.start),

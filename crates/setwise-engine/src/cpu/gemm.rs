@@ -39,26 +39,46 @@ pub unsafe fn tile<T: Real, V: Vector<T>, const R: usize, const C: usize>(
     acc: &mut [[V; C]; R],
 ) {
     unsafe {
-        let (mut ap, mut bp) = (a.ptr, b);
+        // One address for every three rows: the other two are reached by scaled indexing, so that advancing `k` costs few
+        // additions and none waits for another.
+        let mut bases = [a.ptr; R];
+        for (g, base) in bases.iter_mut().enumerate() {
+            *base = a.ptr.wrapping_add(3 * g * a.row);
+        }
+        let mut bp = b;
         for _ in 0..k {
             let mut cols = [V::zero(); C];
             for (c, v) in cols.iter_mut().enumerate() {
                 *v = V::load(bp.add(c * V::LANES));
             }
             for (r, row) in acc.iter_mut().enumerate() {
-                let x = V::splat(*ap.add(r * a.row));
+                let x = V::splat(*bases[r / 3].add((r % 3) * a.row));
                 for (sum, v) in row.iter_mut().zip(cols) {
                     *sum = x.mul_add(v, *sum);
                 }
             }
-            ap = ap.add(a.col);
+            for base in &mut bases[..R.div_ceil(3)] {
+                *base = base.wrapping_add(a.col);
+            }
             bp = bp.add(b_row);
         }
     }
 }
 
-/// Runs `tile` over `rows` rows in the largest pieces the registers allow, handing each finished row of vectors to
-/// `finish(row, vectors)`. `start(row)` gives the vectors a row's sum begins with.
+/// Where the rows of a product begin and what becomes of them. A trait and not closures, because only methods can be made to
+/// inline into kernels, where alone vector instructions may stand.
+pub trait Ends<T: Real, V: Vector<T>, const C: usize> {
+    /// The vectors the sum of a row begins with.
+    #[inline(always)]
+    unsafe fn start(&self, _row: usize) -> [V; C] {
+        unsafe { [V::zero(); C] }
+    }
+
+    /// Takes the finished row.
+    unsafe fn finish(&mut self, row: usize, sums: [V; C]);
+}
+
+/// Runs `tile` over `rows` rows in the largest pieces the registers allow.
 #[inline(always)]
 pub unsafe fn rows_of_tiles<T: Real, V: Vector<T>, const C: usize>(
     rows: usize,
@@ -66,8 +86,7 @@ pub unsafe fn rows_of_tiles<T: Real, V: Vector<T>, const C: usize>(
     a: Strided<T>,
     b: *const T,
     b_row: usize,
-    start: impl Fn(usize) -> [V; C],
-    mut finish: impl FnMut(usize, [V; C]),
+    ends: &mut impl Ends<T, V, C>,
 ) {
     macro_rules! pieces {
         ($from:expr, $r:expr) => {{
@@ -76,11 +95,11 @@ pub unsafe fn rows_of_tiles<T: Real, V: Vector<T>, const C: usize>(
                 unsafe {
                     let mut acc = [[V::zero(); C]; $r];
                     for (r, row) in acc.iter_mut().enumerate() {
-                        *row = start(i + r);
+                        *row = ends.start(i + r);
                     }
                     tile::<T, V, $r, C>(k, a.down(i), b, b_row, &mut acc);
                     for (r, row) in acc.into_iter().enumerate() {
-                        finish(i + r, row);
+                        ends.finish(i + r, row);
                     }
                 }
                 i += $r;
@@ -168,6 +187,61 @@ pub struct PanelProduct<T> {
     pub residual_row: usize,
 }
 
+/// The end of one panel's columns of a [`PanelProduct`].
+struct PanelEnds<T, V> {
+    bias: [V; 2],
+    activation: Activation,
+    /// At the panel's first column; null for none.
+    add: [*const T; 2],
+    add_row: [usize; 2],
+    c: *mut T,
+    c_row: usize,
+    /// Valid lanes of both vectors.
+    cols: [usize; 2],
+    full: bool,
+}
+
+impl<T: Real, V: Vector<T>> Ends<T, V, 2> for PanelEnds<T, V> {
+    #[inline(always)]
+    unsafe fn start(&self, _row: usize) -> [V; 2] {
+        self.bias
+    }
+
+    #[inline(always)]
+    unsafe fn finish(&mut self, row: usize, mut sums: [V; 2]) {
+        unsafe {
+            match self.activation {
+                Activation::None => {}
+                Activation::Relu => sums = [sums[0].max(V::zero()), sums[1].max(V::zero())],
+                Activation::Sigmoid => sums = [sigmoid::<T, V>(sums[0]), sigmoid::<T, V>(sums[1])],
+            }
+            for i in 0..2 {
+                if !self.add[i].is_null() {
+                    let p = self.add[i].add(row * self.add_row[i]);
+                    if self.full {
+                        sums = [sums[0].add(V::load(p)), sums[1].add(V::load(p.add(V::LANES)))];
+                    } else {
+                        sums[0] = sums[0].add(V::load_first(p, self.cols[0]));
+                        if self.cols[1] > 0 {
+                            sums[1] = sums[1].add(V::load_first(p.add(V::LANES), self.cols[1]));
+                        }
+                    }
+                }
+            }
+            let out = self.c.add(row * self.c_row);
+            if self.full {
+                sums[0].store(out);
+                sums[1].store(out.add(V::LANES));
+            } else {
+                sums[0].store_first(out, self.cols[0]);
+                if self.cols[1] > 0 {
+                    sums[1].store_first(out.add(V::LANES), self.cols[1]);
+                }
+            }
+        }
+    }
+}
+
 impl<T: Real> Kernel<T> for PanelProduct<T> {
     type Out = ();
 
@@ -178,9 +252,7 @@ impl<T: Real> Kernel<T> for PanelProduct<T> {
         let mut panels = self.panels;
         while first < self.n {
             let cols = [(self.n - first).min(V::LANES), (self.n - first).saturating_sub(V::LANES).min(V::LANES)];
-            let full = self.n - first >= width;
             unsafe {
-                let c = self.c.add(first);
                 let mut bias = [V::zero(); 2];
                 if !self.bias.is_null() {
                     bias[0] = V::load_first(self.bias.add(first), cols[0]);
@@ -188,56 +260,20 @@ impl<T: Real> Kernel<T> for PanelProduct<T> {
                         bias[1] = V::load_first(self.bias.add(first + V::LANES), cols[1]);
                     }
                 }
-                rows_of_tiles::<T, V, 2>(
-                    self.m,
-                    self.k,
-                    self.a,
-                    panels,
-                    width,
-                    |_| bias,
-                    |row, mut sums| {
-                        match self.activation {
-                            Activation::None => {}
-                            Activation::Relu => {
-                                for s in &mut sums {
-                                    *s = s.max(V::zero());
-                                }
-                            }
-                            Activation::Sigmoid => {
-                                for s in &mut sums {
-                                    *s = sigmoid::<T, V>(*s);
-                                }
-                            }
-                        }
-                        let out = c.add(row * self.c_row);
-                        let add = |sums: &mut [V; 2], p: *const T| {
-                            if full {
-                                sums[0] = sums[0].add(V::load(p));
-                                sums[1] = sums[1].add(V::load(p.add(V::LANES)));
-                            } else {
-                                sums[0] = sums[0].add(V::load_first(p, cols[0]));
-                                if cols[1] > 0 {
-                                    sums[1] = sums[1].add(V::load_first(p.add(V::LANES), cols[1]));
-                                }
-                            }
-                        };
-                        if self.accumulate {
-                            add(&mut sums, out);
-                        }
-                        if !self.residual.is_null() {
-                            add(&mut sums, self.residual.add(row * self.residual_row + first));
-                        }
-                        if full {
-                            sums[0].store(out);
-                            sums[1].store(out.add(V::LANES));
-                        } else {
-                            sums[0].store_first(out, cols[0]);
-                            if cols[1] > 0 {
-                                sums[1].store_first(out.add(V::LANES), cols[1]);
-                            }
-                        }
-                    },
-                );
+                let c = self.c.add(first);
+                let none = std::ptr::null();
+                let residual = if self.residual.is_null() { none } else { self.residual.add(first) };
+                let mut ends = PanelEnds {
+                    bias,
+                    activation: self.activation,
+                    add: [if self.accumulate { c } else { none }, residual],
+                    add_row: [self.c_row, self.residual_row],
+                    c,
+                    c_row: self.c_row,
+                    cols,
+                    full: self.n - first >= width,
+                };
+                rows_of_tiles::<T, V, 2>(self.m, self.k, self.a, panels, width, &mut ends);
                 panels = panels.add(width * self.k);
             }
             first += width;

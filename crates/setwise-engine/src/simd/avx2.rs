@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Vector;
-use super::avx512::{EXP, LN2_HIGH, LN2_LOW};
+use super::avx512::{EXP, EXP2, LN2_HIGH, LN2_LOW};
 
 /// One 256-bit register.
 #[derive(Clone, Copy)]
@@ -96,6 +96,25 @@ impl Vector<f32> for F32x8 {
             let normal = _mm256_cmp_ps::<_CMP_NLE_UQ>(x, _mm256_set1_ps(-87.4));
             F32x8(_mm256_and_ps(y, normal))
         }
+    }
+    #[inline(always)]
+    unsafe fn exp2(self) -> Self {
+        unsafe {
+            let x = _mm256_min_ps(_mm256_set1_ps(127.9), self.0);
+            let x = _mm256_max_ps(_mm256_set1_ps(-126.0), x);
+            let n = _mm256_floor_ps(x);
+            let r = _mm256_sub_ps(x, n);
+            let mut p = _mm256_set1_ps(EXP2[0]);
+            for c in &EXP2[1..] {
+                p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(*c));
+            }
+            let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+            F32x8(_mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent))))
+        }
+    }
+    #[inline(always)]
+    unsafe fn mul_sub(self, b: Self, c: Self) -> Self {
+        unsafe { F32x8(_mm256_fmsub_ps(self.0, b.0, c.0)) }
     }
     #[inline(always)]
     unsafe fn where_positive(self, x: Self) -> Self {

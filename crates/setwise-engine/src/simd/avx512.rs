@@ -85,6 +85,23 @@ impl Vector<f32> for F32x16 {
         }
     }
     #[inline(always)]
+    unsafe fn exp2(self) -> Self {
+        // 2^x = 2^floor(x) · 2^r with r in [0, 1): the machine gives r in one instruction and takes floor itself in another.
+        unsafe {
+            let x = _mm512_max_ps(_mm512_set1_ps(-126.0), self.0);
+            let r = _mm512_reduce_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(x);
+            let mut p = _mm512_set1_ps(EXP2[0]);
+            for c in &EXP2[1..] {
+                p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*c));
+            }
+            F32x16(_mm512_scalef_ps(p, x))
+        }
+    }
+    #[inline(always)]
+    unsafe fn mul_sub(self, b: Self, c: Self) -> Self {
+        unsafe { F32x16(_mm512_fmsub_ps(self.0, b.0, c.0)) }
+    }
+    #[inline(always)]
     unsafe fn where_positive(self, x: Self) -> Self {
         unsafe {
             let positive = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, _mm512_setzero_ps());
@@ -103,3 +120,5 @@ pub(super) const LN2_HIGH: f32 = 0.693_359_4;
 pub(super) const LN2_LOW: f32 = -2.121_944_4e-4;
 /// Coefficients of exp on [−ln 2 / 2, ln 2 / 2], highest power first, fitted for the smallest largest relative error (2e-9).
 pub(super) const EXP: [f32; 7] = [0.001_383_679_5, 0.008_374_857, 0.041_668_23, 0.166_664_2, 0.499_999_9, 1.0, 1.0];
+/// Coefficients of 2^r on [0, 1), highest power first (largest relative error 8e-8).
+pub(super) const EXP2: [f32; 6] = [0.001_877_576_7, 0.008_989_341, 0.055_826_318, 0.240_153_61, 0.693_153_1, 0.999_999_94];

@@ -81,6 +81,14 @@ impl<T: Real, const N: usize> Vector<T> for Lanes<T, N> {
         self.zip(self, |a, _| a.exp())
     }
     #[inline(always)]
+    unsafe fn exp2(self) -> Self {
+        self.zip(self, |a, _| a.exp2())
+    }
+    #[inline(always)]
+    unsafe fn mul_sub(self, b: Self, c: Self) -> Self {
+        self.zip(b, |a, b| a * b).zip(c, |a, c| a - c)
+    }
+    #[inline(always)]
     unsafe fn where_positive(self, x: Self) -> Self {
         self.zip(x, |a, x| if a > T::ZERO { x } else { T::ZERO })
     }

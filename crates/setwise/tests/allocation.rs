@@ -1,0 +1,60 @@
+//! After its first step a trainer allocates nothing.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use setwise::models::PRESETS;
+use setwise::{Loss, Model, ModelConfig, SetBatch, Trainer};
+
+/// The system's allocator, counting.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: hands everything on.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(p, layout) }
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        unsafe { System.alloc_zeroed(layout) }
+    }
+    unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        unsafe { System.realloc(p, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn batch(sizes: [usize; 4]) -> SetBatch {
+    let data: Vec<f32> = (0..400).map(|i| ((i * 37) % 100) as f32 * 0.02 - 1.0).collect();
+    let [a, b, c, d] = sizes.map(|n| &data[..2 * n]);
+    SetBatch::from_examples(2, &[vec![a, b], vec![c, d]]).unwrap()
+}
+
+#[test]
+fn steps_after_the_first_allocate_only_the_view_of_the_batch() {
+    // One thread: with more, whichever thread comes late to a kernel makes its own scratch then.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    pool.install(|| {
+        let (large, small) = (batch([50, 60, 70, 80]), batch([40, 50, 60, 33]));
+        for preset in PRESETS {
+            let config = ModelConfig::preset(preset.name, 2).unwrap().with_latent(16).with_hidden(32);
+            let mut trainer = Trainer::new(Model::new(config.validate().unwrap(), 1), Loss::L1);
+            trainer.step(&large, &[0.1, 0.2], 1e-3).unwrap();
+            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            for b in [&large, &small, &large] {
+                trainer.step(b, &[0.1, 0.2], 1e-3).unwrap();
+            }
+            let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
+            assert!(made <= 3, "{}: {made} allocations in three steps", preset.name);
+        }
+    });
+}

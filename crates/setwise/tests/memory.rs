@@ -1,0 +1,25 @@
+//! Relation networks on large sets stay small: all pairs of 2,000 points with a hidden layer of 256 would be 4 GB for one relation.
+
+use setwise::models::RelationPool;
+use setwise::{Loss, Model, ModelConfig, SetBatch, Trainer};
+
+#[test]
+fn a_relation_network_block_on_two_sets_of_2000_points_trains_in_under_a_gibibyte() {
+    for pool in [RelationPool::Sum, RelationPool::Max] {
+        let mut config = ModelConfig::preset("multi-set-rn", 2).unwrap().with_latent(128).with_hidden(256).with_blocks(1);
+        config.relation_pool = pool;
+        let points: Vec<f32> = (0..4000).map(|i| ((i * 7919) % 1000) as f32 * 0.002 - 1.0).collect();
+        let batch = SetBatch::from_examples(2, &[vec![&points, &points]]).unwrap();
+        let mut trainer = Trainer::new(Model::new(config.validate().unwrap(), 1), Loss::L1);
+        let loss = trainer.step(&batch, &[1.0], 1e-3).unwrap();
+        assert!(loss.is_finite());
+        assert!(peak() < 1 << 30, "{pool:?}: {} bytes", peak());
+    }
+}
+
+/// Peak memory of this process, where the system tells.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|l| l.starts_with("VmHWM:")).and_then(|l| l.split_whitespace().nth(1));
+    line.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
