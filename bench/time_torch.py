@@ -1,6 +1,6 @@
 """Times one PyTorch variant in one configuration and prints one JSON object.
 
-A variant is a layout of torch_models.py (``eager``, ``sdpa``, ``fused``, ``stacked``) or ``compile:LAYOUT``.
+A variant is a layout of torch_models.py (``eager``, ``sdpa``, ``fused``, ``fused-sdpa``) or ``compile:LAYOUT``.
 """
 
 import argparse

@@ -4,17 +4,17 @@ A set is a tensor [batch, points, channels, features]. The multi-set transformer
 holds all d coordinates; the dimension-equivariant one has d channels of one coordinate each and applies
 the same weights to every channel. Everything else is shared.
 
-Three layouts hold the same parameters:
+Four layouts hold the same parameters:
 
-* ``eager``   one module per relation and projection, softmax(Q Kᵀ) V written out
-* ``sdpa``    the same modules, ``scaled_dot_product_attention``
-* ``fused``   all query, key and value projections that read one set are a single matrix product
-* ``stacked`` the weights of all relations are stacked, so that a block is a few batched products
-              (both sets must have the same number of points)
+* ``eager``       one module per relation and projection, softmax(Q Kᵀ) V written out
+* ``sdpa``        the same modules, ``scaled_dot_product_attention``
+* ``fused``       all query, key and value projections that read one set are a single matrix product
+* ``fused-sdpa``  both
 
-``compile:LAYOUT`` is ``torch.compile`` of any of them. Run this file to check that all layouts agree.
+Run this file to check that they agree.
 """
 
+import re
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import nn
 
 SETS = 2
-LAYOUTS = ("eager", "sdpa", "fused", "fused-sdpa", "stacked")
+LAYOUTS = ("eager", "sdpa", "fused", "fused-sdpa")
 
 
 @dataclass(frozen=True)
@@ -158,80 +158,16 @@ class FusedBlock(nn.Module):
         return merged
 
 
-class StackedLinear(nn.Module):
-    """`count` linear layers side by side: [count, rows, n_in] to [count, rows, n_out]."""
-
-    def __init__(self, count, n_in, n_out, bias=True):
-        super().__init__()
-        bound = n_in**-0.5
-        self.weight = nn.Parameter(torch.empty(count, n_in, n_out).uniform_(-bound, bound))
-        self.bias = None
-        if bias:
-            self.bias = nn.Parameter(torch.empty(count, 1, n_out).uniform_(-bound, bound))
-
-    def forward(self, x):
-        return torch.bmm(x, self.weight) if self.bias is None else torch.baddbmm(self.bias, x, self.weight)
-
-
-class StackedNorm(nn.Module):
-    def __init__(self, count, latent):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(count, 1, latent))
-        self.bias = nn.Parameter(torch.zeros(count, 1, latent))
-
-    def forward(self, x):
-        return torch.addcmul(self.bias, F.layer_norm(x, x.shape[-1:]), self.weight)
-
-
-class StackedBlock(nn.Module):
-    """All relations at once; a set tensor is [sets, batch * points * channels, latent]."""
-
-    def __init__(self, latent, hidden, heads, bias):
-        super().__init__()
-        self.heads, self.scale = heads, (latent / heads) ** -0.5
-        relations = SETS * SETS
-        self.project = StackedLinear(SETS, latent, 3 * SETS * latent, bias)
-        self.out = StackedLinear(relations, latent, latent, bias)
-        self.norm1 = StackedNorm(relations, latent)
-        self.up = StackedLinear(relations, latent, hidden)
-        self.down = StackedLinear(relations, hidden, latent)
-        self.norm2 = StackedNorm(relations, latent)
-        self.merge = StackedLinear(SETS, SETS * latent, latent)
-        self.norm3 = StackedNorm(SETS, latent)
-
-    def forward(self, x, shape):
-        batch, points, channels = shape
-        width = x.shape[-1] // self.heads
-        # [owner, batch, points, channels, (q | k | v), partner, heads, width]
-        p = self.project(x).view(SETS, batch, points, channels, 3, SETS, self.heads, width)
-
-        def arrange(part, owner, partner):
-            order = [0] * 2
-            order[owner], order[partner] = 0, 4
-            return p.select(4, part).permute(*order, 1, 5, 2, 3, 6).reshape(
-                SETS * SETS * batch, self.heads, points, channels * width
-            )
-
-        q, k, v = arrange(0, 0, 1), arrange(1, 1, 0), arrange(2, 1, 0)
-        attended = attend(q, k, v, self.scale, True)
-        attended = join_heads(attended, channels).reshape(SETS * SETS, -1, x.shape[-1])
-        a = x.unsqueeze(1).expand(-1, SETS, -1, -1).reshape(SETS * SETS, -1, x.shape[-1])
-        u = self.norm1(a + self.out(attended))
-        t = self.norm2(u + self.down(F.relu(self.up(u))))
-        t = t.view(SETS, SETS, -1, x.shape[-1]).transpose(1, 2).reshape(SETS, x.shape[1], -1)
-        return self.norm3(x + F.relu(self.merge(t)))
-
-
 class Pool(nn.Module):
     """Pooling by attention with one seed: [batch, points, latent] to [batch, latent]."""
 
     def __init__(self, latent, hidden, heads, layout):
         super().__init__()
-        self.heads, self.scale, self.sdpa = heads, (latent / heads) ** -0.5, layout not in ("eager", "fused")
+        self.heads, self.scale = heads, (latent / heads) ** -0.5
+        self.fused, self.sdpa = layout.startswith("fused"), layout.endswith("sdpa")
         self.seed = nn.Parameter(torch.empty(1, latent))
         nn.init.xavier_uniform_(self.seed)
         self.q = nn.Linear(latent, latent)
-        self.fused = layout in ("fused", "fused-sdpa", "stacked")
         if self.fused:
             self.kv = nn.Linear(latent, 2 * latent)
         else:
@@ -264,7 +200,6 @@ class MultiSetTransformer(nn.Module):
             "sdpa": lambda: SplitBlock(*args, sdpa=True),
             "fused": lambda: FusedBlock(*args, sdpa=False),
             "fused-sdpa": lambda: FusedBlock(*args, sdpa=True),
-            "stacked": lambda: StackedBlock(*args),
         }[layout]
         self.inputs = nn.ModuleList(nn.Linear(n_in, latent) for _ in range(SETS))
         self.blocks = nn.ModuleList(make() for _ in range(config.blocks))
@@ -276,15 +211,8 @@ class MultiSetTransformer(nn.Module):
     def forward(self, x, y):
         axis = 3 if self.config.equivariant else 2
         sets = [project(s.unsqueeze(axis)) for project, s in zip(self.inputs, (x, y))]
-        if self.layout == "stacked":
-            shape = sets[0].shape
-            z = torch.stack(sets).flatten(1, 3)
-            for block in self.blocks:
-                z = block(z, shape[:3])
-            sets = z.view(SETS, *shape).unbind(0)
-        else:
-            for block in self.blocks:
-                sets = block(sets)
+        for block in self.blocks:
+            sets = block(sets)
         # One channel needs no maximum, and amax's backward would cost a pass.
         reduce = (lambda s: s.amax(dim=2)) if self.config.equivariant else (lambda s: s.squeeze(2))
         pooled = [pool(reduce(s)) for pool, s in zip(self.pools, sets)]
@@ -293,50 +221,27 @@ class MultiSetTransformer(nn.Module):
 
 def convert_state(state, blocks, layout):
     """The parameters of the ``eager`` or ``sdpa`` layout, rearranged for another one."""
-    if layout in ("eager", "sdpa"):
+    if not layout.startswith("fused"):
         return dict(state)
-    result = {key: value for key, value in state.items() if not key.startswith("blocks.")}
-    for s in range(SETS):
-        for kind in ("weight", "bias"):
-            key, value = f"pools.{s}.k.{kind}", f"pools.{s}.v.{kind}"
-            result[f"pools.{s}.kv.{kind}"] = torch.cat([result.pop(key), result.pop(value)])
+    result = dict(state)
 
-    def relation(block, a, b, name):
-        return state.get(f"blocks.{block}.relations.{a * SETS + b}.{name}")
+    def take(keys):
+        """Removes parameters and returns them as one, or nothing where they have no bias."""
+        return torch.cat([result.pop(key) for key in keys]) if keys[0] in result else None
 
-    pairs = [(a, b) for a in range(SETS) for b in range(SETS)]
-    for block in range(blocks):
-        into = f"blocks.{block}"
-
-        def put(name, kind, tensors):
-            """Stores one tensor per set or relation, stacked or under its number."""
-            if any(t is None for t in tensors):
-                return
-            if layout.startswith("fused"):
-                result.update({f"{into}.{name.format(i)}.{kind}": t for i, t in enumerate(tensors)})
-            else:
-                name = name.replace("finish.{}.", "").replace("merges.{}.linear", "merge")
-                name = name.replace("merges.{}.norm", "norm3").replace(".{}", "")
-                matrices = [t.T if t.dim() == 2 else t.unsqueeze(0) for t in tensors]
-                result[f"{into}.{name}.{kind}"] = torch.stack(matrices)
-
-        for kind in ("weight", "bias"):
-            if relation(block, 0, 0, f"q.{kind}") is not None:
-                put("project.{}", kind, [
-                    torch.cat(
-                        [relation(block, s, other, f"q.{kind}") for other in range(SETS)]
-                        + [relation(block, other, s, f"k.{kind}") for other in range(SETS)]
-                        + [relation(block, other, s, f"v.{kind}") for other in range(SETS)]
-                    )
-                    for s in range(SETS)
-                ])
-            for part in ("out", "norm1", "up", "down", "norm2"):
-                put(f"finish.{{}}.{part}", kind,
-                    [relation(block, a, b, f"finish.{part}.{kind}") for a, b in pairs])
-            for part in ("linear", "norm"):
-                put(f"merges.{{}}.{part}", kind,
-                    [state[f"{into}.merges.{s}.{part}.{kind}"] for s in range(SETS)])
-    return result
+    for kind in ("weight", "bias"):
+        joined = {}
+        for s in range(SETS):
+            joined[f"pools.{s}.kv.{kind}"] = take([f"pools.{s}.{part}.{kind}" for part in "kv"])
+            for block in range(blocks):
+                at = f"blocks.{block}.relations"
+                pairs = [("q", s * SETS + other) for other in range(SETS)]
+                pairs += [(part, other * SETS + s) for part in "kv" for other in range(SETS)]
+                keys = [f"{at}.{relation}.{part}.{kind}" for part, relation in pairs]
+                joined[f"blocks.{block}.project.{s}.{kind}"] = take(keys)
+        result.update({key: value for key, value in joined.items() if value is not None})
+    # relations.R.finish.* of a split block is finish.R.* of a fused one
+    return {re.sub(r"relations\.(\d+)\.finish", r"finish.\1", key): v for key, v in result.items()}
 
 
 def check(name, dim, batch=5, points=17):

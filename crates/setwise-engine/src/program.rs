@@ -276,6 +276,33 @@ pub(crate) struct Uses {
 }
 
 impl Op {
+    /// What kind of operation it is, with the widths of linear maps.
+    pub fn describe(&self) -> String {
+        match self {
+            Op::Linear(l) => {
+                let m = &l.maps[0];
+                let norm = if m.norm.is_some() { ", norm" } else { "" };
+                let residual = if m.residual.is_some() { ", residual" } else { "" };
+                let activation = match l.activation {
+                    Activation::None => "",
+                    Activation::Relu => ", ReLU",
+                    Activation::Sigmoid => ", sigmoid",
+                };
+                format!("{} linear {} to {}{activation}{residual}{norm}", l.maps.len(), m.x.cols, m.y.cols)
+            }
+            Op::Attention(a) => format!("attention, {} relations", a.relations.len()),
+            Op::AddNorm(a) => format!("sum of {}{}", a.inputs.len(), if a.norm.is_some() { ", norm" } else { "" }),
+            Op::Pool(p) => format!("pooling, {:?}", p.reduce).to_lowercase(),
+            Op::Pairs(p) => format!("pair network, {:?}, {} relations", p.nets[0].reduce, p.nets.len()).to_lowercase(),
+            Op::ToUnion(_) => "to union".to_owned(),
+            Op::FromUnion(_) => "from union".to_owned(),
+            Op::Repeat(_) => "repeat".to_owned(),
+            Op::Concat(_) => "concatenation".to_owned(),
+            Op::PineSum(_) => "sum of sigmoids".to_owned(),
+            Op::Dropout(_) => "dropout".to_owned(),
+        }
+    }
+
     pub(crate) fn uses(&self) -> Uses {
         let mut u = Uses::default();
         let keep_norm = |u: &mut Uses, norm: &Option<Norm>| {

@@ -57,6 +57,24 @@ impl Trainer {
         self.model
     }
 
+    /// Starts to record how long each operation takes.
+    pub fn record_timings(&mut self) {
+        self.cpu.record_timings();
+    }
+
+    /// Each kind of operation with the seconds spent in it forward and backward since recording began.
+    pub fn timings(&self) -> Vec<(String, [f64; 2])> {
+        let mut kinds: Vec<(String, [f64; 2])> = Vec::new();
+        for (op, t) in self.cpu.program().ops().iter().zip(self.cpu.timings()) {
+            let name = op.describe();
+            match kinds.iter_mut().find(|k| k.0 == name) {
+                Some(k) => k.1 = [k.1[0] + t[0], k.1[1] + t[1]],
+                None => kinds.push((name, *t)),
+            }
+        }
+        kinds
+    }
+
     /// Bytes of working memory held for training.
     pub fn memory(&self) -> usize {
         self.cpu.memory()

@@ -43,6 +43,9 @@ pub struct Args {
     /// Measure for at least this long, in seconds.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
+    /// Show where the time of a training step goes, by kind of operation.
+    #[arg(long, conflicts_with_all = ["json", "forward_only"])]
+    operations: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -104,10 +107,30 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(step) = step {
         say(format!("training step {step:9.2} ms   (forward, backward, Adam; median of {repetitions})"))?;
     }
-    match peak {
-        Some(bytes) => say(format!("peak memory   {:9.1} MB", bytes as f64 / 1e6)),
-        None => Ok(()),
+    if let Some(bytes) = peak {
+        say(format!("peak memory   {:9.1} MB", bytes as f64 / 1e6))?;
     }
+    if args.operations {
+        say_operations(&mut trainer, &batch, &targets)?;
+    }
+    Ok(())
+}
+
+/// Milliseconds of a training step by kind of operation, largest first.
+fn say_operations(trainer: &mut Trainer, batch: &SetBatch, targets: &[f32]) -> Result<(), Failure> {
+    const STEPS: usize = 10;
+    trainer.record_timings();
+    for _ in 0..STEPS {
+        trainer.step(batch, targets, 1e-4)?;
+    }
+    let mut kinds = trainer.timings();
+    kinds.sort_by(|a, b| (b.1[0] + b.1[1]).total_cmp(&(a.1[0] + a.1[1])));
+    say("\n  forward  backward   ms per step")?;
+    for (name, [forward, backward]) in kinds {
+        let ms = 1e3 / STEPS as f64;
+        say(format!("{:9.2} {:9.2}   {name}", forward * ms, backward * ms))?;
+    }
+    Ok(())
 }
 
 fn random_batch(args: &Args, sets: usize) -> Result<SetBatch, Failure> {

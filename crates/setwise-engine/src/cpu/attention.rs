@@ -6,7 +6,8 @@
 //!
 //! * scores `Sᵀ = K Qᵀ` (`[keys][block]`, in first- or second-level cache), then `P = 2^(S − max)`, then `Oᵀ = Vᵀ Pᵀ`;
 //! * backward recomputes `P` from the kept maximum and sum, `dPᵀ = V dOᵀ`, `dS = P (dP − Σ dO·O)`, `dQᵀ = Kᵀ dSᵀ`, and adds
-//!   `P dO` and `dS Q` to the gradients of values and keys, with the width in lanes.
+//!   `P dO` and `dS Q` to the gradients of values and keys, with the width in lanes. Scale and log₂ e are multiplied into the packed
+//!   queries, so scores come out ready for powers of two.
 //!
 //! A head's vector may be cut into chunks at a distance: in dimension-equivariant models it is the concatenation of
 //! `width / heads` numbers for each input dimension. Only packing knows of that.
@@ -41,37 +42,47 @@ impl<T: Real> Head<T> {
         self.chunks * self.chunk_len
     }
 
-    /// Packs rows `first..first + n` transposed into `[width][lanes]`, zero beyond `n`.
+    /// Packs rows `first..first + n` transposed into `[width][lanes]`, times `factor`, zero beyond `n`; `lanes` is two vectors.
     #[inline(always)]
-    unsafe fn pack_transposed(self, first: usize, n: usize, lanes: usize, out: *mut T) {
+    unsafe fn pack_transposed<V: Vector<T>>(self, first: usize, n: usize, out: *mut T, factor: T) {
+        let lanes = 2 * V::LANES;
         unsafe {
             for c in 0..self.chunks {
-                for l in 0..self.chunk_len {
-                    let src = self.ptr.add(first * self.row + c * self.chunk_stride + l);
-                    let dst = out.add((c * self.chunk_len + l) * lanes);
+                let src = self.ptr.add(first * self.row + c * self.chunk_stride);
+                let dst = out.add(c * self.chunk_len * lanes);
+                let mut l = 0;
+                if n == lanes {
+                    while l + 8 <= self.chunk_len {
+                        V::columns_of_eight(src.add(l), self.row, dst.add(l * lanes), lanes, factor);
+                        let second = src.add(l + V::LANES * self.row);
+                        V::columns_of_eight(second, self.row, dst.add(l * lanes + V::LANES), lanes, factor);
+                        l += 8;
+                    }
+                }
+                for l in l..self.chunk_len {
                     for i in 0..n {
-                        *dst.add(i) = *src.add(i * self.row);
+                        *dst.add(l * lanes + i) = *src.add(i * self.row + l) * factor;
                     }
                     for i in n..lanes {
-                        *dst.add(i) = T::ZERO;
+                        *dst.add(l * lanes + i) = T::ZERO;
                     }
                 }
             }
         }
     }
 
-    /// Packs rows `first..first + n` one after another, `stride` apart, zero beyond the width.
+    /// Packs rows `first..first + n` one after another, `stride` apart, times `factor`, zero beyond the width.
     #[inline(always)]
-    unsafe fn pack_rows<V: Vector<T>>(self, first: usize, n: usize, stride: usize, out: *mut T) {
+    unsafe fn pack_rows<V: Vector<T>>(self, first: usize, n: usize, stride: usize, out: *mut T, factor: T) {
         unsafe {
             for i in 0..n {
                 let dst = out.add(i * stride);
+                for j in (0..stride).step_by(V::LANES) {
+                    V::zero().store_first(dst.add(j), V::LANES.min(stride - j));
+                }
                 for c in 0..self.chunks {
                     let src = self.ptr.add((first + i) * self.row + c * self.chunk_stride);
-                    copy::<T, V>(src, dst.add(c * self.chunk_len), self.chunk_len);
-                }
-                for j in self.width()..stride {
-                    *dst.add(j) = T::ZERO;
+                    copy::<T, V>(src, dst.add(c * self.chunk_len), self.chunk_len, factor);
                 }
             }
         }
@@ -83,7 +94,7 @@ impl<T: Real> Head<T> {
         if self.chunks == 1 {
             return Strided { ptr: self.ptr, row: self.row, col: 1 };
         }
-        unsafe { self.pack_rows::<V>(0, n, self.width(), out) };
+        unsafe { self.pack_rows::<V>(0, n, self.width(), out, T::ONE) };
         Strided { ptr: out, row: self.width(), col: 1 }
     }
 
@@ -94,22 +105,32 @@ impl<T: Real> Head<T> {
             for i in 0..n {
                 for c in 0..self.chunks {
                     let dst = self.ptr.add(i * self.row + c * self.chunk_stride);
-                    copy::<T, V>(rows.add(i * stride + c * self.chunk_len), dst, self.chunk_len);
+                    copy::<T, V>(rows.add(i * stride + c * self.chunk_len), dst, self.chunk_len, T::ONE);
                 }
             }
         }
     }
 
-    /// Writes a transposed block `[width][lanes]` to rows `first..first + n`.
+    /// Writes a transposed block `[width][lanes]` to rows `first..first + n`; `lanes` is two vectors.
     #[inline(always)]
-    unsafe fn unpack_transposed(self, first: usize, n: usize, lanes: usize, block: *const T) {
+    unsafe fn unpack_transposed<V: Vector<T>>(self, first: usize, n: usize, block: *const T) {
+        let lanes = 2 * V::LANES;
         unsafe {
             for c in 0..self.chunks {
-                for l in 0..self.chunk_len {
-                    let dst = self.ptr.add(first * self.row + c * self.chunk_stride + l);
-                    let src = block.add((c * self.chunk_len + l) * lanes);
+                let dst = self.ptr.add(first * self.row + c * self.chunk_stride);
+                let src = block.add(c * self.chunk_len * lanes);
+                let mut l = 0;
+                if n == lanes {
+                    while l + 8 <= self.chunk_len {
+                        V::rows_of_eight(src.add(l * lanes), lanes, dst.add(l), self.row);
+                        let second = dst.add(l + V::LANES * self.row);
+                        V::rows_of_eight(src.add(l * lanes + V::LANES), lanes, second, self.row);
+                        l += 8;
+                    }
+                }
+                for l in l..self.chunk_len {
                     for i in 0..n {
-                        *dst.add(i * self.row) = *src.add(i);
+                        *dst.add(i * self.row + l) = *src.add(l * lanes + i);
                     }
                 }
             }
@@ -118,12 +139,12 @@ impl<T: Real> Head<T> {
 }
 
 #[inline(always)]
-unsafe fn copy<T: Real, V: Vector<T>>(src: *const T, dst: *mut T, n: usize) {
+unsafe fn copy<T: Real, V: Vector<T>>(src: *const T, dst: *mut T, n: usize, factor: T) {
     unsafe {
         let mut j = 0;
         while j < n {
             let lanes = (n - j).min(V::LANES);
-            put(get::<T, V>(src.add(j), lanes), dst.add(j), lanes);
+            put(get::<T, V>(src.add(j), lanes).mul(V::splat(factor)), dst.add(j), lanes);
             j += V::LANES;
         }
     }
@@ -178,8 +199,8 @@ impl<T: Real> Kernel<T> for Forward<T> {
             let mut first = self.first;
             while first < self.last {
                 let n = block.min(self.last - first);
-                p.query.pack_transposed(first, n, block, queries);
-                let mut ends = Scores { out: scores, scale: V::splat(p.scale_log2), largest: [V::splat(T::LOWEST); 2] };
+                p.query.pack_transposed::<V>(first, n, queries, p.scale_log2);
+                let mut ends = Scores { out: scores, largest: [V::splat(T::LOWEST); 2] };
                 rows_of_tiles::<T, V, 2>(p.keys, width, key, queries, block, &mut ends);
                 let largest = ends.largest;
                 let mut total = [V::zero(); 2];
@@ -195,7 +216,7 @@ impl<T: Real> Kernel<T> for Forward<T> {
                 let transposed = Strided { ptr: value.ptr, row: 1, col: value.row };
                 let mut ends = Scaled { out: sums, factor: inverse };
                 rows_of_tiles::<T, V, 2>(width, p.keys, transposed, scores, block, &mut ends);
-                p.out.unpack_transposed(first, n, block, sums);
+                p.out.unpack_transposed::<V>(first, n, sums);
                 let stats = queries; // the queries are not needed any more
                 for c in 0..2 {
                     largest[c].store(stats.add(c * V::LANES));
@@ -229,10 +250,9 @@ impl<T: Real, V: Vector<T>> Ends<T, V, 2> for Scaled<T, V> {
     }
 }
 
-/// Scores: scaled products, and the largest of each query.
+/// Scores, and the largest of each query.
 struct Scores<T, V> {
     out: *mut T,
-    scale: V,
     largest: [V; 2],
 }
 
@@ -241,52 +261,25 @@ impl<T: Real, V: Vector<T>> Ends<T, V, 2> for Scores<T, V> {
     unsafe fn finish(&mut self, row: usize, sums: [V; 2]) {
         unsafe {
             let out = self.out.add(row * 2 * V::LANES);
-            let s = [sums[0].mul(self.scale), sums[1].mul(self.scale)];
-            s[0].store(out);
-            s[1].store(out.add(V::LANES));
-            self.largest = [self.largest[0].max(s[0]), self.largest[1].max(s[1])];
+            sums[0].store(out);
+            sums[1].store(out.add(V::LANES));
+            self.largest = [self.largest[0].max(sums[0]), self.largest[1].max(sums[1])];
         }
     }
 }
 
-/// Softmax weights again, from the kept statistics.
-struct Weights<T, V> {
+/// Rows of a block as they are.
+struct Stored<T> {
     out: *mut T,
-    scale: V,
-    largest: [V; 2],
-    inverse: [V; 2],
 }
 
-impl<T: Real, V: Vector<T>> Ends<T, V, 2> for Weights<T, V> {
+impl<T: Real, V: Vector<T>> Ends<T, V, 2> for Stored<T> {
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; 2]) {
         unsafe {
             let out = self.out.add(row * 2 * V::LANES);
-            for c in 0..2 {
-                let w = sums[c].mul_sub(self.scale, self.largest[c]).exp2().mul(self.inverse[c]);
-                w.store(out.add(c * V::LANES));
-            }
-        }
-    }
-}
-
-/// Gradients of the scores: `P (dP − Σ dO·O) · scale`.
-struct ScoreGradients<T, V> {
-    out: *mut T,
-    weights: *const T,
-    scale: V,
-    dot: [V; 2],
-}
-
-impl<T: Real, V: Vector<T>> Ends<T, V, 2> for ScoreGradients<T, V> {
-    #[inline(always)]
-    unsafe fn finish(&mut self, row: usize, sums: [V; 2]) {
-        unsafe {
-            for c in 0..2 {
-                let at = row * 2 * V::LANES + c * V::LANES;
-                let w = V::load(self.weights.add(at)).mul(self.scale);
-                sums[c].sub(self.dot[c]).mul(w).store(self.out.add(at));
-            }
+            sums[0].store(out);
+            sums[1].store(out.add(V::LANES));
         }
     }
 }
@@ -364,7 +357,7 @@ impl<T: Real> Kernel<T> for Backward<T> {
             let d_out_rows = take!(block * padded);
             let d_key = take!(p.keys * padded);
             let d_value = take!(p.keys * padded);
-            let per_query = take!(3 * block); // largest, inverse sum, Σ dO·O
+            let per_query = take!(2 * block); // largest, inverse sum
             let key = p.key.matrix::<V>(p.keys, take!(p.keys * width));
             let value = p.value.matrix::<V>(p.keys, free);
             std::slice::from_raw_parts_mut(d_key, 2 * p.keys * padded).fill(T::ZERO);
@@ -372,41 +365,44 @@ impl<T: Real> Kernel<T> for Backward<T> {
             let mut first = 0;
             while first < p.queries {
                 let n = block.min(p.queries - first);
-                p.query.pack_transposed(first, n, block, queries);
-                self.d_out.pack_transposed(first, n, block, d_outs);
-                p.query.pack_rows::<V>(first, n, padded, query_rows);
-                self.d_out.pack_rows::<V>(first, n, padded, d_out_rows);
-                std::slice::from_raw_parts_mut(per_query, 3 * block).fill(T::ZERO);
+                p.query.pack_transposed::<V>(first, n, queries, p.scale_log2);
+                self.d_out.pack_transposed::<V>(first, n, d_outs, T::ONE);
+                p.query.pack_rows::<V>(first, n, padded, query_rows, p.scale);
+                self.d_out.pack_rows::<V>(first, n, padded, d_out_rows, T::ONE);
+                std::slice::from_raw_parts_mut(per_query, 2 * block).fill(T::ZERO);
                 for i in 0..n {
                     let stats = p.stats.add((first + i) * p.stats_row);
                     *per_query.add(i) = *stats;
                     *per_query.add(block + i) = *stats.add(1);
                 }
-                // Σ dO·O down the lanes; O is read in its place.
-                let out = p.out;
-                for c in 0..out.chunks {
-                    for l in 0..out.chunk_len {
-                        let o = out.ptr.add(first * out.row + c * out.chunk_stride + l);
-                        let d = d_outs.add((c * out.chunk_len + l) * block);
-                        for i in 0..n {
-                            *per_query.add(2 * block + i) += *d.add(i) * *o.add(i * out.row);
-                        }
+                // Σ dO·O down the lanes, with O where dQ will be.
+                p.out.pack_transposed::<V>(first, n, d_queries, T::ONE);
+                let mut dot = [V::zero(); 2];
+                for e in 0..width {
+                    for (c, dot) in dot.iter_mut().enumerate() {
+                        let at = e * block + c * V::LANES;
+                        *dot = V::load(d_outs.add(at)).mul_add(V::load(d_queries.add(at)), *dot);
                     }
                 }
-                let mut per = [[V::zero(); 2]; 3];
+                rows_of_tiles::<T, V, 2>(p.keys, width, key, queries, block, &mut Stored { out: weights });
+                rows_of_tiles::<T, V, 2>(p.keys, width, value, d_outs, block, &mut Stored { out: d_scores });
+                let mut per = [[V::zero(); 2]; 2];
                 for (k, v) in per.iter_mut().enumerate() {
                     *v = [V::load(per_query.add(k * block)), V::load(per_query.add(k * block + V::LANES))];
                 }
-                let [largest, inverse, dot] = per;
-                let scale = V::splat(p.scale);
-                let mut ends = Weights { out: weights, scale: V::splat(p.scale_log2), largest, inverse };
-                rows_of_tiles::<T, V, 2>(p.keys, width, key, queries, block, &mut ends);
-                let mut ends = ScoreGradients { out: d_scores, weights, scale, dot };
-                rows_of_tiles::<T, V, 2>(p.keys, width, value, d_outs, block, &mut ends);
+                let [largest, inverse] = per;
+                for j in 0..p.keys {
+                    for c in 0..2 {
+                        let at = j * block + c * V::LANES;
+                        let w = V::load(weights.add(at)).sub(largest[c]).exp2().mul(inverse[c]);
+                        w.store(weights.add(at));
+                        V::load(d_scores.add(at)).sub(dot[c]).mul(w).store(d_scores.add(at));
+                    }
+                }
                 let transposed = Strided { ptr: key.ptr, row: 1, col: key.row };
-                let mut ends = Scaled { out: d_queries, factor: [V::splat(T::ONE); 2] };
+                let mut ends = Scaled { out: d_queries, factor: [V::splat(p.scale); 2] };
                 rows_of_tiles::<T, V, 2>(width, p.keys, transposed, d_scores, block, &mut ends);
-                self.d_query.unpack_transposed(first, n, block, d_queries);
+                self.d_query.unpack_transposed::<V>(first, n, d_queries);
                 for (factor, rows, sums) in [(weights, d_out_rows, d_value), (d_scores, query_rows, d_key)] {
                     let factor = Strided { ptr: factor.cast_const(), row: block, col: 1 };
                     if padded == V::LANES {

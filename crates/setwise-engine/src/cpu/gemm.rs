@@ -42,8 +42,8 @@ pub unsafe fn tile<T: Real, V: Vector<T>, const R: usize, const C: usize>(
         // One address for every three rows: the other two are reached by scaled indexing, so that advancing `k` costs few
         // additions and none waits for another.
         let mut bases = [a.ptr; R];
-        for (g, base) in bases.iter_mut().enumerate() {
-            *base = a.ptr.wrapping_add(3 * g * a.row);
+        for (g, base) in bases[..R.div_ceil(3)].iter_mut().enumerate() {
+            *base = unrelated(a.ptr.wrapping_add(3 * g * a.row));
         }
         let mut bp = b;
         for _ in 0..k {
@@ -63,6 +63,21 @@ pub unsafe fn tile<T: Real, V: Vector<T>, const R: usize, const C: usize>(
             bp = bp.add(b_row);
         }
     }
+}
+
+/// The same address, but the compiler does not know: else it would derive all addresses of a tile from one, each waiting for the
+/// one before.
+#[inline(always)]
+fn unrelated<T>(p: *const T) -> *const T {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let mut p = p;
+        // SAFETY: no instruction at all.
+        unsafe { std::arch::asm!("/* {0} */", inout(reg) p, options(pure, nomem, nostack, preserves_flags)) };
+        p
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    p
 }
 
 /// Where the rows of a product begin and what becomes of them. A trait and not closures, because only methods can be made to
@@ -185,6 +200,9 @@ pub struct PanelProduct<T> {
     /// Added after the activation, with its row stride; null for none.
     pub residual: *const T,
     pub residual_row: usize,
+    /// Results are zero where this is not positive (a ReLU on the way back), with its row stride; null for none.
+    pub gate: *const T,
+    pub gate_row: usize,
 }
 
 /// The end of one panel's columns of a [`PanelProduct`].
@@ -194,6 +212,8 @@ struct PanelEnds<T, V> {
     /// At the panel's first column; null for none.
     add: [*const T; 2],
     add_row: [usize; 2],
+    gate: *const T,
+    gate_row: usize,
     c: *mut T,
     c_row: usize,
     /// Valid lanes of both vectors.
@@ -227,6 +247,11 @@ impl<T: Real, V: Vector<T>> Ends<T, V, 2> for PanelEnds<T, V> {
                         }
                     }
                 }
+            }
+            if !self.gate.is_null() {
+                let p = self.gate.add(row * self.gate_row);
+                sums[0] = V::load_first(p, self.cols[0]).where_positive(sums[0]);
+                sums[1] = V::load_first(p.wrapping_add(V::LANES), self.cols[1]).where_positive(sums[1]);
             }
             let out = self.c.add(row * self.c_row);
             if self.full {
@@ -268,6 +293,8 @@ impl<T: Real> Kernel<T> for PanelProduct<T> {
                     activation: self.activation,
                     add: [if self.accumulate { c } else { none }, residual],
                     add_row: [self.c_row, self.residual_row],
+                    gate: if self.gate.is_null() { none } else { self.gate.add(first) },
+                    gate_row: self.gate_row,
                     c,
                     c_row: self.c_row,
                     cols,
@@ -291,9 +318,10 @@ pub unsafe fn sigmoid<T: Real, V: Vector<T>>(x: V) -> V {
     }
 }
 
-/// `c[m × n] += aᵀ · b` over `rows` rows: the gradient of a weight. `a` is read as `a(i, k) = a[k][i]`.
+/// `c[m × n] += aᵀ · b` over `rows` rows, and the column sums of `a` to `sums`: the gradients of a weight and its bias.
 ///
-/// The right operand is packed chunk by chunk into `scratch`, which must hold `panels_len(chunk, n)`.
+/// Both operands are packed chunk by chunk: the right one into panels, the left one into tiles `[k][tile rows]`, so that the inner
+/// loop reads both in order whatever the distance of their rows.
 pub struct WeightProduct<T> {
     pub m: usize,
     pub n: usize,
@@ -304,40 +332,103 @@ pub struct WeightProduct<T> {
     pub b_row: usize,
     pub c: *mut T,
     pub c_row: usize,
+    /// `m` values, or null.
+    pub sums: *mut T,
+    /// [`weight_scratch`] elements.
     pub scratch: *mut T,
 }
 
-/// Rows of the long dimension a weight gradient takes at a time: its packed panel stays in the second cache level.
-pub const WEIGHT_CHUNK: usize = 256;
+/// Rows of the long dimension a weight gradient takes at a time: one panel and one tile of them fit the first cache level.
+const WEIGHT_CHUNK: usize = 192;
+
+/// Scratch of a [`WeightProduct`].
+pub fn weight_scratch<T: Real>(m: usize, n: usize) -> usize {
+    panels_len::<T>(WEIGHT_CHUNK, n) + (m + WIDE_TILE_ROWS) * WEIGHT_CHUNK + 16
+}
+
+/// Adds to what is there.
+struct Accumulate<T> {
+    c: *mut T,
+    c_row: usize,
+    cols: [usize; 2],
+}
+
+impl<T: Real, V: Vector<T>> Ends<T, V, 2> for Accumulate<T> {
+    #[inline(always)]
+    unsafe fn start(&self, row: usize) -> [V; 2] {
+        unsafe {
+            let c = self.c.add(row * self.c_row);
+            [V::load_first(c, self.cols[0]), V::load_first(c.add(V::LANES), self.cols[1])]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn finish(&mut self, row: usize, sums: [V; 2]) {
+        unsafe {
+            let c = self.c.add(row * self.c_row);
+            sums[0].store_first(c, self.cols[0]);
+            sums[1].store_first(c.add(V::LANES), self.cols[1]);
+        }
+    }
+}
 
 impl<T: Real> Kernel<T> for WeightProduct<T> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
-        let mut row = 0;
-        while row < self.rows {
-            let k = WEIGHT_CHUNK.min(self.rows - row);
+        let width = 2 * V::LANES;
+        let tile = if V::WIDE { WIDE_TILE_ROWS } else { NARROW_TILE_ROWS };
+        let mut first = 0;
+        while first < self.rows {
+            let k = WEIGHT_CHUNK.min(self.rows - first);
             unsafe {
-                let panels = self.n.div_ceil(T::panel_width());
-                pack_panels(self.scratch, self.b.add(row * self.b_row), self.b_row, 1, k, self.n, 0, panels);
-                PanelProduct {
-                    m: self.m,
-                    k,
-                    n: self.n,
-                    a: Strided { ptr: self.a.add(row * self.a_row), row: 1, col: self.a_row },
-                    panels: self.scratch,
-                    c: self.c,
-                    c_row: self.c_row,
-                    bias: std::ptr::null(),
-                    accumulate: true,
-                    activation: Activation::None,
-                    residual: std::ptr::null(),
-                    residual_row: 0,
+                let tiles = self.scratch;
+                let panels = tiles.add(((self.m + tile) * WEIGHT_CHUNK).next_multiple_of(16));
+                let a = self.a.add(first * self.a_row);
+                for t in (0..self.m).step_by(tile) {
+                    self.pack_tile::<V>(a.add(t), k, tile.min(self.m - t), tile, tiles.add(t * k), t);
                 }
-                .run::<V>();
+                let b = self.b.add(first * self.b_row);
+                for col in (0..self.n).step_by(width) {
+                    let panel = panels.add(col * k);
+                    let cols = [(self.n - col).min(V::LANES), (self.n - col).saturating_sub(V::LANES).min(V::LANES)];
+                    for i in 0..k {
+                        let src = b.add(i * self.b_row + col);
+                        V::load_first(src, cols[0]).store(panel.add(i * width));
+                        V::load_first(src.wrapping_add(V::LANES), cols[1]).store(panel.add(i * width + V::LANES));
+                    }
+                    for t in (0..self.m).step_by(tile) {
+                        let a = Strided { ptr: tiles.add(t * k).cast_const(), row: 1, col: tile };
+                        let c = self.c.add(t * self.c_row + col);
+                        let mut ends = Accumulate { c, c_row: self.c_row, cols };
+                        rows_of_tiles::<T, V, 2>(tile.min(self.m - t), k, a, panel, width, &mut ends);
+                    }
+                }
             }
-            row += k;
+            first += k;
+        }
+    }
+}
+
+impl<T: Real> WeightProduct<T> {
+    /// Packs `rows` columns of `a` over `k` rows into `[k][tile]` and adds up the columns.
+    #[inline(always)]
+    unsafe fn pack_tile<V: Vector<T>>(&self, a: *const T, k: usize, rows: usize, tile: usize, out: *mut T, first: usize) {
+        unsafe {
+            for part in (0..rows).step_by(V::LANES) {
+                let n = V::LANES.min(rows - part);
+                let mut sum = V::zero();
+                for i in 0..k {
+                    let v = V::load_first(a.add(i * self.a_row + part), n);
+                    v.store_first(out.add(i * tile + part), n);
+                    sum = sum.add(v);
+                }
+                if !self.sums.is_null() {
+                    let sums = self.sums.add(first + part);
+                    sum.add(V::load_first(sums, n)).store_first(sums, n);
+                }
+            }
         }
     }
 }
@@ -378,6 +469,8 @@ mod tests {
                     activation: Activation::Relu,
                     residual: std::ptr::null(),
                     residual_row: 0,
+                    gate: std::ptr::null(),
+                    gate_row: 0,
                 });
             }
             for i in 0..m {
@@ -391,26 +484,31 @@ mod tests {
 
     #[test]
     fn weight_gradients_add_to_what_is_there() {
-        let (rows, m, n) = (300, 13, 37);
-        let (a, b) = (numbers(rows * m, 4), numbers(rows * n, 5));
-        let mut c = vec![1.0f32; m * n];
-        let mut scratch = vec![0.0; panels_len::<f32>(WEIGHT_CHUNK, n)];
-        f32::dispatch(WeightProduct {
-            m,
-            n,
-            rows,
-            a: a.as_ptr(),
-            a_row: m,
-            b: b.as_ptr(),
-            b_row: n,
-            c: c.as_mut_ptr(),
-            c_row: n,
-            scratch: scratch.as_mut_ptr(),
-        });
-        for i in 0..m {
-            for j in 0..n {
-                let exact: f64 = (0..rows).map(|r| f64::from(a[r * m + i]) * f64::from(b[r * n + j])).sum();
-                assert!((f64::from(c[i * n + j]) - 1.0 - exact).abs() < 1e-4);
+        for (rows, m, n) in [(300, 13, 37), (500, 96, 64), (7, 1, 1), (200, 24, 33)] {
+            let (a, b) = (numbers(rows * m, 4), numbers(rows * n, 5));
+            let mut c = vec![1.0f32; m * n];
+            let mut sums = vec![2.0f32; m];
+            let mut scratch = vec![0.0; weight_scratch::<f32>(m, n)];
+            f32::dispatch(WeightProduct {
+                m,
+                n,
+                rows,
+                a: a.as_ptr(),
+                a_row: m,
+                b: b.as_ptr(),
+                b_row: n,
+                c: c.as_mut_ptr(),
+                c_row: n,
+                sums: sums.as_mut_ptr(),
+                scratch: scratch.as_mut_ptr(),
+            });
+            for i in 0..m {
+                for j in 0..n {
+                    let exact: f64 = (0..rows).map(|r| f64::from(a[r * m + i]) * f64::from(b[r * n + j])).sum();
+                    assert!((f64::from(c[i * n + j]) - 1.0 - exact).abs() < 1e-4);
+                }
+                let exact: f64 = (0..rows).map(|r| f64::from(a[r * m + i])).sum();
+                assert!((f64::from(sums[i]) - 2.0 - exact).abs() < 1e-4);
             }
         }
     }

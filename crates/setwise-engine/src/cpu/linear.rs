@@ -5,7 +5,7 @@
 //! place on the output gradient; residuals; input gradients; weight gradients, where a task owns some rows of one weight and
 //! walks all rows of all maps that share it, so that nothing is summed across tasks.
 
-use super::gemm::{Activation, PanelProduct, Strided, WEIGHT_CHUNK, WeightProduct, pack_panels, panels_len};
+use super::gemm::{Activation, PanelProduct, Strided, WeightProduct, pack_panels, panels_len, weight_scratch};
 use super::norm::{NormBackward, ROWS, columns, get, put, sum_rows};
 use super::tasks::{Ptr, locate, parallel};
 use super::{Cpu, Run};
@@ -210,6 +210,8 @@ impl<T: Real> Cpu<T> {
                         activation: op.activation,
                         residual,
                         residual_row,
+                        gate: std::ptr::null(),
+                        gate_row: 0,
                     });
                     if let Some(norm) = &map.norm {
                         this.norm_rows(params, norm, y.at(first * y_row), y_row, first, rows, map.y.cols);
@@ -251,7 +253,7 @@ impl<T: Real> Cpu<T> {
         }
         norms.clear();
         self.norms = norms;
-        if op.activation == Activation::None {
+        if op.activation == Activation::None || op.maps.iter().all(|m| self.gated[m.y.value.0]) {
             return;
         }
         let this = &*self;
@@ -295,9 +297,18 @@ impl<T: Real> Cpu<T> {
             let rows = step(group).min(this.rows_of(x.value) - first);
             let (dx, dx_row) = this.grad_slice(x);
             let mut accumulate = this.written(x.value);
-            for &m in group {
+            for (i, &m) in group.iter().enumerate() {
                 let map = &op.maps[m];
                 let (dy, dy_row) = this.grad_slice(map.y);
+                let last = i + 1 == group.len();
+                let (gate, gate_row) = match this.gated[x.value.0] && last {
+                    true => {
+                        let (y, row) = this.slice(x);
+                        // SAFETY: rows of the input.
+                        (unsafe { y.at(first * row) as *const T }, row)
+                    }
+                    false => (std::ptr::null(), 0),
+                };
                 // SAFETY: each task writes its own rows of one input's columns.
                 unsafe {
                     T::dispatch(PanelProduct {
@@ -313,6 +324,8 @@ impl<T: Real> Cpu<T> {
                         activation: Activation::None,
                         residual: std::ptr::null(),
                         residual_row: 0,
+                        gate,
+                        gate_row,
                     });
                 }
                 accumulate = true;
@@ -333,30 +346,26 @@ impl<T: Real> Cpu<T> {
             let first = block * WEIGHT_ROWS;
             let (inputs, outputs) = (weights[w][0].x.cols, weights[w][0].dy.cols);
             let m = WEIGHT_ROWS.min(outputs - first);
-            let scratch = panels_len::<T>(WEIGHT_CHUNK, inputs);
-            this.scratch.with(scratch, |scratch| {
+            this.scratch.with(weight_scratch::<T>(m, inputs), |scratch| {
                 for WeightUse { weight, bias, x, dy } in &weights[w] {
                     let rows = this.rows_of(dy.value);
                     let ((x, x_row), (dy, dy_row)) = (this.slice(*x), this.grad_slice(*dy));
                     // SAFETY: rows `first..first + m` of this weight and of its bias belong to this task.
                     unsafe {
-                        let a = dy.at(first);
+                        let offset = |p: ParamId| this.program.params.spec(p).offset;
                         T::dispatch(WeightProduct {
                             m,
                             n: inputs,
                             rows,
-                            a,
+                            a: dy.at(first),
                             a_row: dy_row,
                             b: x.at(0),
                             b_row: x_row,
-                            c: grads.at(this.program.params.spec(*weight).offset + first * inputs),
+                            c: grads.at(offset(*weight) + first * inputs),
                             c_row: inputs,
+                            sums: bias.map_or(std::ptr::null_mut(), |b| grads.at(offset(b) + first)),
                             scratch,
                         });
-                        if let Some(bias) = bias {
-                            let sums = grads.at(this.program.params.spec(*bias).offset + first);
-                            T::dispatch(ColumnSums { rows, cols: m, x: a, x_row: dy_row, sums, weight: T::ONE });
-                        }
                     }
                 }
             });

@@ -14,6 +14,7 @@ mod rows;
 mod tasks;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::batch::BatchView;
 use crate::error::Error;
@@ -21,6 +22,7 @@ use crate::params::ParamId;
 use crate::plan::{Lives, NONE, Plan, Shape};
 use crate::program::{Mode, Op, Program, Slice, Value};
 use crate::real::Real;
+use gemm::Activation;
 use linear::LinearPlan;
 use norm::NormBackward;
 use pair::PairsPlan;
@@ -65,6 +67,8 @@ pub struct Cpu<T: Real> {
     plans: Vec<OpPlan>,
     /// For each operation the gradients that must be zero before its backward pass adds to some of their columns.
     clear: Vec<Vec<Value>>,
+    /// Results of a ReLU whose gradient comes from one linear operation alone: that operation applies the ReLU's backward step.
+    gated: Vec<bool>,
     lives: Lives,
     plan: Plan,
     shape: Shape,
@@ -77,6 +81,8 @@ pub struct Cpu<T: Real> {
     sources: Vec<(Ptr<T>, usize)>,
     norms: Vec<NormBackward<T>>,
     seed: u64,
+    /// Seconds forward and backward by operation, while they are recorded.
+    timings: Option<Vec<[f64; 2]>>,
 }
 
 impl<T: Real> Cpu<T> {
@@ -95,6 +101,7 @@ impl<T: Real> Cpu<T> {
         Cpu {
             plans,
             clear: gradients_to_clear(&program),
+            gated: gated_values(&program),
             lives: Lives::of(&program),
             plan: Plan::default(),
             shape: Shape::default(),
@@ -107,6 +114,7 @@ impl<T: Real> Cpu<T> {
             sources: Vec::new(),
             norms: Vec::new(),
             seed: 0,
+            timings: None,
             program,
         }
     }
@@ -119,6 +127,22 @@ impl<T: Real> Cpu<T> {
     /// Seeds the dropout masks of the steps that follow; give every step its own.
     pub fn set_seed(&mut self, seed: u64) {
         self.seed = seed;
+    }
+
+    /// Starts (anew) to record how long each operation takes.
+    pub fn record_timings(&mut self) {
+        self.timings = Some(vec![[0.0; 2]; self.program.ops.len()]);
+    }
+
+    /// Seconds spent forward and backward in each operation since recording began; empty if it never did.
+    pub fn timings(&self) -> &[[f64; 2]] {
+        self.timings.as_deref().unwrap_or(&[])
+    }
+
+    fn record(&mut self, op: usize, direction: usize, since: Instant) {
+        if let Some(t) = &mut self.timings {
+            t[op][direction] += since.elapsed().as_secs_f64();
+        }
     }
 
     /// Bytes of working memory held.
@@ -137,6 +161,7 @@ impl<T: Real> Cpu<T> {
         }
         let program = self.program.clone();
         for i in 0..program.ops.len() {
+            let begin = Instant::now();
             let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
             match (&program.ops[i], &plan) {
                 (Op::Linear(l), OpPlan::Linear(p)) => self.linear_forward(params, l, p),
@@ -153,6 +178,7 @@ impl<T: Real> Cpu<T> {
                 (Op::Linear(_), _) => unreachable!("every linear operation has its plan"),
             }
             self.plans[i] = plan;
+            self.record(i, 0, begin);
         }
         Ok(())
     }
@@ -203,6 +229,7 @@ impl<T: Real> Cpu<T> {
         let program = self.program.clone();
         let run = &mut Run { params, grads };
         for i in (0..program.ops.len()).rev() {
+            let begin = Instant::now();
             for c in 0..self.clear[i].len() {
                 let v = self.clear[i][c];
                 let len = self.plan.lens[program.values.len() + v.0];
@@ -226,6 +253,7 @@ impl<T: Real> Cpu<T> {
                 (Op::Linear(_) | Op::Pairs(_), _) => unreachable!("these operations have their plans"),
             }
             self.plans[i] = plan;
+            self.record(i, 1, begin);
         }
         Ok(())
     }
@@ -411,6 +439,27 @@ fn gradients_to_clear(program: &Program) -> Vec<Vec<Value>> {
         }
     }
     clear
+}
+
+/// Values written by ReLU layers only and read as the input of exactly one linear operation.
+fn gated_values(program: &Program) -> Vec<bool> {
+    let mut readers = vec![0; program.values.len()];
+    let mut gated = vec![false; program.values.len()];
+    program.outputs.iter().for_each(|v| readers[v.0] += 2);
+    for op in &program.ops {
+        let uses = op.uses();
+        let mut read = uses.reads;
+        read.sort_unstable();
+        read.dedup();
+        for v in read {
+            let as_input = matches!(op, Op::Linear(l) if l.maps.iter().all(|m| m.residual.is_none_or(|r| r.value != v)));
+            readers[v.0] += if as_input { 1 } else { 2 };
+        }
+        for v in uses.writes {
+            gated[v.0] = matches!(op, Op::Linear(l) if l.activation == Activation::Relu);
+        }
+    }
+    gated.iter().zip(readers).map(|(&g, n)| g && n == 1).collect()
 }
 
 /// Bytes of memory this machine has, where that can be found out.

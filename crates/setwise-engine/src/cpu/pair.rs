@@ -192,6 +192,8 @@ impl<T: Real> Kernel<T> for PairMax<T> {
                         activation: Activation::None,
                         residual: std::ptr::null(),
                         residual_row: 0,
+                        gate: std::ptr::null(),
+                        gate_row: 0,
                     }
                     .run::<V>();
                     for j in 0..m {
@@ -392,6 +394,8 @@ impl<T: Real> Cpu<T> {
                             activation: Activation::None,
                             residual: std::ptr::null(),
                             residual_row: 0,
+                            gate: std::ptr::null(),
+                            gate_row: 0,
                         });
                     }),
                 }
@@ -442,6 +446,8 @@ impl<T: Real> Cpu<T> {
                             activation: Activation::None,
                             residual: std::ptr::null(),
                             residual_row: 0,
+                            gate: std::ptr::null(),
+                            gate_row: 0,
                         });
                         T::dispatch(HiddenSumsBackward { p, d_hidden, d_own, d_partner });
                     }),

@@ -112,6 +112,61 @@ impl Vector<f32> for F32x16 {
     unsafe fn sum(self) -> f32 {
         unsafe { _mm512_reduce_add_ps(self.0) }
     }
+    #[inline(always)]
+    unsafe fn columns_of_eight(src: *const f32, row: usize, out: *mut f32, out_row: usize, factor: f32) {
+        unsafe {
+            let mut z = [_mm512_setzero_ps(); 8];
+            for (r, z) in z.iter_mut().enumerate() {
+                let low = _mm512_castps256_ps512(_mm256_loadu_ps(src.add(r * row)));
+                *z = _mm512_insertf32x8::<1>(low, _mm256_loadu_ps(src.add((r + 8) * row)));
+            }
+            for (c, z) in transpose_halves(z).into_iter().enumerate() {
+                _mm512_storeu_ps(out.add(c * out_row), _mm512_mul_ps(z, _mm512_set1_ps(factor)));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn rows_of_eight(src: *const f32, src_row: usize, out: *mut f32, row: usize) {
+        unsafe {
+            let mut z = [_mm512_setzero_ps(); 8];
+            for (c, z) in z.iter_mut().enumerate() {
+                *z = _mm512_loadu_ps(src.add(c * src_row));
+            }
+            for (r, z) in transpose_halves(z).into_iter().enumerate() {
+                _mm256_storeu_ps(out.add(r * row), _mm512_castps512_ps256(z));
+                _mm256_storeu_ps(out.add((r + 8) * row), _mm512_extractf32x8_ps::<1>(z));
+            }
+        }
+    }
+}
+
+/// Transposes the 8 × 8 numbers in the low halves, and those in the high halves.
+#[inline(always)]
+unsafe fn transpose_halves(z: [__m512; 8]) -> [__m512; 8] {
+    unsafe {
+        let mut pairs = [_mm512_setzero_ps(); 8];
+        for i in 0..4 {
+            pairs[2 * i] = _mm512_unpacklo_ps(z[2 * i], z[2 * i + 1]);
+            pairs[2 * i + 1] = _mm512_unpackhi_ps(z[2 * i], z[2 * i + 1]);
+        }
+        // fours[4 g + j]: column j (and 4 + j in the upper 128 bits of each half) of rows 4 g .. 4 g + 3.
+        let mut fours = [_mm512_setzero_ps(); 8];
+        for g in 0..2 {
+            for h in 0..2 {
+                let (a, b) = (pairs[4 * g + h], pairs[4 * g + 2 + h]);
+                fours[4 * g + 2 * h] = _mm512_shuffle_ps::<0b01_00_01_00>(a, b);
+                fours[4 * g + 2 * h + 1] = _mm512_shuffle_ps::<0b11_10_11_10>(a, b);
+            }
+        }
+        let low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
+        let high = _mm512_setr_epi32(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+        let mut out = [_mm512_setzero_ps(); 8];
+        for j in 0..4 {
+            out[j] = _mm512_permutex2var_ps(fours[j], low, fours[4 + j]);
+            out[4 + j] = _mm512_permutex2var_ps(fours[j], high, fours[4 + j]);
+        }
+        out
+    }
 }
 
 /// The leading bits of ln 2, short enough that `n · LN2_HIGH` is exact.

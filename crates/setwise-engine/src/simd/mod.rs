@@ -56,6 +56,26 @@ pub trait Vector<T: Real>: Copy {
     /// Sum over lanes, in a fixed order.
     unsafe fn sum(self) -> T;
 
+    /// Transposes `LANES` rows of eight numbers, `row` apart, to eight rows of `LANES`, `out_row` apart, times `factor`.
+    #[inline(always)]
+    unsafe fn columns_of_eight(src: *const T, row: usize, out: *mut T, out_row: usize, factor: T) {
+        for c in 0..8 {
+            for i in 0..Self::LANES {
+                unsafe { *out.add(c * out_row + i) = *src.add(i * row + c) * factor };
+            }
+        }
+    }
+
+    /// The way back: eight rows of `LANES` to `LANES` rows of eight.
+    #[inline(always)]
+    unsafe fn rows_of_eight(src: *const T, src_row: usize, out: *mut T, row: usize) {
+        for c in 0..8 {
+            for i in 0..Self::LANES {
+                unsafe { *out.add(i * row + c) = *src.add(c * src_row + i) };
+            }
+        }
+    }
+
     #[inline(always)]
     unsafe fn zero() -> Self {
         unsafe { Self::splat(T::ZERO) }
@@ -214,6 +234,32 @@ mod tests {
             assert!((f64::from(y) / f64::from(x).exp2() - 1.0).abs() < 2.5e-7, "2^{x} = {y}");
         }
         assert!(y[n - 2] < 1.2e-38 && y[n - 1].is_nan());
+    }
+
+    struct Transposes<'a, T>(&'a [T], &'a mut [T], &'a mut [T]);
+    impl<T: Real> Kernel<T> for Transposes<'_, T> {
+        type Out = usize;
+        #[inline(always)]
+        unsafe fn run<V: Vector<T>>(self) -> usize {
+            unsafe {
+                V::columns_of_eight(self.0.as_ptr(), 11, self.1.as_mut_ptr(), 20, T::ONE + T::ONE);
+                V::rows_of_eight(self.1.as_ptr(), 20, self.2.as_mut_ptr(), 9);
+            }
+            V::LANES
+        }
+    }
+
+    #[test]
+    fn transposing_there_and_back_keeps_every_number_in_place() {
+        let x: Vec<f32> = (0..16 * 11).map(|i| i as f32).collect();
+        let (mut columns, mut rows) = (vec![0.0; 8 * 20], vec![0.0; 16 * 9]);
+        let lanes = f32::dispatch(Transposes(&x, &mut columns, &mut rows));
+        for i in 0..lanes {
+            for c in 0..8 {
+                assert_eq!(columns[c * 20 + i], 2.0 * x[i * 11 + c]);
+                assert_eq!(rows[i * 9 + c], 2.0 * x[i * 11 + c]);
+            }
+        }
     }
 
     #[test]
