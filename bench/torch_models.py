@@ -69,6 +69,28 @@ def attend(q, k, v, scale, sdpa):
     return torch.softmax((q * scale) @ k.transpose(-2, -1), dim=-1) @ v
 
 
+class CompiledRelu(torch.autograd.Function):
+    """ReLU whose gradient reads its output, which the next layer keeps anyway.
+
+    The compiler would save a mask of booleans for the usual one, and its code for that is slow on CPUs.
+    """
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clamp_min(0)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (y,) = ctx.saved_tensors
+        return gradient * y.sign()
+
+
+def relu(x):
+    return CompiledRelu.apply(x) if torch.compiler.is_compiling() else F.relu(x)
+
+
 class Finish(nn.Module):
     """What follows attention in a transformer block: U = LN(A + O), LN(U + FF(U))."""
 
@@ -82,7 +104,7 @@ class Finish(nn.Module):
 
     def forward(self, a, attended):
         u = self.norm1(a + self.out(attended))
-        return self.norm2(u + self.down(F.relu(self.up(u))))
+        return self.norm2(u + self.down(relu(self.up(u))))
 
 
 class Relation(nn.Module):
@@ -112,7 +134,7 @@ class Merge(nn.Module):
         self.norm = nn.LayerNorm(latent)
 
     def forward(self, a, related):
-        return self.norm(a + F.relu(self.linear(torch.cat(related, dim=-1))))
+        return self.norm(a + relu(self.linear(torch.cat(related, dim=-1))))
 
 
 class SplitBlock(nn.Module):

@@ -27,7 +27,7 @@ pub mod simd;
 
 pub use adam::Adam;
 pub use batch::{BatchView, SetView};
-pub use cpu::Cpu;
+pub use cpu::{Cpu, Outputs};
 pub use cpu::gemm::Activation;
 pub use error::Error;
 pub use loss::Loss;

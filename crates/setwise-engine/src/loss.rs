@@ -36,19 +36,33 @@ impl Loss {
     /// ```
     pub fn evaluate<T: Real>(self, predictions: &[T], targets: &[T], grad: &mut [T]) -> Result<f64, Error> {
         let expected = predictions.len();
+        self.check(expected, targets, grad)?;
+        Ok(self.part(predictions, targets, grad, expected))
+    }
+
+    fn check<T: Real>(self, expected: usize, targets: &[T], grad: &[T]) -> Result<(), Error> {
         for (what, found) in [("the target", targets.len()), ("the gradient of the loss", grad.len())] {
             if found != expected {
                 return Err(Error::Length { what, expected, found });
             }
         }
-        let share = 1.0 / expected.max(1) as f64;
+        Ok(())
+    }
+
+    /// The part some of `total` values have in the mean, with its gradient.
+    ///
+    /// # Panics
+    /// If the buffers differ in length.
+    pub fn part<T: Real>(self, predictions: &[T], targets: &[T], grad: &mut [T], total: usize) -> f64 {
+        assert!(predictions.len() == targets.len() && predictions.len() == grad.len(), "buffers of one length");
+        let share = 1.0 / total.max(1) as f64;
         let mut sum = 0.0;
         for ((&p, &t), g) in predictions.iter().zip(targets).zip(grad) {
             let (value, slope) = self.at(p.to_f64(), t.to_f64());
             sum += value;
             *g = T::from_f64(slope * share);
         }
-        Ok(sum * share)
+        sum * share
     }
 
     /// Value and slope at one prediction.

@@ -1,8 +1,8 @@
 //! Gradient steps.
 
-use setwise_engine::{Adam, Cpu, Loss, Mode};
+use setwise_engine::{Adam, Cpu, Loss, Mode, Outputs};
 
-use crate::models::{Model, program};
+use crate::models::{Model, OutputKind, program};
 use crate::{Error, Result, SetBatch};
 
 /// Trains a model by gradient steps on batches it is handed.
@@ -24,7 +24,6 @@ pub struct Trainer {
     cpu: Cpu<f32>,
     adam: Adam<f32>,
     grads: Vec<f32>,
-    output_grad: Vec<Vec<f32>>,
     seed: u64,
 }
 
@@ -33,7 +32,7 @@ impl Trainer {
     pub fn new(model: Model, loss: Loss) -> Self {
         let cpu = Cpu::new(program(model.config(), Mode::Train, false));
         let len = model.params().len();
-        Trainer { model, loss, cpu, adam: Adam::new(len), grads: vec![0.0; len], output_grad: Vec::new(), seed: 0 }
+        Trainer { model, loss, cpu, adam: Adam::new(len), grads: vec![0.0; len], seed: 0 }
     }
 
     /// Seeds dropout; without dropout it changes nothing.
@@ -62,14 +61,14 @@ impl Trainer {
         self.cpu.record_timings();
     }
 
-    /// Each kind of operation with the seconds spent in it forward and backward since recording began.
+    /// Each kind of operation with the seconds all threads spent in it forward and backward since recording began.
     pub fn timings(&self) -> Vec<(String, [f64; 2])> {
         let mut kinds: Vec<(String, [f64; 2])> = Vec::new();
         for (op, t) in self.cpu.program().ops().iter().zip(self.cpu.timings()) {
             let name = op.describe();
             match kinds.iter_mut().find(|k| k.0 == name) {
                 Some(k) => k.1 = [k.1[0] + t[0], k.1[1] + t[1]],
-                None => kinds.push((name, *t)),
+                None => kinds.push((name, t)),
             }
         }
         kinds
@@ -91,28 +90,26 @@ impl Trainer {
     /// The loss and its gradient ([`Trainer::grads`]), without a step.
     pub fn gradient(&mut self, batch: &SetBatch, targets: &[f32]) -> Result<f64> {
         self.cpu.set_seed(self.seed.wrapping_add(self.adam.steps));
-        self.cpu.forward(self.model.params(), &batch.view())?;
+        let width = self.model.config().output_width;
+        let view = batch.view();
+        // Rows before an example in each output, and where the output's targets begin.
+        let per_element = self.model.config().output == OutputKind::Equivariant;
+        let rows = |output: usize, example: usize| if per_element { view.sets[output].offsets[example] } else { example };
         let outputs = self.cpu.program().outputs().len();
-        let total: usize = (0..outputs).map(|i| self.cpu.output(i).len()).sum();
+        let start = |output: usize| -> usize { (0..output).map(|o| rows(o, batch.examples())).sum() };
+        let total = start(outputs) * width;
         if targets.len() != total {
             return Err(Error::Sets(format!("{} targets for {total} predicted numbers", targets.len())));
         }
-        self.output_grad.resize_with(outputs, Vec::new);
-        let mut loss = 0.0;
-        let mut first = 0;
-        for i in 0..outputs {
-            let predicted = self.cpu.output(i);
-            let grad = &mut self.output_grad[i];
-            grad.resize(predicted.len(), 0.0);
-            let share = predicted.len() as f64 / total as f64;
-            loss += share * self.loss.evaluate(predicted, &targets[first..first + predicted.len()], grad)?;
-            if outputs > 1 {
-                grad.iter_mut().for_each(|g| *g *= share as f32);
+        let loss = self.loss;
+        let loss = self.cpu.step(self.model.params(), &view, &mut self.grads, |part: Outputs<f32>| {
+            let mut sum = 0.0;
+            for (i, (values, grad)) in part.values.iter().zip(part.grads).enumerate() {
+                let first = (start(i) + rows(i, part.examples.start)) * width;
+                sum += loss.part(values, &targets[first..first + values.len()], grad, total);
             }
-            first += predicted.len();
-        }
-        let grads: [&[f32]; 64] = std::array::from_fn(|i| self.output_grad.get(i).map_or(&[][..], Vec::as_slice));
-        self.cpu.backward(self.model.params(), &grads[..outputs], &mut self.grads)?;
+            sum
+        })?;
         Ok(loss)
     }
 

@@ -125,7 +125,7 @@ fn say_operations(trainer: &mut Trainer, batch: &SetBatch, targets: &[f32]) -> R
     }
     let mut kinds = trainer.timings();
     kinds.sort_by(|a, b| (b.1[0] + b.1[1]).total_cmp(&(a.1[0] + a.1[1])));
-    say("\n  forward  backward   ms per step")?;
+    say("\n  forward  backward   ms per step, all threads added up")?;
     for (name, [forward, backward]) in kinds {
         let ms = 1e3 / STEPS as f64;
         say(format!("{:9.2} {:9.2}   {name}", forward * ms, backward * ms))?;

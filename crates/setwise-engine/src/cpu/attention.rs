@@ -17,8 +17,8 @@
 
 use super::gemm::{Ends, Strided, rows_of_tiles};
 use super::norm::{get, put};
-use super::tasks::{locate, parallel};
-use super::{Cpu, Run};
+use super::tasks::locate;
+use super::worker::{Run, Worker};
 use crate::program::{Attention, Relation, Slice};
 use crate::real::Real;
 use crate::simd::{Kernel, Vector};
@@ -422,7 +422,7 @@ impl<T: Real> Kernel<T> for Backward<T> {
     }
 }
 
-impl<T: Real> Cpu<T> {
+impl<T: Real> Worker<T> {
     /// The columns of head `h` in the rows of an example, in the values or in their gradients.
     fn head(&self, slice: Slice, heads: usize, h: usize, first_row: usize, grad: bool) -> Head<T> {
         let spec = &self.program.values[slice.value.0];
@@ -469,7 +469,7 @@ impl<T: Real> Cpu<T> {
     pub(super) fn attention_forward(&mut self, op: &Attention) {
         let this = &*self;
         let counts = || op.relations.iter().map(|r| this.query_blocks(r) * this.shape.examples);
-        parallel(counts().sum(), |t| {
+        self.threads.run(counts().sum(), |t| {
             let (r, i) = locate(t, counts());
             let relation = &op.relations[r];
             let (example, block) = (i % this.shape.examples, i / this.shape.examples);
@@ -493,7 +493,7 @@ impl<T: Real> Cpu<T> {
         // Few examples: spread the heads over the threads as well.
         let heads_per_task = if pairs >= 64 { op.heads } else { 1 };
         let tasks_per_pair = op.heads / heads_per_task;
-        parallel(pairs * tasks_per_pair, |t| {
+        self.threads.run(pairs * tasks_per_pair, |t| {
             let (pair, part) = (t / tasks_per_pair, t % tasks_per_pair);
             let (r, example) = (&op.relations[pair / this.shape.examples], pair % this.shape.examples);
             for h in part * heads_per_task..(part + 1) * heads_per_task {

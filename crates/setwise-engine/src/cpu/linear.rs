@@ -1,14 +1,15 @@
 //! Linear maps, several at once, with bias, activation, residual and LayerNorm in the same pass over the rows.
 //!
-//! Forward: weights are packed into panels, then each task takes some rows of one input through all maps that read it, and
+//! Forward: each task takes some rows of one input through all maps that read it, and
 //! normalises the rows it has just written while they are in cache. Backward, in four passes: norms and activations in
 //! place on the output gradient; residuals; input gradients; weight gradients, where a task owns some rows of one weight and
 //! walks all rows of all maps that share it, so that nothing is summed across tasks.
 
-use super::gemm::{Activation, PanelProduct, Strided, WeightProduct, pack_panels, panels_len, weight_scratch};
+use super::gemm::{Activation, PanelProduct, Strided, WeightProduct, weight_scratch};
 use super::norm::{NormBackward, ROWS, columns, get, put, sum_rows};
-use super::tasks::{Ptr, locate, parallel};
-use super::{Cpu, Run};
+use super::panels::Panels;
+use super::tasks::{Ptr, locate};
+use super::worker::{Run, Worker};
 use crate::params::ParamId;
 use crate::program::{Linear, Map, Program, Slice};
 use crate::real::Real;
@@ -21,11 +22,6 @@ const WEIGHT_ROWS: usize = 96;
 pub struct LinearPlan {
     /// Maps with one input, by index.
     inputs: Vec<Vec<usize>>,
-    /// Maps with one weight, by index.
-    weights: Vec<Vec<usize>>,
-    /// Start of each map's panels in the packed buffer.
-    panels: Vec<usize>,
-    packed_len: usize,
     /// Residuals and the maps that add them.
     residuals: Vec<(Slice, Vec<usize>)>,
     /// The groups of `inputs` to which a gradient flows.
@@ -47,28 +43,17 @@ fn group_by<K: PartialEq>(keys: impl Iterator<Item = K>) -> Vec<(K, Vec<usize>)>
 }
 
 impl LinearPlan {
-    pub fn new<T: Real>(program: &Program, op: &Linear) -> Self {
+    pub fn new(program: &Program, op: &Linear) -> Self {
         let inputs: Vec<Vec<usize>> = group_by(op.maps.iter().map(|m| m.x)).into_iter().map(|g| g.1).collect();
         let wanted =
             (0..inputs.len()).filter(|&g| program.values[op.maps[inputs[g][0]].x.value.0].grad).collect();
-        let weights = group_by(op.maps.iter().map(|m| m.weight));
-        let mut panels = vec![0; op.maps.len()];
-        let mut packed_len = 0;
-        for (weight, maps) in &weights {
-            let shape = &program.params.spec(*weight).shape;
-            for &m in maps {
-                panels[m] = packed_len;
-            }
-            packed_len += panels_len::<T>(shape[1], shape[0]).max(panels_len::<T>(shape[0], shape[1]));
-            packed_len = packed_len.next_multiple_of(16);
-        }
         let residuals = group_by(op.maps.iter().map(|m| m.residual))
             .into_iter()
             .filter_map(|(r, maps)| r.map(|r| (r, maps)))
             .collect();
-        let weights: Vec<Vec<usize>> = weights.into_iter().map(|g| g.1).collect();
-        let uses = weights.iter().map(|g| g.iter().map(|&m| WeightUse::of(&op.maps[m])).collect()).collect();
-        LinearPlan { inputs, weights, panels, packed_len, residuals, wanted, uses }
+        let weights = group_by(op.maps.iter().map(|m| m.weight));
+        let uses = weights.iter().map(|(_, g)| g.iter().map(|&m| WeightUse::of(&op.maps[m])).collect()).collect();
+        LinearPlan { inputs, residuals, wanted, uses }
     }
 
     /// Rows of a task: few enough that its inputs and outputs stay in the second cache level.
@@ -139,46 +124,14 @@ impl<T: Real> Kernel<T> for ColumnSums<T> {
     }
 }
 
-impl<T: Real> Cpu<T> {
-    /// Packs every weight of the operation, as it is used forward (`k` = inputs) or backward (`k` = outputs).
-    fn pack_weights(&mut self, params: &[T], op: &Linear, plan: &LinearPlan, backward: bool) -> Ptr<T> {
-        let packed = Ptr(self.packed(plan.packed_len));
-        let width = T::panel_width();
-        let this = &*self;
-        let shape = |w: &Vec<usize>| {
-            let m = &op.maps[w[0]];
-            if backward { (m.y.cols, m.x.cols) } else { (m.x.cols, m.y.cols) }
-        };
-        let counts = || plan.weights.iter().map(|w| shape(w).1.div_ceil(width));
-        let work: usize = plan.weights.iter().map(|w| shape(w).0 * shape(w).1).sum();
-        let pack = |t: usize| {
-            let (w, panel) = locate(t, counts());
-            let w = &plan.weights[w];
-            let (k, n) = shape(w);
-            let map = &op.maps[w[0]];
-            let (k_stride, n_stride) = if backward { (map.x.cols, 1) } else { (1, map.x.cols) };
-            // SAFETY: each task fills one panel of one weight.
-            unsafe {
-                let dst = packed.at(plan.panels[w[0]]);
-                pack_panels(dst, this.param(params, map.weight), k_stride, n_stride, k, n, panel, panel + 1);
-            }
-        };
-        if work < 1 << 14 {
-            (0..counts().sum()).for_each(pack);
-        } else {
-            parallel(counts().sum(), pack);
-        }
-        packed
-    }
-
-    pub(super) fn linear_forward(&mut self, params: &[T], op: &Linear, plan: &LinearPlan) {
-        let packed = self.pack_weights(params, op, plan, false);
+impl<T: Real> Worker<T> {
+    pub(super) fn linear_forward(&mut self, params: &[T], panels: &Panels<T>, op: &Linear, plan: &LinearPlan) {
         let this = &*self;
         let step = |g: &Vec<usize>| {
             LinearPlan::rows_per_task(op.maps[g[0]].x.cols, g.iter().map(|&m| op.maps[m].y.cols).sum())
         };
         let counts = || plan.inputs.iter().map(|g| this.rows_of(op.maps[g[0]].x.value).div_ceil(step(g)));
-        parallel(counts().sum(), |t| {
+        self.threads.run(counts().sum(), |t| {
             let (g, chunk) = locate(t, counts());
             let group = &plan.inputs[g];
             let first = chunk * step(group);
@@ -202,7 +155,7 @@ impl<T: Real> Cpu<T> {
                         k: map.x.cols,
                         n: map.y.cols,
                         a: Strided { ptr: x.at(first * x_row), row: x_row, col: 1 },
-                        panels: packed.at(plan.panels[m]),
+                        panels: panels.forward(map.weight),
                         c: y.at(first * y_row),
                         c_row: y_row,
                         bias: map.bias.map_or(std::ptr::null(), |b| this.param(params, b)),
@@ -228,8 +181,8 @@ impl<T: Real> Cpu<T> {
                 let rows = self.rows_of(slice.value);
                 let mut sources = std::mem::take(&mut self.sources);
                 sources.extend(maps.iter().map(|&m| self.grad_slice(op.maps[m].y)));
-                let (dst, dst_row) = self.grad_slice(*slice);
-                sum_rows(rows, slice.cols, dst, dst_row, self.written(slice.value), &sources);
+                let written = self.written(slice.value);
+                sum_rows(self.threads, (rows, slice.cols), self.grad_slice(*slice), written, &sources);
                 sources.clear();
                 self.sources = sources;
             }
@@ -258,7 +211,7 @@ impl<T: Real> Cpu<T> {
         }
         let this = &*self;
         let counts = || op.maps.iter().map(|m| this.rows_of(m.y.value).div_ceil(ROWS));
-        parallel(counts().sum(), |t| {
+        self.threads.run(counts().sum(), |t| {
             let (m, chunk) = locate(t, counts());
             let slice = op.maps[m].y;
             let first = chunk * ROWS;
@@ -282,14 +235,14 @@ impl<T: Real> Cpu<T> {
         if plan.wanted.is_empty() {
             return;
         }
-        let packed = self.pack_weights(run.params, op, plan, true);
+        let panels = run.panels;
         let this = &*self;
         let step = |g: &Vec<usize>| {
             LinearPlan::rows_per_task(op.maps[g[0]].x.cols, g.iter().map(|&m| op.maps[m].y.cols).sum())
         };
         let groups = || plan.wanted.iter().map(|&g| &plan.inputs[g]);
         let counts = || groups().map(|g| this.rows_of(op.maps[g[0]].x.value).div_ceil(step(g)));
-        parallel(counts().sum(), |t| {
+        self.threads.run(counts().sum(), |t| {
             let (g, chunk) = locate(t, counts());
             let group = &plan.inputs[plan.wanted[g]];
             let x = op.maps[group[0]].x;
@@ -316,7 +269,7 @@ impl<T: Real> Cpu<T> {
                         k: map.y.cols,
                         n: x.cols,
                         a: Strided { ptr: dy.at(first * dy_row), row: dy_row, col: 1 },
-                        panels: packed.at(plan.panels[m]),
+                        panels: panels.backward(map.weight),
                         c: dx.at(first * dx_row),
                         c_row: dx_row,
                         bias: std::ptr::null(),
@@ -341,7 +294,7 @@ impl<T: Real> Cpu<T> {
         let grads = Ptr(run.grads.as_mut_ptr());
         let this = &*self;
         let counts = || weights.iter().map(|uses| uses[0].dy.cols.div_ceil(WEIGHT_ROWS));
-        parallel(counts().sum(), |t| {
+        self.threads.run(counts().sum(), |t| {
             let (w, block) = locate(t, counts());
             let first = block * WEIGHT_ROWS;
             let (inputs, outputs) = (weights[w][0].x.cols, weights[w][0].dy.cols);

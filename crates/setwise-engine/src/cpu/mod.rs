@@ -1,47 +1,47 @@
-//! The CPU backend: runs a [`Program`] forward and backward on threads.
+//! The CPU backend.
 //!
-//! `gemm` holds the one register tile everything multiplies with; `linear`, `attention`, `norm`, `pair`, `pool`, `pine` and
-//! `rows` each hold one kind of operation, forward and backward; `tasks` cuts work so that results do not depend on threads.
+//! [`Cpu`] spreads a batch over threads in one of two ways. Small models run *lane by lane*: a thread takes a few examples through the
+//! whole program, forward and backward, while everything they touch is in its cache, and adds to its lane's gradients. Large models
+//! run operation by operation, all threads together, so that there is one gradient buffer only. Which way is taken, and
+//! how examples are cut into lanes and chunks, follows from sizes alone, so results do not depend on the number of threads.
+//!
+//! `worker` runs programs; `gemm` holds the one register tile everything multiplies with, `panels` the packed weights; `linear`,
+//! `attention`, `norm`, `pair`, `pool`, `pine` and `rows` each hold one kind of operation, forward and backward; `tasks` cuts work.
 
 mod attention;
 pub(crate) mod gemm;
 mod linear;
 mod norm;
 mod pair;
+mod panels;
 mod pine;
 mod pool;
 mod rows;
 mod tasks;
+mod worker;
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rayon::prelude::*;
 
 use crate::batch::BatchView;
 use crate::error::Error;
-use crate::params::ParamId;
-use crate::plan::{Lives, NONE, Plan, Shape};
-use crate::program::{Mode, Op, Program, Slice, Value};
+use crate::program::{Mode, Program, Space};
 use crate::real::Real;
-use gemm::Activation;
-use linear::LinearPlan;
-use norm::NormBackward;
-use pair::PairsPlan;
-use tasks::{Ptr, Scratch, align_offset};
+use panels::Panels;
+use tasks::Threads;
+use worker::{Run, Worker};
 
-/// Parameters and where their gradients go, for one backward pass.
-struct Run<'a, T> {
-    params: &'a [T],
-    grads: &'a mut [T],
-}
+/// Most lanes: as many threads can work on one batch.
+const LANES: usize = 16;
+/// Numbers all lanes' gradients together may have.
+const LANE_GRADIENTS: usize = 1 << 25;
+/// Numbers a chunk's values may have: with gradients and reuse this is about what the caches hold.
+const CHUNK: usize = 1 << 22;
 
-/// What is known of an operation before any batch.
-enum OpPlan {
-    Linear(LinearPlan),
-    Pairs(PairsPlan),
-    Other,
-}
-
-/// Runs one program. Holds all working memory; after the largest batch has been seen nothing more is allocated.
+/// Runs one program on threads of the current rayon pool. Holds all working memory; after the largest batch has been seen nothing
+/// more is allocated.
 ///
 /// ```
 /// use rand::SeedableRng;
@@ -64,57 +64,48 @@ enum OpPlan {
 /// ```
 pub struct Cpu<T: Real> {
     program: Arc<Program>,
-    plans: Vec<OpPlan>,
-    /// For each operation the gradients that must be zero before its backward pass adds to some of their columns.
-    clear: Vec<Vec<Value>>,
-    /// Results of a ReLU whose gradient comes from one linear operation alone: that operation applies the ReLU's backward step.
-    gated: Vec<bool>,
-    lives: Lives,
-    plan: Plan,
-    shape: Shape,
-    arena: Vec<T>,
-    arena_start: usize,
-    written: Vec<bool>,
-    scratch: Scratch<T>,
-    packed: Vec<T>,
-    partials: Vec<T>,
-    sources: Vec<(Ptr<T>, usize)>,
-    norms: Vec<NormBackward<T>>,
+    panels: Panels<T>,
+    /// Works with all threads.
+    whole: Worker<T>,
+    /// One per thread; each works alone.
+    workers: Vec<Mutex<Worker<T>>>,
+    lanes: Vec<Mutex<Lane<T>>>,
+    /// Gradients of outputs, for the whole batch at once.
+    output_grads: Vec<Vec<T>>,
+    outputs: Vec<Vec<T>>,
     seed: u64,
-    /// Seconds forward and backward by operation, while they are recorded.
-    timings: Option<Vec<[f64; 2]>>,
+}
+
+/// What a lane keeps between its chunks.
+struct Lane<T> {
+    grads: Vec<T>,
+    output_grads: Vec<Vec<T>>,
+    loss: f64,
+    error: Option<Error>,
+}
+
+/// Some examples' outputs, and where the gradient of a loss goes.
+pub struct Outputs<'a, T> {
+    /// Which examples.
+    pub examples: Range<usize>,
+    /// One buffer per output of the program.
+    pub values: &'a [&'a [T]],
+    /// As long as the outputs; to be filled.
+    pub grads: &'a mut [Vec<T>],
 }
 
 impl<T: Real> Cpu<T> {
     /// Prepares to run a program.
     pub fn new(program: impl Into<Arc<Program>>) -> Self {
         let program = program.into();
-        let plans = program
-            .ops
-            .iter()
-            .map(|op| match op {
-                Op::Linear(l) => OpPlan::Linear(LinearPlan::new::<T>(&program, l)),
-                Op::Pairs(p) => OpPlan::Pairs(PairsPlan::new::<T>(&program, p)),
-                _ => OpPlan::Other,
-            })
-            .collect();
         Cpu {
-            plans,
-            clear: gradients_to_clear(&program),
-            gated: gated_values(&program),
-            lives: Lives::of(&program),
-            plan: Plan::default(),
-            shape: Shape::default(),
-            arena: Vec::new(),
-            arena_start: 0,
-            written: vec![false; program.values.len()],
-            scratch: Scratch::new(),
-            packed: Vec::new(),
-            partials: Vec::new(),
-            sources: Vec::new(),
-            norms: Vec::new(),
+            panels: Panels::new(&program),
+            whole: Worker::new(program.clone(), Threads::All),
+            workers: Vec::new(),
+            lanes: Vec::new(),
+            output_grads: vec![Vec::new(); program.outputs.len()],
+            outputs: vec![Vec::new(); program.outputs.len()],
             seed: 0,
-            timings: None,
             program,
         }
     }
@@ -129,145 +120,232 @@ impl<T: Real> Cpu<T> {
         self.seed = seed;
     }
 
-    /// Starts (anew) to record how long each operation takes.
-    pub fn record_timings(&mut self) {
-        self.timings = Some(vec![[0.0; 2]; self.program.ops.len()]);
-    }
-
-    /// Seconds spent forward and backward in each operation since recording began; empty if it never did.
-    pub fn timings(&self) -> &[[f64; 2]] {
-        self.timings.as_deref().unwrap_or(&[])
-    }
-
-    fn record(&mut self, op: usize, direction: usize, since: Instant) {
-        if let Some(t) = &mut self.timings {
-            t[op][direction] += since.elapsed().as_secs_f64();
-        }
-    }
-
     /// Bytes of working memory held.
     pub fn memory(&self) -> usize {
-        (self.arena.len() + self.packed.len() + self.partials.len()) * size_of::<T>()
+        let lanes: usize = self.lanes.iter().map(|l| lock(l).grads.len()).sum();
+        let workers: usize = self.workers.iter().map(|w| lock(w).memory()).sum();
+        self.whole.memory() + workers + (lanes + self.panels.len()) * size_of::<T>()
     }
 
-    /// Computes all outputs for a batch.
-    pub fn forward(&mut self, params: &[T], batch: &BatchView<T>) -> Result<(), Error> {
-        self.check_params(params)?;
-        self.bind(batch)?;
-        for (k, set) in batch.sets.iter().enumerate() {
-            // SAFETY: the plan gave the input as many elements as the batch has; `bind` has checked that.
-            let input = unsafe { std::slice::from_raw_parts_mut(self.value(self.program.inputs[k]).at(0), set.data.len()) };
-            input.copy_from_slice(set.data);
-        }
-        let program = self.program.clone();
-        for i in 0..program.ops.len() {
-            let begin = Instant::now();
-            let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
-            match (&program.ops[i], &plan) {
-                (Op::Linear(l), OpPlan::Linear(p)) => self.linear_forward(params, l, p),
-                (Op::Attention(a), _) => self.attention_forward(a),
-                (Op::AddNorm(a), _) => self.add_norm_forward(params, a),
-                (Op::Pool(p), _) => self.pool_forward(p),
-                (Op::Pairs(p), _) => self.pairs_forward(params, p),
-                (Op::ToUnion(t), _) => self.to_union_forward(params, t),
-                (Op::FromUnion(f), _) => self.from_union_forward(f),
-                (Op::Repeat(r), _) => self.repeat_forward(params, r),
-                (Op::Concat(c), _) => self.concat_forward(c),
-                (Op::PineSum(p), _) => self.pine_forward(params, p),
-                (Op::Dropout(d), _) => self.dropout_forward(d),
-                (Op::Linear(_), _) => unreachable!("every linear operation has its plan"),
+    /// Starts (anew) to record how long each operation takes.
+    pub fn record_timings(&mut self) {
+        self.prepare_workers();
+        self.whole.record_timings();
+        self.workers.iter().for_each(|w| lock(w).record_timings());
+    }
+
+    /// Seconds of all threads spent forward and backward in each operation since recording began.
+    pub fn timings(&self) -> Vec<[f64; 2]> {
+        let mut sum = self.whole.timings().to_vec();
+        let threads = rayon::current_num_threads() as f64;
+        sum.iter_mut().for_each(|t| *t = t.map(|s| s * threads));
+        for w in &self.workers {
+            for (s, t) in sum.iter_mut().zip(lock(w).timings()) {
+                *s = [s[0] + t[0], s[1] + t[1]];
             }
-            self.plans[i] = plan;
-            self.record(i, 0, begin);
         }
-        Ok(())
+        sum
     }
 
-    /// An output of the last forward pass, row-major.
+    /// Computes all outputs for a batch, all threads working on each operation, and keeps everything for [`Cpu::backward`].
+    pub fn forward(&mut self, params: &[T], batch: &BatchView<T>) -> Result<(), Error> {
+        self.check(params, batch)?;
+        self.panels.pack(&self.program, params, self.program.mode == Mode::Train);
+        self.whole.seed = self.seed;
+        self.whole.forward(params, &self.panels, batch, 0..batch.examples())
+    }
+
+    /// An output of the last [`Cpu::forward`], row-major.
     pub fn output(&self, i: usize) -> &[T] {
-        self.read(self.program.outputs[i], 0)
-    }
-
-    /// Offsets of an output's rows by example.
-    pub fn output_rows(&self, i: usize, example: usize) -> std::ops::Range<usize> {
-        self.shape.range(self.program.values[self.program.outputs[i].0].space, example)
+        self.whole.output(i)
     }
 
     /// Gradient of input `k` after [`Cpu::backward`], if the program asked for input gradients.
     pub fn input_grad(&self, k: usize) -> Option<&[T]> {
-        let v = self.program.inputs[k];
-        self.program.values[v.0].grad.then(|| self.read(v, self.program.values.len()))
-    }
-
-    fn read(&self, v: Value, half: usize) -> &[T] {
-        let i = half + v.0;
-        if self.plan.lens.is_empty() || self.plan.offsets[i] == NONE {
-            return &[];
-        }
-        &self.arena[self.arena_start + self.plan.offsets[i]..][..self.plan.lens[i]]
+        self.whole.input_grad(k)
     }
 
     /// Gradients of the parameters, given those of the outputs; `grads` is overwritten. Follows a [`Cpu::forward`] of a program
     /// in [`Mode::Train`].
     pub fn backward(&mut self, params: &[T], output_grads: &[&[T]], grads: &mut [T]) -> Result<(), Error> {
         assert_eq!(self.program.mode, Mode::Train, "backward needs a training program");
-        self.check_params(params)?;
-        let length = |what, expected, found| {
-            if expected == found { Ok(()) } else { Err(Error::Length { what, expected, found }) }
-        };
-        length("the gradient buffer", self.program.params.len(), grads.len())?;
-        length("the list of output gradients", self.program.outputs.len(), output_grads.len())?;
-        grads.fill(T::ZERO);
-        self.written.fill(false);
+        self.check_length("the parameter buffer", self.program.params.len(), params.len())?;
+        self.check_length("the gradient buffer", self.program.params.len(), grads.len())?;
+        self.check_length("the list of output gradients", self.program.outputs.len(), output_grads.len())?;
         for (i, &g) in output_grads.iter().enumerate() {
-            let v = self.program.outputs[i];
-            length("an output gradient", self.plan.lens[v.0], g.len())?;
-            // SAFETY: the gradient has the output's length.
-            unsafe { std::slice::from_raw_parts_mut(self.grad(v).at(0), g.len()) }.copy_from_slice(g);
-            self.mark(v);
+            self.check_length("an output gradient", self.whole.output(i).len(), g.len())?;
+            self.output_grads[i].clear();
+            self.output_grads[i].extend_from_slice(g);
         }
-        let program = self.program.clone();
-        let run = &mut Run { params, grads };
-        for i in (0..program.ops.len()).rev() {
-            let begin = Instant::now();
-            for c in 0..self.clear[i].len() {
-                let v = self.clear[i][c];
-                let len = self.plan.lens[program.values.len() + v.0];
-                // SAFETY: the gradient's own place.
-                unsafe { std::slice::from_raw_parts_mut(self.grad(v).at(0), len) }.fill(T::ZERO);
-                self.mark(v);
-            }
-            let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
-            match (&program.ops[i], &plan) {
-                (Op::Linear(l), OpPlan::Linear(p)) => self.linear_backward(run, l, p),
-                (Op::Attention(a), _) => self.attention_backward(run, a),
-                (Op::AddNorm(a), _) => self.add_norm_backward(run, a),
-                (Op::Pool(p), _) => self.pool_backward(run, p),
-                (Op::Pairs(op), OpPlan::Pairs(p)) => self.pairs_backward(run, op, p),
-                (Op::ToUnion(t), _) => self.to_union_backward(run, t),
-                (Op::FromUnion(f), _) => self.from_union_backward(f),
-                (Op::Repeat(r), _) => self.repeat_backward(run, r),
-                (Op::Concat(c), _) => self.concat_backward(c),
-                (Op::PineSum(p), _) => self.pine_backward(run, p),
-                (Op::Dropout(d), _) => self.dropout_backward(d),
-                (Op::Linear(_) | Op::Pairs(_), _) => unreachable!("these operations have their plans"),
-            }
-            self.plans[i] = plan;
-            self.record(i, 1, begin);
-        }
+        grads.fill(T::ZERO);
+        self.whole.backward(&mut Run { params, panels: &self.panels, grads }, &self.output_grads);
         Ok(())
     }
 
-    fn check_params(&self, params: &[T]) -> Result<(), Error> {
-        let expected = self.program.params.len();
-        if params.len() != expected {
-            return Err(Error::Length { what: "the parameter buffer", expected, found: params.len() });
+    /// Computes all outputs for a batch and nothing else: `predict(..)[i]` is output `i`, row-major. Memory does not grow with the
+    /// number of examples.
+    pub fn predict(&mut self, params: &[T], batch: &BatchView<T>) -> Result<&[Vec<T>], Error> {
+        self.check(params, batch)?;
+        self.panels.pack(&self.program, params, false);
+        let examples = batch.examples();
+        for i in 0..self.outputs.len() {
+            let len = self.output_place(i, batch, examples);
+            self.outputs[i].resize(len, T::ZERO);
         }
-        Ok(())
+        let chunk = self.chunk(batch);
+        if examples < 2 * chunk || examples < 4 {
+            self.whole.forward(params, &self.panels, batch, 0..examples)?;
+            for (i, out) in self.outputs.iter_mut().enumerate() {
+                out.copy_from_slice(self.whole.output(i));
+            }
+            return Ok(&self.outputs);
+        }
+        self.prepare_workers();
+        let mut outputs = std::mem::take(&mut self.outputs);
+        let places: Vec<tasks::Ptr<T>> = outputs.iter_mut().map(|o| tasks::Ptr(o.as_mut_ptr())).collect();
+        let this = &*self;
+        let result = (0..examples.div_ceil(chunk)).into_par_iter().try_for_each(|c| {
+            let range = c * chunk..examples.min((c + 1) * chunk);
+            let mut worker = this.worker();
+            worker.forward(params, &this.panels, batch, range.clone())?;
+            for (i, place) in places.iter().enumerate() {
+                let rows = worker.output(i);
+                // SAFETY: the outputs of different examples do not overlap.
+                unsafe {
+                    let to = place.at(this.output_place(i, batch, range.start));
+                    std::ptr::copy_nonoverlapping(rows.as_ptr(), to, rows.len());
+                }
+            }
+            Ok(())
+        });
+        self.outputs = outputs;
+        result.map(|()| &self.outputs[..])
     }
 
-    /// Takes on the shape of a batch: checks it, counts rows, places all buffers.
-    fn bind(&mut self, batch: &BatchView<T>) -> Result<(), Error> {
+    /// Forward, loss and backward for a batch: `loss` is called for some examples at a time, fills the gradients of their outputs and
+    /// returns their part of the loss. Gradients of the parameters are written to `grads`; the parts of the loss are added up.
+    pub fn step(
+        &mut self,
+        params: &[T],
+        batch: &BatchView<T>,
+        grads: &mut [T],
+        loss: impl Fn(Outputs<T>) -> f64 + Sync,
+    ) -> Result<f64, Error> {
+        assert_eq!(self.program.mode, Mode::Train, "a step needs a training program");
+        self.check(params, batch)?;
+        self.check_length("the gradient buffer", self.program.params.len(), grads.len())?;
+        self.panels.pack(&self.program, params, true);
+        let examples = batch.examples();
+        let lanes = self.lane_count(examples);
+        if lanes < 4 {
+            self.whole.seed = self.seed;
+            grads.fill(T::ZERO);
+            let range = 0..examples;
+            return chunk_step(&mut self.whole, &self.panels, params, batch, range, grads, &mut self.output_grads, &loss);
+        }
+        self.prepare_workers();
+        while self.lanes.len() < lanes {
+            let output_grads = vec![Vec::new(); self.program.outputs.len()];
+            self.lanes.push(Mutex::new(Lane { grads: vec![T::ZERO; grads.len()], output_grads, loss: 0.0, error: None }));
+        }
+        let chunk = self.chunk(batch);
+        let this = &*self;
+        (0..lanes).into_par_iter().with_max_len(1).for_each(|l| {
+            let mut lane = lock(&this.lanes[l]);
+            let Lane { grads, output_grads, loss: sum, error } = &mut *lane;
+            grads.fill(T::ZERO);
+            (*sum, *error) = (0.0, None);
+            let mut worker = this.worker();
+            let last = examples * (l + 1) / lanes;
+            let mut first = examples * l / lanes;
+            while first < last && error.is_none() {
+                let range = first..last.min(first + chunk);
+                first = range.end;
+                worker.seed = this.seed.wrapping_add((range.start as u64) << 40);
+                match chunk_step(&mut worker, &this.panels, params, batch, range, grads, output_grads, &loss) {
+                    Ok(part) => *sum += part,
+                    Err(e) => *error = Some(e),
+                }
+            }
+        });
+        let mut parts: [Option<MutexGuard<Lane<T>>>; LANES] = [const { None }; LANES];
+        let mut sum = 0.0;
+        for (part, lane) in parts.iter_mut().zip(&self.lanes[..lanes]) {
+            let mut lane = lock(lane);
+            if let Some(error) = lane.error.take() {
+                return Err(error);
+            }
+            sum += lane.loss;
+            *part = Some(lane);
+        }
+        let parts: [&[T]; LANES] = std::array::from_fn(|i| parts[i].as_ref().map_or(&[][..], |l| &l.grads));
+        grads.par_chunks_mut(4096).enumerate().for_each(|(c, out)| {
+            let first = c * 4096;
+            out.copy_from_slice(&parts[0][first..first + out.len()]);
+            for part in &parts[1..lanes] {
+                for (o, p) in out.iter_mut().zip(&part[first..]) {
+                    *o += *p;
+                }
+            }
+        });
+        Ok(sum)
+    }
+
+    /// Where the rows of `example` begin in output `i`.
+    fn output_place(&self, i: usize, batch: &BatchView<T>, example: usize) -> usize {
+        let spec = &self.program.values[self.program.outputs[i].0];
+        let rows = match spec.space {
+            Space::Set(k) => batch.sets[k].offsets[example],
+            Space::Union => batch.sets.iter().map(|s| s.offsets[example]).sum(),
+            Space::PerExample(n) => n * example,
+        };
+        rows * spec.cols
+    }
+
+    /// The worker of this thread. No thread runs two chunks at once, so it is always free.
+    fn worker(&self) -> MutexGuard<'_, Worker<T>> {
+        lock(&self.workers[rayon::current_thread_index().map_or(0, |i| i + 1).min(self.workers.len() - 1)])
+    }
+
+    fn prepare_workers(&mut self) {
+        while self.workers.len() < rayon::current_num_threads() + 1 {
+            self.workers.push(Mutex::new(Worker::new(self.program.clone(), Threads::One)));
+        }
+    }
+
+    /// Lanes for a batch: a power of two, so that they spread evenly, limited by examples and by memory for gradients.
+    fn lane_count(&self, examples: usize) -> usize {
+        let most = LANES.min(examples).min(LANE_GRADIENTS / self.program.params.len().max(1));
+        if most == 0 { 1 } else { 1 << most.ilog2() }
+    }
+
+    /// Examples of a chunk: as many as make the caches full.
+    fn chunk(&self, batch: &BatchView<T>) -> usize {
+        let examples = batch.examples();
+        let dims = if self.program.any_dim { batch.sets[0].width } else { 1 };
+        let numbers: usize = self
+            .program
+            .values
+            .iter()
+            .map(|v| {
+                let rows = match v.space {
+                    Space::Set(k) => batch.sets[k].offsets[examples] / examples,
+                    Space::Union => batch.sets.iter().map(|s| s.offsets[examples] / examples).sum(),
+                    Space::PerExample(n) => n,
+                };
+                rows.saturating_mul(v.cols).saturating_mul(if v.per_dim { dims } else { 1 })
+            })
+            .fold(0, usize::saturating_add);
+        (CHUNK / numbers.max(1)).clamp(1, examples)
+    }
+
+    fn check_length(&self, what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
+        if found == expected { Ok(()) } else { Err(Error::Length { what, expected, found }) }
+    }
+
+    /// Checks that parameters and batch fit the program.
+    fn check(&self, params: &[T], batch: &BatchView<T>) -> Result<(), Error> {
+        self.check_length("the parameter buffer", self.program.params.len(), params.len())?;
         let expected = self.program.inputs.len();
         if batch.sets.len() != expected {
             return Err(Error::SetCount { expected, found: batch.sets.len() });
@@ -284,190 +362,36 @@ impl<T: Real> Cpu<T> {
                 });
             }
         }
-        let examples = batch.examples();
-        let shape = &mut self.shape;
-        let same = shape.examples == examples
-            && shape.dims == dims
-            && shape.set_offsets.len() == batch.sets.len()
-            && shape.set_offsets.iter().zip(&batch.sets).all(|(a, b)| a == b.offsets);
-        if !same {
-            shape.examples = examples;
-            shape.dims = dims;
-            shape.set_offsets.resize_with(batch.sets.len(), Vec::new);
-            for (own, s) in shape.set_offsets.iter_mut().zip(&batch.sets) {
-                own.clear();
-                own.extend_from_slice(s.offsets);
-            }
-            shape.union_offsets.clear();
-            shape.union_offsets.extend((0..=examples).map(|e| batch.sets.iter().map(|s| s.offsets[e]).sum::<usize>()));
-            self.plan.make(&self.program, &self.lives, &self.shape)?;
-            self.reserve()?;
-        }
-        self.scratch.prepare();
         Ok(())
     }
-
-    /// Makes the arena large enough for the plan.
-    fn reserve(&mut self) -> Result<(), Error> {
-        let wanted = self.plan.total.saturating_add(16);
-        if self.arena.len() < wanted {
-            self.arena = Vec::new();
-            let mut arena = Vec::<T>::new();
-            let bytes = (wanted as u64).saturating_mul(size_of::<T>() as u64);
-            if bytes > memory_limit() || arena.try_reserve_exact(wanted).is_err() {
-                self.shape.examples = 0; // nothing is bound
-                return Err(Error::TooLarge { bytes });
-            }
-            drop(arena);
-            self.arena = vec![T::ZERO; wanted];
-            self.arena_start = align_offset(self.arena.as_ptr());
-        }
-        Ok(())
-    }
-
-    /// Address of a value.
-    fn value(&self, v: Value) -> Ptr<T> {
-        self.place(self.plan.offsets[v.0])
-    }
-
-    /// Address of a value's gradient.
-    fn grad(&self, v: Value) -> Ptr<T> {
-        self.place(self.plan.offsets[self.program.values.len() + v.0])
-    }
-
-    fn place(&self, offset: usize) -> Ptr<T> {
-        debug_assert_ne!(offset, NONE, "a buffer that the plan does not hold");
-        // SAFETY: the plan lies within the arena. Buffers that live at one time are disjoint, so writing to one through a
-        // shared reference to the backend never changes what another task reads.
-        Ptr(unsafe { self.arena.as_ptr().cast_mut().add(self.arena_start + offset) })
-    }
-
-    /// Address of some columns of a value, and the distance of its rows.
-    fn slice(&self, s: Slice) -> (Ptr<T>, usize) {
-        // SAFETY: columns of the value.
-        (Ptr(unsafe { self.value(s.value).at(s.col) }), self.program.values[s.value.0].cols)
-    }
-
-    /// The same for the gradient.
-    fn grad_slice(&self, s: Slice) -> (Ptr<T>, usize) {
-        // SAFETY: columns of the value.
-        (Ptr(unsafe { self.grad(s.value).at(s.col) }), self.program.values[s.value.0].cols)
-    }
-
-    fn param(&self, params: &[T], id: ParamId) -> *const T {
-        params[self.program.params.spec(id).range()].as_ptr()
-    }
-
-    /// Rows of a value, dimensions counted.
-    fn rows_of(&self, v: Value) -> usize {
-        let spec = &self.program.values[v.0];
-        let dims = if spec.per_dim { self.shape.dims } else { 1 };
-        self.shape.rows(spec.space) * dims
-    }
-
-    fn wants_grad(&self, v: Value) -> bool {
-        self.program.values[v.0].grad
-    }
-
-    /// Whether the gradient of `v` holds something already.
-    fn written(&self, v: Value) -> bool {
-        self.written[v.0]
-    }
-
-    fn mark(&mut self, v: Value) {
-        self.written[v.0] = true;
-    }
-
-    /// Shared memory for packed weights.
-    fn packed(&mut self, len: usize) -> *mut T {
-        if self.packed.len() < len + 16 {
-            self.packed = vec![T::ZERO; len + 16];
-        }
-        let p = self.packed.as_mut_ptr();
-        // SAFETY: sixteen elements to spare.
-        unsafe { p.add(align_offset(p)) }
-    }
-
-    /// Shared memory for partial sums.
-    fn partials(&mut self, len: usize) -> *mut T {
-        if self.partials.len() < len {
-            self.partials.resize(len, T::ZERO);
-        }
-        self.partials.as_mut_ptr()
-    }
 }
 
-/// Operations that are the first to add to a gradient but touch only some of its columns need it zeroed.
-fn gradients_to_clear(program: &Program) -> Vec<Vec<Value>> {
-    let mut seen = vec![false; program.values.len()];
-    program.outputs.iter().for_each(|v| seen[v.0] = true);
-    let mut clear = vec![Vec::new(); program.ops.len()];
-    for (i, op) in program.ops.iter().enumerate().rev() {
-        let mut slices: Vec<Slice> = Vec::new();
-        let mut whole: Vec<Value> = Vec::new();
-        match op {
-            Op::Linear(l) => {
-                // Residuals are added before inputs, so where a value is both, the residuals alone must cover it.
-                slices.extend(l.maps.iter().filter_map(|m| m.residual));
-                let first = slices.clone();
-                let later = l.maps.iter().map(|m| m.x);
-                slices.extend(later.filter(|x| first.iter().all(|s| s.value != x.value)));
-            }
-            Op::Attention(a) => slices.extend(a.relations.iter().flat_map(|r| [r.query, r.key, r.value])),
-            Op::AddNorm(a) => slices.extend(&a.inputs),
-            Op::Pairs(p) => slices.extend(p.nets.iter().flat_map(|n| [n.own, n.partner])),
-            Op::Dropout(d) => slices.push(d.x),
-            Op::Pool(p) => whole.push(p.x),
-            Op::ToUnion(t) => whole.extend(&t.sets),
-            Op::FromUnion(f) => whole.push(f.x),
-            Op::Concat(c) => whole.extend(&c.inputs),
-            Op::PineSum(p) => whole.push(p.x),
-            Op::Repeat(_) => {}
-        }
-        for v in slices.iter().map(|s| s.value).chain(whole.iter().copied()) {
-            if seen[v.0] || !program.values[v.0].grad {
-                continue;
-            }
-            seen[v.0] = true;
-            let mut covered = vec![whole.contains(&v); program.values[v.0].cols];
-            for s in slices.iter().filter(|s| s.value == v) {
-                covered[s.col..s.col + s.cols].fill(true);
-            }
-            if covered.contains(&false) {
-                clear[i].push(v);
-            }
-        }
+/// Takes some examples forward, through the loss and back.
+#[allow(clippy::too_many_arguments)]
+fn chunk_step<T: Real>(
+    worker: &mut Worker<T>,
+    panels: &Panels<T>,
+    params: &[T],
+    batch: &BatchView<T>,
+    examples: Range<usize>,
+    grads: &mut [T],
+    output_grads: &mut [Vec<T>],
+    loss: &(impl Fn(Outputs<T>) -> f64 + Sync),
+) -> Result<f64, Error> {
+    worker.forward(params, panels, batch, examples.clone())?;
+    let values: [&[T]; 64] = std::array::from_fn(|i| if i < output_grads.len() { worker.output(i) } else { &[] });
+    for (g, v) in output_grads.iter_mut().zip(values) {
+        g.resize(v.len(), T::ZERO);
     }
-    clear
+    let part = loss(Outputs { examples, values: &values[..output_grads.len()], grads: output_grads });
+    worker.backward(&mut Run { params, panels, grads }, output_grads);
+    Ok(part)
 }
 
-/// Values written by ReLU layers only and read as the input of exactly one linear operation.
-fn gated_values(program: &Program) -> Vec<bool> {
-    let mut readers = vec![0; program.values.len()];
-    let mut gated = vec![false; program.values.len()];
-    program.outputs.iter().for_each(|v| readers[v.0] += 2);
-    for op in &program.ops {
-        let uses = op.uses();
-        let mut read = uses.reads;
-        read.sort_unstable();
-        read.dedup();
-        for v in read {
-            let as_input = matches!(op, Op::Linear(l) if l.maps.iter().all(|m| m.residual.is_none_or(|r| r.value != v)));
-            readers[v.0] += if as_input { 1 } else { 2 };
-        }
-        for v in uses.writes {
-            gated[v.0] = matches!(op, Op::Linear(l) if l.activation == Activation::Relu);
-        }
+/// Locks; a thread that panicked has left nothing that the next run does not write anew.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    match mutex.lock() {
+        Ok(guard) => guard,
+        Err(poisoned) => poisoned.into_inner(),
     }
-    gated.iter().zip(readers).map(|(&g, n)| g && n == 1).collect()
-}
-
-/// Bytes of memory this machine has, where that can be found out.
-fn memory_limit() -> u64 {
-    let read = || -> Option<u64> {
-        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-        let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
-        Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
-    };
-    read().unwrap_or(u64::MAX)
 }

@@ -1,7 +1,7 @@
 //! LayerNorm of rows, forward and backward, and the sums of rows that come with it.
 
-use super::tasks::{Ptr, parallel};
-use super::{Cpu, Run};
+use super::tasks::{Ptr, Threads};
+use super::worker::{Run, Worker};
 use crate::program::{AddNorm, Norm};
 use crate::real::Real;
 use crate::simd::{Kernel, Vector};
@@ -167,9 +167,15 @@ impl<T: Real> Kernel<T> for SumRows<'_, T> {
 }
 
 /// `dst (=|+=) Σ sources`, rows in parallel; sources are (address, row stride).
-pub fn sum_rows<T: Real>(rows: usize, cols: usize, dst: Ptr<T>, dst_row: usize, accumulate: bool, sources: &[(Ptr<T>, usize)]) {
+pub fn sum_rows<T: Real>(
+    threads: Threads,
+    (rows, cols): (usize, usize),
+    (dst, dst_row): (Ptr<T>, usize),
+    accumulate: bool,
+    sources: &[(Ptr<T>, usize)],
+) {
     let step = (32_768 / cols.max(1)).clamp(64, 4096);
-    parallel(rows.div_ceil(step), |t| {
+    threads.run(rows.div_ceil(step), |t| {
         let first = t * step;
         T::dispatch(SumRows {
             rows: step.min(rows - first),
@@ -194,7 +200,7 @@ pub struct NormBackward<T> {
     pub cols: usize,
 }
 
-impl<T: Real> Cpu<T> {
+impl<T: Real> Worker<T> {
     /// Backward through several LayerNorms, in place; the gradients of gains and shifts are added to `run.grads`.
     pub(super) fn norms_backward(&mut self, run: &mut Run<T>, norms: &[NormBackward<T>]) {
         let counts = || norms.iter().map(|n| n.rows.div_ceil(ROWS));
@@ -203,7 +209,7 @@ impl<T: Real> Cpu<T> {
         let partials = Ptr(self.partials(tasks * width));
         let this = &*self;
         let params = run.params;
-        parallel(tasks, |t| {
+        self.threads.run(tasks, |t| {
             let (g, chunk) = super::tasks::locate(t, counts());
             let NormBackward { norm, dy, dy_row, rows, cols } = norms[g];
             let first = chunk * ROWS;
@@ -244,7 +250,7 @@ impl<T: Real> Cpu<T> {
         inputs.extend(op.inputs.iter().map(|&s| self.slice(s)));
         let cols = op.y.cols;
         let this = &*self;
-        parallel(rows.div_ceil(ROWS), |t| {
+        self.threads.run(rows.div_ceil(ROWS), |t| {
             let first = t * ROWS;
             let rows = ROWS.min(rows - first);
             // SAFETY: each task writes its own rows.
@@ -284,9 +290,8 @@ impl<T: Real> Cpu<T> {
         }
         for (i, &input) in op.inputs.iter().enumerate() {
             if self.wants_grad(input.value) {
-                let (dx, dx_row) = self.grad_slice(input);
                 let accumulate = self.written(input.value) || op.inputs[..i].contains(&input);
-                sum_rows(rows, input.cols, dx, dx_row, accumulate, &[(dy, dy_row)]);
+                sum_rows(self.threads, (rows, input.cols), self.grad_slice(input), accumulate, &[(dy, dy_row)]);
             }
         }
         op.inputs.iter().for_each(|s| self.mark(s.value));

@@ -5,11 +5,12 @@
 //! `[PARTNERS][hidden]` in cache, and only the largest value and its index survive; backward then touches one partner per
 //! element and output column.
 
-use super::gemm::{Activation, PanelProduct, Strided, pack_panels, panels_len};
+use super::gemm::{Activation, PanelProduct, Strided};
 use super::linear::{ColumnSums, WeightUse};
 use super::norm::{columns, get, put};
-use super::tasks::{Ptr, locate, parallel};
-use super::{Cpu, Run};
+use super::panels::Panels;
+use super::tasks::{Ptr, locate};
+use super::worker::{Run, Worker};
 use crate::program::{Pair, Pairs, Program, Reduce, Slice, Value};
 use crate::real::Real;
 use crate::simd::{Kernel, Vector};
@@ -28,7 +29,7 @@ pub struct PairsPlan {
 }
 
 impl PairsPlan {
-    pub fn new<T: Real>(program: &Program, op: &Pairs) -> Self {
+    pub fn new(program: &Program, op: &Pairs) -> Self {
         let mut weights: Vec<Vec<usize>> = Vec::new();
         for (i, net) in op.nets.iter().enumerate() {
             match weights.iter_mut().find(|w| op.nets[w[0]].weight == net.weight) {
@@ -290,7 +291,7 @@ impl<T: Real> Kernel<T> for PairMaxWeight<T> {
     }
 }
 
-impl<T: Real> Cpu<T> {
+impl<T: Real> Worker<T> {
     fn pair_problem(&self, net: &Pair, example: usize) -> (Problem<T>, usize) {
         let space = |v: Value| self.program.values[v.0].space;
         let own = self.shape.range(space(net.own.value), example);
@@ -310,31 +311,7 @@ impl<T: Real> Cpu<T> {
         (problem, own.start)
     }
 
-    /// Packs the second layers; returns the distance between them.
-    fn pack_second_layers(&mut self, params: &[T], op: &Pairs, backward: bool) -> (Ptr<T>, usize) {
-        let (mut most, width) = (0, T::panel_width());
-        for net in &op.nets {
-            let (h, o) = (net.own.cols, net.y.cols);
-            most = most.max(panels_len::<T>(h, o)).max(panels_len::<T>(o, h)).next_multiple_of(16);
-        }
-        let packed = Ptr(self.packed(most * op.nets.len()));
-        for (i, net) in op.nets.iter().enumerate() {
-            let (h, o) = (net.own.cols, net.y.cols);
-            // SAFETY: each net has its own stretch of the buffer.
-            unsafe {
-                let (dst, src) = (packed.at(i * most), self.param(params, net.weight));
-                if backward {
-                    pack_panels(dst, src, h, 1, o, h, 0, h.div_ceil(width));
-                } else {
-                    pack_panels(dst, src, 1, h, h, o, 0, o.div_ceil(width));
-                }
-            }
-        }
-        (packed, most)
-    }
-
-    pub(super) fn pairs_forward(&mut self, params: &[T], op: &Pairs) {
-        let (packed, stride) = self.pack_second_layers(params, op, false);
+    pub(super) fn pairs_forward(&mut self, params: &[T], panels: &Panels<T>, op: &Pairs) {
         let this = &*self;
         let examples = this.shape.examples;
         let most = (0..examples)
@@ -343,7 +320,7 @@ impl<T: Real> Cpu<T> {
             .max()
             .unwrap_or(0);
         let blocks = most.div_ceil(ELEMENTS);
-        parallel(op.nets.len() * examples * blocks, |t| {
+        self.threads.run(op.nets.len() * examples * blocks, |t| {
             let (n, example, block) = (t / (examples * blocks), t / blocks % examples, t % blocks);
             let net = &op.nets[n];
             let (mut p, start) = this.pair_problem(net, example);
@@ -360,7 +337,7 @@ impl<T: Real> Cpu<T> {
                 let y = y.at((start + first) * y_row);
                 let kept = |cols: usize| this.value(net.kept).at((start + first) * cols);
                 let bias = this.param(params, net.bias);
-                let panels = packed.at(n * stride);
+                let panels = panels.forward(net.weight);
                 match net.reduce {
                     Reduce::Max => this.scratch.with(PARTNERS * (p.hidden + outputs), |scratch| {
                         T::dispatch(PairMax {
@@ -404,11 +381,11 @@ impl<T: Real> Cpu<T> {
     }
 
     pub(super) fn pairs_backward(&mut self, run: &mut Run<T>, op: &Pairs, plan: &PairsPlan) {
-        let (packed, stride) = self.pack_second_layers(run.params, op, true);
+        let panels = run.panels;
         let this = &*self;
         let examples = this.shape.examples;
         let params = run.params;
-        parallel(op.nets.len() * examples, |t| {
+        self.threads.run(op.nets.len() * examples, |t| {
             let (n, example) = (t / examples, t % examples);
             let net = &op.nets[n];
             let (p, start) = this.pair_problem(net, example);
@@ -438,7 +415,7 @@ impl<T: Real> Cpu<T> {
                             k: outputs,
                             n: p.hidden,
                             a: Strided { ptr: dy, row: dy_row, col: 1 },
-                            panels: packed.at(n * stride),
+                            panels: panels.backward(net.weight),
                             c: d_hidden,
                             c_row: p.hidden,
                             bias: std::ptr::null(),
@@ -470,7 +447,7 @@ impl<T: Real> Cpu<T> {
         let grads = Ptr(run.grads.as_mut_ptr());
         let this = &*self;
         let counts = || plan.weights.iter().map(|w| op.nets[w[0]].y.cols.div_ceil(OUTPUTS));
-        parallel(counts().sum(), |t| {
+        self.threads.run(counts().sum(), |t| {
             let (w, block) = locate(t, counts());
             let first = block * OUTPUTS;
             for &n in &plan.weights[w] {

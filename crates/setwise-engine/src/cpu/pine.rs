@@ -4,8 +4,8 @@
 
 use super::gemm::sigmoid;
 use super::norm::{columns, get, put};
-use super::tasks::{Ptr, parallel};
-use super::{Cpu, Run};
+use super::tasks::Ptr;
+use super::worker::{Run, Worker};
 use crate::program::PineSum;
 use crate::real::Real;
 use crate::simd::{Kernel, Vector};
@@ -92,7 +92,7 @@ impl<T: Real> Kernel<T> for Backward<T> {
     }
 }
 
-impl<T: Real> Cpu<T> {
+impl<T: Real> Worker<T> {
     fn pine_example(&self, params: &[T], op: &PineSum, example: usize) -> Example<T> {
         let spec = &self.program.values[op.x.0];
         let rows = self.shape.range(spec.space, example);
@@ -110,7 +110,7 @@ impl<T: Real> Cpu<T> {
 
     pub(super) fn pine_forward(&mut self, params: &[T], op: &PineSum) {
         let (y, y_row) = self.slice(op.y);
-        parallel(self.shape.examples, |example| {
+        self.threads.run(self.shape.examples, |example| {
             let e = self.pine_example(params, op, example);
             // SAFETY: each example has its own output row.
             unsafe { T::dispatch(Forward { e, y: y.at(example * y_row) }) };
@@ -124,7 +124,7 @@ impl<T: Real> Cpu<T> {
         let params = run.params;
         let accumulate = self.written(op.x);
         let this = &*self;
-        parallel(this.shape.examples, |example| {
+        self.threads.run(this.shape.examples, |example| {
             let e = this.pine_example(params, op, example);
             let first = this.shape.range(this.program.values[op.x.0].space, example).start;
             // SAFETY: rows and partial sums of one example.

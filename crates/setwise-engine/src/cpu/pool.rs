@@ -1,14 +1,13 @@
 //! Reducing the rows of a segment to one.
 
-use super::tasks::parallel;
-use super::{Cpu, Run};
+use super::worker::{Run, Worker};
 use crate::program::{Pool, Reduce, Segments};
 use crate::real::Real;
 
 /// Segments of a task.
 const SEGMENTS: usize = 16;
 
-impl<T: Real> Cpu<T> {
+impl<T: Real> Worker<T> {
     /// Number of segments, and the rows of one of them.
     fn segments(&self, op: &Pool) -> (usize, impl Fn(usize) -> std::ops::Range<usize> + Sync + '_) {
         let spec = &self.program.values[op.x.0];
@@ -30,7 +29,7 @@ impl<T: Real> Cpu<T> {
         let cols = op.y.cols;
         let (x, (y, y_row)) = (self.value(op.x), self.slice(op.y));
         let (count, rows_of) = self.segments(op);
-        parallel(count.div_ceil(SEGMENTS), |t| {
+        self.threads.run(count.div_ceil(SEGMENTS), |t| {
             for i in t * SEGMENTS..count.min((t + 1) * SEGMENTS) {
                 let rows = rows_of(i);
                 // SAFETY: each segment has its own output row.
@@ -73,7 +72,7 @@ impl<T: Real> Cpu<T> {
         let ((y, y_row), (dy, dy_row)) = (self.slice(op.y), self.grad_slice(op.y));
         let accumulate = self.written(op.x);
         let (count, rows_of) = self.segments(op);
-        parallel(count.div_ceil(SEGMENTS), |t| {
+        self.threads.run(count.div_ceil(SEGMENTS), |t| {
             for i in t * SEGMENTS..count.min((t + 1) * SEGMENTS) {
                 let rows = rows_of(i);
                 // SAFETY: the rows of a segment belong to this task.

@@ -1,18 +1,17 @@
 //! Operations that move rows about: into and out of the union, repeated and joined rows, dropout.
 
-use super::tasks::parallel;
-use super::{Cpu, Run};
+use super::worker::{Run, Worker};
 use crate::program::{Concat, Dropout, FromUnion, Repeat, Space, ToUnion, Value};
 use crate::real::Real;
 
 /// Rows of a dropout task.
 const ROWS: usize = 256;
 
-impl<T: Real> Cpu<T> {
+impl<T: Real> Worker<T> {
     /// Calls `f(set, row in the set, row in the union, rows)` for each stretch of rows, examples in parallel.
     fn union_stretches(&self, per_dim: bool, f: impl Fn(usize, usize, usize, usize) + Sync + Send) {
         let dims = if per_dim { self.shape.dims } else { 1 };
-        parallel(self.shape.examples, |e| {
+        self.threads.run(self.shape.examples, |e| {
             let mut at = self.shape.range(Space::Union, e).start;
             for k in 0..self.shape.set_offsets.len() {
                 let r = self.shape.range(Space::Set(k), e);
@@ -196,7 +195,7 @@ impl<T: Real> Cpu<T> {
         let rows = self.rows_of(op.x.value);
         let scale = T::from_f64(1.0 / (1.0 - op.rate));
         let threshold = (op.rate * 2f64.powi(32)) as u64;
-        parallel(rows.div_ceil(ROWS), |t| {
+        self.threads.run(rows.div_ceil(ROWS), |t| {
             for row in t * ROWS..rows.min((t + 1) * ROWS) {
                 let first = (row * op.x.cols) as u64;
                 let mut factors = (0..op.x.cols as u64).map(|c| {

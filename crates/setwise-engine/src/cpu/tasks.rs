@@ -6,12 +6,24 @@ use rayon::prelude::*;
 
 use crate::real::Real;
 
-/// Runs `f(0), …, f(n − 1)` on the threads of the current pool, in any order.
-pub fn parallel(n: usize, f: impl Fn(usize) + Sync + Send) {
-    if n == 1 {
-        f(0);
-    } else {
-        (0..n).into_par_iter().with_max_len(1).for_each(f);
+/// Who runs the tasks of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// The calling thread: the batch itself is spread over threads.
+    One,
+    /// All threads of the current pool.
+    All,
+}
+
+impl Threads {
+    /// Runs `f(0), …, f(n − 1)` in any order.
+    #[inline]
+    pub fn run(self, n: usize, f: impl Fn(usize) + Sync + Send) {
+        if self == Threads::One || n == 1 {
+            (0..n).for_each(f);
+        } else {
+            (0..n).into_par_iter().with_max_len(1).for_each(f);
+        }
     }
 }
 
@@ -46,16 +58,17 @@ impl<T> Ptr<T> {
 /// One growing buffer per thread, kept between steps. Each is behind a lock that nobody ever waits for.
 pub struct Scratch<T> {
     slots: Vec<Mutex<Vec<T>>>,
+    threads: Threads,
 }
 
 impl<T: Real> Scratch<T> {
-    pub fn new() -> Self {
-        Scratch { slots: Vec::new() }
+    pub fn new(threads: Threads) -> Self {
+        Scratch { slots: Vec::new(), threads }
     }
 
-    /// Makes sure every thread of the current pool has a slot.
+    /// Makes sure every thread that may come has a slot.
     pub fn prepare(&mut self) {
-        let threads = rayon::current_num_threads() + 1;
+        let threads = if self.threads == Threads::One { 1 } else { rayon::current_num_threads() + 1 };
         if self.slots.len() < threads {
             self.slots.resize_with(threads, || Mutex::new(Vec::new()));
         }
@@ -63,7 +76,8 @@ impl<T: Real> Scratch<T> {
 
     /// Hands at least `len` elements, aligned to a cache line and of any content, to `f`.
     pub fn with<R>(&self, len: usize, f: impl FnOnce(*mut T) -> R) -> R {
-        let slot = rayon::current_thread_index().unwrap_or(self.slots.len() - 1).min(self.slots.len() - 1);
+        let last = self.slots.len() - 1;
+        let slot = rayon::current_thread_index().unwrap_or(last).min(last);
         let mut buffer = match self.slots[slot].lock() {
             Ok(guard) => guard,
             Err(poisoned) => poisoned.into_inner(),

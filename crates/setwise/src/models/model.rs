@@ -52,19 +52,20 @@ impl Model {
 
     /// Answers for every example of a batch.
     pub fn predict(&mut self, batch: &SetBatch) -> Result<Prediction> {
-        self.cpu.forward(&self.params, &batch.view())?;
+        let view = batch.view();
+        let outputs = self.cpu.predict(&self.params, &view)?;
         let width = self.config.output_width;
-        let outputs = self.cpu.program().outputs().len();
+        let per_element = self.config.output == OutputKind::Equivariant;
         let mut values = Vec::new();
         let mut offsets = vec![0];
         for example in 0..batch.examples() {
-            for i in 0..outputs {
-                let rows = self.cpu.output_rows(i, example);
-                values.extend_from_slice(&self.cpu.output(i)[rows.start * width..rows.end * width]);
+            for (output, set) in outputs.iter().zip(&view.sets) {
+                let rows = if per_element { set.offsets[example]..set.offsets[example + 1] } else { example..example + 1 };
+                values.extend_from_slice(&output[rows.start * width..rows.end * width]);
             }
             offsets.push(values.len());
         }
-        Ok(Prediction { values, offsets, width, per_element: self.config.output == OutputKind::Equivariant })
+        Ok(Prediction { values, offsets, width, per_element })
     }
 }
 

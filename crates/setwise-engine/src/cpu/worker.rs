@@ -1,0 +1,384 @@
+//! Runs a program forward and backward on some of the examples of a batch, with its own working memory.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::gemm::Activation;
+use super::linear::LinearPlan;
+use super::norm::NormBackward;
+use super::pair::PairsPlan;
+use super::panels::Panels;
+use super::tasks::{Ptr, Scratch, Threads, align_offset};
+use crate::batch::{BatchView, SetView};
+use crate::error::Error;
+use crate::params::ParamId;
+use crate::plan::{Lives, NONE, Plan, Shape};
+use crate::program::{Op, Program, Slice, Value};
+use crate::real::Real;
+
+/// Parameters and where their gradients go, for one backward pass.
+pub(super) struct Run<'a, T> {
+    pub params: &'a [T],
+    pub panels: &'a Panels<T>,
+    pub grads: &'a mut [T],
+}
+
+/// What is known of an operation before any batch.
+enum OpPlan {
+    Linear(LinearPlan),
+    Pairs(PairsPlan),
+    Other,
+}
+
+/// Runs one program. After the largest batch has been seen nothing more is allocated.
+pub(super) struct Worker<T: Real> {
+    pub(super) threads: Threads,
+    pub(super) program: Arc<Program>,
+    plans: Vec<OpPlan>,
+    /// For each operation the gradients that must be zero before its backward pass adds to some of their columns.
+    pub(super) clear: Vec<Vec<Value>>,
+    /// Results of a ReLU whose gradient comes from one linear operation alone: that operation applies the ReLU's backward step.
+    pub(super) gated: Vec<bool>,
+    lives: Lives,
+    plan: Plan,
+    pub(super) shape: Shape,
+    arena: Vec<T>,
+    arena_start: usize,
+    written: Vec<bool>,
+    pub(super) scratch: Scratch<T>,
+    partials: Vec<T>,
+    pub(super) sources: Vec<(Ptr<T>, usize)>,
+    pub(super) norms: Vec<NormBackward<T>>,
+    pub(super) seed: u64,
+    /// Seconds forward and backward by operation, while they are recorded.
+    timings: Option<Vec<[f64; 2]>>,
+}
+
+impl<T: Real> Worker<T> {
+    pub fn new(program: Arc<Program>, threads: Threads) -> Self {
+        let plans = program
+            .ops
+            .iter()
+            .map(|op| match op {
+                Op::Linear(l) => OpPlan::Linear(LinearPlan::new(&program, l)),
+                Op::Pairs(p) => OpPlan::Pairs(PairsPlan::new(&program, p)),
+                _ => OpPlan::Other,
+            })
+            .collect();
+        Worker {
+            plans,
+            clear: gradients_to_clear(&program),
+            gated: gated_values(&program),
+            lives: Lives::of(&program),
+            plan: Plan::default(),
+            shape: Shape::default(),
+            arena: Vec::new(),
+            arena_start: 0,
+            written: vec![false; program.values.len()],
+            scratch: Scratch::new(threads),
+            partials: Vec::new(),
+            sources: Vec::new(),
+            norms: Vec::new(),
+            seed: 0,
+            timings: None,
+            threads,
+            program,
+        }
+    }
+
+    /// Starts (anew) to record how long each operation takes.
+    pub fn record_timings(&mut self) {
+        self.timings = Some(vec![[0.0; 2]; self.program.ops.len()]);
+    }
+
+    /// Seconds spent forward and backward in each operation since recording began; empty if it never did.
+    pub fn timings(&self) -> &[[f64; 2]] {
+        self.timings.as_deref().unwrap_or(&[])
+    }
+
+    fn record(&mut self, op: usize, direction: usize, since: Instant) {
+        if let Some(t) = &mut self.timings {
+            t[op][direction] += since.elapsed().as_secs_f64();
+        }
+    }
+
+    /// Bytes of working memory held.
+    pub fn memory(&self) -> usize {
+        (self.arena.len() + self.partials.len()) * size_of::<T>()
+    }
+
+    /// Computes all outputs for the examples `range` of a batch that has been checked.
+    pub fn forward(&mut self, params: &[T], panels: &Panels<T>, batch: &BatchView<T>, range: Range<usize>) -> Result<(), Error> {
+        self.bind(batch, &range)?;
+        for (k, set) in batch.sets.iter().enumerate() {
+            let data = &set.data[set.offsets[range.start] * set.width..set.offsets[range.end] * set.width];
+            // SAFETY: the plan gave the input as many elements as these examples have.
+            let input = unsafe { std::slice::from_raw_parts_mut(self.value(self.program.inputs[k]).at(0), data.len()) };
+            input.copy_from_slice(data);
+        }
+        let program = self.program.clone();
+        for i in 0..program.ops.len() {
+            let begin = Instant::now();
+            let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
+            match (&program.ops[i], &plan) {
+                (Op::Linear(l), OpPlan::Linear(p)) => self.linear_forward(params, panels, l, p),
+                (Op::Attention(a), _) => self.attention_forward(a),
+                (Op::AddNorm(a), _) => self.add_norm_forward(params, a),
+                (Op::Pool(p), _) => self.pool_forward(p),
+                (Op::Pairs(p), _) => self.pairs_forward(params, panels, p),
+                (Op::ToUnion(t), _) => self.to_union_forward(params, t),
+                (Op::FromUnion(f), _) => self.from_union_forward(f),
+                (Op::Repeat(r), _) => self.repeat_forward(params, r),
+                (Op::Concat(c), _) => self.concat_forward(c),
+                (Op::PineSum(p), _) => self.pine_forward(params, p),
+                (Op::Dropout(d), _) => self.dropout_forward(d),
+                (Op::Linear(_), _) => unreachable!("every linear operation has its plan"),
+            }
+            self.plans[i] = plan;
+            self.record(i, 0, begin);
+        }
+        Ok(())
+    }
+
+    /// An output of the last forward pass, row-major.
+    pub fn output(&self, i: usize) -> &[T] {
+        self.read(self.program.outputs[i], 0)
+    }
+
+    /// Gradient of input `k` after a backward pass, if the program asked for input gradients.
+    pub fn input_grad(&self, k: usize) -> Option<&[T]> {
+        let v = self.program.inputs[k];
+        self.program.values[v.0].grad.then(|| self.read(v, self.program.values.len()))
+    }
+
+    fn read(&self, v: Value, half: usize) -> &[T] {
+        let i = half + v.0;
+        if self.plan.lens.is_empty() || self.plan.offsets[i] == NONE {
+            return &[];
+        }
+        &self.arena[self.arena_start + self.plan.offsets[i]..][..self.plan.lens[i]]
+    }
+
+    /// Adds to the gradients of the parameters, given those of the outputs. Follows a forward pass of a training program.
+    pub fn backward(&mut self, run: &mut Run<T>, output_grads: &[Vec<T>]) {
+        self.written.fill(false);
+        for (i, g) in output_grads.iter().enumerate() {
+            let v = self.program.outputs[i];
+            assert_eq!(self.plan.lens[v.0], g.len(), "a gradient for every output");
+            // SAFETY: the gradient has the output's length.
+            unsafe { std::slice::from_raw_parts_mut(self.grad(v).at(0), g.len()) }.copy_from_slice(g);
+            self.mark(v);
+        }
+        let program = self.program.clone();
+        for i in (0..program.ops.len()).rev() {
+            let begin = Instant::now();
+            for c in 0..self.clear[i].len() {
+                let v = self.clear[i][c];
+                let len = self.plan.lens[program.values.len() + v.0];
+                // SAFETY: the gradient's own place.
+                unsafe { std::slice::from_raw_parts_mut(self.grad(v).at(0), len) }.fill(T::ZERO);
+                self.mark(v);
+            }
+            let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
+            match (&program.ops[i], &plan) {
+                (Op::Linear(l), OpPlan::Linear(p)) => self.linear_backward(run, l, p),
+                (Op::Attention(a), _) => self.attention_backward(run, a),
+                (Op::AddNorm(a), _) => self.add_norm_backward(run, a),
+                (Op::Pool(p), _) => self.pool_backward(run, p),
+                (Op::Pairs(op), OpPlan::Pairs(p)) => self.pairs_backward(run, op, p),
+                (Op::ToUnion(t), _) => self.to_union_backward(run, t),
+                (Op::FromUnion(f), _) => self.from_union_backward(f),
+                (Op::Repeat(r), _) => self.repeat_backward(run, r),
+                (Op::Concat(c), _) => self.concat_backward(c),
+                (Op::PineSum(p), _) => self.pine_backward(run, p),
+                (Op::Dropout(d), _) => self.dropout_backward(d),
+                (Op::Linear(_) | Op::Pairs(_), _) => unreachable!("these operations have their plans"),
+            }
+            self.plans[i] = plan;
+            self.record(i, 1, begin);
+        }
+    }
+
+    /// Takes on the shape of some examples: counts rows, places all buffers.
+    fn bind(&mut self, batch: &BatchView<T>, range: &Range<usize>) -> Result<(), Error> {
+        let cols = self.program.values[self.program.inputs[0].0].cols;
+        let dims = if self.program.any_dim { batch.sets[0].width / cols } else { 1 };
+        let examples = range.len();
+        let shape = &mut self.shape;
+        let bound = |s: &SetView<T>, e: usize| s.offsets[range.start + e] - s.offsets[range.start];
+        let same = shape.examples == examples
+            && shape.dims == dims
+            && shape.set_offsets.len() == batch.sets.len()
+            && shape.set_offsets.iter().zip(&batch.sets).all(|(own, s)| (0..=examples).all(|e| own[e] == bound(s, e)));
+        if !same {
+            shape.examples = examples;
+            shape.dims = dims;
+            shape.set_offsets.resize_with(batch.sets.len(), Vec::new);
+            for (own, s) in shape.set_offsets.iter_mut().zip(&batch.sets) {
+                own.clear();
+                own.extend((0..=examples).map(|e| bound(s, e)));
+            }
+            shape.union_offsets.clear();
+            shape.union_offsets.extend((0..=examples).map(|e| batch.sets.iter().map(|s| bound(s, e)).sum::<usize>()));
+            self.plan.make(&self.program, &self.lives, &self.shape)?;
+            self.reserve()?;
+        }
+        self.scratch.prepare();
+        Ok(())
+    }
+
+    /// Makes the arena large enough for the plan.
+    fn reserve(&mut self) -> Result<(), Error> {
+        let wanted = self.plan.total.saturating_add(16);
+        if self.arena.len() < wanted {
+            self.arena = Vec::new();
+            let mut arena = Vec::<T>::new();
+            let bytes = (wanted as u64).saturating_mul(size_of::<T>() as u64);
+            if bytes > memory_limit() || arena.try_reserve_exact(wanted).is_err() {
+                self.shape.examples = 0; // nothing is bound
+                return Err(Error::TooLarge { bytes });
+            }
+            drop(arena);
+            self.arena = vec![T::ZERO; wanted];
+            self.arena_start = align_offset(self.arena.as_ptr());
+        }
+        Ok(())
+    }
+
+    /// Address of a value.
+    pub(super) fn value(&self, v: Value) -> Ptr<T> {
+        self.place(self.plan.offsets[v.0])
+    }
+
+    /// Address of a value's gradient.
+    pub(super) fn grad(&self, v: Value) -> Ptr<T> {
+        self.place(self.plan.offsets[self.program.values.len() + v.0])
+    }
+
+    fn place(&self, offset: usize) -> Ptr<T> {
+        debug_assert_ne!(offset, NONE, "a buffer that the plan does not hold");
+        // SAFETY: the plan lies within the arena. Buffers that live at one time are disjoint, so writing to one through a
+        // shared reference to the backend never changes what another task reads.
+        Ptr(unsafe { self.arena.as_ptr().cast_mut().add(self.arena_start + offset) })
+    }
+
+    /// Address of some columns of a value, and the distance of its rows.
+    pub(super) fn slice(&self, s: Slice) -> (Ptr<T>, usize) {
+        // SAFETY: columns of the value.
+        (Ptr(unsafe { self.value(s.value).at(s.col) }), self.program.values[s.value.0].cols)
+    }
+
+    /// The same for the gradient.
+    pub(super) fn grad_slice(&self, s: Slice) -> (Ptr<T>, usize) {
+        // SAFETY: columns of the value.
+        (Ptr(unsafe { self.grad(s.value).at(s.col) }), self.program.values[s.value.0].cols)
+    }
+
+    pub(super) fn param(&self, params: &[T], id: ParamId) -> *const T {
+        params[self.program.params.spec(id).range()].as_ptr()
+    }
+
+    /// Rows of a value, dimensions counted.
+    pub(super) fn rows_of(&self, v: Value) -> usize {
+        let spec = &self.program.values[v.0];
+        let dims = if spec.per_dim { self.shape.dims } else { 1 };
+        self.shape.rows(spec.space) * dims
+    }
+
+    pub(super) fn wants_grad(&self, v: Value) -> bool {
+        self.program.values[v.0].grad
+    }
+
+    /// Whether the gradient of `v` holds something already.
+    pub(super) fn written(&self, v: Value) -> bool {
+        self.written[v.0]
+    }
+
+    pub(super) fn mark(&mut self, v: Value) {
+        self.written[v.0] = true;
+    }
+
+    /// Shared memory for partial sums.
+    pub(super) fn partials(&mut self, len: usize) -> *mut T {
+        if self.partials.len() < len {
+            self.partials.resize(len, T::ZERO);
+        }
+        self.partials.as_mut_ptr()
+    }
+}
+
+/// Operations that are the first to add to a gradient but touch only some of its columns need it zeroed.
+fn gradients_to_clear(program: &Program) -> Vec<Vec<Value>> {
+    let mut seen = vec![false; program.values.len()];
+    program.outputs.iter().for_each(|v| seen[v.0] = true);
+    let mut clear = vec![Vec::new(); program.ops.len()];
+    for (i, op) in program.ops.iter().enumerate().rev() {
+        let mut slices: Vec<Slice> = Vec::new();
+        let mut whole: Vec<Value> = Vec::new();
+        match op {
+            Op::Linear(l) => {
+                // Residuals are added before inputs, so where a value is both, the residuals alone must cover it.
+                slices.extend(l.maps.iter().filter_map(|m| m.residual));
+                let first = slices.clone();
+                let later = l.maps.iter().map(|m| m.x);
+                slices.extend(later.filter(|x| first.iter().all(|s| s.value != x.value)));
+            }
+            Op::Attention(a) => slices.extend(a.relations.iter().flat_map(|r| [r.query, r.key, r.value])),
+            Op::AddNorm(a) => slices.extend(&a.inputs),
+            Op::Pairs(p) => slices.extend(p.nets.iter().flat_map(|n| [n.own, n.partner])),
+            Op::Dropout(d) => slices.push(d.x),
+            Op::Pool(p) => whole.push(p.x),
+            Op::ToUnion(t) => whole.extend(&t.sets),
+            Op::FromUnion(f) => whole.push(f.x),
+            Op::Concat(c) => whole.extend(&c.inputs),
+            Op::PineSum(p) => whole.push(p.x),
+            Op::Repeat(_) => {}
+        }
+        for v in slices.iter().map(|s| s.value).chain(whole.iter().copied()) {
+            if seen[v.0] || !program.values[v.0].grad {
+                continue;
+            }
+            seen[v.0] = true;
+            let mut covered = vec![whole.contains(&v); program.values[v.0].cols];
+            for s in slices.iter().filter(|s| s.value == v) {
+                covered[s.col..s.col + s.cols].fill(true);
+            }
+            if covered.contains(&false) {
+                clear[i].push(v);
+            }
+        }
+    }
+    clear
+}
+
+/// Values written by ReLU layers only and read as the input of exactly one linear operation.
+fn gated_values(program: &Program) -> Vec<bool> {
+    let mut readers = vec![0; program.values.len()];
+    let mut gated = vec![false; program.values.len()];
+    program.outputs.iter().for_each(|v| readers[v.0] += 2);
+    for op in &program.ops {
+        let uses = op.uses();
+        let mut read = uses.reads;
+        read.sort_unstable();
+        read.dedup();
+        for v in read {
+            let as_input = matches!(op, Op::Linear(l) if l.maps.iter().all(|m| m.residual.is_none_or(|r| r.value != v)));
+            readers[v.0] += if as_input { 1 } else { 2 };
+        }
+        for v in uses.writes {
+            gated[v.0] = matches!(op, Op::Linear(l) if l.activation == Activation::Relu);
+        }
+    }
+    gated.iter().zip(readers).map(|(&g, n)| g && n == 1).collect()
+}
+
+/// Bytes of memory this machine has, where that can be found out.
+fn memory_limit() -> u64 {
+    let read = || -> Option<u64> {
+        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+        let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
+        Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
+    };
+    read().unwrap_or(u64::MAX)
+}
