@@ -15,7 +15,7 @@
 //! Cost: 4 n·m·e operations forward, 14 n·m·e backward for n queries, m keys, vectors of e, and n·m exponentials each way;
 //! memory per thread is two blocks of `m` scores.
 
-use super::gemm::{Ends, Strided, rows_of_tiles};
+use super::gemm::{Ends, Strided, rows_of_tiles, rows_of_tiles_paired};
 use super::norm::{get, put};
 use super::tasks::locate;
 use super::worker::{Run, Worker};
@@ -326,7 +326,7 @@ struct Backward<T> {
 fn backward_scratch<T: Real>(keys: usize, width: usize) -> usize {
     let block = T::panel_width();
     let padded = width.next_multiple_of(block);
-    2 * keys * block + 3 * width * block + 2 * block * padded + 2 * keys * padded + 2 * keys * width + 4 * block
+    3 * keys * block + (2 * width + width.max(block)) * block + 2 * block * padded + 4 * keys * padded + 2 * keys * width + 4 * block
 }
 
 impl<T: Real> Kernel<T> for Backward<T> {
@@ -337,8 +337,10 @@ impl<T: Real> Kernel<T> for Backward<T> {
         let block = 2 * V::LANES;
         let p = self.problem;
         let width = p.query.width();
-        // Rows with the width in lanes: one vector if it fits, else whole panels.
-        let padded = if width <= V::LANES { V::LANES } else { width.next_multiple_of(block) };
+        // Rows with the width in lanes: one vector if it fits, else whole panels. If it does, the gradients of values and keys are
+        // computed as one, values in even and keys in odd columns.
+        let paired = width <= V::LANES;
+        let padded = if paired { V::LANES } else { width.next_multiple_of(block) };
         unsafe {
             let mut free = self.scratch;
             macro_rules! take {
@@ -348,19 +350,21 @@ impl<T: Real> Kernel<T> for Backward<T> {
                     p
                 }};
             }
-            let weights = take!(p.keys * block); // Pᵀ
+            let weights = take!(2 * p.keys * block); // Pᵀ, paired with dSᵀ
             let d_scores = take!(p.keys * block); // dSᵀ
-            let queries = take!(width * block); // Qᵀ
+            let queries = take!(width.max(block) * block); // Qᵀ, later rows of pairs
             let d_outs = take!(width * block); // dOᵀ
             let d_queries = take!(width * block); // dQᵀ
             let query_rows = take!(block * padded);
             let d_out_rows = take!(block * padded);
             let d_key = take!(p.keys * padded);
             let d_value = take!(p.keys * padded);
+            let both = take!(if paired { p.keys * 2 * V::LANES } else { 0 });
             let per_query = take!(2 * block); // largest, inverse sum
             let key = p.key.matrix::<V>(p.keys, take!(p.keys * width));
             let value = p.value.matrix::<V>(p.keys, free);
-            std::slice::from_raw_parts_mut(d_key, 2 * p.keys * padded).fill(T::ZERO);
+            let sums = if paired { both } else { d_key }; // keys and values lie one after another
+            std::slice::from_raw_parts_mut(sums, 2 * p.keys * padded).fill(T::ZERO);
 
             let mut first = 0;
             while first < p.queries {
@@ -384,7 +388,9 @@ impl<T: Real> Kernel<T> for Backward<T> {
                         *dot = V::load(d_outs.add(at)).mul_add(V::load(d_queries.add(at)), *dot);
                     }
                 }
-                rows_of_tiles::<T, V, 2>(p.keys, width, key, queries, block, &mut Stored { out: weights });
+                // Paired weights take the first half of their place while the scores are read from the second.
+                let scores = if paired { weights.add(p.keys * block) } else { weights };
+                rows_of_tiles::<T, V, 2>(p.keys, width, key, queries, block, &mut Stored { out: scores });
                 rows_of_tiles::<T, V, 2>(p.keys, width, value, d_outs, block, &mut Stored { out: d_scores });
                 let mut per = [[V::zero(); 2]; 2];
                 for (k, v) in per.iter_mut().enumerate() {
@@ -394,20 +400,39 @@ impl<T: Real> Kernel<T> for Backward<T> {
                 for j in 0..p.keys {
                     for c in 0..2 {
                         let at = j * block + c * V::LANES;
-                        let w = V::load(weights.add(at)).sub(largest[c]).exp2().mul(inverse[c]);
-                        w.store(weights.add(at));
-                        V::load(d_scores.add(at)).sub(dot[c]).mul(w).store(d_scores.add(at));
+                        let w = V::load(scores.add(at)).sub(largest[c]).exp2().mul(inverse[c]);
+                        let d = V::load(d_scores.add(at)).sub(dot[c]).mul(w);
+                        d.store(d_scores.add(at));
+                        if paired {
+                            let pairs = V::interleave(w, d);
+                            pairs[0].store(weights.add(2 * at));
+                            pairs[1].store(weights.add(2 * at + V::LANES));
+                        } else {
+                            w.store(weights.add(at));
+                        }
                     }
                 }
                 let transposed = Strided { ptr: key.ptr, row: 1, col: key.row };
                 let mut ends = Scaled { out: d_queries, factor: [V::splat(p.scale); 2] };
                 rows_of_tiles::<T, V, 2>(width, p.keys, transposed, d_scores, block, &mut ends);
                 self.d_query.unpack_transposed::<V>(first, n, d_queries);
-                for (factor, rows, sums) in [(weights, d_out_rows, d_value), (d_scores, query_rows, d_key)] {
-                    let factor = Strided { ptr: factor.cast_const(), row: block, col: 1 };
-                    if padded == V::LANES {
-                        rows_of_tiles::<T, V, 1>(p.keys, n, factor, rows, padded, &mut Added { sums, row: padded });
+                if paired {
+                    let factor = Strided { ptr: weights.cast_const(), row: 2 * block, col: 2 };
+                    let rows = queries; // not needed any more
+                    for i in 0..n {
+                        let pairs = V::interleave(V::load(d_out_rows.add(i * padded)), V::load(query_rows.add(i * padded)));
+                        pairs[0].store(rows.add(i * 2 * V::LANES));
+                        pairs[1].store(rows.add(i * 2 * V::LANES + V::LANES));
+                    }
+                    let mut ends = Added { sums: both, row: 2 * V::LANES };
+                    if 2 * width <= V::LANES {
+                        rows_of_tiles_paired::<T, V, 1, true>(p.keys, n, factor, rows, 2 * V::LANES, &mut ends);
                     } else {
+                        rows_of_tiles_paired::<T, V, 2, true>(p.keys, n, factor, rows, 2 * V::LANES, &mut ends);
+                    }
+                } else {
+                    for (factor, rows, sums) in [(weights, d_out_rows, d_value), (d_scores, query_rows, d_key)] {
+                        let factor = Strided { ptr: factor.cast_const(), row: block, col: 1 };
                         for panel in (0..padded).step_by(block) {
                             let mut ends = Added { sums: sums.add(panel), row: padded };
                             rows_of_tiles::<T, V, 2>(p.keys, n, factor, rows.add(panel), padded, &mut ends);
@@ -415,6 +440,14 @@ impl<T: Real> Kernel<T> for Backward<T> {
                     }
                 }
                 first += n;
+            }
+            if paired {
+                for j in 0..p.keys {
+                    let at = both.add(j * 2 * V::LANES);
+                    let [values, keys] = V::deinterleave(V::load(at), V::load(at.add(V::LANES)));
+                    values.store(d_value.add(j * V::LANES));
+                    keys.store(d_key.add(j * V::LANES));
+                }
             }
             self.d_key.unpack_rows::<V>(p.keys, padded, d_key);
             self.d_value.unpack_rows::<V>(p.keys, padded, d_value);

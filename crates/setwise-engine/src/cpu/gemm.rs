@@ -29,9 +29,10 @@ impl<T> Strided<T> {
     }
 }
 
-/// Accumulates `R × C` vectors: `acc[r][c] += Σ_k a(r, k) · b[k][c]`, with rows of `b` at distance `b_row`.
+/// Accumulates `R × C` vectors: `acc[r][c] += Σ_k a(r, k) · b[k][c]`, with rows of `b` at distance `b_row`. Where `PAIRED`, `a(r, k)`
+/// is two numbers, for even and for odd columns.
 #[inline(always)]
-pub unsafe fn tile<T: Real, V: Vector<T>, const R: usize, const C: usize>(
+pub unsafe fn tile<T: Real, V: Vector<T>, const R: usize, const C: usize, const PAIRED: bool>(
     k: usize,
     a: Strided<T>,
     b: *const T,
@@ -52,7 +53,8 @@ pub unsafe fn tile<T: Real, V: Vector<T>, const R: usize, const C: usize>(
                 *v = V::load(bp.add(c * V::LANES));
             }
             for (r, row) in acc.iter_mut().enumerate() {
-                let x = V::splat(*bases[r / 3].add((r % 3) * a.row));
+                let at = bases[r / 3].add((r % 3) * a.row);
+                let x = if PAIRED { V::splat_pair(at) } else { V::splat(*at) };
                 for (sum, v) in row.iter_mut().zip(cols) {
                     *sum = x.mul_add(v, *sum);
                 }
@@ -103,6 +105,19 @@ pub unsafe fn rows_of_tiles<T: Real, V: Vector<T>, const C: usize>(
     b_row: usize,
     ends: &mut impl Ends<T, V, C>,
 ) {
+    unsafe { rows_of_tiles_paired::<T, V, C, false>(rows, k, a, b, b_row, ends) }
+}
+
+/// The same, where `PAIRED` with two factors for even and odd columns.
+#[inline(always)]
+pub unsafe fn rows_of_tiles_paired<T: Real, V: Vector<T>, const C: usize, const PAIRED: bool>(
+    rows: usize,
+    k: usize,
+    a: Strided<T>,
+    b: *const T,
+    b_row: usize,
+    ends: &mut impl Ends<T, V, C>,
+) {
     macro_rules! pieces {
         ($from:expr, $r:expr) => {{
             let mut i = $from;
@@ -112,7 +127,7 @@ pub unsafe fn rows_of_tiles<T: Real, V: Vector<T>, const C: usize>(
                     for (r, row) in acc.iter_mut().enumerate() {
                         *row = ends.start(i + r);
                     }
-                    tile::<T, V, $r, C>(k, a.down(i), b, b_row, &mut acc);
+                    tile::<T, V, $r, C, PAIRED>(k, a.down(i), b, b_row, &mut acc);
                     for (r, row) in acc.into_iter().enumerate() {
                         ends.finish(i + r, row);
                     }
@@ -125,6 +140,7 @@ pub unsafe fn rows_of_tiles<T: Real, V: Vector<T>, const C: usize>(
     let mut done = 0;
     if V::WIDE {
         done = pieces!(done, WIDE_TILE_ROWS);
+        done = pieces!(done, 8);
         done = pieces!(done, 4);
     } else {
         done = pieces!(done, NARROW_TILE_ROWS);

@@ -124,6 +124,25 @@ impl Vector<f32> for F32x8 {
         }
     }
     #[inline(always)]
+    unsafe fn splat_pair(p: *const f32) -> Self {
+        unsafe { F32x8(_mm256_castpd_ps(_mm256_set1_pd(p.cast::<f64>().read_unaligned()))) }
+    }
+    #[inline(always)]
+    unsafe fn interleave(a: Self, b: Self) -> [Self; 2] {
+        unsafe {
+            let (low, high) = (_mm256_unpacklo_ps(a.0, b.0), _mm256_unpackhi_ps(a.0, b.0));
+            [F32x8(_mm256_permute2f128_ps::<0x20>(low, high)), F32x8(_mm256_permute2f128_ps::<0x31>(low, high))]
+        }
+    }
+    #[inline(always)]
+    unsafe fn deinterleave(a: Self, b: Self) -> [Self; 2] {
+        unsafe {
+            let (x, y) = (_mm256_permute2f128_ps::<0x20>(a.0, b.0), _mm256_permute2f128_ps::<0x31>(a.0, b.0));
+            let (even, odd) = (_mm256_shuffle_ps::<0b10_00_10_00>(x, y), _mm256_shuffle_ps::<0b11_01_11_01>(x, y));
+            [F32x8(even), F32x8(odd)]
+        }
+    }
+    #[inline(always)]
     unsafe fn sum(self) -> f32 {
         let mut lanes = [0.0f32; 8];
         unsafe { self.store(lanes.as_mut_ptr()) };

@@ -53,6 +53,12 @@ pub trait Vector<T: Real>: Copy {
     unsafe fn mul_sub(self, b: Self, c: Self) -> Self;
     /// `x` in the lanes where `self > 0`, zero elsewhere.
     unsafe fn where_positive(self, x: Self) -> Self;
+    /// The two numbers at `p` in turn.
+    unsafe fn splat_pair(p: *const T) -> Self;
+    /// `[a₀, b₀, a₁, b₁, …]` in two vectors.
+    unsafe fn interleave(a: Self, b: Self) -> [Self; 2];
+    /// The way back: even lanes, then odd lanes, of both.
+    unsafe fn deinterleave(a: Self, b: Self) -> [Self; 2];
     /// Sum over lanes, in a fixed order.
     unsafe fn sum(self) -> T;
 
@@ -259,6 +265,35 @@ mod tests {
                 assert_eq!(columns[c * 20 + i], 2.0 * x[i * 11 + c]);
                 assert_eq!(rows[i * 9 + c], 2.0 * x[i * 11 + c]);
             }
+        }
+    }
+
+    struct Pairs<'a, T>(&'a [T], &'a mut [T]);
+    impl<T: Real> Kernel<T> for Pairs<'_, T> {
+        type Out = usize;
+        #[inline(always)]
+        unsafe fn run<V: Vector<T>>(self) -> usize {
+            unsafe {
+                let (x, y) = (self.0.as_ptr(), self.1.as_mut_ptr());
+                let [a, b] = V::interleave(V::load(x), V::load(x.add(V::LANES)));
+                let [c, d] = V::deinterleave(a, b);
+                for (i, v) in [a, b, c, d, V::splat_pair(x)].into_iter().enumerate() {
+                    v.store(y.add(i * V::LANES));
+                }
+            }
+            V::LANES
+        }
+    }
+
+    #[test]
+    fn interleaving_there_and_back_keeps_every_number_in_place() {
+        let x: Vec<f32> = (0..32).map(|i| i as f32).collect();
+        let mut y = vec![-1.0; 80];
+        let n = f32::dispatch(Pairs(&x, &mut y));
+        for i in 0..n {
+            assert_eq!((y[2 * i], y[2 * i + 1]), (x[i], x[n + i]));
+            assert_eq!((y[2 * n + i], y[3 * n + i]), (x[i], x[n + i]));
+            assert_eq!(y[4 * n + i], x[i % 2]);
         }
     }
 

@@ -93,6 +93,33 @@ impl<T: Real, const N: usize> Vector<T> for Lanes<T, N> {
         self.zip(x, |a, x| if a > T::ZERO { x } else { T::ZERO })
     }
     #[inline(always)]
+    unsafe fn splat_pair(p: *const T) -> Self {
+        let mut out = [T::ZERO; N];
+        for (i, x) in out.iter_mut().enumerate() {
+            *x = unsafe { *p.add(i % 2) };
+        }
+        Lanes(out)
+    }
+    #[inline(always)]
+    unsafe fn interleave(a: Self, b: Self) -> [Self; 2] {
+        let mut out = [[T::ZERO; N]; 2];
+        for i in 0..N {
+            out[2 * i / N][2 * i % N] = a.0[i];
+            out[2 * i / N][2 * i % N + 1] = b.0[i];
+        }
+        out.map(Lanes)
+    }
+    #[inline(always)]
+    unsafe fn deinterleave(a: Self, b: Self) -> [Self; 2] {
+        let mut out = [[T::ZERO; N]; 2];
+        for i in 0..N {
+            let from = if 2 * i < N { a } else { b };
+            out[0][i] = from.0[2 * i % N];
+            out[1][i] = from.0[2 * i % N + 1];
+        }
+        out.map(Lanes)
+    }
+    #[inline(always)]
     unsafe fn sum(self) -> T {
         self.0.into_iter().sum()
     }
