@@ -26,6 +26,9 @@ use crate::simd::{Kernel, Vector};
 /// Queries of a forward task, a multiple of every block.
 const QUERIES_PER_TASK: usize = 256;
 
+/// Eight numbers for each query of a block, whatever the machine's vectors.
+const EIGHTS: usize = 8 * 32;
+
 /// Rows of one head: element `(i, c · len + l)` is at `ptr[i * row + c * chunk_stride + l]`.
 #[derive(Clone, Copy)]
 struct Head<T> {
@@ -42,30 +45,63 @@ impl<T: Real> Head<T> {
         self.chunks * self.chunk_len
     }
 
-    /// Packs rows `first..first + n` transposed into `[width][lanes]`, times `factor`, zero beyond `n`; `lanes` is two vectors.
+    /// Packs rows `first..first + n` transposed into `[width][lanes]`, times `factor`; `lanes` is two vectors. Lanes beyond `n` hold
+    /// anything finite: nobody reads what becomes of them.
     #[inline(always)]
     unsafe fn pack_transposed<V: Vector<T>>(self, first: usize, n: usize, out: *mut T, factor: T) {
         let lanes = 2 * V::LANES;
+        let width = self.width();
+        let mut rows = [T::ZERO; EIGHTS];
         unsafe {
-            for c in 0..self.chunks {
-                let src = self.ptr.add(first * self.row + c * self.chunk_stride);
-                let dst = out.add(c * self.chunk_len * lanes);
-                let mut l = 0;
-                if n == lanes {
-                    while l + 8 <= self.chunk_len {
-                        V::columns_of_eight(src.add(l), self.row, dst.add(l * lanes), lanes, factor);
-                        let second = src.add(l + V::LANES * self.row);
-                        V::columns_of_eight(second, self.row, dst.add(l * lanes + V::LANES), lanes, factor);
-                        l += 8;
-                    }
-                }
-                for l in l..self.chunk_len {
+            let mut e = 0;
+            while e + 8 <= width {
+                let (src, row) = if self.chunk_len % 8 == 0 && n == lanes {
+                    (self.place(first, e).cast_const(), self.row)
+                } else {
                     for i in 0..n {
-                        *dst.add(l * lanes + i) = *src.add(i * self.row + l) * factor;
+                        self.copy_eight(first + i, e, rows.as_mut_ptr().add(8 * i), true);
                     }
-                    for i in n..lanes {
-                        *dst.add(l * lanes + i) = T::ZERO;
-                    }
+                    (rows.as_ptr(), 8)
+                };
+                V::columns_of_eight(src, row, out.add(e * lanes), lanes, factor);
+                V::columns_of_eight(src.add(V::LANES * row), row, out.add(e * lanes + V::LANES), lanes, factor);
+                e += 8;
+            }
+            for e in e..width {
+                for i in 0..n {
+                    *out.add(e * lanes + i) = *self.place(first + i, e) * factor;
+                }
+                for i in n..lanes {
+                    *out.add(e * lanes + i) = T::ZERO;
+                }
+            }
+        }
+    }
+
+    /// Address of number `e` of a row.
+    #[inline(always)]
+    unsafe fn place(self, row: usize, e: usize) -> *mut T {
+        unsafe { self.ptr.add(row * self.row + e / self.chunk_len * self.chunk_stride + e % self.chunk_len) }
+    }
+
+    /// Copies numbers `e..e + 8` of a row out to `eight`, or in from there.
+    #[inline(always)]
+    unsafe fn copy_eight(self, row: usize, e: usize, eight: *mut T, out: bool) {
+        unsafe {
+            if self.chunk_len % 8 == 0 {
+                let at = self.place(row, e).cast::<[T; 8]>();
+                let eight = eight.cast::<[T; 8]>();
+                if out { eight.write_unaligned(at.read_unaligned()) } else { at.write_unaligned(eight.read_unaligned()) }
+            } else if self.chunk_len % 4 == 0 {
+                for half in [0, 4] {
+                    let at = self.place(row, e + half).cast::<[T; 4]>();
+                    let eight = eight.add(half).cast::<[T; 4]>();
+                    if out { eight.write_unaligned(at.read_unaligned()) } else { at.write_unaligned(eight.read_unaligned()) }
+                }
+            } else {
+                for j in 0..8 {
+                    let (at, eight) = (self.place(row, e + j), eight.add(j));
+                    if out { *eight = *at } else { *at = *eight }
                 }
             }
         }
@@ -115,23 +151,26 @@ impl<T: Real> Head<T> {
     #[inline(always)]
     unsafe fn unpack_transposed<V: Vector<T>>(self, first: usize, n: usize, block: *const T) {
         let lanes = 2 * V::LANES;
+        let width = self.width();
+        let mut rows = [T::ZERO; EIGHTS];
         unsafe {
-            for c in 0..self.chunks {
-                let dst = self.ptr.add(first * self.row + c * self.chunk_stride);
-                let src = block.add(c * self.chunk_len * lanes);
-                let mut l = 0;
-                if n == lanes {
-                    while l + 8 <= self.chunk_len {
-                        V::rows_of_eight(src.add(l * lanes), lanes, dst.add(l), self.row);
-                        let second = dst.add(l + V::LANES * self.row);
-                        V::rows_of_eight(src.add(l * lanes + V::LANES), lanes, second, self.row);
-                        l += 8;
+            let mut e = 0;
+            while e + 8 <= width {
+                let src = block.add(e * lanes);
+                let direct = self.chunk_len % 8 == 0 && n == lanes;
+                let (dst, row) = if direct { (self.place(first, e), self.row) } else { (rows.as_mut_ptr(), 8) };
+                V::rows_of_eight(src, lanes, dst, row);
+                V::rows_of_eight(src.add(V::LANES), lanes, dst.add(V::LANES * row), row);
+                if !direct {
+                    for i in 0..n {
+                        self.copy_eight(first + i, e, rows.as_mut_ptr().add(8 * i), false);
                     }
                 }
-                for l in l..self.chunk_len {
-                    for i in 0..n {
-                        *dst.add(i * self.row + l) = *src.add(l * lanes + i);
-                    }
+                e += 8;
+            }
+            for e in e..width {
+                for i in 0..n {
+                    *self.place(first + i, e) = *block.add(e * lanes + i);
                 }
             }
         }
