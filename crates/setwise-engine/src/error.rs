@@ -23,7 +23,9 @@ pub enum Error {
         found: usize,
     },
     /// In a dimension-equivariant program all sets of a batch must share one width.
-    #[error("set {set} has rows of width {found}, not {expected} as set 0; this model wants the same dimensions for all sets")]
+    #[error(
+        "set {set} has rows of width {found}, not {expected} as set 0; this model wants the same dimensions for all sets"
+    )]
     UnequalWidths {
         /// Index of the set.
         set: usize,

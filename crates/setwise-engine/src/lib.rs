@@ -27,8 +27,8 @@ pub mod simd;
 
 pub use adam::Adam;
 pub use batch::{BatchView, SetView};
-pub use cpu::{Cpu, Outputs};
 pub use cpu::gemm::Activation;
+pub use cpu::{Cpu, Outputs};
 pub use error::Error;
 pub use loss::Loss;
 pub use params::{Init, ParamId, ParamLayout, ParamSpec};

@@ -98,45 +98,95 @@ impl Lives {
     }
 }
 
-/// Places of all buffers for one batch shape.
+/// Row counts the buffers have room for. They only grow, so that after a few batches of changing sizes places stay as they are.
+#[derive(Default)]
+struct Capacity {
+    examples: usize,
+    dims: usize,
+    sets: Vec<usize>,
+    union: usize,
+}
+
+impl Capacity {
+    /// Grows to hold `shape`; true if it had to.
+    fn grow(&mut self, shape: &Shape) -> bool {
+        let mut grown = false;
+        let mut at_least = |have: &mut usize, want: usize| {
+            grown |= want > *have;
+            *have = want.max(*have);
+        };
+        self.sets.resize(shape.set_offsets.len(), 0);
+        for (k, have) in self.sets.iter_mut().enumerate() {
+            at_least(have, shape.rows(Space::Set(k)));
+        }
+        at_least(&mut self.examples, shape.examples);
+        at_least(&mut self.dims, shape.dims);
+        at_least(&mut self.union, shape.rows(Space::Union));
+        grown
+    }
+
+    fn rows(&self, space: Space) -> usize {
+        match space {
+            Space::Set(k) => self.sets[k],
+            Space::Union => self.union,
+            Space::PerExample(n) => n * self.examples,
+        }
+    }
+}
+
+/// Places of all buffers.
 #[derive(Default)]
 pub(crate) struct Plan {
     /// Start of value `v` at `v`, of its gradient at `values + v`; [`NONE`] if it does not exist.
     pub offsets: Vec<usize>,
-    /// Length of each.
+    /// Length of each for the batch at hand.
     pub lens: Vec<usize>,
     /// Length of the arena.
     pub total: usize,
+    capacity: Capacity,
+    sizes: Vec<usize>,
     order: Vec<usize>,
     placed: Vec<usize>,
 }
 
 impl Plan {
-    /// Places all buffers, the largest first, each at the lowest place that is free for its whole life.
+    /// Finds lengths for a batch, and new places if the old ones are too small for it.
     pub fn make(&mut self, program: &Program, lives: &Lives, shape: &Shape) -> Result<(), Error> {
         let values = program.values.len();
-        let too_large = || Error::TooLarge { bytes: u64::MAX };
+        let alive = |i: usize| lives.spans[i].0 <= lives.spans[i].1;
+        let len = |i: usize, rows: usize, dims: usize| {
+            let spec = &program.values[i % values];
+            let dims = if spec.per_dim { dims } else { 1 };
+            let len = rows.checked_mul(dims).and_then(|r| r.checked_mul(spec.cols));
+            len.map(|n| if alive(i) { n } else { 0 }).ok_or(Error::TooLarge { bytes: u64::MAX })
+        };
         self.lens.clear();
         for i in 0..2 * values {
-            let spec = &program.values[i % values];
-            let rows = shape.rows(spec.space);
-            let dims = if spec.per_dim { shape.dims } else { 1 };
-            let len = rows.checked_mul(dims).and_then(|r| r.checked_mul(spec.cols)).ok_or_else(too_large)?;
-            let alive = lives.spans[i].0 <= lives.spans[i].1;
-            self.lens.push(if alive { len } else { 0 });
+            self.lens.push(len(i, shape.rows(program.values[i % values].space), shape.dims)?);
         }
+        if self.capacity.grow(shape) {
+            self.sizes.clear();
+            for i in 0..2 * values {
+                let size = len(i, self.capacity.rows(program.values[i % values].space), self.capacity.dims)?;
+                self.sizes.push(size.checked_next_multiple_of(ALIGN).ok_or(Error::TooLarge { bytes: u64::MAX })?);
+            }
+            self.place(lives)?;
+        }
+        Ok(())
+    }
+
+    /// Places all buffers, the largest first, each at the lowest place that is free for its whole life.
+    fn place(&mut self, lives: &Lives) -> Result<(), Error> {
+        let sizes = &self.sizes;
         self.offsets.clear();
-        self.offsets.resize(2 * values, NONE);
+        self.offsets.resize(sizes.len(), NONE);
         self.order.clear();
-        self.order.extend((0..2 * values).filter(|&i| self.lens[i] > 0));
-        let lens = &self.lens;
-        self.order.sort_unstable_by_key(|&i| (usize::MAX - lens[i], i));
+        self.order.extend((0..sizes.len()).filter(|&i| sizes[i] > 0));
+        self.order.sort_unstable_by_key(|&i| (usize::MAX - sizes[i], i));
         self.placed.clear();
         self.total = 0;
-        for o in 0..self.order.len() {
-            let i = self.order[o];
+        for &i in &self.order {
             let (first, last) = lives.spans[i];
-            let size = self.lens[i].next_multiple_of(ALIGN);
             let mut at = 0usize;
             // `placed` is sorted by place, so one pass finds the lowest gap.
             for &j in &self.placed {
@@ -144,13 +194,13 @@ impl Plan {
                 if f > last || l < first {
                     continue;
                 }
-                if at + size <= self.offsets[j] {
+                if at + sizes[i] <= self.offsets[j] {
                     break;
                 }
-                at = at.max(self.offsets[j] + self.lens[j].next_multiple_of(ALIGN));
+                at = at.max(self.offsets[j] + sizes[j]);
             }
             self.offsets[i] = at;
-            self.total = self.total.max(at.checked_add(size).ok_or_else(too_large)?);
+            self.total = self.total.max(at.checked_add(sizes[i]).ok_or(Error::TooLarge { bytes: u64::MAX })?);
             let offsets = &self.offsets;
             let pos = self.placed.partition_point(|&j| offsets[j] <= at);
             self.placed.insert(pos, i);
@@ -192,5 +242,22 @@ mod tests {
             }
         }
         assert!(shared, "nothing was reused");
+    }
+
+    #[test]
+    fn smaller_batches_keep_their_places_and_larger_ones_get_new_ones() {
+        let mut b = Program::builder(&[3], false, Mode::Train, true);
+        let y = b.fresh(Space::Set(0), 3, false);
+        b.op(Op::AddNorm(AddNorm { inputs: vec![b.whole(b.input(0))], y: b.whole(y), norm: None }));
+        let program = b.finish(vec![y]);
+        let lives = Lives::of(&program);
+        let shape = |n| Shape { examples: 1, dims: 1, set_offsets: vec![vec![0, n]], union_offsets: vec![0, n] };
+        let mut plan = Plan::default();
+        plan.make(&program, &lives, &shape(50)).unwrap();
+        let before = plan.offsets.clone();
+        plan.make(&program, &lives, &shape(20)).unwrap();
+        assert_eq!((plan.offsets.clone(), plan.lens[y.0]), (before.clone(), 60));
+        plan.make(&program, &lives, &shape(90)).unwrap();
+        assert!(plan.offsets != before && plan.lens[y.0] == 270);
     }
 }

@@ -30,8 +30,8 @@ pub mod train;
 
 pub use error::Error;
 pub use models::{Model, ModelConfig, Prediction, ValidConfig};
-pub use setwise_engine::{Adam, Loss};
 pub use sets::SetBatch;
+pub use setwise_engine::{Adam, Loss};
 pub use train::Trainer;
 
 /// Results of this crate.

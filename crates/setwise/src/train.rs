@@ -94,7 +94,8 @@ impl Trainer {
         let view = batch.view();
         // Rows before an example in each output, and where the output's targets begin.
         let per_element = self.model.config().output == OutputKind::Equivariant;
-        let rows = |output: usize, example: usize| if per_element { view.sets[output].offsets[example] } else { example };
+        let rows =
+            |output: usize, example: usize| if per_element { view.sets[output].offsets[example] } else { example };
         let outputs = self.cpu.program().outputs().len();
         let start = |output: usize| -> usize { (0..output).map(|o| rows(o, batch.examples())).sum() };
         let total = start(outputs) * width;

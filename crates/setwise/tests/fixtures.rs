@@ -12,7 +12,8 @@ use setwise::files::ReferenceOptions;
 use setwise::models::{Encoder, RelationPool, Relations, Sharing, program};
 use setwise::{Loss, Model, SetBatch, Trainer};
 use setwise_engine::{
-    Activation, Attention, BatchView, Cpu, Linear, Mode, Op, Program, ProgramBuilder, Relation, SetView, Slice, Space, Value,
+    Activation, Attention, BatchView, Cpu, Linear, Mode, Op, Program, ProgramBuilder, Relation, SetView, Slice, Space,
+    Value,
 };
 
 struct Fixture {
@@ -29,7 +30,9 @@ impl Fixture {
             .iter()
             .map(|(name, t)| {
                 let data = match t.dtype() {
-                    Dtype::F32 => t.data().chunks_exact(4).map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect(),
+                    Dtype::F32 => {
+                        t.data().chunks_exact(4).map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect()
+                    }
                     Dtype::F64 => t.data().chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect(),
                     other => panic!("{name} is {other:?}"),
                 };
@@ -64,7 +67,8 @@ impl Fixture {
     fn parameter_gradients(&self, options: ReferenceOptions, model: &Model) -> Vec<f32> {
         let bytes = std::fs::read(&self.path).unwrap();
         let file = SafeTensors::deserialize(&bytes).unwrap();
-        let views = file.iter().filter_map(|(k, t)| Some((format!("w.{}", k.strip_prefix("gw.")?), t))).collect::<Vec<_>>();
+        let views =
+            file.iter().filter_map(|(k, t)| Some((format!("w.{}", k.strip_prefix("gw.")?), t))).collect::<Vec<_>>();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("gradients.safetensors");
         safetensors::serialize_to_file(views, None, &path).unwrap();
@@ -161,7 +165,9 @@ fn check_made(name: &str, options: ReferenceOptions) -> Model {
 #[test]
 fn every_other_architecture_and_option_of_the_published_code_is_imported() {
     let max = ReferenceOptions::default();
-    for name in ["mst_cross", "mst_noln", "mst_dec0", "mst_dec3", "mst_noproj", "equi3", "mst_noprefix", "cross_only_shared"] {
+    for name in
+        ["mst_cross", "mst_noln", "mst_dec0", "mst_dec3", "mst_noproj", "equi3", "mst_noprefix", "cross_only_shared"]
+    {
         check_made(name, max);
     }
     assert_eq!(check_made("cross_only", max).config().relations, Relations::Cross);
@@ -194,7 +200,8 @@ fn what_is_not_understood_is_refused_by_name() {
     assert!(extra.contains("\"alpha0\"") && extra.contains("not understood"), "{extra}");
     let unknown = refused(&|k| k.starts_with("w.proj").then(|| k.to_owned()));
     assert!(unknown.contains("proj.bias") && unknown.contains("no architecture"), "{unknown}");
-    let heads = Model::from_reference(Fixture::read("naive_st").path, ReferenceOptions { heads: 3, ..Default::default() });
+    let heads =
+        Model::from_reference(Fixture::read("naive_st").path, ReferenceOptions { heads: 3, ..Default::default() });
     assert!(heads.err().unwrap().to_string().contains("heads: is 3"));
 }
 

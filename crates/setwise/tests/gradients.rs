@@ -37,17 +37,22 @@ impl Checker {
     fn loss(&mut self) -> f64 {
         self.cpu.forward(&self.params, &self.batch.view()).unwrap();
         let outputs = self.cpu.program().outputs().len();
-        (0..outputs).flat_map(|i| self.cpu.output(i).iter().zip(weights(self.cpu.output(i).len()))).map(|(o, w)| o * w).sum()
+        (0..outputs)
+            .flat_map(|i| self.cpu.output(i).iter().zip(weights(self.cpu.output(i).len())))
+            .map(|(o, w)| o * w)
+            .sum()
     }
 
     /// Compares a spread of parameters (at least two of every tensor) and of inputs.
     fn check(&mut self, name: &str) {
         self.loss();
-        let seeds: Vec<Vec<f64>> = (0..self.cpu.program().outputs().len()).map(|i| weights(self.cpu.output(i).len())).collect();
+        let seeds: Vec<Vec<f64>> =
+            (0..self.cpu.program().outputs().len()).map(|i| weights(self.cpu.output(i).len())).collect();
         let seeds: Vec<&[f64]> = seeds.iter().map(Vec::as_slice).collect();
         let mut grads = vec![f64::NAN; self.params.len()];
         self.cpu.backward(&self.params.clone(), &seeds, &mut grads).unwrap();
-        let inputs: Vec<Vec<f64>> = (0..self.batch.sets.len()).map(|k| self.cpu.input_grad(k).unwrap().to_vec()).collect();
+        let inputs: Vec<Vec<f64>> =
+            (0..self.batch.sets.len()).map(|k| self.cpu.input_grad(k).unwrap().to_vec()).collect();
 
         let mut places = Vec::new();
         for spec in self.cpu.program().params().specs() {
@@ -58,9 +63,9 @@ impl Checker {
         for (tensor, i) in places {
             self.compare(&format!("{name}: {tensor} at {i}"), grads[i], scale, |c| &mut c.params[i]);
         }
-        for k in 0..inputs.len() {
-            for i in (0..inputs[k].len()).step_by(1 + inputs[k].len() / 7) {
-                self.compare(&format!("{name}: input {k} at {i}"), inputs[k][i], scale, |c| &mut c.batch.sets[k].0[i]);
+        for (k, input) in inputs.iter().enumerate() {
+            for i in (0..input.len()).step_by(1 + input.len() / 7) {
+                self.compare(&format!("{name}: input {k} at {i}"), input[i], scale, |c| &mut c.batch.sets[k].0[i]);
             }
         }
     }

@@ -49,7 +49,9 @@ fn shuffle(batch: &mut Ragged<f32>, key: u64) -> Vec<Vec<usize>> {
         for e in 0..offsets.len() - 1 {
             let n = offsets[e + 1] - offsets[e];
             let mut order: Vec<usize> = (0..n).collect();
-            order.sort_by_key(|&i| (i as u64 + 1).wrapping_mul(key | 1).rotate_left(17 + k as u32).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            order.sort_by_key(|&i| {
+                (i as u64 + 1).wrapping_mul(key | 1).rotate_left(17 + k as u32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            });
             for (new, &i) in order.iter().enumerate() {
                 let (from, into) = (offsets[e] + i, offsets[e] + new);
                 to[from] = into;

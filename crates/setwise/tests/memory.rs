@@ -6,7 +6,8 @@ use setwise::{Loss, Model, ModelConfig, SetBatch, Trainer};
 #[test]
 fn a_relation_network_block_on_two_sets_of_2000_points_trains_in_under_a_gibibyte() {
     for pool in [RelationPool::Sum, RelationPool::Max] {
-        let mut config = ModelConfig::preset("multi-set-rn", 2).unwrap().with_latent(128).with_hidden(256).with_blocks(1);
+        let mut config =
+            ModelConfig::preset("multi-set-rn", 2).unwrap().with_latent(128).with_hidden(256).with_blocks(1);
         config.relation_pool = pool;
         let points: Vec<f32> = (0..4000).map(|i| ((i * 7919) % 1000) as f32 * 0.002 - 1.0).collect();
         let batch = SetBatch::from_examples(2, &[vec![&points, &points]]).unwrap();

@@ -52,7 +52,7 @@ pub struct Args {
 }
 
 /// Largest batch `bench` makes up, in numbers.
-const MOST: usize = 1 << 31;
+const MOST: usize = 1 << 28;
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
@@ -67,7 +67,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Some(n) if n > 0 && n <= MOST => {}
         _ => {
             let (b, p, d) = (args.batch, args.points, args.dim);
-            return Err(Failure::usage(format!("--batch {b} --points {p} --dim {d}: no batch of this size can be made")));
+            return Err(Failure::usage(format!(
+                "--batch {b} --points {p} --dim {d}: no batch of this size can be made"
+            )));
         }
     }
     let batch = random_batch(&args, config.sets)?;
@@ -102,7 +104,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         args.batch,
         rayon::current_num_threads()
     ))?;
-    say(format!("latent {}, hidden {}, {} blocks, {} heads, {parameters} parameters", c.latent, c.hidden, c.blocks, c.heads))?;
+    say(format!(
+        "latent {}, hidden {}, {} blocks, {} heads, {parameters} parameters",
+        c.latent, c.hidden, c.blocks, c.heads
+    ))?;
     say(format!("forward       {:9.2} ms", forward.0))?;
     if let Some(step) = step {
         say(format!("training step {step:9.2} ms   (forward, backward, Adam; median of {repetitions})"))?;

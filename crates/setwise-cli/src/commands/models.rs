@@ -32,7 +32,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let mut all = Vec::new();
         for p in PRESETS {
             let config = ModelConfig::preset(p.name, args.dim)?.validate()?;
-            all.push(serde_json::json!({"name": p.name, "summary": p.summary, "operations": p.order, "config": *config}));
+            all.push(
+                serde_json::json!({"name": p.name, "summary": p.summary, "operations": p.order, "config": *config}),
+            );
         }
         return say(serde_json::json!({"architectures": all, "pretrained": []}));
     }

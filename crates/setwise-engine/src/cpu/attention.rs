@@ -55,7 +55,7 @@ impl<T: Real> Head<T> {
         unsafe {
             let mut e = 0;
             while e + 8 <= width {
-                let (src, row) = if self.chunk_len % 8 == 0 && n == lanes {
+                let (src, row) = if self.chunk_len.is_multiple_of(8) && n == lanes {
                     (self.place(first, e).cast_const(), self.row)
                 } else {
                     for i in 0..n {
@@ -88,15 +88,23 @@ impl<T: Real> Head<T> {
     #[inline(always)]
     unsafe fn copy_eight(self, row: usize, e: usize, eight: *mut T, out: bool) {
         unsafe {
-            if self.chunk_len % 8 == 0 {
+            if self.chunk_len.is_multiple_of(8) {
                 let at = self.place(row, e).cast::<[T; 8]>();
                 let eight = eight.cast::<[T; 8]>();
-                if out { eight.write_unaligned(at.read_unaligned()) } else { at.write_unaligned(eight.read_unaligned()) }
-            } else if self.chunk_len % 4 == 0 {
+                if out {
+                    eight.write_unaligned(at.read_unaligned())
+                } else {
+                    at.write_unaligned(eight.read_unaligned())
+                }
+            } else if self.chunk_len.is_multiple_of(4) {
                 for half in [0, 4] {
                     let at = self.place(row, e + half).cast::<[T; 4]>();
                     let eight = eight.add(half).cast::<[T; 4]>();
-                    if out { eight.write_unaligned(at.read_unaligned()) } else { at.write_unaligned(eight.read_unaligned()) }
+                    if out {
+                        eight.write_unaligned(at.read_unaligned())
+                    } else {
+                        at.write_unaligned(eight.read_unaligned())
+                    }
                 }
             } else {
                 for j in 0..8 {
@@ -157,7 +165,7 @@ impl<T: Real> Head<T> {
             let mut e = 0;
             while e + 8 <= width {
                 let src = block.add(e * lanes);
-                let direct = self.chunk_len % 8 == 0 && n == lanes;
+                let direct = self.chunk_len.is_multiple_of(8) && n == lanes;
                 let (dst, row) = if direct { (self.place(first, e), self.row) } else { (rows.as_mut_ptr(), 8) };
                 V::rows_of_eight(src, lanes, dst, row);
                 V::rows_of_eight(src.add(V::LANES), lanes, dst.add(V::LANES * row), row);
@@ -365,7 +373,12 @@ struct Backward<T> {
 fn backward_scratch<T: Real>(keys: usize, width: usize) -> usize {
     let block = T::panel_width();
     let padded = width.next_multiple_of(block);
-    3 * keys * block + (2 * width + width.max(block)) * block + 2 * block * padded + 4 * keys * padded + 2 * keys * width + 4 * block
+    3 * keys * block
+        + (2 * width + width.max(block)) * block
+        + 2 * block * padded
+        + 4 * keys * padded
+        + 2 * keys * width
+        + 4 * block
 }
 
 impl<T: Real> Kernel<T> for Backward<T> {
@@ -459,7 +472,8 @@ impl<T: Real> Kernel<T> for Backward<T> {
                     let factor = Strided { ptr: weights.cast_const(), row: 2 * block, col: 2 };
                     let rows = queries; // not needed any more
                     for i in 0..n {
-                        let pairs = V::interleave(V::load(d_out_rows.add(i * padded)), V::load(query_rows.add(i * padded)));
+                        let pairs =
+                            V::interleave(V::load(d_out_rows.add(i * padded)), V::load(query_rows.add(i * padded)));
                         pairs[0].store(rows.add(i * 2 * V::LANES));
                         pairs[1].store(rows.add(i * 2 * V::LANES + V::LANES));
                     }

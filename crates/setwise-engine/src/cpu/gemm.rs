@@ -70,6 +70,7 @@ pub unsafe fn tile<T: Real, V: Vector<T>, const R: usize, const C: usize, const 
 /// The same address, but the compiler does not know: else it would derive all addresses of a tile from one, each waiting for the
 /// one before.
 #[inline(always)]
+#[allow(clippy::pointers_in_nomem_asm_block)] // the address is passed through, not read
 fn unrelated<T>(p: *const T) -> *const T {
     #[cfg(target_arch = "x86_64")]
     {
@@ -121,7 +122,7 @@ pub unsafe fn rows_of_tiles_paired<T: Real, V: Vector<T>, const C: usize, const 
     macro_rules! pieces {
         ($from:expr, $r:expr) => {{
             let mut i = $from;
-            while i + $r <= rows {
+            while rows - i >= $r {
                 unsafe {
                     let mut acc = [[V::zero(); C]; $r];
                     for (r, row) in acc.iter_mut().enumerate() {
@@ -155,18 +156,16 @@ pub fn panels_len<T: Real>(k: usize, n: usize) -> usize {
     n.div_ceil(width) * width * k
 }
 
-/// Packs the panels `from..to` of a `k × n` matrix whose element `(i, j)` is `src[i * k_stride + j * n_stride]`. Columns beyond `n`
-/// are zero.
+/// Packs the panels of a `k × n` matrix whose element `(i, j)` is `src[i * k_stride + j * n_stride]`. Columns beyond `n` are zero.
 ///
 /// # Safety
-/// `src` must be valid for the matrix, `dst` for the panels named.
-pub unsafe fn pack_panels<T: Real>(dst: *mut T, src: *const T, k_stride: usize, n_stride: usize, k: usize, n: usize, from: usize, to: usize) {
+/// `src` must be valid for the matrix, `dst` for [`panels_len`] elements.
+pub unsafe fn pack_panels<T: Real>(dst: *mut T, src: *const T, k_stride: usize, n_stride: usize, k: usize, n: usize) {
     let width = T::panel_width();
-    for panel in from..to {
-        let first = panel * width;
+    for first in (0..n).step_by(width) {
         let cols = width.min(n - first);
         unsafe {
-            let out = dst.add(panel * width * k);
+            let out = dst.add(first * k);
             let src = src.add(first * n_stride);
             if n_stride == 1 {
                 for i in 0..k {
@@ -179,8 +178,9 @@ pub unsafe fn pack_panels<T: Real>(dst: *mut T, src: *const T, k_stride: usize, 
                 for j in (0..width).step_by(8) {
                     for i in 0..k {
                         for j in j..(j + 8).min(width) {
+                            let inside = j < cols;
                             *out.add(i * width + j) =
-                                if j < cols { *src.add(i * k_stride + j * n_stride) } else { T::ZERO };
+                                if inside { *src.add(i * k_stride + j * n_stride) } else { T::ZERO };
                         }
                     }
                 }
@@ -430,7 +430,15 @@ impl<T: Real> Kernel<T> for WeightProduct<T> {
 impl<T: Real> WeightProduct<T> {
     /// Packs `rows` columns of `a` over `k` rows into `[k][tile]` and adds up the columns.
     #[inline(always)]
-    unsafe fn pack_tile<V: Vector<T>>(&self, a: *const T, k: usize, rows: usize, tile: usize, out: *mut T, first: usize) {
+    unsafe fn pack_tile<V: Vector<T>>(
+        &self,
+        a: *const T,
+        k: usize,
+        rows: usize,
+        tile: usize,
+        out: *mut T,
+        first: usize,
+    ) {
         unsafe {
             for part in (0..rows).step_by(V::LANES) {
                 let n = V::LANES.min(rows - part);
@@ -471,7 +479,7 @@ mod tests {
             let mut c = vec![f32::NAN; m * n];
             unsafe {
                 // b is [n, k]: the weight of a linear layer.
-                pack_panels(panels.as_mut_ptr(), b.as_ptr(), 1, k, k, n, 0, n.div_ceil(f32::panel_width()));
+                pack_panels(panels.as_mut_ptr(), b.as_ptr(), 1, k, k, n);
                 f32::dispatch(PanelProduct {
                     m,
                     k,

@@ -45,8 +45,7 @@ fn group_by<K: PartialEq>(keys: impl Iterator<Item = K>) -> Vec<(K, Vec<usize>)>
 impl LinearPlan {
     pub fn new(program: &Program, op: &Linear) -> Self {
         let inputs: Vec<Vec<usize>> = group_by(op.maps.iter().map(|m| m.x)).into_iter().map(|g| g.1).collect();
-        let wanted =
-            (0..inputs.len()).filter(|&g| program.values[op.maps[inputs[g][0]].x.value.0].grad).collect();
+        let wanted = (0..inputs.len()).filter(|&g| program.values[op.maps[inputs[g][0]].x.value.0].grad).collect();
         let residuals = group_by(op.maps.iter().map(|m| m.residual))
             .into_iter()
             .filter_map(|(r, maps)| r.map(|r| (r, maps)))

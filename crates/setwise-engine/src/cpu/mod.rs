@@ -241,12 +241,26 @@ impl<T: Real> Cpu<T> {
             self.whole.seed = self.seed;
             grads.fill(T::ZERO);
             let range = 0..examples;
-            return chunk_step(&mut self.whole, &self.panels, params, batch, range, grads, &mut self.output_grads, &loss);
+            return chunk_step(
+                &mut self.whole,
+                &self.panels,
+                params,
+                batch,
+                range,
+                grads,
+                &mut self.output_grads,
+                &loss,
+            );
         }
         self.prepare_workers();
         while self.lanes.len() < lanes {
             let output_grads = vec![Vec::new(); self.program.outputs.len()];
-            self.lanes.push(Mutex::new(Lane { grads: vec![T::ZERO; grads.len()], output_grads, loss: 0.0, error: None }));
+            self.lanes.push(Mutex::new(Lane {
+                grads: vec![T::ZERO; grads.len()],
+                output_grads,
+                loss: 0.0,
+                error: None,
+            }));
         }
         let chunk = self.chunk(batch);
         let this = &*self;

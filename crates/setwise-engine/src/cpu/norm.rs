@@ -255,7 +255,15 @@ impl<T: Real> Worker<T> {
             let rows = ROWS.min(rows - first);
             // SAFETY: each task writes its own rows.
             unsafe {
-                T::dispatch(SumRows { rows, cols, dst: y.at(0), dst_row: y_row, accumulate: false, sources: &inputs, first });
+                T::dispatch(SumRows {
+                    rows,
+                    cols,
+                    dst: y.at(0),
+                    dst_row: y_row,
+                    accumulate: false,
+                    sources: &inputs,
+                    first,
+                });
                 if let Some(norm) = &op.norm {
                     this.norm_rows(params, norm, y.at(first * y_row), y_row, first, rows, cols);
                 }
@@ -267,7 +275,16 @@ impl<T: Real> Worker<T> {
 
     /// LayerNorm of rows `first..first + rows`, whose sums stand at `y`.
     #[allow(clippy::too_many_arguments)]
-    pub(super) unsafe fn norm_rows(&self, params: &[T], norm: &Norm, y: *mut T, y_row: usize, first: usize, rows: usize, cols: usize) {
+    pub(super) unsafe fn norm_rows(
+        &self,
+        params: &[T],
+        norm: &Norm,
+        y: *mut T,
+        y_row: usize,
+        first: usize,
+        rows: usize,
+        cols: usize,
+    ) {
         unsafe {
             T::dispatch(NormRows {
                 rows,

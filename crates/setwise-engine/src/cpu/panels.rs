@@ -27,7 +27,9 @@ impl<T: Real> Panels<T> {
             _ => Vec::new(),
         });
         for id in used {
-            let &[outputs, inputs] = program.params.spec(id).shape.as_slice() else { unreachable!("weights are matrices") };
+            let &[outputs, inputs] = program.params.spec(id).shape.as_slice() else {
+                unreachable!("weights are matrices")
+            };
             panels.weights[id.0] = Some([outputs, inputs, 0, 0]);
         }
         let mut at = 0;
@@ -55,7 +57,6 @@ impl<T: Real> Panels<T> {
         if self.data.len() < wanted {
             self.data = vec![T::ZERO; wanted];
         }
-        let width = T::panel_width();
         let data = Ptr(self.data.as_mut_ptr());
         let start = align_offset(self.data.as_ptr());
         self.weights.par_iter().enumerate().for_each(|(i, weight)| {
@@ -63,11 +64,9 @@ impl<T: Real> Panels<T> {
             let src = params[program.params.spec(ParamId(i)).range()].as_ptr();
             // SAFETY: each weight has its own stretch of the buffer.
             unsafe {
-                let panels = outputs.div_ceil(width);
-                pack_panels(data.at(start + forward), src, 1, inputs, inputs, outputs, 0, panels);
+                pack_panels(data.at(start + forward), src, 1, inputs, inputs, outputs);
                 if backward {
-                    let panels = inputs.div_ceil(width);
-                    pack_panels(data.at(start + back), src, inputs, 1, outputs, inputs, 0, panels);
+                    pack_panels(data.at(start + back), src, inputs, 1, outputs, inputs);
                 }
             }
         });

@@ -91,8 +91,7 @@ impl<T: Real> Worker<T> {
                             }
                         }
                     } else {
-                        let share =
-                            if op.reduce == Reduce::Mean { T::ONE / T::from_usize(rows.len()) } else { T::ONE };
+                        let share = if op.reduce == Reduce::Mean { T::ONE / T::from_usize(rows.len()) } else { T::ONE };
                         for row in into.chunks_exact_mut(cols) {
                             for (o, &g) in row.iter_mut().zip(d) {
                                 *o += g * share;

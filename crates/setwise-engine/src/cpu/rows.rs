@@ -21,7 +21,7 @@ impl<T: Real> Worker<T> {
         });
     }
 
-    pub(super) fn to_union_forward(&mut self, params: &[T], op: &ToUnion) {
+    pub(super) fn join_forward(&mut self, params: &[T], op: &ToUnion) {
         let spec = &self.program.values[op.y.0];
         let cols = spec.cols;
         let y = self.value(op.y);
@@ -43,7 +43,7 @@ impl<T: Real> Worker<T> {
         });
     }
 
-    pub(super) fn to_union_backward(&mut self, run: &mut Run<T>, op: &ToUnion) {
+    pub(super) fn join_backward(&mut self, run: &mut Run<T>, op: &ToUnion) {
         let spec = &self.program.values[op.y.0];
         let (cols, per_dim) = (spec.cols, spec.per_dim);
         let dy = self.grad(op.y);
@@ -77,7 +77,7 @@ impl<T: Real> Worker<T> {
         }
     }
 
-    pub(super) fn from_union_forward(&mut self, op: &FromUnion) {
+    pub(super) fn split_forward(&mut self, op: &FromUnion) {
         let spec = &self.program.values[op.x.0];
         let cols = spec.cols;
         let x = self.value(op.x);
@@ -90,7 +90,7 @@ impl<T: Real> Worker<T> {
         });
     }
 
-    pub(super) fn from_union_backward(&mut self, op: &FromUnion) {
+    pub(super) fn split_backward(&mut self, op: &FromUnion) {
         let spec = &self.program.values[op.x.0];
         let cols = spec.cols;
         let (dx, written) = (self.grad(op.x), self.written(op.x));
@@ -162,12 +162,16 @@ impl<T: Real> Worker<T> {
     pub(super) fn dropout_forward(&mut self, op: &Dropout) {
         let seed = mask_seed(self.seed, op.stream);
         let ((x, x_row), (y, y_row)) = (self.slice(op.x), self.slice(op.y));
-        self.masked_rows(op, |row, keep| {
-            for (c, factor) in keep.enumerate() {
-                // SAFETY: each task writes its own rows.
-                unsafe { *y.at(row * y_row + c) = *x.at(row * x_row + c) * factor };
-            }
-        }, seed);
+        self.masked_rows(
+            op,
+            |row, keep| {
+                for (c, factor) in keep.enumerate() {
+                    // SAFETY: each task writes its own rows.
+                    unsafe { *y.at(row * y_row + c) = *x.at(row * x_row + c) * factor };
+                }
+            },
+            seed,
+        );
     }
 
     pub(super) fn dropout_backward(&mut self, op: &Dropout) {
@@ -177,16 +181,20 @@ impl<T: Real> Worker<T> {
         let seed = mask_seed(self.seed, op.stream);
         let ((dx, dx_row), (dy, dy_row)) = (self.grad_slice(op.x), self.grad_slice(op.y));
         let written = self.written(op.x.value);
-        self.masked_rows(op, |row, keep| {
-            for (c, factor) in keep.enumerate() {
-                // SAFETY: each task writes its own rows.
-                unsafe {
-                    let d = *dy.at(row * dy_row + c) * factor;
-                    let at = dx.at(row * dx_row + c);
-                    *at = if written { *at + d } else { d };
+        self.masked_rows(
+            op,
+            |row, keep| {
+                for (c, factor) in keep.enumerate() {
+                    // SAFETY: each task writes its own rows.
+                    unsafe {
+                        let d = *dy.at(row * dy_row + c) * factor;
+                        let at = dx.at(row * dx_row + c);
+                        *at = if written { *at + d } else { d };
+                    }
                 }
-            }
-        }, seed);
+            },
+            seed,
+        );
         self.mark(op.x.value);
     }
 

@@ -109,7 +109,13 @@ impl<T: Real> Worker<T> {
     }
 
     /// Computes all outputs for the examples `range` of a batch that has been checked.
-    pub fn forward(&mut self, params: &[T], panels: &Panels<T>, batch: &BatchView<T>, range: Range<usize>) -> Result<(), Error> {
+    pub fn forward(
+        &mut self,
+        params: &[T],
+        panels: &Panels<T>,
+        batch: &BatchView<T>,
+        range: Range<usize>,
+    ) -> Result<(), Error> {
         self.bind(batch, &range)?;
         for (k, set) in batch.sets.iter().enumerate() {
             let data = &set.data[set.offsets[range.start] * set.width..set.offsets[range.end] * set.width];
@@ -127,8 +133,8 @@ impl<T: Real> Worker<T> {
                 (Op::AddNorm(a), _) => self.add_norm_forward(params, a),
                 (Op::Pool(p), _) => self.pool_forward(p),
                 (Op::Pairs(p), _) => self.pairs_forward(params, panels, p),
-                (Op::ToUnion(t), _) => self.to_union_forward(params, t),
-                (Op::FromUnion(f), _) => self.from_union_forward(f),
+                (Op::ToUnion(t), _) => self.join_forward(params, t),
+                (Op::FromUnion(f), _) => self.split_forward(f),
                 (Op::Repeat(r), _) => self.repeat_forward(params, r),
                 (Op::Concat(c), _) => self.concat_forward(c),
                 (Op::PineSum(p), _) => self.pine_forward(params, p),
@@ -187,8 +193,8 @@ impl<T: Real> Worker<T> {
                 (Op::AddNorm(a), _) => self.add_norm_backward(run, a),
                 (Op::Pool(p), _) => self.pool_backward(run, p),
                 (Op::Pairs(op), OpPlan::Pairs(p)) => self.pairs_backward(run, op, p),
-                (Op::ToUnion(t), _) => self.to_union_backward(run, t),
-                (Op::FromUnion(f), _) => self.from_union_backward(f),
+                (Op::ToUnion(t), _) => self.join_backward(run, t),
+                (Op::FromUnion(f), _) => self.split_backward(f),
                 (Op::Repeat(r), _) => self.repeat_backward(run, r),
                 (Op::Concat(c), _) => self.concat_backward(c),
                 (Op::PineSum(p), _) => self.pine_backward(run, p),
@@ -221,8 +227,13 @@ impl<T: Real> Worker<T> {
             }
             shape.union_offsets.clear();
             shape.union_offsets.extend((0..=examples).map(|e| batch.sets.iter().map(|s| bound(s, e)).sum::<usize>()));
-            self.plan.make(&self.program, &self.lives, &self.shape)?;
-            self.reserve()?;
+            let placed = self.plan.make(&self.program, &self.lives, &self.shape);
+            if let Err(error) = placed.and_then(|()| self.reserve()) {
+                // Nothing is bound, and no place is remembered.
+                self.shape.examples = 0;
+                self.plan = Plan::default();
+                return Err(error);
+            }
         }
         self.scratch.prepare();
         Ok(())
@@ -236,7 +247,6 @@ impl<T: Real> Worker<T> {
             let mut arena = Vec::<T>::new();
             let bytes = (wanted as u64).saturating_mul(size_of::<T>() as u64);
             if bytes > memory_limit() || arena.try_reserve_exact(wanted).is_err() {
-                self.shape.examples = 0; // nothing is bound
                 return Err(Error::TooLarge { bytes });
             }
             drop(arena);
@@ -363,7 +373,8 @@ fn gated_values(program: &Program) -> Vec<bool> {
         read.sort_unstable();
         read.dedup();
         for v in read {
-            let as_input = matches!(op, Op::Linear(l) if l.maps.iter().all(|m| m.residual.is_none_or(|r| r.value != v)));
+            let as_input =
+                matches!(op, Op::Linear(l) if l.maps.iter().all(|m| m.residual.is_none_or(|r| r.value != v)));
             readers[v.0] += if as_input { 1 } else { 2 };
         }
         for v in uses.writes {

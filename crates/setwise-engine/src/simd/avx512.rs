@@ -196,4 +196,5 @@ pub(super) const LN2_LOW: f32 = -2.121_944_4e-4;
 /// Coefficients of exp on [−ln 2 / 2, ln 2 / 2], highest power first, fitted for the smallest largest relative error (2e-9).
 pub(super) const EXP: [f32; 7] = [0.001_383_679_5, 0.008_374_857, 0.041_668_23, 0.166_664_2, 0.499_999_9, 1.0, 1.0];
 /// Coefficients of 2^r on [0, 1), highest power first (largest relative error 8e-8).
-pub(super) const EXP2: [f32; 6] = [0.001_877_576_7, 0.008_989_341, 0.055_826_318, 0.240_153_61, 0.693_153_1, 0.999_999_94];
+pub(super) const EXP2: [f32; 6] =
+    [0.001_877_576_7, 0.008_989_341, 0.055_826_318, 0.240_153_61, 0.693_153_1, 0.999_999_94];

@@ -111,13 +111,12 @@ impl<T: Real, const N: usize> Vector<T> for Lanes<T, N> {
     }
     #[inline(always)]
     unsafe fn deinterleave(a: Self, b: Self) -> [Self; 2] {
-        let mut out = [[T::ZERO; N]; 2];
-        for i in 0..N {
+        let (mut even, mut odd) = ([T::ZERO; N], [T::ZERO; N]);
+        for (i, (even, odd)) in even.iter_mut().zip(&mut odd).enumerate() {
             let from = if 2 * i < N { a } else { b };
-            out[0][i] = from.0[2 * i % N];
-            out[1][i] = from.0[2 * i % N + 1];
+            (*even, *odd) = (from.0[2 * i % N], from.0[2 * i % N + 1]);
         }
-        out.map(Lanes)
+        [Lanes(even), Lanes(odd)]
     }
     #[inline(always)]
     unsafe fn sum(self) -> T {

@@ -62,13 +62,18 @@ impl Model {
         let bad = |reason: String| Error::ModelFile { path: path.to_owned(), reason };
         let file = TensorFile::read(path)?;
         let Some(config) = file.metadata.get(CONFIG) else {
-            return Err(bad(format!("has no {CONFIG:?} in its metadata; weights of the published PyTorch code need `setwise import`")));
+            return Err(bad(format!(
+                "has no {CONFIG:?} in its metadata; weights of the published PyTorch code need `setwise import`"
+            )));
         };
         match file.metadata.get(FORMAT).map(String::as_str) {
             Some(VERSION) => {}
-            other => return Err(bad(format!("is of format {}, this version reads {VERSION:?}", other.unwrap_or("none")))),
+            other => {
+                return Err(bad(format!("is of format {}, this version reads {VERSION:?}", other.unwrap_or("none"))));
+            }
         }
-        let config: ModelConfig = serde_json::from_str(config).map_err(|e| bad(format!("its config cannot be read: {e}")))?;
+        let config: ModelConfig =
+            serde_json::from_str(config).map_err(|e| bad(format!("its config cannot be read: {e}")))?;
         let config = config.validate().map_err(|e| bad(e.to_string()))?;
         // The layout is names and places only: nothing is allocated for parameters the file does not hold.
         let layout = program(&config, Mode::Infer, false).params().clone();
@@ -156,15 +161,19 @@ mod tests {
         assert!(broken(|b| b[..b.len() / 2].to_vec()).contains("safetensors"));
         assert!(broken(|_| Vec::new()).contains("safetensors"));
         assert!(broken(|_| vec![0xff; 64]).contains("safetensors"));
-        assert!(broken(|mut b| {
-            b[..8].copy_from_slice(&u64::MAX.to_le_bytes());
-            b
-        })
-        .contains("safetensors"));
-        let renamed = broken(|b| header(b, |j| {
-            let t = j.as_object_mut().unwrap().remove("decoder.0.weight").unwrap();
-            j["decoder.9.weight"] = t;
-        }));
+        assert!(
+            broken(|mut b| {
+                b[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+                b
+            })
+            .contains("safetensors")
+        );
+        let renamed = broken(|b| {
+            header(b, |j| {
+                let t = j.as_object_mut().unwrap().remove("decoder.0.weight").unwrap();
+                j["decoder.9.weight"] = t;
+            })
+        });
         assert!(renamed.contains("decoder.0.weight") && renamed.contains("missing"), "{renamed}");
         let reshaped = broken(|b| header(b, |j| j["decoder.0.weight"]["shape"] = serde_json::json!([16, 8])));
         assert!(reshaped.contains("decoder.0.weight") && reshaped.contains("[16, 8]"), "{reshaped}");
@@ -173,7 +182,12 @@ mod tests {
         assert!(config("{\"sets\": 0}").contains("sets"));
         assert!(config("{\"latent\": 65536, \"hidden\": 65536}").contains("parameters"));
         assert!(config("{\"latent\": 16384, \"hidden\": 64, \"blocks\": 1, \"sharing\": \"sym\"}").contains("tensor"));
-        assert!(broken(|b| header(b, |j| { j["__metadata__"].as_object_mut().unwrap().remove(CONFIG); })).contains("setwise import"));
+        assert!(
+            broken(|b| header(b, |j| {
+                j["__metadata__"].as_object_mut().unwrap().remove(CONFIG);
+            }))
+            .contains("setwise import")
+        );
     }
 
     #[test]
@@ -186,12 +200,14 @@ mod tests {
         m.save(&path).unwrap();
         let error = Model::load(&path).err().unwrap().to_string();
         assert!(error.contains("pool.0.seeds") && error.contains("NaN") && error.contains("element 1"), "{error}");
-        let extra = broken(|b| header(b, |j| {
-            j["__metadata__"][CONFIG] = serde_json::to_string(&ModelConfig {
-                outer_norm: false,
-                ..(**model().config()).clone()
-            }).unwrap().into();
-        }));
+        let extra = broken(|b| {
+            header(b, |j| {
+                j["__metadata__"][CONFIG] =
+                    serde_json::to_string(&ModelConfig { outer_norm: false, ..(**model().config()).clone() })
+                        .unwrap()
+                        .into();
+            })
+        });
         assert!(extra.contains("block.0.norm.0.gain") && extra.contains("does not belong"), "{extra}");
     }
 }

@@ -144,10 +144,15 @@ impl State {
     fn relation(&mut self, from: &str, to: &str, latent: usize) -> Outcome<bool> {
         let first = self.take(&format!("{from}.rn.net.0.weight"))?;
         let &[hidden, both] = first.shape.as_slice() else {
-            return Err(format!("tensor \"{from}.rn.net.0.weight\" has shape {:?}, a matrix was expected", first.shape));
+            return Err(format!(
+                "tensor \"{from}.rn.net.0.weight\" has shape {:?}, a matrix was expected",
+                first.shape
+            ));
         };
         if both != 2 * latent {
-            return Err(format!("tensor \"{from}.rn.net.0.weight\" has {both} columns, twice the latent width {latent} was expected"));
+            return Err(format!(
+                "tensor \"{from}.rn.net.0.weight\" has {both} columns, twice the latent width {latent} was expected"
+            ));
         }
         for (name, col) in [("partner", 0), ("own", latent)] {
             let data = first.data.chunks_exact(both).flat_map(|row| &row[col..col + latent]).copied().collect();
@@ -190,7 +195,10 @@ impl State {
         for (&from, to) in from.iter().zip(to) {
             let mut seeds = self.take(&format!("{from}.S"))?;
             let &[1, count, latent] = seeds.shape.as_slice() else {
-                return Err(format!("tensor \"{from}.S\" has shape {:?}, [1, seeds, latent] was expected", seeds.shape));
+                return Err(format!(
+                    "tensor \"{from}.S\" has shape {:?}, [1, seeds, latent] was expected",
+                    seeds.shape
+                ));
             };
             seeds.shape = vec![count, latent];
             config.seeds = count;
@@ -212,7 +220,9 @@ impl State {
         config.always_project = width == config.latent && self.has("proj.weight");
         if config.dimension_equivariant {
             if width != 1 {
-                return Err(format!("tensor \"proj.weight\" reads {width} numbers, a dimension-equivariant model reads one"));
+                return Err(format!(
+                    "tensor \"proj.weight\" reads {width} numbers, a dimension-equivariant model reads one"
+                ));
             }
             config.input_widths.clear();
         } else {
@@ -227,10 +237,7 @@ impl State {
             return true;
         }
         let under = |prefix: &str| -> Vec<(String, &Tensor)> {
-            self.tensors
-                .iter()
-                .filter_map(|(k, t)| Some((k.strip_prefix(prefix)?.to_owned(), t)))
-                .collect()
+            self.tensors.iter().filter_map(|(k, t)| Some((k.strip_prefix(prefix)?.to_owned(), t))).collect()
         };
         under(a) == under(b)
     }
@@ -321,10 +328,7 @@ fn multi_set(s: &mut State, c: &mut ModelConfig, enc: &str) -> Outcome {
             let (fc, ln) = (s.either(&own(i, "fc_X."), &own(i, "fc_Y.")), s.either(&own(i, "ln_x."), &own(i, "ln_y.")));
             vec![(fc, ln, "shared".to_owned())]
         } else {
-            vec![
-                (own(i, "fc_X"), own(i, "ln_x"), "0".to_owned()),
-                (own(i, "fc_Y"), own(i, "ln_y"), "1".to_owned()),
-            ]
+            vec![(own(i, "fc_X"), own(i, "ln_x"), "0".to_owned()), (own(i, "fc_Y"), own(i, "ln_y"), "1".to_owned())]
         };
         for (fc, ln, slot) in ends {
             if c.merge == Merge::Concat {
@@ -475,7 +479,10 @@ fn pine(s: &mut State, c: &mut ModelConfig) -> Outcome {
     for k in 0..c.sets {
         let mut direction = s.take(&format!("A_{k}"))?;
         let &[projections, 1, width] = direction.shape.as_slice() else {
-            return Err(format!("tensor \"A_{k}\" has shape {:?}, [projections, 1, width] was expected", direction.shape));
+            return Err(format!(
+                "tensor \"A_{k}\" has shape {:?}, [projections, 1, width] was expected",
+                direction.shape
+            ));
         };
         direction.shape = vec![projections, width];
         let mut spread = s.take(&format!("U_{k}"))?;

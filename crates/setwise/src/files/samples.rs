@@ -90,13 +90,15 @@ type Parsed = std::result::Result<(Vec<f32>, usize, usize, usize), String>;
 /// The reader multiplies the header's sizes unchecked, so a product that overflows is refused before it.
 fn check_claimed_size(bytes: &[u8]) -> std::result::Result<(), String> {
     let header = String::from_utf8_lossy(&bytes[..bytes.len().min(1 << 16)]);
-    let Some(sizes) = header.split("shape").nth(1).and_then(|s| s.split('(').nth(1)).and_then(|s| s.split(')').next()) else {
+    let Some(sizes) = header.split("shape").nth(1).and_then(|s| s.split('(').nth(1)).and_then(|s| s.split(')').next())
+    else {
         return Ok(()); // a malformed header, which the reader refuses
     };
     let mut product = 1u64;
     for size in sizes.split(',').map(str::trim).filter(|s| !s.is_empty()) {
         let n = size.trim_end_matches('L').parse::<u64>().ok();
-        product = n.and_then(|n| product.checked_mul(n)).ok_or_else(|| format!("its header speaks of ({sizes}) numbers"))?;
+        product =
+            n.and_then(|n| product.checked_mul(n)).ok_or_else(|| format!("its header speaks of ({sizes}) numbers"))?;
     }
     Ok(())
 }
@@ -108,7 +110,11 @@ fn parse_npy(bytes: &[u8]) -> Parsed {
     let (examples, rows, width) = match *shape.as_slice() {
         [n, d] => (1, n, d),
         [b, n, d] => (b, n, d),
-        _ => return Err(format!("has shape {shape:?}; a set is [rows, columns], a stack of examples [examples, rows, columns]")),
+        _ => {
+            return Err(format!(
+                "has shape {shape:?}; a set is [rows, columns], a stack of examples [examples, rows, columns]"
+            ));
+        }
     };
     let order = file.order();
     let DType::Plain(kind) = file.dtype() else {
@@ -119,7 +125,12 @@ fn parse_npy(bytes: &[u8]) -> Parsed {
     let count = examples.checked_mul(rows).and_then(|n| n.checked_mul(width));
     match count.and_then(|n| n.checked_mul(size.max(1))) {
         Some(wanted) if wanted <= bytes.len() as u64 => {}
-        _ => return Err(format!("its header speaks of {shape:?} numbers of {size} bytes, the file has {} bytes", bytes.len())),
+        _ => {
+            return Err(format!(
+                "its header speaks of {shape:?} numbers of {size} bytes, the file has {} bytes",
+                bytes.len()
+            ));
+        }
     }
     macro_rules! read {
         ($t:ty) => {
@@ -188,7 +199,10 @@ fn parse_text(bytes: &[u8]) -> Parsed {
                 return Err(format!("line {line}, column {}{name}: {field:?} is not a number", column + 1));
             };
             if !value.is_finite() {
-                return Err(format!("line {line}, column {} is {value}; every value must be a finite number", column + 1));
+                return Err(format!(
+                    "line {line}, column {} is {value}; every value must be a finite number",
+                    column + 1
+                ));
             }
             data.push(value);
         }
@@ -217,7 +231,13 @@ mod tests {
 
     #[test]
     fn headers_comments_tabs_and_semicolons_are_understood() {
-        for content in ["1,2\n3,4\n", "x,y\n1,2\n3,4\n", "# made by hand\n1\t2\n3\t4", "a;b\n1;2\n\n3;4\n", "\u{feff}1, 2\r\n3, 4\r\n"] {
+        for content in [
+            "1,2\n3,4\n",
+            "x,y\n1,2\n3,4\n",
+            "# made by hand\n1\t2\n3\t4",
+            "a;b\n1;2\n\n3;4\n",
+            "\u{feff}1, 2\r\n3, 4\r\n",
+        ] {
             let s = text(content).unwrap();
             assert_eq!((s.rows, s.width, s.data), (2, 2, vec![1.0, 2.0, 3.0, 4.0]), "{content:?}");
         }
@@ -264,12 +284,17 @@ mod tests {
         let s = parse("{'descr': '<f8', 'fortran_order': True, 'shape': (3, 4), }", &numbers).unwrap();
         assert_eq!(s.data[..4], [1.0, 4.0, 7.0, 10.0]);
         let bytes: Vec<u8> = vec![1, 2, 3, 4];
-        assert_eq!(parse("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 2), }", &bytes).unwrap().data, [1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(
+            parse("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 2), }", &bytes).unwrap().data,
+            [1.0, 2.0, 3.0, 4.0]
+        );
     }
 
     #[test]
     fn hostile_npy_headers_allocate_nothing_and_are_refused() {
-        for shape in ["(99999999999, 99999999999)", "(4611686018427387904, 4)", "(1000000, 1000)", "(3,)", "(0, 2)", "(2, 0)"] {
+        for shape in
+            ["(99999999999, 99999999999)", "(4611686018427387904, 4)", "(1000000, 1000)", "(3,)", "(0, 2)", "(2, 0)"]
+        {
             let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
             let error = parse(&header, &[0; 16]).unwrap_err().to_string();
             assert!(error.starts_with("a.npy: "), "{error}");

@@ -1,7 +1,8 @@
 //! The program a config stands for.
 
 use setwise_engine::{
-    Activation, AddNorm, FromUnion, Init, Linear, Mode, Op, PineSum, Program, ProgramBuilder, Reduce, Slice, Space, ToUnion, Value,
+    Activation, AddNorm, FromUnion, Init, Linear, Mode, Op, PineSum, Program, ProgramBuilder, Reduce, Slice, Space,
+    ToUnion, Value,
 };
 
 use super::config::{
@@ -153,7 +154,14 @@ fn encoder_block(b: &mut ProgramBuilder, c: &ModelConfig, block: usize, xs: &[Va
 }
 
 /// Joins the relations of each set, adds the residual, normalises.
-fn merge(b: &mut ProgramBuilder, c: &ModelConfig, block: usize, xs: &[Value], found: &[Value], count: usize) -> Vec<Value> {
+fn merge(
+    b: &mut ProgramBuilder,
+    c: &ModelConfig,
+    block: usize,
+    xs: &[Value],
+    found: &[Value],
+    count: usize,
+) -> Vec<Value> {
     let name = |kind: &str, a: usize| {
         let own = if c.sharing == Sharing::Sym { "shared".to_owned() } else { a.to_string() };
         format!("block.{block}.{kind}.{own}")
@@ -207,9 +215,8 @@ fn merge(b: &mut ProgramBuilder, c: &ModelConfig, block: usize, xs: &[Value], fo
 }
 
 fn pool_sets(b: &mut ProgramBuilder, c: &ModelConfig, xs: &[Value]) -> Value {
-    let names: Vec<_> = (0..xs.len())
-        .map(|k| if c.share_pooling { "pool.shared".to_owned() } else { format!("pool.{k}") })
-        .collect();
+    let names: Vec<_> =
+        (0..xs.len()).map(|k| if c.share_pooling { "pool.shared".to_owned() } else { format!("pool.{k}") }).collect();
     let kind = match c.pooling {
         Pooling::Pma => PoolKind::Attention {
             seeds: c.seeds,

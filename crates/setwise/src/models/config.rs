@@ -311,7 +311,7 @@ impl ModelConfig {
         }
         self.validate_inputs()?;
         let attends = c.encoder == Encoder::Transformer || (c.pooling == Pooling::Pma && !pine);
-        if attends && c.latent % c.heads != 0 {
+        if attends && !c.latent.is_multiple_of(c.heads) {
             let reason = format!("is {}, which does not divide the latent width {}", c.heads, c.latent);
             return Err(Error::config("heads", reason));
         }
@@ -322,7 +322,10 @@ impl ModelConfig {
             return Err(Error::config("relations", "\"cross\" needs at least two sets"));
         }
         if c.encoder == Encoder::FeedForward && !matches!(c.relations, Relations::Own) {
-            return Err(Error::config("relations", "the feed-forward encoder sees one element at a time; use \"self\""));
+            return Err(Error::config(
+                "relations",
+                "the feed-forward encoder sees one element at a time; use \"self\"",
+            ));
         }
         if c.set_encoding && c.relations != Relations::Union {
             return Err(Error::config("set-encoding", "belongs to relations = \"union\""));
@@ -336,7 +339,8 @@ impl ModelConfig {
         }
         let parameters = super::build::parameter_bound(c);
         if parameters > MOST_PARAMETERS as u128 {
-            let reason = format!("a model of this size has about {parameters} parameters; {MOST_PARAMETERS} is the most");
+            let reason =
+                format!("a model of this size has about {parameters} parameters; {MOST_PARAMETERS} is the most");
             return Err(Error::config("latent", reason));
         }
         Ok(ValidConfig(self))
@@ -346,7 +350,10 @@ impl ModelConfig {
         let c = self;
         if c.dimension_equivariant {
             if !c.input_widths.is_empty() {
-                return Err(Error::config("input-widths", "must be empty: a dimension-equivariant model takes any width"));
+                return Err(Error::config(
+                    "input-widths",
+                    "must be empty: a dimension-equivariant model takes any width",
+                ));
             }
             return Ok(());
         }

@@ -60,7 +60,8 @@ impl Model {
         let mut offsets = vec![0];
         for example in 0..batch.examples() {
             for (output, set) in outputs.iter().zip(&view.sets) {
-                let rows = if per_element { set.offsets[example]..set.offsets[example + 1] } else { example..example + 1 };
+                let rows =
+                    if per_element { set.offsets[example]..set.offsets[example + 1] } else { example..example + 1 };
                 values.extend_from_slice(&output[rows.start * width..rows.end * width]);
             }
             offsets.push(values.len());

@@ -74,10 +74,14 @@ impl SetBatch {
         let mut sets: Vec<PackedSet> = widths.iter().map(|&w| PackedSet::new(Vec::new(), w, vec![0])).collect();
         for (i, example) in examples.iter().enumerate() {
             if example.len() != widths.len() {
-                return Err(Error::Sets(format!("example {i} has {} sets, others have {}", example.len(), widths.len())));
+                return Err(Error::Sets(format!(
+                    "example {i} has {} sets, others have {}",
+                    example.len(),
+                    widths.len()
+                )));
             }
             for (k, (set, rows)) in sets.iter_mut().zip(example).enumerate() {
-                if set.width == 0 || rows.len() % set.width != 0 {
+                if set.width == 0 || !rows.len().is_multiple_of(set.width) {
                     return Err(Error::Sets(format!(
                         "set {k} of example {i} has {} numbers, which are no rows of {}",
                         rows.len(),
@@ -104,11 +108,7 @@ impl SetBatch {
     /// What the engine reads.
     pub fn view(&self) -> BatchView<'_, f32> {
         BatchView {
-            sets: self
-                .sets
-                .iter()
-                .map(|s| SetView { data: &s.data, width: s.width, offsets: &s.offsets })
-                .collect(),
+            sets: self.sets.iter().map(|s| SetView { data: &s.data, width: s.width, offsets: &s.offsets }).collect(),
         }
     }
 }

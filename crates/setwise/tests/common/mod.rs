@@ -33,7 +33,9 @@ impl<T: Real> Ragged<T> {
     }
 
     pub fn view(&self) -> BatchView<'_, T> {
-        BatchView { sets: self.sets.iter().map(|(data, width, offsets)| SetView { data, width: *width, offsets }).collect() }
+        BatchView {
+            sets: self.sets.iter().map(|(data, width, offsets)| SetView { data, width: *width, offsets }).collect(),
+        }
     }
 
     pub fn examples(&self) -> usize {
@@ -60,7 +62,8 @@ pub fn small_presets(sets: usize, dim: usize) -> Vec<(&'static str, ModelConfig)
         .iter()
         .filter(|p| sets > 1 || p.name != "cross-only")
         .map(|p| {
-            let mut c = ModelConfig::preset(p.name, dim).unwrap().with_sets(sets).with_latent(8).with_hidden(12).with_blocks(2);
+            let mut c =
+                ModelConfig::preset(p.name, dim).unwrap().with_sets(sets).with_latent(8).with_hidden(12).with_blocks(2);
             c.heads = 2;
             c.projections = 3;
             c.projection_size = 5;
