@@ -291,7 +291,8 @@ def check(name, dim, compiled=False, batch=5, points=17):
         output, grad = run(model, x, y)
         difference = (output - expected).abs().max().item()
         grad_difference = ((grad - gradient).abs().max() / gradient.abs().max()).item()
-        print(f"{name} d={dim} {'compile:' if compiled else ''}{layout}: output {difference:.1e}, gradient {grad_difference:.1e}")
+        variant = f"compile:{layout}" if compiled else layout
+        print(f"{name} d={dim} {variant}: output {difference:.1e}, gradient {grad_difference:.1e}")
         assert difference < 1e-5 * max(1, expected.abs().max().item()) and grad_difference < 1e-4
 
         order = torch.randperm(points)

@@ -52,7 +52,7 @@ fn write(dir: &TempDir, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
 fn npy(shape: &[usize], data: &[f32]) -> Vec<u8> {
     let shape = shape.iter().map(|n| format!("{n},")).collect::<String>();
     let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
-    while (10 + header.len() + 1) % 64 != 0 {
+    while !(10 + header.len() + 1).is_multiple_of(64) {
         header.push(' ');
     }
     header.push('\n');

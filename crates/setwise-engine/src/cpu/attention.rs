@@ -121,7 +121,7 @@ impl<T: Real> Head<T> {
         unsafe {
             for i in 0..n {
                 let dst = out.add(i * stride);
-                for j in (0..stride).step_by(V::LANES) {
+                for j in (self.width()..stride).step_by(V::LANES) {
                     V::zero().store_first(dst.add(j), V::LANES.min(stride - j));
                 }
                 for c in 0..self.chunks {
@@ -188,6 +188,12 @@ impl<T: Real> Head<T> {
 #[inline(always)]
 unsafe fn copy<T: Real, V: Vector<T>>(src: *const T, dst: *mut T, n: usize, factor: T) {
     unsafe {
+        if n == 4 {
+            // The usual chunk of dimension-equivariant heads.
+            let four = src.cast::<[T; 4]>().read_unaligned();
+            dst.cast::<[T; 4]>().write_unaligned(four.map(|x| x * factor));
+            return;
+        }
         let mut j = 0;
         while j < n {
             let lanes = (n - j).min(V::LANES);

@@ -11,6 +11,7 @@
 //! A sum over `k` always runs from first to last in one accumulator, whatever the tile: the bits of a product depend
 //! on neither the number of threads nor how rows are cut into tasks.
 
+use super::norm::{get, put};
 use crate::real::Real;
 use crate::simd::{Kernel, NARROW_TILE_ROWS, Vector, WIDE_TILE_ROWS};
 
@@ -221,64 +222,88 @@ pub struct PanelProduct<T> {
     pub gate_row: usize,
 }
 
-/// The end of one panel's columns of a [`PanelProduct`].
-struct PanelEnds<T, V> {
-    bias: [V; 2],
+/// The end of `C` vectors of columns of a [`PanelProduct`].
+struct PanelEnds<T, V, const C: usize> {
+    bias: [V; C],
     activation: Activation,
-    /// At the panel's first column; null for none.
+    /// At the first column; null for none.
     add: [*const T; 2],
     add_row: [usize; 2],
     gate: *const T,
     gate_row: usize,
     c: *mut T,
     c_row: usize,
-    /// Valid lanes of both vectors.
-    cols: [usize; 2],
-    full: bool,
+    /// Valid lanes of each vector.
+    cols: [usize; C],
 }
 
-impl<T: Real, V: Vector<T>> Ends<T, V, 2> for PanelEnds<T, V> {
+impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for PanelEnds<T, V, C> {
     #[inline(always)]
-    unsafe fn start(&self, _row: usize) -> [V; 2] {
+    unsafe fn start(&self, _row: usize) -> [V; C] {
         self.bias
     }
 
     #[inline(always)]
-    unsafe fn finish(&mut self, row: usize, mut sums: [V; 2]) {
+    unsafe fn finish(&mut self, row: usize, mut sums: [V; C]) {
         unsafe {
-            match self.activation {
-                Activation::None => {}
-                Activation::Relu => sums = [sums[0].max(V::zero()), sums[1].max(V::zero())],
-                Activation::Sigmoid => sums = [sigmoid::<T, V>(sums[0]), sigmoid::<T, V>(sums[1])],
+            for s in &mut sums {
+                match self.activation {
+                    Activation::None => {}
+                    Activation::Relu => *s = s.max(V::zero()),
+                    Activation::Sigmoid => *s = sigmoid::<T, V>(*s),
+                }
             }
             for i in 0..2 {
                 if !self.add[i].is_null() {
                     let p = self.add[i].add(row * self.add_row[i]);
-                    if self.full {
-                        sums = [sums[0].add(V::load(p)), sums[1].add(V::load(p.add(V::LANES)))];
-                    } else {
-                        sums[0] = sums[0].add(V::load_first(p, self.cols[0]));
-                        if self.cols[1] > 0 {
-                            sums[1] = sums[1].add(V::load_first(p.add(V::LANES), self.cols[1]));
-                        }
+                    for (c, s) in sums.iter_mut().enumerate() {
+                        *s = s.add(get(p.add(c * V::LANES), self.cols[c]));
                     }
                 }
             }
             if !self.gate.is_null() {
                 let p = self.gate.add(row * self.gate_row);
-                sums[0] = V::load_first(p, self.cols[0]).where_positive(sums[0]);
-                sums[1] = V::load_first(p.wrapping_add(V::LANES), self.cols[1]).where_positive(sums[1]);
-            }
-            let out = self.c.add(row * self.c_row);
-            if self.full {
-                sums[0].store(out);
-                sums[1].store(out.add(V::LANES));
-            } else {
-                sums[0].store_first(out, self.cols[0]);
-                if self.cols[1] > 0 {
-                    sums[1].store_first(out.add(V::LANES), self.cols[1]);
+                for (c, s) in sums.iter_mut().enumerate() {
+                    *s = get::<T, V>(p.add(c * V::LANES), self.cols[c]).where_positive(*s);
                 }
             }
+            let out = self.c.add(row * self.c_row);
+            for (c, s) in sums.into_iter().enumerate() {
+                put(s, out.add(c * V::LANES), self.cols[c]);
+            }
+        }
+    }
+}
+
+impl<T: Real> PanelProduct<T> {
+    /// Columns `first..` of one panel, `C` vectors of them.
+    #[inline(always)]
+    unsafe fn panel<V: Vector<T>, const C: usize>(&self, first: usize, panel: *const T) {
+        unsafe {
+            let mut cols = [0; C];
+            let mut bias = [V::zero(); C];
+            for c in 0..C {
+                let at = first + c * V::LANES;
+                cols[c] = V::LANES.min(self.n - at);
+                if !self.bias.is_null() {
+                    bias[c] = V::load_first(self.bias.add(at), cols[c]);
+                }
+            }
+            let none = std::ptr::null();
+            let at = |p: *const T| if p.is_null() { none } else { p.add(first) };
+            let c = self.c.add(first);
+            let mut ends = PanelEnds {
+                bias,
+                activation: self.activation,
+                add: [if self.accumulate { c } else { none }, at(self.residual)],
+                add_row: [self.c_row, self.residual_row],
+                gate: at(self.gate),
+                gate_row: self.gate_row,
+                c,
+                c_row: self.c_row,
+                cols,
+            };
+            rows_of_tiles::<T, V, C>(self.m, self.k, self.a, panel, 2 * V::LANES, &mut ends);
         }
     }
 }
@@ -289,37 +314,15 @@ impl<T: Real> Kernel<T> for PanelProduct<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let width = 2 * V::LANES;
-        let mut first = 0;
-        let mut panels = self.panels;
-        while first < self.n {
-            let cols = [(self.n - first).min(V::LANES), (self.n - first).saturating_sub(V::LANES).min(V::LANES)];
+        for first in (0..self.n).step_by(width) {
             unsafe {
-                let mut bias = [V::zero(); 2];
-                if !self.bias.is_null() {
-                    bias[0] = V::load_first(self.bias.add(first), cols[0]);
-                    if cols[1] > 0 {
-                        bias[1] = V::load_first(self.bias.add(first + V::LANES), cols[1]);
-                    }
+                let panel = self.panels.add(first * self.k);
+                if self.n - first > V::LANES {
+                    self.panel::<V, 2>(first, panel);
+                } else {
+                    self.panel::<V, 1>(first, panel);
                 }
-                let c = self.c.add(first);
-                let none = std::ptr::null();
-                let residual = if self.residual.is_null() { none } else { self.residual.add(first) };
-                let mut ends = PanelEnds {
-                    bias,
-                    activation: self.activation,
-                    add: [if self.accumulate { c } else { none }, residual],
-                    add_row: [self.c_row, self.residual_row],
-                    gate: if self.gate.is_null() { none } else { self.gate.add(first) },
-                    gate_row: self.gate_row,
-                    c,
-                    c_row: self.c_row,
-                    cols,
-                    full: self.n - first >= width,
-                };
-                rows_of_tiles::<T, V, 2>(self.m, self.k, self.a, panels, width, &mut ends);
-                panels = panels.add(width * self.k);
             }
-            first += width;
         }
     }
 }
@@ -363,27 +366,30 @@ pub fn weight_scratch<T: Real>(m: usize, n: usize) -> usize {
 }
 
 /// Adds to what is there.
-struct Accumulate<T> {
+struct Accumulate<T, const C: usize> {
     c: *mut T,
     c_row: usize,
-    cols: [usize; 2],
+    cols: [usize; C],
 }
 
-impl<T: Real, V: Vector<T>> Ends<T, V, 2> for Accumulate<T> {
+impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Accumulate<T, C> {
     #[inline(always)]
-    unsafe fn start(&self, row: usize) -> [V; 2] {
+    unsafe fn start(&self, row: usize) -> [V; C] {
         unsafe {
-            let c = self.c.add(row * self.c_row);
-            [V::load_first(c, self.cols[0]), V::load_first(c.add(V::LANES), self.cols[1])]
+            let mut start = [V::zero(); C];
+            for (c, v) in start.iter_mut().enumerate() {
+                *v = V::load_first(self.c.add(row * self.c_row + c * V::LANES), self.cols[c]);
+            }
+            start
         }
     }
 
     #[inline(always)]
-    unsafe fn finish(&mut self, row: usize, sums: [V; 2]) {
+    unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
         unsafe {
-            let c = self.c.add(row * self.c_row);
-            sums[0].store_first(c, self.cols[0]);
-            sums[1].store_first(c.add(V::LANES), self.cols[1]);
+            for (c, v) in sums.into_iter().enumerate() {
+                v.store_first(self.c.add(row * self.c_row + c * V::LANES), self.cols[c]);
+            }
         }
     }
 }
@@ -408,17 +414,10 @@ impl<T: Real> Kernel<T> for WeightProduct<T> {
                 let b = self.b.add(first * self.b_row);
                 for col in (0..self.n).step_by(width) {
                     let panel = panels.add(col * k);
-                    let cols = [(self.n - col).min(V::LANES), (self.n - col).saturating_sub(V::LANES).min(V::LANES)];
-                    for i in 0..k {
-                        let src = b.add(i * self.b_row + col);
-                        V::load_first(src, cols[0]).store(panel.add(i * width));
-                        V::load_first(src.wrapping_add(V::LANES), cols[1]).store(panel.add(i * width + V::LANES));
-                    }
-                    for t in (0..self.m).step_by(tile) {
-                        let a = Strided { ptr: tiles.add(t * k).cast_const(), row: 1, col: tile };
-                        let c = self.c.add(t * self.c_row + col);
-                        let mut ends = Accumulate { c, c_row: self.c_row, cols };
-                        rows_of_tiles::<T, V, 2>(tile.min(self.m - t), k, a, panel, width, &mut ends);
+                    if self.n - col > V::LANES {
+                        self.panel::<V, 2>(b, k, col, tile, tiles, panel);
+                    } else {
+                        self.panel::<V, 1>(b, k, col, tile, tiles, panel);
                     }
                 }
             }
@@ -428,6 +427,36 @@ impl<T: Real> Kernel<T> for WeightProduct<T> {
 }
 
 impl<T: Real> WeightProduct<T> {
+    /// Packs `C` vectors of columns of `b` from `col` on, and multiplies them with all tiles of `a`.
+    #[inline(always)]
+    unsafe fn panel<V: Vector<T>, const C: usize>(
+        &self,
+        b: *const T,
+        k: usize,
+        col: usize,
+        tile: usize,
+        tiles: *const T,
+        panel: *mut T,
+    ) {
+        unsafe {
+            let mut cols = [0; C];
+            for (c, n) in cols.iter_mut().enumerate() {
+                *n = V::LANES.min(self.n - col - c * V::LANES);
+            }
+            for i in 0..k {
+                let src = b.add(i * self.b_row + col);
+                for (c, &n) in cols.iter().enumerate() {
+                    V::load_first(src.add(c * V::LANES), n).store(panel.add((i * C + c) * V::LANES));
+                }
+            }
+            for t in (0..self.m).step_by(tile) {
+                let a = Strided { ptr: tiles.add(t * k), row: 1, col: tile };
+                let mut ends = Accumulate { c: self.c.add(t * self.c_row + col), c_row: self.c_row, cols };
+                rows_of_tiles::<T, V, C>(tile.min(self.m - t), k, a, panel, C * V::LANES, &mut ends);
+            }
+        }
+    }
+
     /// Packs `rows` columns of `a` over `k` rows into `[k][tile]` and adds up the columns.
     #[inline(always)]
     unsafe fn pack_tile<V: Vector<T>>(

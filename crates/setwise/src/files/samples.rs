@@ -260,7 +260,7 @@ mod tests {
     /// A NPY file by hand.
     fn npy(header: &str, data: &[u8]) -> Vec<u8> {
         let mut text = header.to_owned();
-        while (10 + text.len() + 1) % 64 != 0 {
+        while !(10 + text.len() + 1).is_multiple_of(64) {
             text.push(' ');
         }
         text.push('\n');
