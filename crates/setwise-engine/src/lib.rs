@@ -27,7 +27,6 @@ pub mod simd;
 
 pub use adam::Adam;
 pub use batch::{BatchView, SetView};
-pub use cpu::gemm::Activation;
 pub use cpu::{Cpu, Outputs};
 pub use error::Error;
 pub use loss::Loss;

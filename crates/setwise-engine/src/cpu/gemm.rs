@@ -12,6 +12,7 @@
 //! on neither the number of threads nor how rows are cut into tasks.
 
 use super::norm::{get, put};
+use crate::program::Activation;
 use crate::real::Real;
 use crate::simd::{Kernel, NARROW_TILE_ROWS, Vector, WIDE_TILE_ROWS};
 
@@ -190,17 +191,6 @@ pub unsafe fn pack_panels<T: Real>(dst: *mut T, src: *const T, k_stride: usize, 
     }
 }
 
-/// What is done to a sum before it is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// Nothing.
-    None,
-    /// max(0, x).
-    Relu,
-    /// 1 / (1 + exp(−x)).
-    Sigmoid,
-}
-
 /// `c[m × n] = act(a · panels + bias)`, or `c += …` where `accumulate`.
 pub struct PanelProduct<T> {
     pub m: usize,
@@ -337,160 +327,11 @@ pub unsafe fn sigmoid<T: Real, V: Vector<T>>(x: V) -> V {
     }
 }
 
-/// `c[m × n] += aᵀ · b` over `rows` rows, and the column sums of `a` to `sums`: the gradients of a weight and its bias.
-///
-/// Both operands are packed chunk by chunk: the right one into panels, the left one into tiles `[k][tile rows]`, so that the inner
-/// loop reads both in order whatever the distance of their rows.
-pub struct WeightProduct<T> {
-    pub m: usize,
-    pub n: usize,
-    pub rows: usize,
-    pub a: *const T,
-    pub a_row: usize,
-    pub b: *const T,
-    pub b_row: usize,
-    pub c: *mut T,
-    pub c_row: usize,
-    /// `m` values, or null.
-    pub sums: *mut T,
-    /// [`weight_scratch`] elements.
-    pub scratch: *mut T,
-}
-
-/// Rows of the long dimension a weight gradient takes at a time: one panel and one tile of them fit the first cache level.
-const WEIGHT_CHUNK: usize = 192;
-
-/// Scratch of a [`WeightProduct`].
-pub fn weight_scratch<T: Real>(m: usize, n: usize) -> usize {
-    panels_len::<T>(WEIGHT_CHUNK, n) + (m + WIDE_TILE_ROWS) * WEIGHT_CHUNK + 16
-}
-
-/// Adds to what is there.
-struct Accumulate<T, const C: usize> {
-    c: *mut T,
-    c_row: usize,
-    cols: [usize; C],
-}
-
-impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Accumulate<T, C> {
-    #[inline(always)]
-    unsafe fn start(&self, row: usize) -> [V; C] {
-        unsafe {
-            let mut start = [V::zero(); C];
-            for (c, v) in start.iter_mut().enumerate() {
-                *v = V::load_first(self.c.add(row * self.c_row + c * V::LANES), self.cols[c]);
-            }
-            start
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
-        unsafe {
-            for (c, v) in sums.into_iter().enumerate() {
-                v.store_first(self.c.add(row * self.c_row + c * V::LANES), self.cols[c]);
-            }
-        }
-    }
-}
-
-impl<T: Real> Kernel<T> for WeightProduct<T> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<V: Vector<T>>(self) {
-        let width = 2 * V::LANES;
-        let tile = if V::WIDE { WIDE_TILE_ROWS } else { NARROW_TILE_ROWS };
-        let mut first = 0;
-        while first < self.rows {
-            let k = WEIGHT_CHUNK.min(self.rows - first);
-            unsafe {
-                let tiles = self.scratch;
-                let panels = tiles.add(((self.m + tile) * WEIGHT_CHUNK).next_multiple_of(16));
-                let a = self.a.add(first * self.a_row);
-                for t in (0..self.m).step_by(tile) {
-                    self.pack_tile::<V>(a.add(t), k, tile.min(self.m - t), tile, tiles.add(t * k), t);
-                }
-                let b = self.b.add(first * self.b_row);
-                for col in (0..self.n).step_by(width) {
-                    let panel = panels.add(col * k);
-                    if self.n - col > V::LANES {
-                        self.panel::<V, 2>(b, k, col, tile, tiles, panel);
-                    } else {
-                        self.panel::<V, 1>(b, k, col, tile, tiles, panel);
-                    }
-                }
-            }
-            first += k;
-        }
-    }
-}
-
-impl<T: Real> WeightProduct<T> {
-    /// Packs `C` vectors of columns of `b` from `col` on, and multiplies them with all tiles of `a`.
-    #[inline(always)]
-    unsafe fn panel<V: Vector<T>, const C: usize>(
-        &self,
-        b: *const T,
-        k: usize,
-        col: usize,
-        tile: usize,
-        tiles: *const T,
-        panel: *mut T,
-    ) {
-        unsafe {
-            let mut cols = [0; C];
-            for (c, n) in cols.iter_mut().enumerate() {
-                *n = V::LANES.min(self.n - col - c * V::LANES);
-            }
-            for i in 0..k {
-                let src = b.add(i * self.b_row + col);
-                for (c, &n) in cols.iter().enumerate() {
-                    V::load_first(src.add(c * V::LANES), n).store(panel.add((i * C + c) * V::LANES));
-                }
-            }
-            for t in (0..self.m).step_by(tile) {
-                let a = Strided { ptr: tiles.add(t * k), row: 1, col: tile };
-                let mut ends = Accumulate { c: self.c.add(t * self.c_row + col), c_row: self.c_row, cols };
-                rows_of_tiles::<T, V, C>(tile.min(self.m - t), k, a, panel, C * V::LANES, &mut ends);
-            }
-        }
-    }
-
-    /// Packs `rows` columns of `a` over `k` rows into `[k][tile]` and adds up the columns.
-    #[inline(always)]
-    unsafe fn pack_tile<V: Vector<T>>(
-        &self,
-        a: *const T,
-        k: usize,
-        rows: usize,
-        tile: usize,
-        out: *mut T,
-        first: usize,
-    ) {
-        unsafe {
-            for part in (0..rows).step_by(V::LANES) {
-                let n = V::LANES.min(rows - part);
-                let mut sum = V::zero();
-                for i in 0..k {
-                    let v = V::load_first(a.add(i * self.a_row + part), n);
-                    v.store_first(out.add(i * tile + part), n);
-                    sum = sum.add(v);
-                }
-                if !self.sums.is_null() {
-                    let sums = self.sums.add(first + part);
-                    sum.add(V::load_first(sums, n)).store_first(sums, n);
-                }
-            }
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    fn numbers(n: usize, seed: u64) -> Vec<f32> {
+    pub fn numbers(n: usize, seed: u64) -> Vec<f32> {
         let mut state = seed;
         (0..n)
             .map(|_| {
@@ -531,37 +372,6 @@ mod tests {
                     let exact: f32 = (0..k).map(|l| a[i * k + l] * b[j * k + l]).sum::<f32>() + bias[j];
                     assert!((c[i * n + j] - exact.max(0.0)).abs() < 1e-5, "{m}×{k}×{n} at ({i}, {j})");
                 }
-            }
-        }
-    }
-
-    #[test]
-    fn weight_gradients_add_to_what_is_there() {
-        for (rows, m, n) in [(300, 13, 37), (500, 96, 64), (7, 1, 1), (200, 24, 33)] {
-            let (a, b) = (numbers(rows * m, 4), numbers(rows * n, 5));
-            let mut c = vec![1.0f32; m * n];
-            let mut sums = vec![2.0f32; m];
-            let mut scratch = vec![0.0; weight_scratch::<f32>(m, n)];
-            f32::dispatch(WeightProduct {
-                m,
-                n,
-                rows,
-                a: a.as_ptr(),
-                a_row: m,
-                b: b.as_ptr(),
-                b_row: n,
-                c: c.as_mut_ptr(),
-                c_row: n,
-                sums: sums.as_mut_ptr(),
-                scratch: scratch.as_mut_ptr(),
-            });
-            for i in 0..m {
-                for j in 0..n {
-                    let exact: f64 = (0..rows).map(|r| f64::from(a[r * m + i]) * f64::from(b[r * n + j])).sum();
-                    assert!((f64::from(c[i * n + j]) - 1.0 - exact).abs() < 1e-4);
-                }
-                let exact: f64 = (0..rows).map(|r| f64::from(a[r * m + i])).sum();
-                assert!((f64::from(sums[i]) - 2.0 - exact).abs() < 1e-4);
             }
         }
     }

@@ -5,13 +5,14 @@
 //! place on the output gradient; residuals; input gradients; weight gradients, where a task owns some rows of one weight and
 //! walks all rows of all maps that share it, so that nothing is summed across tasks.
 
-use super::gemm::{Activation, PanelProduct, Strided, WeightProduct, weight_scratch};
+use super::gemm::{PanelProduct, Strided};
 use super::norm::{NormBackward, ROWS, columns, get, put, sum_rows};
 use super::panels::Panels;
 use super::tasks::{Ptr, locate};
+use super::weight_product::{WeightProduct, weight_scratch};
 use super::worker::{Run, Worker};
 use crate::params::ParamId;
-use crate::program::{Linear, Map, Program, Slice};
+use crate::program::{Activation, Linear, Map, Program, Slice};
 use crate::real::Real;
 use crate::simd::{Kernel, Vector};
 

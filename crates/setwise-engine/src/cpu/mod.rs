@@ -5,11 +5,11 @@
 //! run operation by operation, all threads together, so that there is one gradient buffer only. Which way is taken, and
 //! how examples are cut into lanes and chunks, follows from sizes alone, so results do not depend on the number of threads.
 //!
-//! `worker` runs programs; `gemm` holds the one register tile everything multiplies with, `panels` the packed weights; `linear`,
+//! `worker` runs programs; `gemm` holds the one register tile everything multiplies with, `weight_product` its use for weight gradients, `panels` the packed weights; `linear`,
 //! `attention`, `norm`, `pair`, `pool`, `pine` and `rows` each hold one kind of operation, forward and backward; `tasks` cuts work.
 
 mod attention;
-pub(crate) mod gemm;
+mod gemm;
 mod linear;
 mod norm;
 mod pair;
@@ -18,6 +18,7 @@ mod pine;
 mod pool;
 mod rows;
 mod tasks;
+mod weight_product;
 mod worker;
 
 use std::ops::Range;

@@ -5,13 +5,13 @@
 //! `[PARTNERS][hidden]` in cache, and only the largest value and its index survive; backward then touches one partner per
 //! element and output column.
 
-use super::gemm::{Activation, PanelProduct, Strided};
+use super::gemm::{PanelProduct, Strided};
 use super::linear::{ColumnSums, WeightUse};
 use super::norm::{columns, get, put};
 use super::panels::Panels;
 use super::tasks::{Ptr, locate};
 use super::worker::{Run, Worker};
-use crate::program::{Pair, Pairs, Program, Reduce, Slice, Value};
+use crate::program::{Activation, Pair, Pairs, Program, Reduce, Slice, Value};
 use crate::real::Real;
 use crate::simd::{Kernel, Vector};
 

@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::gemm::Activation;
 use super::linear::LinearPlan;
 use super::norm::NormBackward;
 use super::pair::PairsPlan;
@@ -14,7 +13,7 @@ use crate::batch::{BatchView, SetView};
 use crate::error::Error;
 use crate::params::ParamId;
 use crate::plan::{Lives, NONE, Plan, Shape};
-use crate::program::{Op, Program, Slice, Value};
+use crate::program::{Activation, Op, Program, Slice, Value};
 use crate::real::Real;
 
 /// Parameters and where their gradients go, for one backward pass.

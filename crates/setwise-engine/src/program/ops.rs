@@ -1,49 +1,17 @@
-//! The operation list: what a model computes, independent of who computes it.
-//!
-//! A [`Program`] is built once per model. Its values live in *spaces*, rows with a meaning: the elements of set `k`,
-//! a fixed number of rows per example, or the union of all sets. How many rows a space has is known only when a batch is
-//! bound, so one program serves batches of any shape, on any backend.
+//! The operations: what each reads, writes and keeps.
 
-use crate::cpu::gemm::Activation;
-use crate::params::{Init, ParamId, ParamLayout};
+use super::{Slice, Value};
+use crate::params::ParamId;
 
-/// Rows with a meaning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Space {
-    /// The elements of set `k`.
-    Set(usize),
-    /// The elements of all sets of an example, one set after another.
-    Union,
-    /// This many rows for every example.
-    PerExample(usize),
-}
-
-/// Index of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Value(pub(crate) usize);
-
-/// Shape of a value: `[rows of the space (× input dimensions), cols]`.
-#[derive(Clone, Debug)]
-pub struct ValueSpec {
-    /// Which rows.
-    pub space: Space,
-    /// Numbers in a row.
-    pub cols: usize,
-    /// Whether every row stands once for each input dimension (dimension-equivariant models).
-    pub per_dim: bool,
-    /// Whether a gradient flows through it.
-    pub grad: bool,
-}
-
-/// Some columns of a value.
+/// What is done to a sum before it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slice {
-    /// The value.
-    pub value: Value,
-    /// First column.
-    pub col: usize,
-    /// Number of columns.
-    pub cols: usize,
+pub enum Activation {
+    /// Nothing.
+    None,
+    /// max(0, x).
+    Relu,
+    /// 1 / (1 + exp(−x)).
+    Sigmoid,
 }
 
 /// `y = x Wᵀ + b`, optionally with a residual and LayerNorm behind it.
@@ -374,170 +342,5 @@ impl Op {
             }
         }
         u
-    }
-}
-
-/// Whether a program is for training (dropout, everything the backward pass needs is kept) or for inference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Forward and backward.
-    Train,
-    /// Forward only.
-    Infer,
-}
-
-/// A model's computation.
-#[derive(Clone, Debug)]
-pub struct Program {
-    pub(crate) ops: Vec<Op>,
-    pub(crate) values: Vec<ValueSpec>,
-    pub(crate) inputs: Vec<Value>,
-    pub(crate) outputs: Vec<Value>,
-    pub(crate) params: ParamLayout,
-    pub(crate) mode: Mode,
-    pub(crate) any_dim: bool,
-}
-
-impl Program {
-    /// Starts a program on sets of the given row widths.
-    ///
-    /// With `any_dim` an element is any number of dimensions, the same for all sets, of `widths[k]` numbers each, and stands once for
-    /// each of them. `input_grad` asks for gradients of the inputs.
-    pub fn builder(widths: &[usize], any_dim: bool, mode: Mode, input_grad: bool) -> ProgramBuilder {
-        let mut b = ProgramBuilder {
-            program: Program {
-                ops: Vec::new(),
-                values: Vec::new(),
-                inputs: Vec::new(),
-                outputs: Vec::new(),
-                params: ParamLayout::default(),
-                mode,
-                any_dim,
-            },
-        };
-        for (k, &width) in widths.iter().enumerate() {
-            let v = b.push(ValueSpec { space: Space::Set(k), cols: width, per_dim: any_dim, grad: input_grad });
-            b.program.inputs.push(v);
-        }
-        b
-    }
-
-    /// The operations in order.
-    pub fn ops(&self) -> &[Op] {
-        &self.ops
-    }
-
-    /// Shape of a value.
-    pub fn value(&self, v: Value) -> &ValueSpec {
-        &self.values[v.0]
-    }
-
-    /// One per set.
-    pub fn inputs(&self) -> &[Value] {
-        &self.inputs
-    }
-
-    /// What the model answers.
-    pub fn outputs(&self) -> &[Value] {
-        &self.outputs
-    }
-
-    /// The parameters.
-    pub fn params(&self) -> &ParamLayout {
-        &self.params
-    }
-}
-
-/// Builds a [`Program`] operation by operation.
-pub struct ProgramBuilder {
-    program: Program,
-}
-
-impl ProgramBuilder {
-    fn push(&mut self, spec: ValueSpec) -> Value {
-        self.program.values.push(spec);
-        Value(self.program.values.len() - 1)
-    }
-
-    /// A fresh value. Operations fill it, in whole or by columns.
-    pub fn fresh(&mut self, space: Space, cols: usize, per_dim: bool) -> Value {
-        self.push(ValueSpec { space, cols, per_dim, grad: true })
-    }
-
-    /// A value that only the backward pass of one operation reads.
-    pub fn kept(&mut self, space: Space, cols: usize, per_dim: bool) -> Value {
-        self.push(ValueSpec { space, cols, per_dim, grad: false })
-    }
-
-    /// The input of set `k`.
-    pub fn input(&self, k: usize) -> Value {
-        self.program.inputs[k]
-    }
-
-    /// Shape of a value.
-    pub fn spec(&self, v: Value) -> ValueSpec {
-        self.program.values[v.0].clone()
-    }
-
-    /// All columns of a value.
-    pub fn whole(&self, v: Value) -> Slice {
-        Slice { value: v, col: 0, cols: self.program.values[v.0].cols }
-    }
-
-    /// Whether the program is for training.
-    pub fn training(&self) -> bool {
-        self.program.mode == Mode::Train
-    }
-
-    /// A parameter; asking again for a name gives the same one.
-    pub fn param(&mut self, name: &str, shape: &[usize], init: Init) -> ParamId {
-        self.program.params.add(name, shape, init)
-    }
-
-    /// A LayerNorm over `cols` columns for rows like those of `like`.
-    pub fn norm(&mut self, name: &str, like: Value, cols: usize) -> Norm {
-        let ValueSpec { space, per_dim, .. } = self.spec(like);
-        Norm {
-            gain: self.param(&format!("{name}.gain"), &[cols], Init::Ones),
-            shift: self.param(&format!("{name}.shift"), &[cols], Init::Zeros),
-            normalised: self.kept(space, cols, per_dim),
-            inv_std: self.kept(space, 1, per_dim),
-        }
-    }
-
-    /// A linear map with PyTorch's usual beginning, uniform within 1/√inputs.
-    pub fn map(&mut self, name: &str, x: Slice, y: Slice, bias: bool) -> Map {
-        let init = Init::Uniform(1.0 / (x.cols as f64).sqrt());
-        Map {
-            x,
-            weight: self.param(&format!("{name}.weight"), &[y.cols, x.cols], init),
-            bias: bias.then(|| self.param(&format!("{name}.bias"), &[y.cols], init)),
-            y,
-            residual: None,
-            norm: None,
-        }
-    }
-
-    /// Appends an operation.
-    pub fn op(&mut self, op: Op) {
-        self.program.ops.push(op);
-    }
-
-    /// A masked copy of `x` in training programs with a positive rate; otherwise `x` itself.
-    pub fn dropout(&mut self, x: Value, rate: f64) -> Value {
-        if !self.training() || rate <= 0.0 {
-            return x;
-        }
-        let ValueSpec { space, cols, per_dim, .. } = self.spec(x);
-        let y = self.fresh(space, cols, per_dim);
-        let stream = self.program.ops.len() as u64;
-        self.op(Op::Dropout(Dropout { x: self.whole(x), y: self.whole(y), rate, stream }));
-        y
-    }
-
-    /// Names the values the model answers with and finishes.
-    pub fn finish(mut self, outputs: Vec<Value>) -> Program {
-        self.program.outputs = outputs;
-        self.program
     }
 }
