@@ -56,9 +56,9 @@ impl LinearPlan {
         LinearPlan { inputs, residuals, wanted, uses }
     }
 
-    /// Rows of a task: few enough that its inputs and outputs stay in the second cache level.
-    fn rows_per_task(k: usize, n: usize) -> usize {
-        (65_536 / (k + n)).clamp(48, 2048) / 12 * 12
+    /// Rows of a task: as many as keep its input, `k` numbers a row, in the second cache level, since every task reads all weights.
+    fn rows_per_task(k: usize) -> usize {
+        (65_536 / k).clamp(96, 2048) / 12 * 12
     }
 }
 
@@ -127,9 +127,7 @@ impl<T: Real> Kernel<T> for ColumnSums<T> {
 impl<T: Real> Worker<T> {
     pub(super) fn linear_forward(&mut self, params: &[T], panels: &Panels<T>, op: &Linear, plan: &LinearPlan) {
         let this = &*self;
-        let step = |g: &Vec<usize>| {
-            LinearPlan::rows_per_task(op.maps[g[0]].x.cols, g.iter().map(|&m| op.maps[m].y.cols).sum())
-        };
+        let step = |g: &Vec<usize>| LinearPlan::rows_per_task(op.maps[g[0]].x.cols);
         let counts = || plan.inputs.iter().map(|g| this.rows_of(op.maps[g[0]].x.value).div_ceil(step(g)));
         self.threads.run(counts().sum(), |t| {
             let (g, chunk) = locate(t, counts());
@@ -237,9 +235,7 @@ impl<T: Real> Worker<T> {
         }
         let panels = run.panels;
         let this = &*self;
-        let step = |g: &Vec<usize>| {
-            LinearPlan::rows_per_task(op.maps[g[0]].x.cols, g.iter().map(|&m| op.maps[m].y.cols).sum())
-        };
+        let step = |g: &Vec<usize>| LinearPlan::rows_per_task(op.maps[g[0]].x.cols);
         let groups = || plan.wanted.iter().map(|&g| &plan.inputs[g]);
         let counts = || groups().map(|g| this.rows_of(op.maps[g[0]].x.value).div_ceil(step(g)));
         self.threads.run(counts().sum(), |t| {

@@ -334,7 +334,7 @@ impl<T: Real> Cpu<T> {
         if most == 0 { 1 } else { 1 << most.ilog2() }
     }
 
-    /// Examples of a chunk: as many as make the caches full.
+    /// Examples of a chunk: as many as make the caches full, but enough that reading all weights for them is worth it.
     fn chunk(&self, batch: &BatchView<T>) -> usize {
         let examples = batch.examples();
         let dims = if self.program.any_dim { batch.sets[0].width } else { 1 };
@@ -351,7 +351,8 @@ impl<T: Real> Cpu<T> {
                 rows.saturating_mul(v.cols).saturating_mul(if v.per_dim { dims } else { 1 })
             })
             .fold(0, usize::saturating_add);
-        (CHUNK / numbers.max(1)).clamp(1, examples)
+        let most = CHUNK.max(6 * self.program.params.len());
+        (most / numbers.max(1)).clamp(1, examples)
     }
 
     fn check_length(&self, what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
