@@ -32,7 +32,7 @@ pub struct LinearPlan {
 }
 
 /// Collects indices by key, in order of first appearance.
-fn group_by<K: PartialEq>(keys: impl Iterator<Item = K>) -> Vec<(K, Vec<usize>)> {
+pub(super) fn group_by<K: PartialEq>(keys: impl Iterator<Item = K>) -> Vec<(K, Vec<usize>)> {
     let mut groups: Vec<(K, Vec<usize>)> = Vec::new();
     for (i, key) in keys.enumerate() {
         match groups.iter_mut().find(|g| g.0 == key) {

@@ -6,7 +6,7 @@
 //! element and output column.
 
 use super::gemm::{PanelProduct, Strided};
-use super::linear::{ColumnSums, WeightUse};
+use super::linear::{ColumnSums, WeightUse, group_by};
 use super::norm::{columns, get, put};
 use super::panels::Panels;
 use super::tasks::{Ptr, locate};
@@ -30,13 +30,7 @@ pub struct PairsPlan {
 
 impl PairsPlan {
     pub fn new(program: &Program, op: &Pairs) -> Self {
-        let mut weights: Vec<Vec<usize>> = Vec::new();
-        for (i, net) in op.nets.iter().enumerate() {
-            match weights.iter_mut().find(|w| op.nets[w[0]].weight == net.weight) {
-                Some(w) => w.push(i),
-                None => weights.push(vec![i]),
-            }
-        }
+        let weights: Vec<Vec<usize>> = group_by(op.nets.iter().map(|n| n.weight)).into_iter().map(|g| g.1).collect();
         // Where the hidden layer was kept (sums), the weight's gradient is that of a linear map of it.
         let uses = weights
             .iter()
