@@ -6,6 +6,7 @@
 //! * [`sets`]: packed ragged batches.
 //! * [`nn`]: the blocks models are made of.
 //! * [`models`]: one validated config for all architectures, the paper's ten as presets, and trained models.
+//! * [`linalg`]: small symmetric matrices.
 //! * [`files`]: model files, sample files, and weights of the published PyTorch code.
 //! * [`train`]: gradient steps.
 //!
@@ -23,6 +24,7 @@
 
 mod error;
 pub mod files;
+pub mod linalg;
 pub mod models;
 pub mod nn;
 pub mod sets;

@@ -1,0 +1,204 @@
+//! Dense algebra on small symmetric matrices, row-major slices of `n` by `n` numbers.
+//!
+//! Samplers and estimators factor thousands of matrices of the size of one point; these routines allocate nothing and need nothing
+//! beyond the loops they are made of.
+
+/// Mean and covariance of rows of `width` numbers; the covariance is divided by the number of rows less `ddof`.
+///
+/// # Shapes
+/// `rows` is `[n, width]`, the mean `[width]`, the covariance `[width, width]`.
+pub fn moments(rows: &[f64], width: usize, ddof: usize) -> (Vec<f64>, Vec<f64>) {
+    let n = rows.len() / width;
+    let mut mean = vec![0.0; width];
+    for row in rows.chunks_exact(width) {
+        for (m, x) in mean.iter_mut().zip(row) {
+            *m += x;
+        }
+    }
+    mean.iter_mut().for_each(|m| *m /= n as f64);
+    let mut cov = vec![0.0; width * width];
+    let mut centred = vec![0.0; width];
+    for row in rows.chunks_exact(width) {
+        for (c, (x, m)) in centred.iter_mut().zip(row.iter().zip(&mean)) {
+            *c = x - m;
+        }
+        for i in 0..width {
+            let x = centred[i];
+            for (c, y) in cov[i * width..i * width + i + 1].iter_mut().zip(&centred) {
+                *c += x * y;
+            }
+        }
+    }
+    let share = 1.0 / n.saturating_sub(ddof).max(1) as f64;
+    for i in 0..width {
+        for j in 0..=i {
+            let c = cov[i * width + j] * share;
+            cov[i * width + j] = c;
+            cov[j * width + i] = c;
+        }
+    }
+    (mean, cov)
+}
+
+/// The lower triangular L with L·Lᵀ = A, in place of A's lower half; the upper half becomes zero. Fails with the index of the
+/// pivot that is not positive, relative to the largest diagonal entry: A is not positive definite.
+pub fn cholesky(a: &mut [f64], n: usize) -> Result<(), usize> {
+    let largest = (0..n).map(|i| a[i * n + i]).fold(0.0, f64::max);
+    for j in 0..n {
+        let (done, rest) = a.split_at_mut((j + 1) * n);
+        let row = &mut done[j * n..];
+        let pivot = row[j] - row[..j].iter().map(|x| x * x).sum::<f64>();
+        if pivot.is_nan() || pivot <= largest * 1e-14 {
+            return Err(j);
+        }
+        let pivot = pivot.sqrt();
+        row[j] = pivot;
+        row[j + 1..].fill(0.0);
+        for below in rest.chunks_exact_mut(n) {
+            let dot: f64 = below[..j].iter().zip(&row[..j]).map(|(a, b)| a * b).sum();
+            below[j] = (below[j] - dot) / pivot;
+        }
+    }
+    Ok(())
+}
+
+/// log det A from the Cholesky factor of A.
+pub fn log_det(factor: &[f64], n: usize) -> f64 {
+    2.0 * (0..n).map(|i| factor[i * n + i].ln()).sum::<f64>()
+}
+
+/// Solves L·x = b in place of b.
+pub fn solve_lower(factor: &[f64], n: usize, b: &mut [f64]) {
+    for i in 0..n {
+        let row = &factor[i * n..i * n + i];
+        let dot: f64 = row.iter().zip(&b[..i]).map(|(l, x)| l * x).sum();
+        b[i] = (b[i] - dot) / factor[i * n + i];
+    }
+}
+
+/// Eigenvalues of a symmetric matrix, unsorted, and its eigenvectors as rows (cyclic Jacobi rotations; A is destroyed).
+///
+/// The vectors are orthonormal to rounding also where eigenvalues are zero or equal.
+pub fn symmetric_eigen(a: &mut [f64], n: usize) -> (Vec<f64>, Vec<f64>) {
+    let mut vectors = vec![0.0; n * n];
+    for i in 0..n {
+        vectors[i * n + i] = 1.0;
+    }
+    for _sweep in 0..60 {
+        let (mut off, mut all) = (0.0, 0.0);
+        for i in 0..n {
+            for j in 0..n {
+                let square = a[i * n + j] * a[i * n + j];
+                all += square;
+                off += if i == j { 0.0 } else { square };
+            }
+        }
+        // NaN ends it too.
+        if off.is_nan() || off <= all * 1e-28 {
+            break;
+        }
+        for p in 0..n {
+            for q in p + 1..n {
+                rotate(a, &mut vectors, n, p, q);
+            }
+        }
+    }
+    ((0..n).map(|i| a[i * n + i]).collect(), vectors)
+}
+
+/// The rotation that makes a[p, q] zero.
+fn rotate(a: &mut [f64], vectors: &mut [f64], n: usize, p: usize, q: usize) {
+    let apq = a[p * n + q];
+    if apq == 0.0 {
+        return;
+    }
+    let theta = (a[q * n + q] - a[p * n + p]) / (2.0 * apq);
+    let t =
+        if theta.abs() > 1e150 { 0.5 / theta } else { theta.signum() / (theta.abs() + (theta * theta + 1.0).sqrt()) };
+    let c = 1.0 / (t * t + 1.0).sqrt();
+    let s = t * c;
+    for row in a.chunks_exact_mut(n) {
+        let (x, y) = (row[p], row[q]);
+        row[p] = c * x - s * y;
+        row[q] = s * x + c * y;
+    }
+    for m in [a, vectors] {
+        let (upper, lower) = m.split_at_mut(q * n);
+        for (x, y) in upper[p * n..(p + 1) * n].iter_mut().zip(&mut lower[..n]) {
+            (*x, *y) = (c * *x - s * *y, s * *x + c * *y);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A·Aᵀ + shift·I for a fixed A.
+    fn positive(n: usize, shift: f64) -> Vec<f64> {
+        let a: Vec<f64> = (0..n * n).map(|i| ((i * 37 + 11) % 17) as f64 / 8.0 - 1.0).collect();
+        let mut m = vec![0.0; n * n];
+        for i in 0..n {
+            for j in 0..n {
+                m[i * n + j] =
+                    (0..n).map(|k| a[i * n + k] * a[j * n + k]).sum::<f64>() + if i == j { shift } else { 0.0 };
+            }
+        }
+        m
+    }
+
+    #[test]
+    fn the_cholesky_factor_times_its_transpose_is_the_matrix() {
+        for n in [1, 2, 5, 16] {
+            let m = positive(n, 0.5);
+            let mut l = m.clone();
+            cholesky(&mut l, n).unwrap();
+            for i in 0..n {
+                for j in 0..n {
+                    let x: f64 = (0..n).map(|k| l[i * n + k] * l[j * n + k]).sum();
+                    assert!((x - m[i * n + j]).abs() < 1e-12, "{i} {j}");
+                }
+            }
+            let mut x = vec![1.0; n];
+            solve_lower(&l, n, &mut x);
+            for i in 0..n {
+                let b: f64 = (0..n).map(|k| l[i * n + k] * x[k]).sum();
+                assert!((b - 1.0).abs() < 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn a_matrix_that_is_not_positive_definite_has_no_factor() {
+        assert_eq!(cholesky(&mut [1.0, 2.0, 2.0, 4.0], 2), Err(1));
+        assert_eq!(cholesky(&mut [0.0], 1), Err(0));
+        assert_eq!(cholesky(&mut [f64::NAN], 1), Err(0));
+    }
+
+    #[test]
+    fn eigenvectors_diagonalise_and_are_orthonormal_even_without_full_rank() {
+        for n in [1, 2, 3, 8, 16] {
+            // Rank one, and full rank.
+            let one: Vec<f64> = (0..n * n).map(|i| ((i / n + 1) * (i % n + 1)) as f64).collect();
+            for m in [one, positive(n, 0.0)] {
+                let (values, vectors) = symmetric_eigen(&mut m.clone(), n);
+                let scale = values.iter().fold(0.0f64, |a, v| a.max(v.abs()));
+                for i in 0..n {
+                    for j in 0..n {
+                        let dot: f64 = (0..n).map(|k| vectors[i * n + k] * vectors[j * n + k]).sum();
+                        assert!((dot - if i == j { 1.0 } else { 0.0 }).abs() < 1e-13);
+                        let x: f64 = (0..n).map(|k| values[k] * vectors[k * n + i] * vectors[k * n + j]).sum();
+                        assert!((x - m[i * n + j]).abs() < 1e-12 * scale, "{n}: {i} {j}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn moments_are_those_of_the_definition() {
+        let (mean, cov) = moments(&[1.0, 2.0, 3.0, 6.0, 5.0, 1.0], 2, 1);
+        assert_eq!(mean, [3.0, 3.0]);
+        assert_eq!(cov, [4.0, -1.0, -1.0, 7.0]);
+    }
+}
