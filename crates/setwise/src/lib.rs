@@ -22,6 +22,7 @@
 //! # Ok::<(), setwise::Error>(())
 //! ```
 
+pub mod data;
 mod error;
 pub mod files;
 pub mod linalg;

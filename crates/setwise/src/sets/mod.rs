@@ -1,8 +1,11 @@
 //! Packed ragged batches of examples.
 
+mod whiten;
+
 use setwise_engine::{BatchView, SetView};
 
 use crate::{Error, Result};
+pub use whiten::Whitening;
 
 /// A batch of examples, each of the same number of sets; every set of every example has its own size.
 ///

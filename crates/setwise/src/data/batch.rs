@@ -1,0 +1,164 @@
+//! Batches: as drawn, and as a model sees them.
+
+use rand::SeedableRng;
+
+use super::{Generator, Sampler, Span};
+use crate::sets::{PackedSet, Whitening};
+use crate::{Result, SetBatch};
+
+/// What a batch is for; each use has seeds of its own, so that no example is seen in two of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// To learn from.
+    Training,
+    /// To watch progress by.
+    Validation,
+    /// To judge the result by.
+    Test,
+}
+
+/// The seed of batch `index` of a stream.
+pub fn batch_seed(seed: u64, stream: Stream, index: u64) -> u64 {
+    let start = mix(seed ^ mix(stream as u64 + 1));
+    mix(start.wrapping_add(index))
+}
+
+/// A permutation of 64-bit numbers in which neighbours lead far apart (the finaliser of SplitMix64; Steele, Lea, Flood, 2014).
+fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// One set of every example, as drawn.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DrawnSet {
+    /// All rows, row-major.
+    pub rows: Vec<f64>,
+    /// `offsets[i]..offsets[i + 1]` are the rows of example `i`.
+    pub offsets: Vec<usize>,
+}
+
+/// Examples as drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drawn {
+    /// The sets.
+    pub sets: Vec<DrawnSet>,
+    /// Numbers in a row.
+    pub dim: usize,
+    /// A label per example.
+    pub labels: Vec<f64>,
+    /// What they were drawn from.
+    pub seed: u64,
+}
+
+/// Examples as a model sees them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// The sets.
+    pub sets: SetBatch,
+    /// A target per example.
+    pub targets: Vec<f32>,
+    /// What they were drawn from.
+    pub seed: u64,
+    /// How many examples could only be whitened with a ridge: their points lie in fewer dimensions than they have coordinates.
+    pub deficient: usize,
+}
+
+impl Drawn {
+    /// Draws examples.
+    pub fn draw(sampler: &dyn Sampler, dim: usize, size: Span, examples: usize, seed: u64) -> Self {
+        let mut rng = Generator::seed_from_u64(seed);
+        let mut rows = vec![Vec::new(); sampler.sets()];
+        let mut offsets = vec![vec![0]; sampler.sets()];
+        let mut labels = Vec::with_capacity(examples);
+        for _ in 0..examples {
+            labels.push(sampler.draw(dim, size, &mut rng, &mut rows));
+            for (offsets, rows) in offsets.iter_mut().zip(&rows) {
+                offsets.push(rows.len() / dim);
+            }
+        }
+        let sets = rows.into_iter().zip(offsets).map(|(rows, offsets)| DrawnSet { rows, offsets }).collect();
+        Drawn { sets, dim, labels, seed }
+    }
+
+    /// The rows of one example's set.
+    pub fn rows(&self, set: usize, example: usize) -> &[f64] {
+        let s = &self.sets[set];
+        &s.rows[s.offsets[example] * self.dim..s.offsets[example + 1] * self.dim]
+    }
+
+    /// Whitens the sets of each example together, if wanted, and packs them for a model.
+    pub fn prepare(&self, whiten: bool) -> Result<Batch> {
+        let mut deficient = 0;
+        let mut packed: Vec<Vec<f32>> = self.sets.iter().map(|s| Vec::with_capacity(s.rows.len())).collect();
+        let mut scratch = Vec::new();
+        for example in 0..self.labels.len() {
+            let sets: Vec<&[f64]> = (0..self.sets.len()).map(|k| self.rows(k, example)).collect();
+            let whitening = whiten.then(|| Whitening::of(&sets, self.dim));
+            deficient += usize::from(whitening.as_ref().is_some_and(|w| w.rank() < self.dim));
+            for (packed, rows) in packed.iter_mut().zip(sets) {
+                let rows = match &whitening {
+                    Some(w) => {
+                        scratch.resize(rows.len(), 0.0);
+                        w.apply(rows, &mut scratch);
+                        &scratch
+                    }
+                    None => rows,
+                };
+                packed.extend(rows.iter().map(|&x| x as f32));
+            }
+        }
+        let sets = packed
+            .into_iter()
+            .zip(&self.sets)
+            .map(|(data, s)| PackedSet::new(data, self.dim, s.offsets.clone()))
+            .collect();
+        let targets = self.labels.iter().map(|&l| l as f32).collect();
+        Ok(Batch { sets: SetBatch::new(sets)?, targets, seed: self.seed, deficient })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Divergence, Label, MixtureLaw};
+    use super::*;
+
+    fn drawn(examples: usize, seed: u64) -> Drawn {
+        let sampler = Divergence { mixture: MixtureLaw::default(), label: Label::Sample };
+        Drawn::draw(&sampler, 3, Span::new(1, 9), examples, seed)
+    }
+
+    #[test]
+    fn the_same_seed_draws_the_same_and_fewer_examples_are_the_first_of_more() {
+        let (few, many) = (drawn(3, 7), drawn(8, 7));
+        assert_eq!(many, drawn(8, 7));
+        assert_ne!(many.labels, drawn(8, 8).labels);
+        assert_eq!(few.labels, many.labels[..3]);
+        assert_eq!(few.rows(1, 2), many.rows(1, 2));
+    }
+
+    #[test]
+    fn examples_in_fewer_dimensions_than_coordinates_are_counted() {
+        let sampler = Divergence { mixture: MixtureLaw::default(), label: Label::Sample };
+        // Two points span a line.
+        let batch = Drawn::draw(&sampler, 3, Span::new(1, 1), 5, 1).prepare(true).unwrap();
+        assert_eq!(batch.deficient, 5);
+        assert_eq!(Drawn::draw(&sampler, 3, Span::new(9, 9), 5, 1).prepare(true).unwrap().deficient, 0);
+        assert!(batch.sets.sets()[0].data().iter().all(|x| x.is_finite()));
+    }
+
+    #[test]
+    fn seeds_of_neighbouring_batches_and_streams_differ() {
+        let mut seeds: Vec<u64> = Vec::new();
+        for stream in [Stream::Training, Stream::Validation, Stream::Test] {
+            for seed in 0..3 {
+                seeds.extend((0..1000).map(|i| batch_seed(seed, stream, i)));
+            }
+        }
+        seeds.sort_unstable();
+        seeds.dedup();
+        assert_eq!(seeds.len(), 9000);
+    }
+}
