@@ -46,6 +46,62 @@ pub enum Error {
         /// What is wrong, with row and column.
         reason: String,
     },
+    /// A value of an experiment that cannot be.
+    #[error("experiment: {key}: {reason}")]
+    Experiment {
+        /// The key, with its tables.
+        key: String,
+        /// What is wrong with it and what is allowed.
+        reason: String,
+    },
+    /// An experiment that cannot be read.
+    #[error("{0}")]
+    ExperimentText(String),
+    /// A name that is neither a file nor an experiment that is built in.
+    #[error("there is no file {name:?}, and no experiment of this name is built in; there are {known}")]
+    UnknownExperiment {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// A run folder that cannot be used.
+    #[error("{}: {reason}", path.display())]
+    Run {
+        /// The folder or file.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// A checkpoint that could not be written.
+    #[error("{}: the checkpoint of step {step} could not be written: {source}; {last}", path.display())]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// Steps done.
+        step: u64,
+        /// Why.
+        source: std::io::Error,
+        /// What is still there.
+        last: String,
+    },
+    /// Training that has left the numbers.
+    #[error("the {what} of step {step} is {value} (batch seed {batch_seed}); {last}")]
+    Diverged {
+        /// Loss or gradient.
+        what: &'static str,
+        /// The step.
+        step: u64,
+        /// What it was.
+        value: f64,
+        /// Seed of the batch.
+        batch_seed: u64,
+        /// The checkpoint to go back to.
+        last: String,
+    },
+    /// A thread that draws batches has ended.
+    #[error("a thread that draws batches has stopped; its own message says why")]
+    Feed,
     /// Sets that do not fit each other or the model.
     #[error("{0}")]
     Sets(String),

@@ -7,6 +7,8 @@
 //! * [`nn`]: the blocks models are made of.
 //! * [`models`]: one validated config for all architectures, the paper's ten as presets, and trained models.
 //! * [`linalg`]: small symmetric matrices.
+//! * [`data`]: samplers, and threads that draw batches ahead.
+//! * [`experiment`]: what is drawn, what learns from it and how, as TOML.
 //! * [`files`]: model files, sample files, and weights of the published PyTorch code.
 //! * [`train`]: gradient steps.
 //!
@@ -24,6 +26,7 @@
 
 pub mod data;
 mod error;
+pub mod experiment;
 pub mod files;
 pub mod linalg;
 pub mod models;

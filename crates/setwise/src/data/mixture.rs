@@ -12,7 +12,7 @@ use crate::linalg::solve_lower;
 /// How random mixtures are made: weights from a flat Dirichlet, means uniform in the unit cube, covariances as
 /// diag(s)·C·Cᵀ·diag(s) with log-normal scales s and an LKJ factor C.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct MixtureLaw {
     /// Number of components, uniform in this range.
     pub components: Span,

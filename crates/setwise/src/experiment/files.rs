@@ -1,0 +1,97 @@
+//! Experiment files, and those that are built in.
+
+use std::path::Path;
+
+use super::Experiment;
+use crate::{Error, Result};
+
+macro_rules! built_in {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../../../experiments/", $name, ".toml")))),*]
+    };
+}
+
+/// Experiments every setwise knows by name.
+const BUILT_IN: &[(&str, &str)] = built_in![
+    "paper/kl-d2",
+    "paper/kl-d4",
+    "paper/kl-d8",
+    "paper/kl-d16",
+    "paper/mi-d2",
+    "paper/mi-d10",
+    "paper/mi-d20",
+    "quick/kl-d2",
+];
+
+/// Names of the experiments that are built in.
+pub fn built_in_names() -> impl Iterator<Item = &'static str> {
+    BUILT_IN.iter().map(|b| b.0)
+}
+
+/// The experiment in a file, or the one built in under this name.
+pub fn find(name: &str) -> Result<Experiment> {
+    let path = Path::new(name);
+    let text = match BUILT_IN.iter().find(|b| b.0 == name) {
+        Some((_, text)) if !path.is_file() => (*text).to_owned(),
+        Some(_) => read(path)?,
+        None if path.is_file() => read(path)?,
+        None => {
+            let known = built_in_names().collect::<Vec<_>>().join(", ");
+            return Err(Error::UnknownExperiment { name: name.to_owned(), known });
+        }
+    };
+    Experiment::parse(&text).map_err(|e| Error::ExperimentText(format!("{name}: {e}")))
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(Error::io(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_experiment_is_valid_with_every_preset() {
+        for name in built_in_names() {
+            for preset in crate::models::PRESETS {
+                let mut experiment = find(name).unwrap();
+                experiment.set_preset(preset.name);
+                let valid = experiment.clone().validate().map(drop);
+                valid.unwrap_or_else(|e| panic!("{name} with {}: {e}", preset.name));
+                assert_eq!(Experiment::parse(&experiment.to_toml()).unwrap(), experiment, "{name} reads back");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_key_and_what_is_allowed() {
+        let text = |change: &str| {
+            let base = "[task]\nkind = 'kl'\ndim = 2\nset-size = [100, 150]\n";
+            match Experiment::parse(&format!("{base}{change}")).and_then(|e| e.validate().map(drop)) {
+                Ok(()) => panic!("{change} was accepted"),
+                Err(e) => e.to_string(),
+            }
+        };
+        for (change, parts) in [
+            ("[training]\nstepz = 5\n", ["stepz", "checkpoint-every"]),
+            ("[training]\nsteps = 0\n", ["training.steps", "between 1"]),
+            ("[training]\nlearning-rate = -1.0\n", ["training.learning-rate", "above 0"]),
+            ("[training]\nloss = 'l3'\n", ["l3", "huber"]),
+            ("[training.schedule.cosine]\nlast = 2.0\n", ["training.schedule.cosine.last", "between 0 and 1"]),
+            ("whitten = true\n", ["whitten", "set-size"]),
+            ("[task.mixture]\nlkj = 'wrong'\n", ["wrong", "paper"]),
+            ("[task.mixture]\ncomponents = [5, 2]\n", ["[5, 2]", "empty"]),
+            ("[task.mixture]\nconcentration = -2.0\n", ["task.mixture.concentration", "above 0"]),
+            ("[model]\npreset = 'mst'\n", ["mst", "multi-set-rn"]),
+            ("[model]\nlatnt = 5\n", ["latnt", "latent"]),
+            ("[model]\nheads = 5\n", ["heads", "latent"]),
+            ("[model]\nsets = 3\ninput-widths = [2, 2, 2]\n", ["model.sets", "2 sets"]),
+        ] {
+            let error = text(change);
+            assert!(parts.iter().all(|p| error.contains(p)), "{change}: {error}");
+        }
+        let error = find("paper/kl-d3").unwrap_err().to_string();
+        assert!(error.contains("paper/kl-d3") && error.contains("quick/kl-d2"), "{error}");
+    }
+}

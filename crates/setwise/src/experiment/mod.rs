@@ -1,0 +1,15 @@
+//! Experiments: what is drawn, what learns from it, and how; written as TOML.
+//!
+//! * [`Task`]: the examples and their labels.
+//! * [`Training`]: steps, loss, optimiser, learning rate.
+//! * [`Experiment`]: both with a model; read from a file or by the name of one that is built in, and checked as a whole.
+
+mod files;
+mod settings;
+mod task;
+mod training;
+
+pub use files::{built_in_names, find};
+pub use settings::{Experiment, ValidExperiment};
+pub use task::Task;
+pub use training::{LossName, Optimizer, Schedule, SizePhase, Training};

@@ -1,0 +1,154 @@
+//! An experiment as a whole: read, changed by options, checked.
+
+use std::sync::Arc;
+
+use rand::SeedableRng;
+use serde::{Deserialize, Serialize};
+
+use super::{Task, Training};
+use crate::data::{Batch, Drawn, Generator, Sampler, Stream, batch_seed};
+use crate::models::{ModelConfig, ValidConfig};
+use crate::{Error, Result};
+
+/// Everything a run depends on. The same experiment gives the same model, bit for bit.
+///
+/// ```
+/// use setwise::experiment::Experiment;
+/// let experiment = Experiment::parse("
+///     [task]
+///     kind = 'kl'
+///     dim = 2
+///     set-size = [100, 150]
+///     [model]
+///     preset = 'cross-only'
+///     latent = 16
+/// ")?;
+/// assert_eq!(experiment.validate()?.model().latent, 16);
+/// # Ok::<(), setwise::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Experiment {
+    /// What all randomness follows from.
+    #[serde(default)]
+    pub seed: u64,
+    /// The examples.
+    pub task: Task,
+    /// `preset`, and any field of a model config that is to differ from it.
+    #[serde(default)]
+    pub model: toml::Table,
+    /// How the model learns.
+    #[serde(default)]
+    pub training: Training,
+}
+
+/// An error about a key of an experiment.
+pub(super) fn bad(key: impl Into<String>, reason: impl Into<String>) -> Error {
+    Error::Experiment { key: key.into(), reason: reason.into() }
+}
+
+impl Experiment {
+    /// Reads TOML; unknown keys and wrong types are errors that name the key and what is allowed.
+    pub fn parse(text: &str) -> Result<Self> {
+        toml::from_str(text).map_err(|e| Error::ExperimentText(e.to_string().trim_end().to_owned()))
+    }
+
+    /// The experiment as TOML.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("an experiment is plain data")
+    }
+
+    /// Name of the preset the model is made from.
+    pub fn preset(&self) -> &str {
+        self.model.get("preset").and_then(|p| p.as_str()).unwrap_or("multi-set-transformer")
+    }
+
+    /// Chooses another preset; other fields of the model stay as they are.
+    pub fn set_preset(&mut self, name: &str) {
+        self.model.insert("preset".to_owned(), name.into());
+    }
+
+    fn model_config(&self) -> Result<ValidConfig> {
+        if let Some(other) = self.model.get("preset").filter(|p| !p.is_str()) {
+            return Err(bad("model.preset", format!("is {other}, must be the name of a preset")));
+        }
+        let preset = ModelConfig::preset(self.preset(), self.task.dim())?;
+        let mut table = toml::Table::try_from(&preset).expect("a config is plain data");
+        for (key, value) in self.model.iter().filter(|(k, _)| *k != "preset") {
+            table.insert(key.clone(), value.clone());
+        }
+        let config: ModelConfig =
+            table.try_into().map_err(|e: toml::de::Error| bad("model", e.to_string().trim().replace('\n', " ")))?;
+        config.validate()
+    }
+
+    /// Checks every value.
+    pub fn validate(self) -> Result<ValidExperiment> {
+        self.task.check()?;
+        self.training.check()?;
+        let model = self.model_config()?;
+        let sampler: Arc<dyn Sampler> = self.task.sampler().into();
+        if model.sets != sampler.sets() {
+            let reason = format!("is {}, the task's examples have {} sets", model.sets, sampler.sets());
+            return Err(bad("model.sets", reason));
+        }
+        if !model.dimension_equivariant && model.input_widths.iter().any(|&w| w != self.task.dim()) {
+            let reason = format!("is {:?}, the task's points have {} coordinates", model.input_widths, self.task.dim());
+            return Err(bad("model.input-widths", reason));
+        }
+        if model.output != crate::models::OutputKind::Invariant || model.output_width != 1 {
+            return Err(bad("model.output", "the task's labels are one number per example"));
+        }
+        Ok(ValidExperiment { experiment: self, model, sampler })
+    }
+}
+
+/// An experiment that can be run.
+#[derive(Clone)]
+pub struct ValidExperiment {
+    experiment: Experiment,
+    model: ValidConfig,
+    sampler: Arc<dyn Sampler>,
+}
+
+impl std::ops::Deref for ValidExperiment {
+    type Target = Experiment;
+    fn deref(&self) -> &Experiment {
+        &self.experiment
+    }
+}
+
+impl ValidExperiment {
+    /// The config of its model.
+    pub fn model(&self) -> &ValidConfig {
+        &self.model
+    }
+
+    /// The same task with another sampler, such as one with a fixed correlation.
+    pub fn with_sampler(&self, sampler: Arc<dyn Sampler>) -> Self {
+        ValidExperiment { sampler, ..self.clone() }
+    }
+
+    /// The batch of a training step, as drawn.
+    pub fn training_draw(&self, step: u64) -> Drawn {
+        let seed = batch_seed(self.seed, Stream::Training, step);
+        // The dimension of a batch has a generator of its own, so that a task of one dimension draws the same for all models.
+        let dim = match self.model.dimension_equivariant {
+            true => self.task.equivariant_dims().draw(&mut Generator::seed_from_u64(!seed)),
+            false => self.task.dim(),
+        };
+        let size = self.training.size(step, self.task.set_size());
+        Drawn::draw(&*self.sampler, dim, size, self.training.batch, seed)
+    }
+
+    /// The batch of a training step, as the model sees it.
+    pub fn training_batch(&self, step: u64) -> Result<Batch> {
+        self.training_draw(step).prepare(self.task.whiten())
+    }
+
+    /// Batch `index` of held-out examples, as drawn.
+    pub fn held_out(&self, stream: Stream, index: u64, examples: usize) -> Drawn {
+        let seed = batch_seed(self.seed, stream, index);
+        Drawn::draw(&*self.sampler, self.task.dim(), self.task.set_size(), examples, seed)
+    }
+}
