@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{bench, import, models, predict};
+use commands::{bench, eval, import, models, predict, sample, train};
 use failure::Failure;
 
 /// Learn functions of several sets, and use them.
@@ -25,6 +25,12 @@ struct Cli {
 enum Command {
     /// Apply a trained model to sets in files.
     Predict(predict::Args),
+    /// Train a model in an experiment.
+    Train(train::Args),
+    /// Measure the error of a trained model on fresh examples of its task.
+    Eval(eval::Args),
+    /// Draw examples of an experiment into NPY files.
+    Sample(sample::Args),
     /// List the architectures there are presets for.
     Models(models::Args),
     /// Read weights saved by the paper's PyTorch code.
@@ -56,6 +62,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
     let pool = pool.build().map_err(|e| Failure::other(format!("threads could not be started: {e}")))?;
     pool.install(|| match cli.command {
         Command::Predict(args) => predict::run(args),
+        Command::Train(args) => train::run(args),
+        Command::Eval(args) => eval::run(args),
+        Command::Sample(args) => sample::run(args),
         Command::Models(args) => models::run(args),
         Command::Import(args) => import::run(args),
         Command::Bench(args) => bench::run(args),

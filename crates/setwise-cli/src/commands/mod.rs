@@ -1,9 +1,12 @@
 //! One file per command: its arguments and what it does with them.
 
 pub mod bench;
+pub mod eval;
 pub mod import;
 pub mod models;
 pub mod predict;
+pub mod sample;
+pub mod train;
 
 use std::io::Write;
 

@@ -1,10 +1,13 @@
-//! Files: models (`model_file`), samples ([`Sample`]), weights of the published PyTorch code (`reference`); all through safetensors,
+//! Files: models (`model_file`), samples ([`Sample`]), arrays ([`write_npy`]), weights of the published PyTorch code (`reference`); all through safetensors,
 //! CSV and NPY readers that check every claim against what the file holds.
 
+pub(crate) mod atomic;
 mod model_file;
+mod npy;
 mod reference;
 mod samples;
-mod tensors;
+pub(crate) mod tensors;
 
+pub use npy::write_npy;
 pub use reference::ReferenceOptions;
 pub use samples::{Sample, batch_of};

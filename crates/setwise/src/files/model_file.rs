@@ -1,18 +1,20 @@
 //! Model files: safetensors, one tensor per parameter, the config as JSON in the metadata.
 
 use std::collections::HashMap;
-use std::io::Write;
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use setwise_engine::{Mode, ParamLayout};
 
+use super::atomic::write_atomically;
 use super::tensors::TensorFile;
 use crate::models::{Model, ModelConfig, program};
 use crate::{Error, Result};
 
 /// Metadata key of the config.
 const CONFIG: &str = "setwise.config";
+/// Metadata key of the experiment the model was trained in, as TOML.
+const EXPERIMENT: &str = "setwise.experiment";
 /// Metadata key of the format, and the format this crate writes.
 const FORMAT: &str = "setwise.format";
 const VERSION: &str = "1";
@@ -21,27 +23,17 @@ impl Model {
     /// Writes the model; an old file is replaced only when the new one is complete.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let bytes = self.to_bytes();
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
-        let partial = Path::new(&partial);
-        let write = || -> std::io::Result<()> {
-            let mut file = std::fs::File::create(partial)?;
-            file.write_all(&bytes)?;
-            file.sync_all()?;
-            std::fs::rename(partial, path)
-        };
-        write().map_err(|e| {
-            let _ = std::fs::remove_file(partial);
-            Error::io(path)(e)
-        })
+        write_atomically(path, &self.to_bytes()).map_err(Error::io(path))
     }
 
     /// The model file as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let config: &ModelConfig = self.config();
         let config = serde_json::to_string(config).expect("a config is plain data");
-        let metadata = HashMap::from([(CONFIG.to_owned(), config), (FORMAT.to_owned(), VERSION.to_owned())]);
+        let mut metadata = HashMap::from([(CONFIG.to_owned(), config), (FORMAT.to_owned(), VERSION.to_owned())]);
+        if let Some(text) = self.experiment() {
+            metadata.insert(EXPERIMENT.to_owned(), text.to_owned());
+        }
         let raw: Vec<Vec<u8>> = self
             .layout()
             .specs()
@@ -88,7 +80,9 @@ impl Model {
             (t.shape.clone(), t.data.as_slice())
         })
         .map_err(bad)?;
-        Ok(Model::with_params(config, params))
+        let mut model = Model::with_params(config, params);
+        model.set_experiment(file.metadata.get(EXPERIMENT).cloned());
+        Ok(model)
     }
 }
 

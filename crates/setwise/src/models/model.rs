@@ -13,6 +13,7 @@ pub struct Model {
     config: ValidConfig,
     params: Vec<f32>,
     cpu: Cpu<f32>,
+    experiment: Option<String>,
 }
 
 impl Model {
@@ -20,19 +21,29 @@ impl Model {
     pub fn new(config: ValidConfig, seed: u64) -> Self {
         let cpu = Cpu::new(program(&config, Mode::Infer, false));
         let params = cpu.program().params().init(&mut Pcg64Mcg::seed_from_u64(seed));
-        Model { config, params, cpu }
+        Model { config, params, cpu, experiment: None }
     }
 
     /// A model with given parameters, as long as the layout of its config.
     pub(crate) fn with_params(config: ValidConfig, params: Vec<f32>) -> Self {
         let cpu = Cpu::new(program(&config, Mode::Infer, false));
         assert_eq!(params.len(), cpu.program().params().len(), "parameters of the config's layout");
-        Model { config, params, cpu }
+        Model { config, params, cpu, experiment: None }
     }
 
     /// What it was made of.
     pub fn config(&self) -> &ValidConfig {
         &self.config
+    }
+
+    /// The experiment it was trained in, as TOML, if it is known.
+    pub fn experiment(&self) -> Option<&str> {
+        self.experiment.as_deref()
+    }
+
+    /// Notes the experiment it was trained in; model files keep it.
+    pub fn set_experiment(&mut self, text: Option<String>) {
+        self.experiment = text;
     }
 
     /// All parameters, flat.

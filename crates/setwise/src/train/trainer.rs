@@ -1,5 +1,6 @@
-//! Gradient steps.
+//! Gradient steps on batches that are handed in.
 
+use rayon::prelude::*;
 use setwise_engine::{Adam, Cpu, Loss, Mode, Outputs};
 
 use crate::models::{Model, OutputKind, program};
@@ -83,8 +84,26 @@ impl Trainer {
     /// per example, set by set and element by element otherwise. Returns the loss before the step.
     pub fn step(&mut self, batch: &SetBatch, targets: &[f32], learning_rate: f64) -> Result<f64> {
         let loss = self.gradient(batch, targets)?;
-        self.adam.step(self.model.params_mut(), &self.grads, learning_rate);
+        self.apply(learning_rate);
         Ok(loss)
+    }
+
+    /// Moves the parameters along the last gradient.
+    pub fn apply(&mut self, learning_rate: f64) {
+        self.adam.step(self.model.params_mut(), &self.grads, learning_rate);
+    }
+
+    /// Length of the last gradient, which is shortened to `most` if it is longer.
+    pub fn clip(&mut self, most: Option<f64>) -> f64 {
+        // Parts of a fixed size, added up in their order: the same bits for any number of threads.
+        let parts: Vec<f64> =
+            self.grads.par_chunks(1 << 14).map(|c| c.iter().map(|&g| f64::from(g) * f64::from(g)).sum()).collect();
+        let norm = parts.iter().sum::<f64>().sqrt();
+        if let Some(most) = most.filter(|&most| norm > most) {
+            let scale = (most / norm) as f32;
+            self.grads.par_chunks_mut(1 << 14).for_each(|c| c.iter_mut().for_each(|g| *g *= scale));
+        }
+        norm
     }
 
     /// The loss and its gradient ([`Trainer::grads`]), without a step.

@@ -1,0 +1,66 @@
+//! `setwise eval RUN_OR_MODEL`
+
+use std::path::PathBuf;
+
+use setwise::Model;
+use setwise::experiment::{Experiment, find};
+use setwise::train::{RunFolder, evaluate};
+
+use super::say;
+use crate::failure::Failure;
+
+/// Arguments of `eval`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The folder of a run, or a model file.
+    run: PathBuf,
+    /// Fresh examples of the task.
+    #[arg(long, default_value_t = 10_000)]
+    examples: usize,
+    /// Seed of the fresh examples; the run's if not given.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Examples of this experiment instead of the one the model was trained in.
+    #[arg(long, value_name = "EXPERIMENT")]
+    on: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let file = match args.run.is_dir() {
+        true => RunFolder::new(&args.run).model(),
+        false => args.run.clone(),
+    };
+    if args.run.is_dir() && !file.exists() {
+        let reason = "has no model yet: the run has not finished (`setwise train … --resume` goes on)";
+        return Err(Failure::usage(format!("{}: {reason}", args.run.display())));
+    }
+    if args.examples == 0 {
+        return Err(Failure::usage("--examples 0: must be at least 1"));
+    }
+    let mut model = Model::load(&file)?;
+    let mut experiment = match (&args.on, model.experiment()) {
+        (Some(name), _) => find(name)?,
+        (None, Some(text)) => Experiment::parse(text)?,
+        (None, None) => {
+            let reason = "does not say which experiment it was trained in; --on EXPERIMENT chooses one";
+            return Err(Failure::usage(format!("{}: {reason}", file.display())));
+        }
+    };
+    experiment.seed = args.seed.unwrap_or(experiment.seed);
+    let preset = experiment.preset().to_owned();
+    let experiment = experiment.validate()?;
+    let e = evaluate(&mut model, &experiment, args.examples)?;
+    if args.json {
+        return say(serde_json::json!({
+            "model": file, "preset": preset, "dim": experiment.task.dim(), "seed": experiment.seed, "evaluation": e,
+        }));
+    }
+    say(format!("mean absolute error  {:.4} ± {:.4}", e.mean_absolute_error, e.standard_error))?;
+    say(format!("root mean square     {:.4}", e.root_mean_square_error))?;
+    say(format!("bias                 {:+.4}", e.bias))?;
+    say(format!("{} fresh examples in {} dimensions", e.examples, experiment.task.dim()))
+}

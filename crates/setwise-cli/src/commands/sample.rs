@@ -1,0 +1,68 @@
+//! `setwise sample EXPERIMENT -o DIR`
+
+use std::path::PathBuf;
+
+use setwise::data::{Drawn, DrawnSet, Feed, Stream, batch_seed};
+use setwise::files::write_npy;
+
+use super::say;
+use crate::failure::Failure;
+
+/// Arguments of `sample`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// An experiment: a TOML file, or a name such as paper/kl-d2.
+    experiment: String,
+    /// Examples to draw.
+    #[arg(long, default_value_t = 1000)]
+    examples: usize,
+    /// Seed; the experiment's if not given.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Folder for x.npy, x_offsets.npy, y.npy, y_offsets.npy and label.npy.
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+}
+
+/// Most numbers that are drawn into memory at once.
+const MOST: usize = 1 << 31;
+
+/// Runs it. The examples are the very ones training with this seed sees, before whitening.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let mut experiment = setwise::experiment::find(&args.experiment)?;
+    experiment.seed = args.seed.unwrap_or(experiment.seed);
+    let (dim, size, batch) = (experiment.task.dim(), experiment.task.set_size(), experiment.training.batch);
+    let experiment = experiment.validate()?;
+    let numbers = args.examples.checked_mul(size.most).and_then(|n| n.checked_mul(dim));
+    if args.examples == 0 || numbers.is_none_or(|n| n > MOST) {
+        let reason = format!("must be at least 1, and sets of {} points must fit in memory", size.most);
+        return Err(Failure::usage(format!("--examples {}: {reason}", args.examples)));
+    }
+    let sampler = experiment.task.sampler();
+    let (seed, examples) = (experiment.seed, args.examples);
+    let mut feed = Feed::new(rayon::current_num_threads(), 0, move |i| {
+        let count = batch.min(examples.saturating_sub(i as usize * batch));
+        Drawn::draw(&*sampler, dim, size, count, batch_seed(seed, Stream::Training, i))
+    });
+    let mut sets = vec![DrawnSet { rows: Vec::new(), offsets: vec![0] }; 2];
+    let mut labels = Vec::new();
+    while labels.len() < examples {
+        let drawn = feed.next().ok_or(setwise::Error::Feed)?;
+        for (all, set) in sets.iter_mut().zip(drawn.sets) {
+            let first = all.rows.len() / dim;
+            all.offsets.extend(set.offsets[1..].iter().map(|o| first + o));
+            all.rows.extend(set.rows);
+        }
+        labels.extend(drawn.labels);
+    }
+    let io = |source| setwise::Error::Io { path: args.output.clone(), source };
+    std::fs::create_dir_all(&args.output).map_err(io)?;
+    let file = |name: &str| args.output.join(name);
+    for (name, set) in ["x", "y"].iter().zip(&sets) {
+        write_npy(file(&format!("{name}.npy")), &[set.rows.len() / dim, dim], &set.rows)?;
+        let offsets: Vec<i64> = set.offsets.iter().map(|&o| o as i64).collect();
+        write_npy(file(&format!("{name}_offsets.npy")), &[offsets.len()], &offsets)?;
+    }
+    write_npy(file("label.npy"), &[labels.len()], &labels)?;
+    say(format!("{}: {examples} examples in {dim} dimensions, as drawn", args.output.display()))
+}

@@ -1,0 +1,151 @@
+//! `setwise train EXPERIMENT`
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use setwise::experiment::{ValidExperiment, find};
+use setwise::train::{Event, Outcome, RunFolder, RunOptions};
+
+use super::say;
+use crate::failure::Failure;
+
+/// Arguments of `train`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// An experiment: a TOML file, or a name such as paper/kl-d2.
+    experiment: String,
+    /// Train this preset instead of the experiment's.
+    #[arg(long, value_name = "PRESET")]
+    model: Option<String>,
+    /// Folder of the run; runs/EXPERIMENT-MODEL-sSEED if not given.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Go on from the last checkpoint; starts if there is none.
+    #[arg(long)]
+    resume: bool,
+    /// Steps instead of the experiment's.
+    #[arg(long)]
+    steps: Option<u64>,
+    /// Seed instead of the experiment's.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Threads that draw batches, beside those that compute.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    feed_threads: usize,
+    /// Print the outcome as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Set by Ctrl-C.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Runs it.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let mut experiment = find(&args.experiment)?;
+    if let Some(model) = &args.model {
+        experiment.set_preset(model);
+    }
+    experiment.training.steps = args.steps.unwrap_or(experiment.training.steps);
+    experiment.seed = args.seed.unwrap_or(experiment.seed);
+    let experiment = experiment.validate()?;
+    if args.feed_threads == 0 || args.feed_threads > 1024 {
+        return Err(Failure::usage(format!("--feed-threads {}: must be between 1 and 1024", args.feed_threads)));
+    }
+    let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.experiment, &experiment));
+    // The first interrupt saves and stops; the default action comes back for a second one only by killing.
+    ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed))
+        .map_err(|e| Failure::other(format!("interrupts cannot be caught: {e}")))?;
+    let options = RunOptions { folder, resume: args.resume, feed_threads: args.feed_threads, stop: &STOP };
+    let mut progress = Progress::new(&experiment);
+    let outcome = setwise::train::run(&experiment, &options, &mut |event| progress.show(event));
+    progress.bar.finish_and_clear();
+    report(&args, &experiment, &RunFolder::new(&options.folder), &outcome?)
+}
+
+fn default_folder(name: &str, experiment: &ValidExperiment) -> PathBuf {
+    let name = name.trim_end_matches(".toml").trim_start_matches("experiments/").replace(['/', '\\'], "-");
+    PathBuf::from("runs").join(format!("{name}-{}-s{}", experiment.preset(), experiment.seed))
+}
+
+fn report(args: &Args, experiment: &ValidExperiment, folder: &RunFolder, outcome: &Outcome) -> Result<(), Failure> {
+    if args.json {
+        return say(serde_json::json!({
+            "experiment": args.experiment, "model": experiment.preset(), "seed": experiment.seed, "run": folder.path(),
+            "steps": outcome.steps, "finished": outcome.finished, "validation": outcome.validation,
+        }));
+    }
+    let path = folder.path().display();
+    match outcome.validation {
+        Some(e) if outcome.finished => say(format!(
+            "{path}: {} steps, error on held-out examples {:.4} ± {:.4}; the model is {}",
+            outcome.steps,
+            e.mean_absolute_error,
+            e.standard_error,
+            outcome.model.display()
+        )),
+        _ => say(format!("{path}: stopped after {} steps; --resume goes on", outcome.steps)),
+    }
+}
+
+/// The bar: step, loss, validation error, steps per second, time left; a line now and then where there is no terminal.
+struct Progress {
+    bar: ProgressBar,
+    loss: Option<f64>,
+    error: String,
+    quiet: bool,
+    last_line: Instant,
+    first_step: Option<(u64, Instant)>,
+    total: u64,
+}
+
+/// Seconds between lines where there is no terminal.
+const LINE_EVERY: u64 = 30;
+
+impl Progress {
+    fn new(experiment: &ValidExperiment) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(experiment.training.steps), ProgressDrawTarget::stderr_with_hz(5));
+        let style = "{bar:24} {pos}/{len}  {msg}  {per_sec}  {eta} left";
+        bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let quiet = bar.is_hidden();
+        let total = experiment.training.steps;
+        Progress { bar, loss: None, error: String::new(), quiet, last_line: Instant::now(), first_step: None, total }
+    }
+
+    fn show(&mut self, event: Event) {
+        match event {
+            Event::Resumed(step) => {
+                self.bar.set_position(step);
+                self.bar.reset_eta();
+                self.line(&format!("going on after {step} steps"));
+            }
+            Event::Step { step, loss } => {
+                // A running mean over about fifty steps reads better than single losses.
+                let smooth = self.loss.map_or(loss, |old| old + (loss - old) / 50.0);
+                self.loss = Some(smooth);
+                self.bar.set_position(step);
+                self.bar.set_message(format!("loss {smooth:.4}{}", self.error));
+                let (first, start) = *self.first_step.get_or_insert_with(|| (step, Instant::now()));
+                if self.quiet && self.last_line.elapsed().as_secs() >= LINE_EVERY {
+                    self.last_line = Instant::now();
+                    let rate = (step - first) as f64 / start.elapsed().as_secs_f64().max(1e-9);
+                    let (error, left) = (&self.error, (self.total - step) as f64 / rate.max(1e-9));
+                    eprintln!("step {step}/{}  loss {smooth:.4}{error}  {rate:.1}/s  {left:.0} s left", self.total);
+                }
+            }
+            Event::Validated { error, .. } => self.error = format!("  error {:.4}", error.mean_absolute_error),
+            Event::Saved(_) => {}
+            Event::Warning(text) => self.line(&format!("warning: {text}")),
+        }
+    }
+
+    fn line(&self, text: &str) {
+        if self.quiet {
+            eprintln!("{text}");
+        } else {
+            self.bar.println(text);
+        }
+    }
+}

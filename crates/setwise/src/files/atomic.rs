@@ -1,0 +1,46 @@
+//! Files that are replaced as a whole or not at all.
+
+use std::fs::{self, File};
+use std::io::{Error, Result, Write};
+use std::path::{Path, PathBuf};
+
+/// Writes a file; an old one is replaced only when the new one is complete and has been read back.
+pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
+    let partial = write_beside(path, bytes)?;
+    fs::rename(&partial, path)?;
+    sync_folder(path)
+}
+
+/// Writes a file's content to a partial file beside it, reads it back and compares; what fails leaves nothing behind.
+pub(crate) fn write_beside(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let write = || -> Result<()> {
+        let mut file = File::create(&partial)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        drop(file);
+        if fs::read(&partial)? != bytes {
+            return Err(Error::other("what was read back is not what was written"));
+        }
+        Ok(())
+    };
+    match write() {
+        Ok(()) => Ok(partial),
+        Err(e) => {
+            let _ = fs::remove_file(&partial);
+            Err(e)
+        }
+    }
+}
+
+/// Makes sure that renames in a file's folder outlive a power failure, where the system can.
+pub(crate) fn sync_folder(path: &Path) -> Result<()> {
+    #[cfg(unix)]
+    {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder)?.sync_all()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! Checkpoints: everything a run needs to go on as if it had never stopped.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, TensorView, serialize};
+
+use super::folder::RunFolder;
+use super::metrics::Window;
+use super::trainer::Trainer;
+use crate::files::atomic::{sync_folder, write_beside};
+use crate::files::tensors::TensorFile;
+use crate::{Error, Result};
+
+/// The flat buffers, by name.
+const TENSORS: [&str; 3] = ["params", "first", "second"];
+
+/// The state of a run after some steps.
+pub(super) struct Checkpoint {
+    pub step: u64,
+    /// What the log has gathered since its last line.
+    pub window: Window,
+    buffers: [Vec<f32>; 3],
+}
+
+impl Checkpoint {
+    /// Writes the state of a run. The last checkpoint becomes the one before it only when the new one has been written, flushed and
+    /// read back.
+    pub fn save(folder: &RunFolder, trainer: &mut Trainer, step: u64, window: &Window) -> Result<()> {
+        let path = folder.checkpoint();
+        let bytes = to_bytes(trainer, step, window);
+        let write = || -> std::io::Result<()> {
+            let partial = write_beside(&path, &bytes)?;
+            if path.exists() {
+                std::fs::rename(&path, folder.previous_checkpoint())?;
+            }
+            std::fs::rename(partial, &path)?;
+            sync_folder(&path)
+        };
+        write().map_err(|source| {
+            let last = match Self::load(folder) {
+                Ok(Some(last)) => format!("the one of step {} is intact", last.step),
+                _ => "there is no earlier one".to_owned(),
+            };
+            Error::Checkpoint { path: path.clone(), step, source, last }
+        })
+    }
+
+    /// The last checkpoint of a run that is whole, if it has any.
+    pub fn load(folder: &RunFolder) -> Result<Option<Self>> {
+        let paths = [folder.checkpoint(), folder.previous_checkpoint()];
+        let mut first_error = None;
+        for path in paths.iter().filter(|p| p.exists()) {
+            match read(path) {
+                Ok(checkpoint) => return Ok(Some(checkpoint)),
+                Err(e) => first_error = first_error.or(Some(e)),
+            }
+        }
+        first_error.map_or(Ok(None), Err)
+    }
+
+    /// Puts the state into a trainer of the same model.
+    pub fn restore(self, trainer: &mut Trainer, path: &Path) -> Result<()> {
+        let [params, first, second] = self.buffers;
+        let expected = trainer.model().params().len();
+        if params.len() != expected {
+            let reason = format!("holds {} parameters, the experiment's model has {expected}", params.len());
+            return Err(Error::Run { path: path.to_owned(), reason });
+        }
+        trainer.model().params_mut().copy_from_slice(&params);
+        let adam = trainer.adam();
+        adam.steps = self.step;
+        adam.first = first;
+        adam.second = second;
+        Ok(())
+    }
+}
+
+fn to_bytes(trainer: &mut Trainer, step: u64, window: &Window) -> Vec<u8> {
+    let bytes = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    let params = bytes(trainer.model().params());
+    let buffers = [params, bytes(&trainer.adam().first), bytes(&trainer.adam().second)];
+    let metadata = HashMap::from([
+        ("step".to_owned(), step.to_string()),
+        ("window".to_owned(), window.to_text()),
+        ("checksum".to_owned(), checksum(&buffers).to_string()),
+    ]);
+    let views = TENSORS.iter().zip(&buffers).map(|(name, bytes)| {
+        (*name, TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes).expect("bytes of the shape"))
+    });
+    serialize(views, Some(metadata)).expect("plain tensors serialise")
+}
+
+fn checksum(buffers: &[Vec<u8>]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    buffers.iter().for_each(|b| hasher.update(b));
+    hasher.finalize()
+}
+
+fn read(path: &Path) -> Result<Checkpoint> {
+    let bad = |reason: &str| Error::Run { path: path.to_owned(), reason: format!("is no whole checkpoint: {reason}") };
+    let mut file = TensorFile::read(path)?;
+    let entry = |key: &str| file.metadata.get(key).ok_or_else(|| bad(&format!("it has no {key:?}")));
+    let step = entry("step")?.parse().map_err(|_| bad("its step is not a number"))?;
+    let window = Window::from_text(entry("window")?).ok_or_else(|| bad("its log cannot be read"))?;
+    let sum = entry("checksum")?.clone();
+    let mut take =
+        |name: &str| file.tensors.remove(name).map(|t| t.data).ok_or_else(|| bad(&format!("{name} is missing")));
+    let buffers = [take(TENSORS[0])?, take(TENSORS[1])?, take(TENSORS[2])?];
+    let bytes = buffers.each_ref().map(|b| b.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
+    if checksum(&bytes).to_string() != sum {
+        return Err(bad("its checksum does not fit"));
+    }
+    if buffers.iter().any(|b| b.len() != buffers[0].len() || b.iter().any(|x| !x.is_finite())) {
+        return Err(bad("its numbers are not those of a run"));
+    }
+    Ok(Checkpoint { step, window, buffers })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Loss, Model, ModelConfig};
+
+    fn trainer() -> Trainer {
+        let config = ModelConfig::preset("pine", 1).unwrap().with_latent(4).with_hidden(4);
+        Trainer::new(Model::new(config.validate().unwrap(), 1), Loss::L1)
+    }
+
+    #[test]
+    fn a_damaged_checkpoint_falls_back_to_the_one_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::new(dir.path());
+        assert!(Checkpoint::load(&folder).unwrap().is_none());
+        let mut t = trainer();
+        for step in [1, 2, 3] {
+            t.model().params_mut()[0] = step as f32;
+            Checkpoint::save(&folder, &mut t, step, &Window::default()).unwrap();
+        }
+        let path = folder.checkpoint();
+        let good = std::fs::read(&path).unwrap();
+        assert_eq!(Checkpoint::load(&folder).unwrap().unwrap().step, 3);
+        for damage in 0..3 {
+            let mut bytes = good.clone();
+            let n = bytes.len();
+            match damage {
+                0 => bytes.truncate(n / 2),
+                1 => bytes[n - 5] ^= 64,
+                _ => bytes.clear(),
+            }
+            std::fs::write(&path, &bytes).unwrap();
+            let last = Checkpoint::load(&folder).unwrap().unwrap();
+            assert_eq!((last.step, last.buffers[0][0]), (2, 2.0));
+        }
+        // Killed between the two renames.
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(Checkpoint::load(&folder).unwrap().unwrap().step, 2);
+        std::fs::write(folder.previous_checkpoint(), "x").unwrap();
+        assert!(Checkpoint::load(&folder).is_err());
+    }
+
+    #[test]
+    fn a_checkpoint_of_another_model_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::new(dir.path());
+        Checkpoint::save(&folder, &mut trainer(), 1, &Window::default()).unwrap();
+        let config = ModelConfig::preset("single-set-rff", 1).unwrap();
+        let mut other = Trainer::new(Model::new(config.validate().unwrap(), 1), Loss::L1);
+        let error = Checkpoint::load(&folder).unwrap().unwrap().restore(&mut other, &folder.checkpoint()).unwrap_err();
+        assert!(error.to_string().contains("parameters"), "{error}");
+    }
+}

@@ -1,0 +1,67 @@
+//! The folder of a run: what is where in it.
+
+use std::path::{Path, PathBuf};
+
+use super::metrics::{Record, read};
+use crate::experiment::Experiment;
+use crate::{Error, Result};
+
+/// A folder with everything of a run: the experiment as it was started, checkpoints, the log, and at the end the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunFolder {
+    path: PathBuf,
+}
+
+impl RunFolder {
+    /// The run in a folder, which need not exist yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        RunFolder { path: path.into() }
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The trained model.
+    pub fn model(&self) -> PathBuf {
+        self.path.join("model.safetensors")
+    }
+
+    /// The experiment, with all options.
+    pub fn experiment_file(&self) -> PathBuf {
+        self.path.join("experiment.toml")
+    }
+
+    /// The log, a JSON object per line.
+    pub fn metrics(&self) -> PathBuf {
+        self.path.join("metrics.jsonl")
+    }
+
+    /// The last checkpoint.
+    pub fn checkpoint(&self) -> PathBuf {
+        self.path.join("checkpoint.safetensors")
+    }
+
+    /// The checkpoint before it.
+    pub fn previous_checkpoint(&self) -> PathBuf {
+        self.path.join("checkpoint.previous.safetensors")
+    }
+
+    /// Reads the experiment.
+    pub fn experiment(&self) -> Result<Experiment> {
+        let path = self.experiment_file();
+        let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+        Experiment::parse(&text).map_err(|e| Error::ExperimentText(format!("{}: {e}", path.display())))
+    }
+
+    /// Reads the log.
+    pub fn records(&self) -> Result<Vec<Record>> {
+        read(&self.metrics())
+    }
+
+    /// Whether a run has begun here.
+    pub fn begun(&self) -> bool {
+        [self.experiment_file(), self.checkpoint(), self.previous_checkpoint(), self.model()].iter().any(|p| p.exists())
+    }
+}

@@ -1,0 +1,254 @@
+//! A whole run of an experiment.
+//!
+//! Every batch follows from the seed and the step alone, every step from the state before it. A checkpoint holds that state, so
+//! a run that goes on from one ends with the same bits as one that never stopped.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use super::checkpoint::Checkpoint;
+use super::evaluation::{Evaluation, held_out, measure};
+use super::folder::RunFolder;
+use super::metrics::{Log, Record, Window};
+use super::trainer::Trainer;
+use crate::data::{Batch, Feed, Stream};
+use crate::experiment::{Optimizer, ValidExperiment};
+use crate::files::atomic::write_atomically;
+use crate::{Error, Model, Result};
+
+/// How a run is carried out; nothing here changes its result.
+#[derive(Clone, Debug)]
+pub struct RunOptions<'a> {
+    /// Where everything is written.
+    pub folder: PathBuf,
+    /// Go on from the last checkpoint.
+    pub resume: bool,
+    /// Threads that draw batches.
+    pub feed_threads: usize,
+    /// Set from elsewhere to save and stop.
+    pub stop: &'a AtomicBool,
+}
+
+/// What happens in a run, as it happens.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event<'a> {
+    /// Going on after this many steps.
+    Resumed(u64),
+    /// A step was done.
+    Step {
+        /// Steps done.
+        step: u64,
+        /// Its loss.
+        loss: f64,
+    },
+    /// Held-out examples were measured.
+    Validated {
+        /// Steps done.
+        step: u64,
+        /// The error.
+        error: Evaluation,
+    },
+    /// A checkpoint was written.
+    Saved(u64),
+    /// Something the user should know.
+    Warning(&'a str),
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Steps done.
+    pub steps: u64,
+    /// Whether these are all; if not, it was stopped and can be resumed.
+    pub finished: bool,
+    /// The error on held-out examples at the end of a finished run.
+    pub validation: Option<Evaluation>,
+    /// The model of a finished run.
+    pub model: PathBuf,
+}
+
+/// Runs an experiment to its end, or until it is stopped.
+pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn FnMut(Event)) -> Result<Outcome> {
+    let folder = RunFolder::new(&options.folder);
+    prepare_folder(&folder, experiment, options.resume)?;
+    let mut run = Run::start(experiment, &folder)?;
+    if run.step > 0 {
+        observe(Event::Resumed(run.step));
+    }
+    let validation = held_out(experiment, Stream::Validation, experiment.training.validation_examples)?;
+    let source = experiment.clone();
+    let mut feed = Feed::new(options.feed_threads, run.step, move |step| source.training_batch(step));
+    let training = &experiment.training;
+    let mut warned = false;
+    let mut last_validation = None;
+    while run.step < training.steps {
+        if options.stop.load(Ordering::Relaxed) {
+            run.save(observe)?;
+            return Ok(Outcome { steps: run.step, finished: false, validation: None, model: folder.model() });
+        }
+        let batch = feed.next().ok_or(Error::Feed)??;
+        if batch.deficient > 0 && !std::mem::replace(&mut warned, true) {
+            observe(Event::Warning(&format!(
+                "step {}: {} of {} examples have points in fewer dimensions than coordinates; they are whitened with a ridge",
+                run.step,
+                batch.deficient,
+                batch.targets.len()
+            )));
+        }
+        let loss = run.advance(&batch)?;
+        observe(Event::Step { step: run.step, loss });
+        let done = run.step == training.steps;
+        if done || run.step.is_multiple_of(training.validate_every) {
+            let error = run.validate(&validation)?;
+            last_validation = Some(error);
+            observe(Event::Validated { step: run.step, error });
+        }
+        if done || run.step.is_multiple_of(training.checkpoint_every) {
+            run.save(observe)?;
+        }
+    }
+    let validation = match last_validation {
+        Some(error) => error,
+        None => measure(run.trainer.model(), &validation)?,
+    };
+    let mut model = run.trainer.into_model();
+    model.set_experiment(Some(experiment.to_toml()));
+    model.save(folder.model())?;
+    Ok(Outcome { steps: training.steps, finished: true, validation: Some(validation), model: folder.model() })
+}
+
+/// A run under way.
+struct Run<'a> {
+    experiment: &'a ValidExperiment,
+    folder: &'a RunFolder,
+    trainer: Trainer,
+    log: Log,
+    window: Window,
+    step: u64,
+    saved: Option<u64>,
+    start: Instant,
+}
+
+impl<'a> Run<'a> {
+    /// From the last checkpoint, or from fresh parameters.
+    fn start(experiment: &'a ValidExperiment, folder: &'a RunFolder) -> Result<Self> {
+        let model = Model::new(experiment.model().clone(), experiment.seed);
+        let mut trainer = Trainer::new(model, experiment.training.loss.loss()).with_seed(experiment.seed);
+        if let Optimizer::Adamw { weight_decay } = experiment.training.optimizer {
+            trainer.adam().weight_decay = weight_decay;
+        }
+        let (mut step, mut window, mut saved) = (0, Window::default(), None);
+        if let Some(checkpoint) = Checkpoint::load(folder)? {
+            (step, window, saved) = (checkpoint.step, checkpoint.window, Some(checkpoint.step));
+            checkpoint.restore(&mut trainer, &folder.checkpoint())?;
+        }
+        let log = Log::open(folder.metrics(), step)?;
+        Ok(Run { experiment, folder, trainer, log, window, step, saved, start: Instant::now() })
+    }
+
+    /// One step; returns its loss.
+    fn advance(&mut self, batch: &Batch) -> Result<f64> {
+        let training = &self.experiment.training;
+        let rate = training.rate(self.step);
+        let loss = self.trainer.gradient(&batch.sets, &batch.targets)?;
+        self.check("loss", loss, batch)?;
+        let gradient = self.trainer.clip(training.clip);
+        self.check("gradient", gradient, batch)?;
+        self.trainer.apply(rate);
+        self.step += 1;
+        self.window.steps += 1;
+        self.window.loss += loss;
+        self.window.gradient += gradient;
+        if self.step.is_multiple_of(training.log_every) || self.step == training.steps {
+            let w = std::mem::take(&mut self.window);
+            let record = Record {
+                loss: Some(w.loss / w.steps as f64),
+                gradient: Some(w.gradient / w.steps as f64),
+                learning_rate: Some(rate),
+                ..self.record()
+            };
+            self.log.write(&record)?;
+        }
+        Ok(loss)
+    }
+
+    fn check(&self, what: &'static str, value: f64, batch: &Batch) -> Result<()> {
+        if value.is_finite() {
+            return Ok(());
+        }
+        let path = self.folder.checkpoint();
+        let last = match self.saved {
+            Some(step) => format!("the last good checkpoint is {} of step {step}", path.display()),
+            None => "no checkpoint had been written yet".to_owned(),
+        };
+        Err(Error::Diverged { what, step: self.step + 1, value, batch_seed: batch.seed, last })
+    }
+
+    fn record(&self) -> Record {
+        Record {
+            step: self.step,
+            loss: None,
+            gradient: None,
+            learning_rate: None,
+            validation_error: None,
+            standard_error: None,
+            seconds: self.start.elapsed().as_secs_f64(),
+        }
+    }
+
+    fn validate(&mut self, batches: &[Batch]) -> Result<Evaluation> {
+        let error = measure(self.trainer.model(), batches)?;
+        let record = Record {
+            validation_error: Some(error.mean_absolute_error),
+            standard_error: Some(error.standard_error),
+            ..self.record()
+        };
+        self.log.write(&record)?;
+        Ok(error)
+    }
+
+    fn save(&mut self, observe: &mut dyn FnMut(Event)) -> Result<()> {
+        if self.saved != Some(self.step) {
+            Checkpoint::save(self.folder, &mut self.trainer, self.step, &self.window)?;
+            self.saved = Some(self.step);
+            observe(Event::Saved(self.step));
+        }
+        Ok(())
+    }
+}
+
+/// Makes the folder, or checks that it holds this very experiment.
+fn prepare_folder(folder: &RunFolder, experiment: &ValidExperiment, resume: bool) -> Result<()> {
+    let problem = |reason: String| Error::Run { path: folder.path().to_owned(), reason };
+    if folder.begun() && !resume {
+        return Err(problem("already holds a run; --resume goes on with it, --out chooses another folder".to_owned()));
+    }
+    let path = folder.experiment_file();
+    if path.exists() {
+        let old = serde_json::to_value(folder.experiment()?).expect("plain data");
+        let new = serde_json::to_value(&**experiment).expect("plain data");
+        if let Some(difference) = difference("", &old, &new) {
+            return Err(problem(format!("holds a run with other settings: {difference}")));
+        }
+        return Ok(());
+    }
+    std::fs::create_dir_all(folder.path()).map_err(Error::io(folder.path()))?;
+    write_atomically(&path, experiment.to_toml().as_bytes()).map_err(Error::io(Path::new(&path)))
+}
+
+/// The first key in which two settings differ.
+fn difference(key: &str, old: &serde_json::Value, new: &serde_json::Value) -> Option<String> {
+    use serde_json::Value;
+    match (old, new) {
+        (Value::Object(a), Value::Object(b)) => {
+            let keys = a.keys().chain(b.keys().filter(|k| !a.contains_key(*k)));
+            keys.into_iter().find_map(|k| {
+                let name = if key.is_empty() { k.clone() } else { format!("{key}.{k}") };
+                difference(&name, a.get(k).unwrap_or(&Value::Null), b.get(k).unwrap_or(&Value::Null))
+            })
+        }
+        _ if old == new => None,
+        _ => Some(format!("{key} was {old}, is now {new}")),
+    }
+}
