@@ -1,13 +1,12 @@
 //! Model files: safetensors, one tensor per parameter, the config as JSON in the metadata.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, TensorView, serialize};
 use setwise_engine::{Mode, ParamLayout};
 
 use super::atomic::write_atomically;
-use super::tensors::TensorFile;
+use super::tensors::{TensorFile, to_bytes};
 use crate::models::{Model, ModelConfig, program};
 use crate::{Error, Result};
 
@@ -30,21 +29,12 @@ impl Model {
     pub fn to_bytes(&self) -> Vec<u8> {
         let config: &ModelConfig = self.config();
         let config = serde_json::to_string(config).expect("a config is plain data");
-        let mut metadata = HashMap::from([(CONFIG.to_owned(), config), (FORMAT.to_owned(), VERSION.to_owned())]);
+        let mut metadata = BTreeMap::from([(CONFIG, config), (FORMAT, VERSION.to_owned())]);
         if let Some(text) = self.experiment() {
-            metadata.insert(EXPERIMENT.to_owned(), text.to_owned());
+            metadata.insert(EXPERIMENT, text.to_owned());
         }
-        let raw: Vec<Vec<u8>> = self
-            .layout()
-            .specs()
-            .iter()
-            .map(|s| self.params()[s.range()].iter().flat_map(|x| x.to_le_bytes()).collect())
-            .collect();
-        let views = self.layout().specs().iter().zip(&raw).map(|(s, bytes)| {
-            let view = TensorView::new(Dtype::F32, s.shape.clone(), bytes).expect("bytes of the shape");
-            (s.name.clone(), view)
-        });
-        serialize(views, Some(metadata)).expect("plain tensors serialise")
+        let specs = self.layout().specs().iter();
+        to_bytes(specs.map(|s| (s.name.as_str(), s.shape.clone(), &self.params()[s.range()])), &metadata)
     }
 
     /// Reads a model and checks everything: the config, and that the tensors are just those of its layout, finite, of the right

@@ -1,8 +1,9 @@
-//! Safetensors files, read with every claim of the header checked against what the file holds.
+//! Safetensors files: read with every claim of the header checked against what the file holds, and written the same every time.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use safetensors::tensor::{TensorView, serialize};
 use safetensors::{Dtype, SafeTensors};
 
 use crate::{Error, Result};
@@ -46,6 +47,30 @@ impl TensorFile {
         }
         Ok(TensorFile { tensors, metadata })
     }
+}
+
+/// A file of tensors in single precision. The same content gives the same bytes: metadata stands in the order of its keys.
+pub(crate) fn to_bytes<'a>(
+    tensors: impl IntoIterator<Item = (&'a str, Vec<usize>, &'a [f32])>,
+    metadata: &BTreeMap<&str, String>,
+) -> Vec<u8> {
+    let raw: Vec<(&str, Vec<usize>, Vec<u8>)> = tensors
+        .into_iter()
+        .map(|(name, shape, data)| (name, shape, data.iter().flat_map(|x| x.to_le_bytes()).collect()))
+        .collect();
+    let views = raw.iter().map(|(name, shape, bytes)| {
+        (*name, TensorView::new(Dtype::F32, shape.clone(), bytes).expect("bytes of the shape"))
+    });
+    // The crate takes metadata as a hash map and writes it in that map's random order, so it is added to the header here.
+    let plain = serialize(views, None).expect("plain tensors serialise");
+    let (length, rest) = plain.split_at(8);
+    let (header, data) = rest.split_at(u64::from_le_bytes(length.try_into().expect("eight bytes")) as usize);
+    let mut header: BTreeMap<String, serde_json::Value> =
+        serde_json::from_slice(header).expect("a header just written");
+    header.insert("__metadata__".to_owned(), serde_json::json!(metadata));
+    let mut header = serde_json::to_vec(&header).expect("plain data");
+    header.resize(header.len().next_multiple_of(8), b' ');
+    [&(header.len() as u64).to_le_bytes(), header.as_slice(), data].concat()
 }
 
 fn numbers<const N: usize>(bytes: &[u8], convert: impl Fn([u8; N]) -> f32) -> Vec<f32> {

@@ -1,15 +1,13 @@
 //! Checkpoints: everything a run needs to go on as if it had never stopped.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::Path;
-
-use safetensors::tensor::{Dtype, TensorView, serialize};
 
 use super::folder::RunFolder;
 use super::metrics::Window;
 use super::trainer::Trainer;
 use crate::files::atomic::{sync_folder, write_beside};
-use crate::files::tensors::TensorFile;
+use crate::files::tensors::{TensorFile, to_bytes};
 use crate::{Error, Result};
 
 /// The flat buffers, by name.
@@ -28,7 +26,7 @@ impl Checkpoint {
     /// read back.
     pub fn save(folder: &RunFolder, trainer: &mut Trainer, step: u64, window: &Window) -> Result<()> {
         let path = folder.checkpoint();
-        let bytes = to_bytes(trainer, step, window);
+        let bytes = encode(trainer, step, window);
         let write = || -> std::io::Result<()> {
             let partial = write_beside(&path, &bytes)?;
             if path.exists() {
@@ -76,24 +74,24 @@ impl Checkpoint {
     }
 }
 
-fn to_bytes(trainer: &mut Trainer, step: u64, window: &Window) -> Vec<u8> {
-    let bytes = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
-    let params = bytes(trainer.model().params());
-    let buffers = [params, bytes(&trainer.adam().first), bytes(&trainer.adam().second)];
-    let metadata = HashMap::from([
-        ("step".to_owned(), step.to_string()),
-        ("window".to_owned(), window.to_text()),
-        ("checksum".to_owned(), checksum(&buffers).to_string()),
+fn encode(trainer: &mut Trainer, step: u64, window: &Window) -> Vec<u8> {
+    let params = trainer.model().params().to_vec();
+    let adam = trainer.adam();
+    let buffers = [params.as_slice(), &adam.first, &adam.second];
+    let metadata = BTreeMap::from([
+        ("step", step.to_string()),
+        ("window", window.to_text()),
+        ("checksum", checksum(buffers).to_string()),
     ]);
-    let views = TENSORS.iter().zip(&buffers).map(|(name, bytes)| {
-        (*name, TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes).expect("bytes of the shape"))
-    });
-    serialize(views, Some(metadata)).expect("plain tensors serialise")
+    to_bytes(TENSORS.iter().zip(buffers).map(|(name, data)| (*name, vec![data.len()], data)), &metadata)
 }
 
-fn checksum(buffers: &[Vec<u8>]) -> u32 {
+fn checksum(buffers: [&[f32]; 3]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
-    buffers.iter().for_each(|b| hasher.update(b));
+    for part in buffers.iter().flat_map(|b| b.chunks(1024)) {
+        let bytes: Vec<u8> = part.iter().flat_map(|x| x.to_le_bytes()).collect();
+        hasher.update(&bytes);
+    }
     hasher.finalize()
 }
 
@@ -107,8 +105,7 @@ fn read(path: &Path) -> Result<Checkpoint> {
     let mut take =
         |name: &str| file.tensors.remove(name).map(|t| t.data).ok_or_else(|| bad(&format!("{name} is missing")));
     let buffers = [take(TENSORS[0])?, take(TENSORS[1])?, take(TENSORS[2])?];
-    let bytes = buffers.each_ref().map(|b| b.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
-    if checksum(&bytes).to_string() != sum {
+    if checksum(buffers.each_ref().map(Vec::as_slice)).to_string() != sum {
         return Err(bad("its checksum does not fit"));
     }
     if buffers.iter().any(|b| b.len() != buffers[0].len() || b.iter().any(|x| !x.is_finite())) {

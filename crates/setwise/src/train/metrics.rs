@@ -64,11 +64,9 @@ impl Log {
     /// Opens the log; lines of steps after `step` are dropped, for they will be written again.
     pub fn open(path: PathBuf, step: u64) -> Result<Self> {
         if path.exists() {
-            let kept: String = read(&path)?
-                .into_iter()
-                .filter(|r| r.step <= step)
-                .map(|r| serde_json::to_string(&r).expect("plain data") + "\n")
-                .collect();
+            let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+            let kept: String =
+                whole_lines(&text).filter(|(_, r)| r.step <= step).flat_map(|(l, _)| [l, "\n"]).collect();
             write_atomically(&path, kept.as_bytes()).map_err(Error::io(&path))?;
         }
         let file = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io(&path))?;
@@ -85,7 +83,11 @@ impl Log {
 /// All whole lines of a log; the last may have been cut off.
 pub(super) fn read(path: &Path) -> Result<Vec<Record>> {
     let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
-    Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+    Ok(whole_lines(&text).map(|(_, record)| record).collect())
+}
+
+fn whole_lines(text: &str) -> impl Iterator<Item = (&str, Record)> {
+    text.lines().filter_map(|line| Some((line, serde_json::from_str(line).ok()?)))
 }
 
 #[cfg(test)]

@@ -1,0 +1,216 @@
+//! Training on the command line: runs that are killed, interrupted, out of space or out of numbers.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+/// A run of a few seconds: small batches of small sets, a checkpoint every few steps.
+const TINY: &str = "
+[task]
+kind = 'kl'
+dim = 2
+set-size = [5, 9]
+[model]
+latent = 8
+hidden = 8
+blocks = 1
+[training]
+steps = 600
+batch = 8
+learning-rate = 1e-3
+validate-every = 97
+validation-examples = 20
+checkpoint-every = 7
+log-every = 10
+";
+
+fn binary() -> Command {
+    Command::new(assert_cmd::cargo::cargo_bin("setwise"))
+}
+
+fn experiment(dir: &TempDir, text: &str) -> PathBuf {
+    let path = dir.path().join("tiny.toml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// Runs to the end; returns the exit code and what was said on both streams.
+fn run<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> (Option<i32>, String) {
+    let out = binary().args(args).output().unwrap();
+    (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr))
+}
+
+fn train(experiment: &Path, out: &Path, more: &[&str]) -> (Option<i32>, String) {
+    let mut args = vec!["train".into(), experiment.as_os_str().to_owned(), "--out".into(), out.as_os_str().to_owned()];
+    args.extend(more.iter().map(|a| (*a).into()));
+    run(args)
+}
+
+/// The model's bytes and the log without times.
+fn result(out: &Path) -> (Vec<u8>, Vec<String>) {
+    let log = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
+    let lines = log.lines().map(|l| l.split(",\"seconds\"").next().unwrap().to_owned()).collect();
+    (std::fs::read(out.join("model.safetensors")).unwrap(), lines)
+}
+
+#[test]
+fn a_run_killed_at_any_moment_ends_with_the_bits_of_one_that_was_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let tiny = experiment(&dir, TINY);
+    let (whole, killed) = (dir.path().join("whole"), dir.path().join("killed"));
+    let (code, said) = train(&tiny, &whole, &["--threads", "2"]);
+    assert_eq!(code, Some(0), "{said}");
+    let kills = std::env::var("SETWISE_KILLS").ok().and_then(|k| k.parse().ok()).unwrap_or(6);
+    for kill in 0..kills {
+        let mut child = binary()
+            .args(["train", "--resume", "--threads", "1", "--out"])
+            .args([&killed, &tiny])
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Moments spread over start, steps, and writing of checkpoints.
+        std::thread::sleep(Duration::from_micros(7_000 + 13_331 * (kill * 7 % 11)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let (code, said) = train(&tiny, &killed, &["--resume", "--threads", "2", "--feed-threads", "3"]);
+    assert_eq!(code, Some(0), "{said}");
+    let (a, b) = (result(&whole), result(&killed));
+    assert_eq!(a.1, b.1, "the logs differ");
+    assert!(a.0 == b.0, "the models differ");
+    // A finished run stays as it is.
+    assert_eq!(train(&tiny, &killed, &["--resume"]).0, Some(0));
+    assert!(result(&whole) == result(&killed), "resuming a finished run changed it");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_saves_and_exits_cleanly() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = experiment(&dir, &TINY.replace("steps = 600", "steps = 1000000"));
+    let out = dir.path().join("run");
+    let child = binary().arg("train").arg(&long).arg("--out").arg(&out).stdout(Stdio::piped()).spawn().unwrap();
+    while !out.join("checkpoint.safetensors").exists() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("--resume goes on"), "{said}");
+    assert!(!out.join("model.safetensors").exists());
+}
+
+#[test]
+fn a_loss_that_is_no_number_stops_the_run_and_names_step_seed_and_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let wild = experiment(&dir, &TINY.replace("learning-rate = 1e-3", "learning-rate = 10.0\nloss = 'mse'"));
+    let text = std::fs::read_to_string(&wild)
+        .unwrap()
+        .replace("[training]", "inner-norm = false\nouter-norm = false\npool-norm = false\n[training]");
+    std::fs::write(&wild, text).unwrap();
+    let out = dir.path().join("run");
+    let (code, said) = train(&wild, &out, &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("of step") && said.contains("batch seed") && said.contains("checkpoint"), "{said}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_without_space_is_reported_and_the_last_checkpoint_stays_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let tiny = experiment(&dir, TINY);
+    let out = dir.path().join("run");
+    // The first part of the run fits.
+    let mut child = binary()
+        .arg("train")
+        .arg(&tiny)
+        .arg("--out")
+        .arg(&out)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while !out.join("checkpoint.previous.safetensors").exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let good = std::fs::read(out.join("checkpoint.safetensors")).unwrap();
+    // A limit on file sizes fails writes in the middle, as a full disk does.
+    let limited = format!(
+        "trap '' XFSZ; ulimit -f 4; exec '{}' train '{}' --out '{}' --resume",
+        assert_cmd::cargo::cargo_bin("setwise").display(),
+        tiny.display(),
+        out.display()
+    );
+    let output = Command::new("bash").args(["-c", &limited]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("could not be written") && said.contains("is intact"), "{said}");
+    assert!(std::fs::read(out.join("checkpoint.safetensors")).unwrap() == good, "the last good checkpoint changed");
+    assert!(!out.join("checkpoint.safetensors.partial").exists());
+    assert_eq!(train(&tiny, &out, &["--resume"]).0, Some(0));
+}
+
+#[test]
+fn a_folder_with_another_run_is_not_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let tiny = experiment(&dir, &TINY.replace("steps = 600", "steps = 20"));
+    let out = dir.path().join("run");
+    assert_eq!(train(&tiny, &out, &[]).0, Some(0));
+    let before = result(&out);
+    let (code, said) = train(&tiny, &out, &[]);
+    assert!(code == Some(2) && said.contains("already holds a run") && said.contains("--resume"), "{said}");
+    let (code, said) = train(&tiny, &out, &["--resume", "--seed", "5"]);
+    assert!(code == Some(2) && said.contains("seed was 0, is now 5"), "{said}");
+    let (code, said) = train(&tiny, &out, &["--resume", "--model", "pine"]);
+    assert!(code == Some(2) && said.contains("model.preset"), "{said}");
+    assert_eq!(before, result(&out));
+}
+
+#[test]
+fn a_trained_model_is_measured_on_fresh_examples_of_its_task() {
+    let dir = tempfile::tempdir().unwrap();
+    let tiny = experiment(&dir, &TINY.replace("steps = 600", "steps = 20"));
+    let out = dir.path().join("run");
+    let (code, said) = train(&tiny, &out, &["--json"]);
+    assert_eq!(code, Some(0), "{said}");
+    let trained: serde_json::Value = serde_json::from_str(said.trim()).unwrap();
+    assert_eq!((trained["steps"].as_u64(), trained["finished"].as_bool()), (Some(20), Some(true)));
+    let measure = |what: &Path| {
+        let (code, said) =
+            run([Path::new("eval"), what, Path::new("--examples"), Path::new("130"), Path::new("--json")]);
+        assert_eq!(code, Some(0), "{said}");
+        serde_json::from_str::<serde_json::Value>(said.trim()).unwrap()["evaluation"].clone()
+    };
+    let by_run = measure(&out);
+    assert_eq!(by_run["examples"], 130);
+    assert_eq!(by_run, measure(&out.join("model.safetensors")));
+    let (code, said) = run([Path::new("eval"), dir.path()]);
+    assert!(code == Some(2) && said.contains("no model yet"), "{said}");
+}
+
+#[test]
+fn sampled_examples_are_those_of_training_before_whitening() {
+    let dir = tempfile::tempdir().unwrap();
+    let tiny = experiment(&dir, TINY);
+    let draw = |name: &str, count: &str, threads: &str| {
+        let out = dir.path().join(name);
+        let args = ["sample", tiny.to_str().unwrap(), "--examples", count, "--seed", "3", "--threads", threads, "-o"];
+        let (code, said) = run(args.iter().map(Path::new).chain([out.as_path()]));
+        assert_eq!(code, Some(0), "{said}");
+        ["x", "x_offsets", "y", "y_offsets", "label"].map(|f| std::fs::read(out.join(format!("{f}.npy"))).unwrap())
+    };
+    let all = draw("a", "20", "1");
+    assert_eq!(all, draw("b", "20", "3"));
+    // Labels are 64-bit numbers after a header of 128 bytes.
+    assert_eq!(all[4].len(), 128 + 20 * 8);
+    assert_eq!(draw("c", "10", "2")[4][128..], all[4][128..128 + 80]);
+    let (code, said) = run(["sample", "paper/kl-d2", "--examples", "0", "-o", "/nowhere"]);
+    assert!(code == Some(2) && said.contains("--examples 0"), "{said}");
+    let (code, said) = run(["sample", "paper/kl-d5", "-o", "/nowhere"]);
+    assert!(code == Some(2) && said.contains("paper/kl-d16"), "{said}");
+}
