@@ -9,6 +9,7 @@
 //! * [`linalg`]: small symmetric matrices.
 //! * [`files`]: model files, sample files, and weights of the published PyTorch code.
 //! * [`train`]: gradient steps.
+//! * [`report`]: tables and plots of results.
 //!
 //! ```
 //! use setwise::{Model, ModelConfig, SetBatch};
@@ -27,6 +28,7 @@ pub mod files;
 pub mod linalg;
 pub mod models;
 pub mod nn;
+pub mod report;
 pub mod sets;
 pub mod train;
 
