@@ -1,4 +1,5 @@
-//! What a figure is drawn with: the few operations that SVG and PNG both have. Lengths are in points of the SVG, with y downwards.
+//! What a figure is drawn with: the few operations that SVG and PNG both have. Lengths are in points of the SVG, with y
+//! downwards.
 
 /// A place on the canvas.
 pub(super) type Point = (f64, f64);
@@ -43,7 +44,8 @@ pub(super) trait Canvas {
     fn polygon(&mut self, points: &[Point], fill: Colour);
     /// A filled circle with a white edge.
     fn circle(&mut self, centre: Point, radius: f64, fill: Colour);
-    /// Text with its baseline at a point; what stands in `^{…}` is raised. Text may run upwards, turned about the point.
+    /// Text with its baseline at a point; what stands in `^{…}` is raised. Text may run upwards, turned about the
+    /// point.
     fn text(&mut self, at: Point, text: &str, font: Font, anchor: Anchor, upwards: bool);
 }
 

@@ -35,7 +35,8 @@ pub(super) fn width(text: &str, size: f64, bold: bool) -> f64 {
     place(text, size, bold, |_, _, _| {})
 }
 
-/// A builder of outlines that is told where each letter begins before it is drawn: scale, x, and y upwards from the baseline.
+/// A builder of outlines that is told where each letter begins before it is drawn: scale, x, and y upwards from the
+/// baseline.
 pub(super) trait Letters: OutlineBuilder {
     fn begin(&mut self, scale: f64, at: (f64, f64));
 }

@@ -1,24 +1,11 @@
-//! Where everything of a figure goes: margins are as wide as the text in them, and the legend stands outside of the panels, to the
-//! right of a single one and below several.
+//! Where everything of a figure goes: margins are as wide as the text in them, and the legend stands outside of the
+//! panels, to the right of a single one and below several.
 
 use super::canvas::{Anchor, Canvas, Colour, Font, Point, Stroke};
 use super::font;
-use super::plot::{Axis, Figure, Panel, Scale, Series, Style};
+use super::marks::{Look, draw_line, draw_markers};
+use super::plot::{Axis, Figure, Panel, Scale, Series};
 use super::ticks::{self, LARGEST, Ticks};
-
-/// Colours that people with any colour vision can tell apart (Okabe and Ito's, then three of Tol's), in pairs with markers.
-const PALETTE: [Colour; 10] = [
-    [0x00, 0x72, 0xb2],
-    [0xd5, 0x5e, 0x00],
-    [0x00, 0x9e, 0x73],
-    [0xcc, 0x79, 0xa7],
-    [0xe6, 0x9f, 0x00],
-    [0x56, 0xb4, 0xe9],
-    [0x33, 0x22, 0x88],
-    [0x99, 0x99, 0x33],
-    [0x88, 0x22, 0x55],
-    [0x55, 0x55, 0x55],
-];
 
 const INK: Colour = [0x22, 0x22, 0x22];
 const AXIS: Colour = [0x55, 0x55, 0x55];
@@ -37,22 +24,6 @@ const INSET: f64 = 8.0;
 const GAP: f64 = 20.0;
 /// Height of a line of the legend, length of the line drawn in it.
 const LEGEND: (f64, f64) = (19.0, 28.0);
-const LINE: f64 = 1.7;
-
-/// How a series is told from others.
-#[derive(Clone, Copy)]
-struct Look {
-    colour: Colour,
-    marker: usize,
-}
-
-impl Look {
-    /// Colours repeat after ten, then with other markers.
-    fn of(index: usize) -> Look {
-        let round = index / PALETTE.len();
-        Look { colour: PALETTE[index % PALETTE.len()], marker: (index + 3 * round) % PALETTE.len() }
-    }
-}
 
 struct PanelPlan<'a> {
     panel: &'a Panel,
@@ -267,7 +238,8 @@ fn can_draw(v: f64, scale: Scale) -> bool {
     v.abs() <= LARGEST && (scale == Scale::Linear || v >= 1.0 / LARGEST)
 }
 
-/// Where a value lies on its axis, from 0 to 1; what lies far outside of a fixed range is brought near enough to reckon with.
+/// Where a value lies on its axis, from 0 to 1; what lies far outside of a fixed range is brought near enough to reckon
+/// with.
 fn fraction(v: f64, ticks: &Ticks, scale: Scale) -> f64 {
     let fraction = match scale {
         Scale::Linear => (v - ticks.lo) / (ticks.hi - ticks.lo),
@@ -403,65 +375,56 @@ impl Frame<'_> {
     }
 }
 
-fn draw_line(canvas: &mut impl Canvas, points: &[Point], style: Style, look: Look) {
-    match (style, points) {
-        (Style::Markers, _) => {}
-        // A line of one point would not be seen.
-        (Style::Line | Style::Dashed, &[point]) => canvas.circle(point, LINE + 0.5, look.colour),
-        (_, [_, _, ..]) => {
-            let stroke = Stroke { colour: look.colour, width: LINE, dashed: style == Style::Dashed };
-            canvas.polyline(points, stroke);
-        }
-        _ => {}
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn draw_markers(canvas: &mut impl Canvas, points: &[Point], style: Style, look: Look) {
-    if matches!(style, Style::Line | Style::Dashed) {
-        return;
+    /// A panel with 100 points to the left and above its area, axes from 0 to 10.
+    fn with_frame(check: impl Fn(Frame)) {
+        let panel = Panel::new("", Axis::linear("").with_range(0.0, 10.0), Axis::linear("").with_range(0.0, 10.0));
+        let plan = plan(&panel, (216.0, 216.0));
+        check(Frame { plan: &plan, left: 100.0, top: 100.0, width: 216.0, height: 216.0 });
     }
-    for &(x, y) in points {
-        match marker(look.marker) {
-            None => canvas.circle((x, y), 3.9, look.colour),
-            Some(shape) => {
-                let corners: Vec<Point> = shape.into_iter().map(|(dx, dy)| (x + dx, y + dy)).collect();
-                canvas.polygon(&corners, look.colour);
-            }
-        }
-    }
-}
 
-/// Corners of a marker about its middle; none for the circle. Radii differ so that all look equally heavy.
-fn marker(kind: usize) -> Option<Vec<Point>> {
-    // Corners on circles of the radii given, in turn, beginning at an angle clockwise from the top.
-    let star = |corners: usize, radii: &[f64], first: f64| -> Vec<Point> {
-        let corner = |i: usize| {
-            let angle = (first + 360.0 * i as f64 / corners as f64).to_radians();
-            let radius = radii[i % radii.len()];
-            (radius * angle.sin(), -radius * angle.cos())
+    #[test]
+    fn values_lie_between_the_axes_with_y_upwards() {
+        with_frame(|frame| {
+            assert_eq!((frame.x(0.0), frame.x(10.0)), (108.0, 308.0));
+            assert_eq!((frame.y(0.0), frame.y(10.0)), (308.0, 108.0));
+        });
+    }
+
+    #[test]
+    fn lines_are_cut_where_they_leave_the_frame() {
+        with_frame(|frame| {
+            let (left, right, top, bottom) = frame.bounds();
+            let out_and_in = [(200.0, 200.0), (200.0, 0.0), (250.0, 0.0), (250.0, 200.0)];
+            let expected = vec![vec![(200.0, 200.0), (200.0, top)], vec![(250.0, top), (250.0, 200.0)]];
+            let rounded = |line: Vec<Point>| line.into_iter().map(|(x, y)| (x, (y * 1e6).round() / 1e6)).collect();
+            let parts: Vec<Vec<Point>> = frame.clip(&out_and_in).into_iter().map(rounded).collect();
+            assert_eq!(parts, expected);
+            let across = frame.clip(&[(0.0, 200.0), (1e9, 200.0)]);
+            assert_eq!(across, vec![vec![(left, 200.0), (right, 200.0)]]);
+            assert!(frame.clip(&[(0.0, 0.0), (0.0, bottom)]).is_empty());
+            let inside = [(200.0, 200.0), (210.0, 220.0), (220.0, 200.0)];
+            assert_eq!(frame.clip(&inside), vec![inside.to_vec()]);
+        });
+    }
+
+    #[test]
+    fn the_legend_stands_outside_of_the_panels() {
+        let panel = || {
+            let panel = Panel::new("d", Axis::linear("x"), Axis::linear("y"));
+            (0..12).fold(panel, |p, i| p.with_series(Series::new(format!("series {i}"), [(0.0, i as f64)])))
         };
-        (0..corners).map(corner).collect()
-    };
-    // Arms of a cross, turned by an angle.
-    let cross = |turn: f64| -> Vec<Point> {
-        let (long, half) = (4.9, 1.5);
-        let quarter = [(-half, -long), (half, -long), (half, -half)];
-        let turned = |(x, y): Point, degrees: f64| {
-            let (sin, cos) = degrees.to_radians().sin_cos();
-            (x * cos - y * sin, x * sin + y * cos)
-        };
-        (0..4).flat_map(|q| quarter.map(|p| turned(p, turn + 90.0 * q as f64))).collect()
-    };
-    Some(match kind {
-        1 => star(4, &[4.9], 45.0),
-        2 => star(3, &[5.2], 0.0),
-        3 => star(4, &[5.1], 0.0),
-        4 => star(3, &[5.2], 180.0),
-        5 => cross(0.0),
-        6 => cross(45.0),
-        7 => star(5, &[4.6], 0.0),
-        8 => star(10, &[5.8, 2.5], 0.0),
-        9 => star(6, &[4.6], 30.0),
-        _ => return None,
-    })
+        let one = Figure::new("").with_panel(panel());
+        let layout = Layout::new(&one);
+        assert!(layout.legend_at.0 > layout.lefts[0] + layout.area.0);
+        let three = one.clone().with_panel(panel()).with_panel(panel());
+        let layout = Layout::new(&three);
+        assert!(layout.legend_at.1 > layout.first_row + layout.top + layout.area.1 + 30.0);
+        assert_eq!(layout.legend.len(), 12);
+        let rows = layout.legend.len().div_ceil(layout.legend_columns) as f64;
+        assert!(layout.legend_at.1 + rows * LEGEND.0 <= layout.height);
+    }
 }

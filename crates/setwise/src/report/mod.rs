@@ -1,8 +1,8 @@
 //! Tables and plots of results.
 //!
 //! * [`Table`]: Markdown to read, CSV and JSON with every digit for programs.
-//! * [`Figure`]: charts as SVG or PNG. Text is drawn with a font that is part of this crate, so that a machine without any font
-//!   draws the same picture.
+//! * [`Figure`]: charts as SVG or PNG. Text is drawn with a font that is part of this crate, so that a machine without
+//!   any font draws the same picture.
 //! * [`sparkline`] and [`bars`]: a glance in the terminal.
 //!
 //! ```
@@ -23,6 +23,7 @@
 mod canvas;
 mod font;
 mod layout;
+mod marks;
 mod plot;
 mod png;
 mod svg;

@@ -40,7 +40,8 @@ impl Axis {
         Axis::new(label, Scale::Log)
     }
 
-    /// Shows this range only; lines are cut at its ends. A range that is empty or that the scale cannot show is ignored.
+    /// Shows this range only; lines are cut at its ends. A range that is empty or that the scale cannot show is
+    /// ignored.
     pub fn with_range(mut self, lo: f64, hi: f64) -> Axis {
         self.range = Some((lo, hi));
         self
@@ -70,8 +71,8 @@ pub struct Series {
 }
 
 impl Series {
-    /// A series with lines and markers. Series of the same name share colour, marker and place in the legend; one without a name is
-    /// not in the legend.
+    /// A series with lines and markers. Series of the same name share colour, marker and place in the legend; one
+    /// without a name is not in the legend.
     pub fn new(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Series {
         Series { name: name.into(), points: points.into_iter().collect(), style: Style::default() }
     }
@@ -247,10 +248,11 @@ mod tests {
     }
 
     fn any_number() -> impl Strategy<Value = f64> {
+        let extremes = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, f64::MAX, f64::MIN, 5e-324];
         prop_oneof![
             4 => -10.0..10.0f64,
             2 => (-320.0..309.0f64).prop_map(|e| 10f64.powf(e)),
-            1 => prop::sample::select(vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, f64::MAX, f64::MIN, 5e-324]),
+            1 => prop::sample::select(extremes.to_vec()),
         ]
     }
 

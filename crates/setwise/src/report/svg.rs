@@ -121,7 +121,8 @@ impl Canvas for Svg {
         }
         let fill = colour(font.colour);
         self.push(format_args!(
-            "<text x=\"{x}\" y=\"{y}\" font-size=\"{size}\" fill=\"{fill}\" text-anchor=\"{anchor}\"{bold}{turn}>{inside}</text>"
+            "<text x=\"{x}\" y=\"{y}\" font-size=\"{size}\" fill=\"{fill}\" text-anchor=\"{anchor}\"{bold}{turn}>\
+             {inside}</text>"
         ));
     }
 }

@@ -146,7 +146,8 @@ impl Table {
         Table { title: title.into(), columns, rows: Vec::new() }
     }
 
-    /// Marks the best cell of a column, and those that look the same, bold in Markdown. A name that is no column marks nothing.
+    /// Marks the best cell of a column, and those that look the same, bold in Markdown. A name that is no column marks
+    /// nothing.
     pub fn with_best(mut self, column: &str, goal: Goal) -> Table {
         self.columns.iter_mut().filter(|c| c.name == column).for_each(|c| c.best = Some(goal));
         self
@@ -259,7 +260,8 @@ impl Table {
         String::from_utf8(bytes).expect("CSV made of strings")
     }
 
-    /// JSON: an array with an object for each row, its keys in the order of the columns. An estimate is an object with `mean` and
+    /// JSON: an array with an object for each row, its keys in the order of the columns. An estimate is an object with
+    /// `mean` and
     /// `se`.
     pub fn to_json(&self) -> String {
         struct Row<'a>(&'a [Column], &'a [Cell]);
@@ -335,7 +337,8 @@ mod tests {
 
     #[test]
     fn csv_quotes_keeps_every_digit_and_leaves_what_was_not_run_empty() {
-        let expected = "method,d = 2,d = 2 se,time\na|b,0.25,0.0625,3\n\"say \"\"hi\"\", you\",0.1234567890123,0.01,12.5\nthird,,,NaN\n";
+        let expected = "method,d = 2,d = 2 se,time\na|b,0.25,0.0625,3\n\
+             \"say \"\"hi\"\", you\",0.1234567890123,0.01,12.5\nthird,,,NaN\n";
         assert_eq!(table().to_csv(), expected);
     }
 

@@ -22,8 +22,8 @@ pub fn sparkline(values: &[f64]) -> String {
     values.iter().map(|&v| if v.is_finite() { height(v) } else { ' ' }).collect()
 }
 
-/// A line for each label: a bar from zero, `width` characters for the largest value, then the value. Values below zero and those
-/// that are not finite have no bar.
+/// A line for each label: a bar from zero, `width` characters for the largest value, then the value. Values below zero
+/// and those that are not finite have no bar.
 ///
 /// ```
 /// let text = setwise::report::bars(&[("one", 1.0), ("a half", 0.5)], 4);

@@ -1,6 +1,7 @@
 //! The range of an axis, and the round numbers marked on it.
 
-/// Numbers beyond this, or closer to zero on a logarithmic axis than its inverse, are not drawn: sums of them may overflow.
+/// Numbers beyond this, or closer to zero on a logarithmic axis than its inverse, are not drawn: sums of them may
+/// overflow.
 pub(super) const LARGEST: f64 = 1e300;
 
 /// An axis from `lo` to `hi`.
@@ -14,8 +15,8 @@ pub(super) struct Ticks {
     pub minor: Vec<f64>,
 }
 
-/// Steps of 1, 2 or 5 times a power of ten, at most `most` of them between `lo` and `hi`. The axis is extended to whole steps,
-/// unless it is `fixed`.
+/// Steps of 1, 2 or 5 times a power of ten, at most `most` of them between `lo` and `hi`. The axis is extended to whole
+/// steps, unless it is `fixed`.
 pub(super) fn linear(lo: f64, hi: f64, most: usize, fixed: bool) -> Ticks {
     let (lo, hi) = apart(lo, hi);
     let wanted = (hi - lo) / most.max(1) as f64;
@@ -68,7 +69,8 @@ fn linear_labels(marks: &[i64], exponent: i32) -> Vec<String> {
     marks.iter().map(|mark| label(mark).replace('-', "−")).collect()
 }
 
-/// Powers of ten, and 2 and 5 times these where there are few. The axis is extended to such a number, unless it is `fixed`.
+/// Powers of ten, and 2 and 5 times these where there are few. The axis is extended to such a number, unless it is
+/// `fixed`.
 pub(super) fn log(lo: f64, hi: f64, most: usize, fixed: bool) -> Ticks {
     let (mut first, mut last) = (below(lo), above(hi));
     if first == last {
