@@ -11,6 +11,7 @@
 //! * [`experiment`]: what is drawn, what learns from it and how, as TOML.
 //! * [`files`]: model files, sample files, and weights of the published PyTorch code.
 //! * [`train`]: gradient steps.
+//! * [`report`]: tables and plots of results.
 //!
 //! ```
 //! use setwise::{Model, ModelConfig, SetBatch};
@@ -31,6 +32,7 @@ pub mod files;
 pub mod linalg;
 pub mod models;
 pub mod nn;
+pub mod report;
 pub mod sets;
 pub mod train;
 

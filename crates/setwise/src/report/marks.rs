@@ -1,0 +1,112 @@
+//! How series look: colours, lines and markers.
+
+use super::canvas::{Canvas, Colour, Point, Stroke};
+use super::plot::Style;
+
+/// Colours that people with any colour vision can tell apart (Okabe and Ito's, then three of Tol's), in pairs with
+/// markers.
+const PALETTE: [Colour; 10] = [
+    [0x00, 0x72, 0xb2],
+    [0xd5, 0x5e, 0x00],
+    [0x00, 0x9e, 0x73],
+    [0xcc, 0x79, 0xa7],
+    [0xe6, 0x9f, 0x00],
+    [0x56, 0xb4, 0xe9],
+    [0x33, 0x22, 0x88],
+    [0x99, 0x99, 0x33],
+    [0x88, 0x22, 0x55],
+    [0x55, 0x55, 0x55],
+];
+
+const LINE: f64 = 1.7;
+
+/// How a series is told from others.
+#[derive(Clone, Copy)]
+pub(super) struct Look {
+    colour: Colour,
+    marker: usize,
+}
+
+impl Look {
+    /// Colours repeat after ten, then with other markers.
+    pub fn of(index: usize) -> Look {
+        let round = index / PALETTE.len();
+        Look { colour: PALETTE[index % PALETTE.len()], marker: (index + 3 * round) % PALETTE.len() }
+    }
+}
+
+/// A line through points, where the style has one.
+pub(super) fn draw_line(canvas: &mut impl Canvas, points: &[Point], style: Style, look: Look) {
+    match (style, points) {
+        (Style::Markers, _) => {}
+        // A line of one point would not be seen.
+        (Style::Line | Style::Dashed, &[point]) => canvas.circle(point, LINE + 0.5, look.colour),
+        (_, [_, _, ..]) => {
+            let stroke = Stroke { colour: look.colour, width: LINE, dashed: style == Style::Dashed };
+            canvas.polyline(points, stroke);
+        }
+        _ => {}
+    }
+}
+
+/// A marker at each point, where the style has them.
+pub(super) fn draw_markers(canvas: &mut impl Canvas, points: &[Point], style: Style, look: Look) {
+    if matches!(style, Style::Line | Style::Dashed) {
+        return;
+    }
+    for &(x, y) in points {
+        match marker(look.marker) {
+            None => canvas.circle((x, y), 3.9, look.colour),
+            Some(shape) => {
+                let corners: Vec<Point> = shape.into_iter().map(|(dx, dy)| (x + dx, y + dy)).collect();
+                canvas.polygon(&corners, look.colour);
+            }
+        }
+    }
+}
+
+/// Corners of a marker about its middle; none for the circle. Radii differ so that all look equally heavy.
+fn marker(kind: usize) -> Option<Vec<Point>> {
+    // Corners on circles of the radii given, in turn, beginning at an angle clockwise from the top.
+    let star = |corners: usize, radii: &[f64], first: f64| -> Vec<Point> {
+        let corner = |i: usize| {
+            let angle = (first + 360.0 * i as f64 / corners as f64).to_radians();
+            let radius = radii[i % radii.len()];
+            (radius * angle.sin(), -radius * angle.cos())
+        };
+        (0..corners).map(corner).collect()
+    };
+    // Arms of a cross, turned by an angle.
+    let cross = |turn: f64| -> Vec<Point> {
+        let (long, half) = (4.9, 1.5);
+        let quarter = [(-half, -long), (half, -long), (half, -half)];
+        let turned = |(x, y): Point, degrees: f64| {
+            let (sin, cos) = degrees.to_radians().sin_cos();
+            (x * cos - y * sin, x * sin + y * cos)
+        };
+        (0..4).flat_map(|q| quarter.map(|p| turned(p, turn + 90.0 * q as f64))).collect()
+    };
+    Some(match kind {
+        1 => star(4, &[4.9], 45.0),
+        2 => star(3, &[5.2], 0.0),
+        3 => star(4, &[5.1], 0.0),
+        4 => star(3, &[5.2], 180.0),
+        5 => cross(0.0),
+        6 => cross(45.0),
+        7 => star(5, &[4.6], 0.0),
+        8 => star(10, &[5.8, 2.5], 0.0),
+        9 => star(6, &[4.6], 30.0),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_beyond_the_palette_differ_by_their_markers() {
+        let looks: std::collections::HashSet<_> = (0..30).map(|i| (Look::of(i).colour, Look::of(i).marker)).collect();
+        assert_eq!(looks.len(), 30);
+    }
+}
