@@ -7,6 +7,7 @@
 //! * [`nn`]: the blocks models are made of.
 //! * [`models`]: one validated config for all architectures, the paper's ten as presets, and trained models.
 //! * [`linalg`]: small symmetric matrices.
+//! * [`estimate`]: classical estimators of KL divergence and mutual information.
 //! * [`files`]: model files, sample files, and weights of the published PyTorch code.
 //! * [`train`]: gradient steps.
 //!
@@ -23,6 +24,7 @@
 //! ```
 
 mod error;
+pub mod estimate;
 pub mod files;
 pub mod linalg;
 pub mod models;
