@@ -98,11 +98,24 @@ impl Estimator for Knn {
     fn estimate(&self, p: Points, q: Points, seed: u64) -> Result<Estimate> {
         let value = self.value(p, q)?;
         let deviation = interval::deviation(p, q, Rows::Independent, 2 * (self.k + 1), seed, |p, q| self.value(p, q));
-        let warnings = p.warnings().into_iter().chain(q.warnings());
+        let warnings = p.warnings().into_iter().chain(q.warnings()).chain(uneven(p));
         let mut estimate = Estimate::new(Quantity::Kl, value, format!("knn, k = {}", self.k), warnings);
         (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
         Ok(estimate.with_interval(interval::around(value, deviation), interval::SUBSAMPLES))
     }
+}
+
+/// Distances are blind to columns of small spread.
+fn uneven(p: Points) -> Option<String> {
+    let spreads = || p.deviations().into_iter().filter(|&s| s > 0.0);
+    let (low, high) = (spreads().fold(f64::INFINITY, f64::min), spreads().fold(0.0, f64::max));
+    let name = p.name();
+    (high > 100.0 * low).then(|| {
+        format!(
+            "{name}: the spreads of its columns differ by a factor of {:.0}; scale the columns of both samples alike",
+            high / low
+        )
+    })
 }
 
 /// Measures with zeros replaced by the smallest positive one, and (row, number of points up to it) for each replaced.

@@ -160,10 +160,9 @@ struct Rows {
 fn standardised(p: Points) -> Result<Vec<f32>> {
     let (n, d) = (p.len() as f64, p.dim());
     let mut out = vec![0.0; p.data().len()];
-    for c in 0..d {
+    for (c, deviation) in p.deviations().into_iter().enumerate() {
         let column = || p.data().iter().skip(c).step_by(d);
         let mean = column().sum::<f64>() / n;
-        let deviation = (column().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n).sqrt();
         if !deviation.is_finite() {
             let name = p.name();
             return Err(Error::Estimate(format!("{name}: column {} is too large to be standardised", c + 1)));

@@ -85,6 +85,17 @@ impl<'a> Points<'a> {
         (0..self.dim).find(|&c| (1..self.len()).all(|i| self.row(i)[c] == self.data[c])).map(|c| c + 1)
     }
 
+    /// Standard deviations of the columns.
+    pub(super) fn deviations(&self) -> Vec<f64> {
+        let n = self.len() as f64;
+        let column = |c: usize| self.data.iter().skip(c).step_by(self.dim);
+        let deviation = |c: usize| {
+            let mean = column(c).sum::<f64>() / n;
+            (column(c).map(|x| (x - mean) * (x - mean)).sum::<f64>() / n).sqrt()
+        };
+        (0..self.dim).map(deviation).collect()
+    }
+
     /// Rows that equal an earlier row.
     pub(super) fn duplicates(&self) -> usize {
         let mut order: Vec<usize> = (0..self.len()).collect();

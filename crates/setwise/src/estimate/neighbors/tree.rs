@@ -8,7 +8,7 @@ use super::measure::{Blocks, LANES, Measure, farthest, lanes, nearest};
 use crate::estimate::Points;
 
 /// Most points of a leaf.
-const LEAF: usize = 32;
+const LEAF: usize = 16;
 /// Halves with more points than this are sorted on two threads.
 const PARALLEL: usize = 1 << 12;
 
