@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{bench, eval, import, models, predict, sample, train};
+use commands::{bench, eval, import, kl, mi, models, predict, sample, train};
 use failure::Failure;
 
 /// Learn functions of several sets, and use them.
@@ -23,6 +23,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Estimate the KL divergence of two samples.
+    Kl(kl::Args),
+    /// Estimate the mutual information of paired rows.
+    Mi(mi::Args),
     /// Apply a trained model to sets in files.
     Predict(predict::Args),
     /// Train a model in an experiment.
@@ -61,6 +65,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
     }
     let pool = pool.build().map_err(|e| Failure::other(format!("threads could not be started: {e}")))?;
     pool.install(|| match cli.command {
+        Command::Kl(args) => kl::run(args),
+        Command::Mi(args) => mi::run(args),
         Command::Predict(args) => predict::run(args),
         Command::Train(args) => train::run(args),
         Command::Eval(args) => eval::run(args),

@@ -105,6 +105,9 @@ pub enum Error {
     /// Sets that do not fit each other or the model.
     #[error("{0}")]
     Sets(String),
+    /// Samples an estimator cannot work with.
+    #[error("{0}")]
+    Estimate(String),
     /// An error of the engine.
     #[error(transparent)]
     Engine(#[from] setwise_engine::Error),

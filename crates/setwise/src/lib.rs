@@ -9,8 +9,9 @@
 //! * [`linalg`]: small symmetric matrices.
 //! * [`data`]: samplers, and threads that draw batches ahead.
 //! * [`experiment`]: what is drawn, what learns from it and how, as TOML.
+//! * [`estimate`]: classical estimators of KL divergence and mutual information.
 //! * [`files`]: model files, sample files, and weights of the published PyTorch code.
-//! * [`train`]: gradient steps.
+//! * [`train`]: gradient steps, and whole runs that survive being interrupted.
 //! * [`report`]: tables and plots of results.
 //!
 //! ```
@@ -27,6 +28,7 @@
 
 pub mod data;
 mod error;
+pub mod estimate;
 pub mod experiment;
 pub mod files;
 pub mod linalg;

@@ -3,12 +3,18 @@
 pub mod bench;
 pub mod eval;
 pub mod import;
+pub mod kl;
+pub mod mi;
 pub mod models;
 pub mod predict;
 pub mod sample;
 pub mod train;
 
 use std::io::Write;
+use std::path::PathBuf;
+
+use setwise::estimate::{Dim, Estimate};
+use setwise::files::Sample;
 
 use crate::failure::Failure;
 
@@ -19,4 +25,30 @@ pub fn say(text: impl std::fmt::Display) -> Result<(), Failure> {
         Err(e) => Err(Failure::other(format!("standard output: {e}"))),
         Ok(()) => Ok(()),
     }
+}
+
+/// Reads two samples, of which one may be standard input.
+pub fn read_samples(paths: [&PathBuf; 2]) -> Result<[Sample; 2], Failure> {
+    if paths.iter().all(|p| p.as_os_str() == "-") {
+        return Err(Failure::usage("standard input can be one sample only"));
+    }
+    Ok([Sample::read(paths[0])?, Sample::read(paths[1])?])
+}
+
+/// Prints an estimate.
+pub fn answer(what: &str, estimate: &Estimate, json: bool) -> Result<(), Failure> {
+    if json {
+        return say(serde_json::to_string(estimate).map_err(|e| Failure::other(e.to_string()))?);
+    }
+    let interval = estimate
+        .interval
+        .map_or(String::new(), |[low, high]| format!(", {:.0} % interval {low:.4} to {high:.4}", 100.0 * estimate.level));
+    say(format!("{what} = {:.4} nats{interval}", estimate.value))?;
+    let rows = estimate.n.iter().map(usize::to_string).collect::<Vec<_>>().join(" and ");
+    let columns = match estimate.dim {
+        Dim::One(d) => d.to_string(),
+        Dim::Two([x, y]) => format!("{x} and {y}"),
+    };
+    say(format!("rows {rows}, columns {columns}, method {}", estimate.method))?;
+    estimate.warnings.iter().try_for_each(|w| say(format!("note: {w}")))
 }

@@ -16,8 +16,8 @@ use crate::{Error, Result, SetBatch};
 pub struct Sample {
     /// Where it came from.
     pub path: PathBuf,
-    /// Row-major numbers.
-    pub data: Vec<f32>,
+    /// Row-major numbers, in double precision: columns far from zero keep their digits.
+    pub data: Vec<f64>,
     /// Number of examples; 1 for a single set.
     pub examples: usize,
     /// Rows of each.
@@ -74,18 +74,19 @@ pub fn batch_of(samples: Vec<Sample>) -> Result<SetBatch> {
             other.examples
         )));
     }
-    let sets = samples
-        .into_iter()
-        .map(|s| {
-            let offsets = (0..=s.examples).map(|i| i * s.rows).collect();
-            PackedSet::new(s.data, s.width, offsets)
-        })
-        .collect();
+    let mut sets = Vec::with_capacity(samples.len());
+    for s in samples {
+        let offsets = (0..=s.examples).map(|i| i * s.rows).collect();
+        if let Some(x) = s.data.iter().find(|x| !(**x as f32).is_finite()) {
+            return Err(Error::Sample { path: s.path, reason: format!("{x:e} is too large for a model's single precision") });
+        }
+        sets.push(PackedSet::new(s.data.into_iter().map(|x| x as f32).collect(), s.width, offsets));
+    }
     SetBatch::new(sets)
 }
 
 /// Numbers, examples, rows, width.
-type Parsed = std::result::Result<(Vec<f32>, usize, usize, usize), String>;
+type Parsed = std::result::Result<(Vec<f64>, usize, usize, usize), String>;
 
 /// The reader multiplies the header's sizes unchecked, so a product that overflows is refused before it.
 fn check_claimed_size(bytes: &[u8]) -> std::result::Result<(), String> {
@@ -134,7 +135,7 @@ fn parse_npy(bytes: &[u8]) -> Parsed {
     }
     macro_rules! read {
         ($t:ty) => {
-            file.into_vec::<$t>().map(|v| v.into_iter().map(|x| x as f32).collect::<Vec<f32>>())
+            file.into_vec::<$t>().map(|v| v.into_iter().map(|x| x as f64).collect::<Vec<f64>>())
         };
     }
     let data = match (kind.type_char(), size) {
@@ -180,7 +181,7 @@ fn parse_text(bytes: &[u8]) -> Parsed {
     let mut first = true;
     while reader.read_byte_record(&mut record).map_err(|e| format!("not readable as text: {e}"))? {
         let line = record.position().map_or(0, csv::Position::line);
-        let parsed: Vec<Option<f32>> = record.iter().map(number).collect();
+        let parsed: Vec<Option<f64>> = record.iter().map(number).collect();
         if first {
             first = false;
             width = record.len();
@@ -211,7 +212,7 @@ fn parse_text(bytes: &[u8]) -> Parsed {
     Ok((data, 1, rows, width))
 }
 
-fn number(field: &[u8]) -> Option<f32> {
+fn number(field: &[u8]) -> Option<f64> {
     std::str::from_utf8(field).ok()?.parse().ok()
 }
 
@@ -304,6 +305,13 @@ mod tests {
         let data = [1f32.to_le_bytes(), 2f32.to_le_bytes(), 3f32.to_le_bytes(), nan].concat();
         let error = parse("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 1, 2), }", &data).unwrap_err();
         assert!(error.to_string().contains("example 2, row 1, column 2 is NaN"), "{error}");
+    }
+
+    #[test]
+    fn columns_far_from_zero_keep_their_digits_and_models_refuse_what_single_precision_cannot_hold() {
+        assert_eq!(text("100000000.25\n").unwrap().data, [100000000.25]);
+        let error = batch_of(vec![text("1,2\n3,1e300\n").unwrap()]).unwrap_err().to_string();
+        assert_eq!(error, "points.csv: 1e300 is too large for a model's single precision");
     }
 
     #[test]

@@ -1,0 +1,102 @@
+//! `setwise mi X Y` and `setwise mi FILE DIM_X DIM_Y`
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use setwise::estimate::{Estimator, GaussianMi, Ksg, Mine, Points, Variant};
+use setwise::files::Sample;
+
+use super::{answer, read_samples, say};
+use crate::failure::Failure;
+
+/// Arguments of `mi`.
+#[derive(clap::Args)]
+#[command(
+    override_usage = "setwise mi [OPTIONS] <X> <Y>\n       setwise mi [OPTIONS] <FILE> <DIM_X> <DIM_Y>",
+    after_help = "\
+Intervals are nominal 90 %. `ksg` and `gaussian`: from repeated disjoint subsamples (rows are split at random into groups, and the spread of \
+the groups' estimates is scaled to all rows). `mine`: standard error of the bound on rows the network has not seen. They do not cover an \
+estimator's bias.\n\n\
+Columns are scaled to unit variance for `ksg`. Repeated values are counted as such and warned of."
+)]
+pub struct Args {
+    /// Two files whose rows are pairs; or one file and the numbers of columns of X (the first) and of Y (the rest). CSV, TSV or NPY,
+    /// `-` is standard input.
+    #[arg(required = true, num_args = 2..=3, value_name = "INPUT")]
+    inputs: Vec<PathBuf>,
+    /// How to estimate.
+    #[arg(long, value_enum, default_value_t = Method::Ksg)]
+    method: Method,
+    /// Which of Kraskov's two estimators `ksg` is: 1 (squares) or 2 (rectangles).
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    variant: u8,
+    /// Which neighbour `ksg` measures the distance to. A larger k has less noise and more bias.
+    #[arg(long, default_value_t = 3)]
+    k: usize,
+    /// Seed of the interval, and of the networks of `mine`.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Print the number alone, without an interval.
+    #[arg(long, conflicts_with = "json")]
+    plain: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Method {
+    /// Nearest neighbours (Kraskov, Stögbauer, Grassberger).
+    Ksg,
+    /// Closed form for a Gaussian with the pairs' moments.
+    Gaussian,
+    /// A lower bound from trained networks (Belghazi et al.).
+    Mine,
+}
+
+/// Runs it.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let [x, y] = match &args.inputs[..] {
+        [file, dim_x, dim_y] => split(file, dim_x, dim_y)?,
+        [x, y] => read_samples([x, y])?,
+        _ => return Err(Failure::usage("two files, or a file and two numbers of columns, are wanted")),
+    };
+    let (x, y) = (Points::of(&x)?, Points::of(&y)?);
+    let variant = if args.variant == 1 { Variant::One } else { Variant::Two };
+    let estimator: Box<dyn Estimator> = match args.method {
+        Method::Ksg => Box::new(Ksg::new(args.k).with_variant(variant)),
+        Method::Gaussian => Box::new(GaussianMi),
+        Method::Mine => Box::new(Mine { seed: args.seed, ..Mine::default() }),
+    };
+    if args.plain {
+        return say(estimator.value(x, y)?);
+    }
+    answer("I(X; Y)", &estimator.estimate(x, y, args.seed)?, args.json)
+}
+
+/// X and Y from the columns of one file.
+fn split(file: &Path, dim_x: &Path, dim_y: &Path) -> Result<[Sample; 2], Failure> {
+    let number = |text: &Path| match text.to_str().and_then(|t| t.parse::<usize>().ok()) {
+        Some(n) if n > 0 => Ok(n),
+        _ => Err(Failure::usage(format!(
+            "{:?} is no number of columns; one file takes DIM_X and DIM_Y, two files nothing else",
+            text.display()
+        ))),
+    };
+    let (dim_x, dim_y) = (number(dim_x)?, number(dim_y)?);
+    let both = Sample::read(file)?;
+    if dim_x.checked_add(dim_y) != Some(both.width) {
+        return Err(Failure::usage(format!(
+            "{}: has {} columns, DIM_X and DIM_Y are {dim_x} and {dim_y}",
+            file.display(),
+            both.width
+        )));
+    }
+    let part = |columns: std::ops::Range<usize>| Sample {
+        data: both.data.chunks_exact(both.width).flat_map(|row| &row[columns.clone()]).copied().collect(),
+        width: columns.len(),
+        path: both.path.clone(),
+        ..both
+    };
+    Ok([part(0..dim_x), part(dim_x..both.width)])
+}

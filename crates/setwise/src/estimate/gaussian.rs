@@ -1,0 +1,131 @@
+//! Gaussian plug-ins: the closed forms at the moments of the samples.
+//!
+//! Covariances are divided by n − 1. Right for Gaussians; otherwise MI is a lower bound in the limit and KL an approximation.
+
+use super::interval::{self, Rows};
+use super::points::{check_pairs, check_rows, check_widths, joined};
+use super::{Dim, Estimate, Estimator, Points, Quantity};
+use crate::linalg::{cholesky, log_det, moments, solve_lower};
+use crate::{Error, Result};
+
+/// KL(P‖Q) ≈ ½ [tr(Σq⁻¹Σp) + (μq − μp)ᵀ Σq⁻¹ (μq − μp) − d + log(det Σq / det Σp)].
+///
+/// ```
+/// use setwise::estimate::{Estimator, GaussianKl, Points};
+/// // Means 0 and 1, variance 1 both: KL is ½.
+/// let kl = GaussianKl.value(Points::new(&[-1.0, 0.0, 1.0], 1), Points::new(&[0.0, 1.0, 2.0], 1))?;
+/// assert!((kl - 0.5).abs() < 1e-12);
+/// # Ok::<(), setwise::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GaussianKl;
+
+/// I(X; Y) ≈ ½ log(det Σx · det Σy / det Σxy).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GaussianMi;
+
+impl Estimator for GaussianKl {
+    fn value(&self, p: Points, q: Points) -> Result<f64> {
+        check_widths(p, q)?;
+        let d = p.dim();
+        let (of_p, of_q) = (Fit::new(p)?, Fit::new(q)?);
+        // tr(Σq⁻¹Σp) is the sum of squares of Lq⁻¹Lp, a quadratic form in μq − μp that of Lq⁻¹(μq − μp).
+        let mut squares = 0.0;
+        let mut column = vec![0.0; d];
+        for c in 0..=d {
+            for (r, x) in column.iter_mut().enumerate() {
+                *x = if c < d { of_p.factor[r * d + c] } else { of_q.mean[r] - of_p.mean[r] };
+            }
+            solve_lower(&of_q.factor, d, &mut column);
+            squares += column.iter().map(|x| x * x).sum::<f64>();
+        }
+        Ok(0.5 * (squares - d as f64 + log_det(&of_q.factor, d) - log_det(&of_p.factor, d)))
+    }
+
+    fn estimate(&self, p: Points, q: Points, seed: u64) -> Result<Estimate> {
+        let value = self.value(p, q)?;
+        let least = 2 * (p.dim() + 2);
+        let deviation = interval::deviation(p, q, Rows::Independent, least, seed, |p, q| self.value(p, q));
+        let mut estimate = Estimate::new(Quantity::Kl, value, "gaussian".to_owned(), []);
+        (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
+        Ok(estimate.with_interval(interval::around(value, deviation), interval::SUBSAMPLES))
+    }
+}
+
+impl Estimator for GaussianMi {
+    fn value(&self, x: Points, y: Points) -> Result<f64> {
+        check_pairs(x, y)?;
+        let (of_x, of_y) = (Fit::new(x)?, Fit::new(y)?);
+        let data = joined(x, y);
+        let name = format!("{} and {} side by side", x.name(), y.name());
+        let joint = Fit::new(Points::new(&data, x.dim() + y.dim()).named(&name))?;
+        let log_det = |fit: &Fit, d| log_det(&fit.factor, d);
+        Ok(0.5 * (log_det(&of_x, x.dim()) + log_det(&of_y, y.dim()) - log_det(&joint, x.dim() + y.dim())))
+    }
+
+    fn estimate(&self, x: Points, y: Points, seed: u64) -> Result<Estimate> {
+        let value = self.value(x, y)?;
+        let least = 2 * (x.dim() + y.dim() + 2);
+        let deviation = interval::deviation(x, y, Rows::Paired, least, seed, |x, y| self.value(x, y));
+        let mut estimate = Estimate::new(Quantity::Mi, value, "gaussian".to_owned(), []);
+        (estimate.n, estimate.dim) = (vec![x.len()], Dim::Two([x.dim(), y.dim()]));
+        Ok(estimate.with_interval(interval::around(value, deviation), interval::SUBSAMPLES))
+    }
+}
+
+/// Moments of a sample, the covariance as its Cholesky factor.
+struct Fit {
+    mean: Vec<f64>,
+    factor: Vec<f64>,
+}
+
+impl Fit {
+    fn new(p: Points) -> Result<Self> {
+        let d = p.dim();
+        check_rows(p, d + 1, &format!("a Gaussian fit of {d} columns"))?;
+        if let Some(column) = p.constant_column() {
+            return Err(Error::Estimate(format!(
+                "{}: column {column} holds one value only, so no Gaussian fits; leave it out or use neighbours",
+                p.name()
+            )));
+        }
+        let (mean, mut factor) = moments(p.data(), d, 1);
+        // Columns of unit variance: whether the factor exists must not depend on the units they are measured in.
+        let scale: Vec<f64> = (0..d).map(|c| factor[c * d + c].sqrt()).collect();
+        for (r, row) in factor.chunks_exact_mut(d).enumerate() {
+            row.iter_mut().zip(&scale).for_each(|(x, s)| *x /= s * scale[r]);
+        }
+        cholesky(&mut factor, d).map_err(|column| {
+            let name = p.name();
+            Error::Estimate(format!("{name}: column {} is a linear function of those before it", column + 1))
+        })?;
+        for (row, s) in factor.chunks_exact_mut(d).zip(&scale) {
+            row.iter_mut().for_each(|x| *x *= s);
+        }
+        Ok(Fit { mean, factor })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mutual_information_of_a_line_with_noise_is_that_of_its_correlation() {
+        let (x, y) = ([1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0, 4.0]);
+        let value = GaussianMi.value(Points::new(&x, 1), Points::new(&y, 1)).unwrap();
+        assert!((value + 0.5 * (1.0f64 - 0.8 * 0.8).ln()).abs() < 1e-12, "{value}");
+    }
+
+    #[test]
+    fn samples_no_gaussian_fits_are_refused_with_the_column() {
+        let p = Points::new(&[1.0, 5.0, 2.0, 5.0, 3.0, 5.0], 2).named("p.csv");
+        let line = Points::new(&[1.0, 2.0, 2.0, 4.0, 3.0, 6.0, 4.0, 8.0], 2).named("q.csv");
+        let said = |p, q| GaussianKl.value(p, q).unwrap_err().to_string();
+        assert!(said(p, line).starts_with("p.csv: column 2 holds one value only"));
+        assert_eq!(said(line, line), "q.csv: column 2 is a linear function of those before it");
+        let x = Points::new(&[1.0, 2.0, 4.0], 1).named("x.csv");
+        let error = GaussianMi.value(x, x).unwrap_err().to_string();
+        assert_eq!(error, "x.csv and x.csv side by side: column 2 is a linear function of those before it");
+    }
+}

@@ -1,0 +1,201 @@
+//! Mutual information from nearest neighbours (Kraskov, Stögbauer, Grassberger, 2004).
+
+use super::interval::{self, Rows};
+use super::neighbors::{Neighbors, Norm, Search};
+use super::points::{check_pairs, check_rows, joined};
+use super::special::digamma;
+use super::{Dim, Estimate, Estimator, Points, Quantity};
+use crate::{Error, Result};
+
+/// Which of the paper's two estimators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// Squares: ψ(k) + ψ(n) − ⟨ψ(n_x + 1) + ψ(n_y + 1)⟩, with the points strictly within the k-th neighbour's distance.
+    One,
+    /// Rectangles: ψ(k) − 1/k + ψ(n) − ⟨ψ(n_x) + ψ(n_y)⟩, with the points within the sides of the k neighbours' rectangle.
+    Two,
+}
+
+/// The KSG estimators. The distance of two pairs is the larger of the distances of their X and of their Y, which are taken in the
+/// maximum norm. Columns are scaled to unit variance first, so that the answer does not depend on the units X and Y are measured in.
+/// The published code for the paper's figure takes the Euclidean norm and columns as they are.
+///
+/// **Ties.** Variant two takes all points at the k-th distance into the rectangle and their number for k. So does variant one where the k-th
+/// distance is zero (k or more pairs coincide): it then counts the points at distance zero, which is the plug-in estimate for discrete
+/// values. Without ties these are the paper's formulas. Repeated values of X or Y get a warning.
+///
+/// ```
+/// use setwise::estimate::{Estimator, Ksg, Points};
+/// let x: Vec<f64> = (0..300).map(|i| f64::from(i * 37 % 101)).collect();
+/// let y: Vec<f64> = (0..300).map(|i| f64::from(i * 53 % 97)).collect();
+/// let mi = Ksg::default().value(Points::new(&x, 1), Points::new(&y, 1))?;
+/// assert!(mi.abs() < 0.2);
+/// # Ok::<(), setwise::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ksg {
+    k: usize,
+    variant: Variant,
+    norm: Norm,
+    scaled: bool,
+}
+
+impl Default for Ksg {
+    /// Three neighbours, variant one, maximum norm, columns of unit variance.
+    fn default() -> Self {
+        Ksg { k: 3, variant: Variant::One, norm: Norm::Maximum, scaled: true }
+    }
+}
+
+impl Ksg {
+    /// With the k-th neighbour.
+    pub fn new(k: usize) -> Self {
+        Ksg { k, ..Ksg::default() }
+    }
+
+    /// The other variant.
+    pub fn with_variant(self, variant: Variant) -> Self {
+        Ksg { variant, ..self }
+    }
+
+    /// Another norm within X and within Y.
+    pub fn with_norm(self, norm: Norm) -> Self {
+        Ksg { norm, ..self }
+    }
+
+    /// Takes columns as they are.
+    pub fn unscaled(self) -> Self {
+        Ksg { scaled: false, ..self }
+    }
+
+    fn check(&self, x: Points, y: Points) -> Result<()> {
+        check_pairs(x, y)?;
+        if self.k == 0 {
+            return Err(Error::Estimate("k is 0; the nearest neighbour is k = 1".to_owned()));
+        }
+        check_rows(x, self.k + 1, &format!("k = {}", self.k))?;
+        for p in [x, y] {
+            if (1..p.len()).all(|i| p.row(i) == p.row(0)) {
+                return Err(Error::Estimate(format!("{}: all rows are one point", p.name())));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Estimator for Ksg {
+    fn value(&self, x: Points, y: Points) -> Result<f64> {
+        self.check(x, y)?;
+        if self.scaled {
+            let (a, b) = (scaled(x), scaled(y));
+            let (x, y) = (Points::new(&a, x.dim()).named(x.name()), Points::new(&b, y.dim()).named(y.name()));
+            return self.unscaled().value(x, y);
+        }
+        let n = x.len();
+        let data = joined(x, y);
+        let pairs = Points::new(&data, x.dim() + y.dim());
+        let joint = Neighbors::grouped(pairs, x.dim(), self.norm, Search::Auto);
+        let order = joint.order();
+        let radius = joint.kth(pairs, order, self.k + 1);
+        if radius.contains(&f64::INFINITY) {
+            return Err(Error::Estimate(format!(
+                "distances between the rows of {} or of {} are beyond what numbers hold; rescale the columns",
+                x.name(),
+                y.name()
+            )));
+        }
+        // Every count holds the point itself.
+        let counts = |p: Points, radius: &(dyn Fn(usize) -> (f64, bool) + Sync)| {
+            Neighbors::new(p, self.norm).count(p, order, radius)
+        };
+        let all = digamma(n as f64);
+        let value = match self.variant {
+            Variant::One => {
+                let zeros: Vec<usize> = (0..n).filter(|&i| radius[i] == 0.0).collect();
+                let within = |i: usize| (radius[i], radius[i] > 0.0);
+                let (n_x, n_y) = (counts(x, &within), counts(y, &within));
+                let sum: f64 = n_x.iter().zip(&n_y).map(|(&a, &b)| digamma(a as f64) + digamma(b as f64)).sum();
+                let base = digamma(self.k as f64);
+                let mut ties = 0.0;
+                if !zeros.is_empty() {
+                    let at = pairs.select(&zeros);
+                    let at = joint.count(Points::new(&at, pairs.dim()), &[], |_| (0.0, false));
+                    ties = at.iter().map(|&c| digamma((c - 1) as f64) - base).sum();
+                }
+                base + all + (ties - sum) / n as f64
+            }
+            Variant::Two => {
+                let reach = joint.reach(pairs, order, &radius);
+                let n_x = counts(x, &|i| (reach[i].1[0], false));
+                let n_y = counts(y, &|i| (reach[i].1[1], false));
+                let mut sum = 0.0;
+                for (i, (count, _)) in reach.iter().enumerate() {
+                    let k = (count - 1) as f64;
+                    sum += digamma(k) - 1.0 / k - digamma((n_x[i] - 1) as f64) - digamma((n_y[i] - 1) as f64);
+                }
+                sum / n as f64 + all
+            }
+        };
+        Ok(value)
+    }
+
+    fn estimate(&self, x: Points, y: Points, seed: u64) -> Result<Estimate> {
+        let value = self.value(x, y)?;
+        let deviation = interval::deviation(x, y, Rows::Paired, 2 * (self.k + 1), seed, |x, y| self.value(x, y));
+        let variant = match self.variant {
+            Variant::One => 1,
+            Variant::Two => 2,
+        };
+        let warnings = x.warnings().into_iter().chain(y.warnings());
+        let mut estimate = Estimate::new(Quantity::Mi, value, format!("ksg {variant}, k = {}", self.k), warnings);
+        (estimate.n, estimate.dim) = (vec![x.len()], Dim::Two([x.dim(), y.dim()]));
+        Ok(estimate.with_interval(interval::around(value, deviation), interval::SUBSAMPLES))
+    }
+}
+
+/// Columns of about unit variance. The factors have twelve significant bits, so that products with values of up to 41 are exact: distances
+/// that were equal stay equal.
+fn scaled(p: Points) -> Vec<f64> {
+    let mut out = p.data().to_vec();
+    for (c, deviation) in p.deviations().into_iter().enumerate() {
+        let factor = 1.0 / deviation;
+        if factor.is_normal() {
+            let factor = f64::from_bits((factor.to_bits() + (1 << 40)) >> 41 << 41);
+            out.iter_mut().skip(c).step_by(p.dim()).for_each(|x| *x *= factor);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_discrete_values_give_their_entropy() {
+        let x: Vec<f64> = (0..900).map(|i| f64::from(i % 3)).collect();
+        let p = Points::new(&x, 1);
+        for variant in [Variant::One, Variant::Two] {
+            let value = Ksg::new(3).with_variant(variant).value(p, p).unwrap();
+            assert!((value - 3.0f64.ln()).abs() < 0.02, "{variant:?}: {value}");
+        }
+    }
+
+    #[test]
+    fn scaling_keeps_the_distances_of_whole_numbers_equal_that_were() {
+        let data: Vec<f64> = (0..100).map(f64::from).collect();
+        let out = scaled(Points::new(&data, 1));
+        assert!(out.windows(2).all(|w| w[1] - w[0] == out[1]), "{out:?}");
+        assert!((out[99] - 99.0 / 28.866).abs() < 1e-2);
+    }
+
+    #[test]
+    fn samples_that_do_not_fit_are_refused() {
+        let (x, y) = ([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0]);
+        let (x, y) = (Points::new(&x, 1).named("x.csv"), Points::new(&y, 1).named("y.csv"));
+        let said = |x, y, k| Ksg::new(k).value(x, y).unwrap_err().to_string();
+        assert_eq!(said(x, y, 1), "y.csv: all rows are one point");
+        assert_eq!(said(x, x, 4), "x.csv: has 4 rows, k = 4 needs at least 5");
+        assert!(said(x, Points::new(&[1.0], 1), 1).contains("rows are pairs"));
+    }
+}

@@ -1,0 +1,118 @@
+//! Classical estimators of KL divergence and mutual information, all in nats.
+//!
+//! [`Knn`] and [`Ksg`] use nearest neighbours ([`neighbors`] finds them), [`GaussianKl`] and [`GaussianMi`] the closed forms at the samples'
+//! moments, [`Mine`] a trained network. Each is an [`Estimator`]: [`Estimator::value`] is the number alone and cheap on small samples,
+//! [`Estimator::estimate`] adds a 90 % interval and warnings (`interval` says how).
+
+mod gaussian;
+mod interval;
+mod knn;
+mod ksg;
+mod mine;
+pub mod neighbors;
+mod points;
+mod special;
+
+pub use gaussian::{GaussianKl, GaussianMi};
+pub use interval::LEVEL;
+pub use knn::Knn;
+pub use ksg::{Ksg, Variant};
+pub use mine::{Mine, donsker_varadhan};
+pub use neighbors::Norm;
+pub use points::Points;
+pub use special::digamma;
+
+use serde::{Serialize, Serializer};
+
+use crate::Result;
+
+/// What estimates something of two samples: KL(P‖Q) of independent ones, or the mutual information of paired rows.
+pub trait Estimator {
+    /// The number alone, in nats.
+    fn value(&self, first: Points, second: Points) -> Result<f64>;
+    /// The number with its interval and what should be known about it; the seed is that of the interval.
+    fn estimate(&self, first: Points, second: Points, seed: u64) -> Result<Estimate>;
+}
+
+/// What was estimated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Quantity {
+    /// KL(P‖Q).
+    Kl,
+    /// I(X; Y).
+    Mi,
+}
+
+/// Numbers in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Dim {
+    /// Of both samples.
+    One(usize),
+    /// Of X and of Y.
+    Two([usize; 2]),
+}
+
+/// An estimate in nats; serialises to the JSON the command line prints.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Estimate {
+    /// What was estimated.
+    pub quantity: Quantity,
+    /// The number, reported as it is also where it is negative.
+    #[serde(rename = "estimate")]
+    pub value: f64,
+    /// Where the true value lies with probability [`Estimate::level`], but for the estimator's bias; none if there are too few rows.
+    pub interval: Option<[f64; 2]>,
+    /// Nominal coverage of the interval.
+    pub level: f64,
+    /// Always `nats`.
+    #[serde(serialize_with = "nats")]
+    pub unit: (),
+    /// Rows of P and Q, or number of pairs.
+    pub n: Vec<usize>,
+    /// Numbers in a row.
+    pub dim: Dim,
+    /// How it was estimated.
+    pub method: String,
+    /// How the interval was found.
+    pub interval_method: &'static str,
+    /// What should be known about it.
+    pub warnings: Vec<String>,
+}
+
+fn nats<S: Serializer>(_: &(), s: S) -> std::result::Result<S::Ok, S::Error> {
+    s.serialize_str("nats")
+}
+
+impl Estimate {
+    fn new(quantity: Quantity, value: f64, method: String, warnings: impl IntoIterator<Item = String>) -> Self {
+        let mut warnings = points::merged(warnings);
+        if value < 0.0 {
+            warnings.push(
+                "the estimate is below zero, where the true value cannot be: that is noise around a small value".to_owned(),
+            );
+        }
+        Estimate {
+            quantity,
+            value,
+            interval: None,
+            level: LEVEL,
+            unit: (),
+            n: Vec::new(),
+            dim: Dim::One(0),
+            method,
+            interval_method: "none",
+            warnings,
+        }
+    }
+
+    fn with_interval(mut self, interval: Option<[f64; 2]>, method: &'static str) -> Self {
+        self.interval = interval;
+        self.interval_method = method;
+        if interval.is_none() {
+            self.warnings.push("there are too few rows for an interval".to_owned());
+        }
+        self
+    }
+}
