@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{bench, eval, import, kl, mi, models, predict, sample, train};
+use commands::{bench, eval, import, kl, mi, models, predict, reproduce, sample, train};
 use failure::Failure;
 
 /// Learn functions of several sets, and use them.
@@ -33,6 +33,8 @@ enum Command {
     Train(train::Args),
     /// Measure the error of a trained model on fresh examples of its task.
     Eval(eval::Args),
+    /// Measure a table or figure of the paper again.
+    Reproduce(reproduce::Args),
     /// Draw examples of an experiment into NPY files.
     Sample(sample::Args),
     /// List the architectures there are presets for.
@@ -70,6 +72,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Predict(args) => predict::run(args),
         Command::Train(args) => train::run(args),
         Command::Eval(args) => eval::run(args),
+        Command::Reproduce(args) => reproduce::run(args),
         Command::Sample(args) => sample::run(args),
         Command::Models(args) => models::run(args),
         Command::Import(args) => import::run(args),

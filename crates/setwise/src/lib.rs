@@ -13,6 +13,7 @@
 //! * [`files`]: model files, sample files, and weights of the published PyTorch code.
 //! * [`train`]: gradient steps, and whole runs that survive being interrupted.
 //! * [`report`]: tables and plots of results.
+//! * [`reproduce`]: the paper's tables and figures again.
 //!
 //! ```
 //! use setwise::{Model, ModelConfig, SetBatch};
@@ -35,6 +36,7 @@ pub mod linalg;
 pub mod models;
 pub mod nn;
 pub mod report;
+pub mod reproduce;
 pub mod sets;
 pub mod train;
 

@@ -74,9 +74,8 @@ impl Estimator for Knn {
             }
         } else {
             let (rho, k) = positive(&of_p, p, rho, self.k, 1)?;
-            let (nu, l) = positive(&of_q, p, nu, self.k, 0).map_err(|_| {
-                Error::Estimate(format!("all rows of {} are one point of {}", q.name(), p.name()))
-            })?;
+            let (nu, l) = positive(&of_q, p, nu, self.k, 0)
+                .map_err(|_| Error::Estimate(format!("all rows of {} are one point of {}", q.name(), p.name())))?;
             for (r, v) in rho.iter().zip(&nu) {
                 sum += 0.5 * (v / r).ln();
             }

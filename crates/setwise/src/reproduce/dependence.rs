@@ -1,0 +1,148 @@
+//! The figure of absolute errors against correlation, for estimates of mutual information.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{Reproduction, runs};
+use crate::data::{Dependence, Drawn, Stream};
+use crate::estimate::{Estimator, GaussianMi, Ksg, Mine, Points};
+use crate::experiment::{ValidExperiment, find};
+use crate::models::PRESETS;
+use crate::report::{Axis, Cell, Figure, Panel, Series, Style, Table};
+use crate::train::{Evaluation, evaluate, for_held_out};
+use crate::{Error, Result};
+
+/// Correlations at which errors are measured.
+pub const RHO: [f64; 13] = [-0.99, -0.9, -0.7, -0.5, -0.3, -0.1, 0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99];
+/// Dimensions of the paper's figure.
+pub const DIMS: [usize; 3] = [2, 10, 20];
+/// Methods that work on pairs and need no training ahead.
+const CLASSICAL: [&str; 3] = ["ksg", "gaussian", "mine"];
+
+/// What to measure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Lines of the figure; none means all.
+    pub models: Vec<String>,
+    /// Panels of the figure.
+    pub dims: Vec<usize>,
+    /// Fresh examples for each number.
+    pub examples: usize,
+    /// The same for MINE, which trains a network on each.
+    pub mine_examples: usize,
+    /// Their seed.
+    pub seed: u64,
+    /// Where finished runs are.
+    pub runs: PathBuf,
+}
+
+/// All lines there can be: the baselines, the trivial answer zero, and every preset.
+pub fn known_models() -> impl Iterator<Item = &'static str> {
+    CLASSICAL.into_iter().chain(["zero"]).chain(PRESETS.iter().map(|p| p.name))
+}
+
+/// Measures the figure. `progress` hears what is being measured.
+pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Reproduction> {
+    for model in &options.models {
+        if !known_models().any(|k| k == model) {
+            let known = known_models().collect::<Vec<_>>().join(", ");
+            return Err(Error::UnknownPreset { name: model.clone(), known });
+        }
+    }
+    if let Some(dim) = options.dims.iter().find(|d| !DIMS.contains(d)) {
+        return Err(Error::Sets(format!("the paper's figure has no panel for {dim} dimensions; it has {DIMS:?}")));
+    }
+    let wanted = |model: &str| options.models.is_empty() || options.models.iter().any(|m| m == model);
+    let columns = ["model", "d"].map(str::to_owned).into_iter().chain(RHO.map(|r| format!("ρ = {r}")));
+    let mut table = Table::new("Mean absolute error of mutual information", columns);
+    let mut figure = Figure::new("Mutual information of correlated Gaussians");
+    let (mut notes, mut json) = (Vec::new(), Vec::new());
+    for &dim in &options.dims {
+        let mut experiment = find(&format!("paper/mi-d{dim}"))?;
+        experiment.seed = options.seed;
+        let experiment = experiment.validate()?;
+        let mut panel = Panel::new(format!("d = {dim}"), Axis::linear("ρ"), Axis::linear("mean absolute error"));
+        let mut lines: Vec<(&str, Vec<Vec<Evaluation>>)> = Vec::new();
+        for model in known_models().filter(|m| wanted(m)) {
+            let trained = PRESETS.iter().any(|p| p.name == model);
+            if trained {
+                let mut errors = Vec::new();
+                for mut run in runs::finished(&options.runs, &experiment.task)? {
+                    if run.experiment.preset() != model {
+                        continue;
+                    }
+                    progress(&format!("d = {dim}: {}", run.folder.path().display()));
+                    notes.push(format!("d = {dim}, {model}: {}", run.describe()));
+                    let at = |rho| evaluate(&mut run.model, &fixed(&experiment, rho), options.examples);
+                    errors.push(RHO.into_iter().map(at).collect::<Result<Vec<_>>>()?);
+                }
+                lines.push((model, errors));
+            } else {
+                progress(&format!("d = {dim}: {model}"));
+                let examples = if model == "mine" { options.mine_examples } else { options.examples };
+                let at = |rho| measure(&fixed(&experiment, rho), model, examples);
+                lines.push((model, vec![RHO.into_iter().map(at).collect::<Result<Vec<_>>>()?]));
+            }
+        }
+        for (model, runs) in lines {
+            let mean = |i: usize| {
+                let n = runs.len() as f64;
+                (n > 0.0).then(|| runs.iter().map(|r| r[i].mean_absolute_error).sum::<f64>() / n)
+            };
+            let means: Vec<Option<f64>> = (0..RHO.len()).map(mean).collect();
+            table.push(
+                [model.into(), Cell::number(dim as f64, 0)]
+                    .into_iter()
+                    .chain(means.iter().map(|m| m.map_or(Cell::NotRun, |m| Cell::number(m, 3)))),
+            );
+            json.push(json!({"model": model, "dim": dim, "rho": RHO, "mean_absolute_error": means, "runs": runs}));
+            let points: Vec<(f64, f64)> = RHO.into_iter().zip(means.iter().flatten().copied()).collect();
+            // The trivial answer leaves the picture's scale to the others.
+            if !points.is_empty() && model != "zero" {
+                let classical = CLASSICAL.contains(&model);
+                let style = if classical { Style::Dashed } else { Style::LineMarkers };
+                panel = panel.with_series(Series::new(model, points).with_style(style));
+            }
+        }
+        figure = figure.with_panel(panel);
+    }
+    let figures = vec![("mi".to_owned(), figure)];
+    Ok(Reproduction { name: "mi", table, json: json.into(), figures, notes })
+}
+
+/// The experiment with one correlation.
+fn fixed(experiment: &ValidExperiment, rho: f64) -> ValidExperiment {
+    experiment.with_sampler(Arc::new(Dependence { rho: [rho, rho] }))
+}
+
+/// The error of a method that works on pairs.
+fn measure(experiment: &ValidExperiment, method: &'static str, examples: usize) -> Result<Evaluation> {
+    let mut all = Vec::new();
+    for_held_out(
+        experiment,
+        Stream::Test,
+        examples,
+        move |drawn| estimate_all(method, &drawn),
+        |pairs| {
+            all.extend(pairs?);
+            Ok(())
+        },
+    )?;
+    Ok(Evaluation::of(all))
+}
+
+/// Estimates and labels of a batch.
+fn estimate_all(method: &str, drawn: &Drawn) -> Result<Vec<(f64, f64)>> {
+    let estimate = |i: usize| {
+        let (x, y) = (Points::new(drawn.rows(0, i), drawn.dim), Points::new(drawn.rows(1, i), drawn.dim));
+        match method {
+            "ksg" => Ksg::new(1).value(x, y),
+            "gaussian" => GaussianMi.value(x, y),
+            "mine" => Mine::default().value(x, y),
+            _ => Ok(0.0),
+        }
+    };
+    drawn.labels.iter().enumerate().map(|(i, &label)| Ok((estimate(i)?, label))).collect()
+}

@@ -1,0 +1,31 @@
+//! The paper's tables and figures again, ours beside the paper's.
+//!
+//! * [`divergence`]: Table 1, errors of estimates of KL divergence.
+//! * [`dependence`]: the figure of errors against correlation for mutual information.
+//! * [`scaling`]: Table 5, how time grows with the sizes of sets and their width.
+//!
+//! Models are taken from the folders of finished runs; what has not been run is said plainly.
+
+pub mod dependence;
+pub mod divergence;
+mod paper;
+mod runs;
+pub mod scaling;
+
+pub use paper::{KL_DIMS, KL_ERRORS, PaperErrors};
+
+use crate::report::{Figure, Table};
+
+/// What a reproduction comes to.
+pub struct Reproduction {
+    /// A name for its files.
+    pub name: &'static str,
+    /// The numbers.
+    pub table: Table,
+    /// Every number with what it rests on.
+    pub json: serde_json::Value,
+    /// Pictures, each with a name for its files.
+    pub figures: Vec<(String, Figure)>,
+    /// What should be known about single numbers.
+    pub notes: Vec<String>,
+}
