@@ -4,9 +4,7 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use setwise::estimate::neighbors::{Neighbors, Search};
-use setwise::estimate::{
-    Estimator, GaussianKl, GaussianMi, Knn, Ksg, Mine, Norm, Points, Variant, donsker_varadhan,
-};
+use setwise::estimate::{Estimator, GaussianKl, GaussianMi, Knn, Ksg, Mine, Norm, Points, Variant, donsker_varadhan};
 
 /// A tensor of the fixture as numbers, and its shape.
 fn fixture(name: &str) -> (Vec<f64>, Vec<usize>) {
@@ -84,7 +82,8 @@ fn ksg_in_the_euclidean_norm_equals_the_published_codes() {
     let ((x, d), (y, _)) = (examples("kraskov.in.x"), examples("kraskov.in.y"));
     let (expected, _) = fixture("kraskov.mi1.k1");
     for ((x, y), e) in x.iter().zip(&y).zip(expected) {
-        let value = Ksg::new(1).with_norm(Norm::Euclidean).unscaled().value(Points::new(x, d), Points::new(y, d)).unwrap();
+        let value =
+            Ksg::new(1).with_norm(Norm::Euclidean).unscaled().value(Points::new(x, d), Points::new(y, d)).unwrap();
         assert!((value - e).abs() < 1e-6, "{value}, not {e}");
     }
 }

@@ -37,9 +37,9 @@ pub fn answer(what: &str, estimate: &Estimate, json: bool) -> Result<(), Failure
     if json {
         return say(serde_json::to_string(estimate).map_err(|e| Failure::other(e.to_string()))?);
     }
-    let interval = estimate
-        .interval
-        .map_or(String::new(), |[low, high]| format!(", {:.0} % interval {low:.4} to {high:.4}", 100.0 * estimate.level));
+    let interval = estimate.interval.map_or(String::new(), |[low, high]| {
+        format!(", {:.0} % interval {low:.4} to {high:.4}", 100.0 * estimate.level)
+    });
     say(format!("{what} = {:.4} nats{interval}", estimate.value))?;
     let rows = estimate.n.iter().map(usize::to_string).collect::<Vec<_>>().join(" and ");
     let columns = match estimate.dim {

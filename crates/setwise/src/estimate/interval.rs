@@ -7,8 +7,8 @@
 //!
 //! It speaks of the noise of sampling. It does not know the bias of an estimator (neighbour estimates in many dimensions have one).
 
-use rand::seq::SliceRandom;
 use rand::SeedableRng;
+use rand::seq::SliceRandom;
 use rand_pcg::Pcg64Mcg;
 
 use super::Points;

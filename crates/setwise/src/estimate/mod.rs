@@ -90,7 +90,8 @@ impl Estimate {
         let mut warnings = points::merged(warnings);
         if value < 0.0 {
             warnings.push(
-                "the estimate is below zero, where the true value cannot be: that is noise around a small value".to_owned(),
+                "the estimate is below zero, where the true value cannot be: that is noise around a small value"
+                    .to_owned(),
             );
         }
         Estimate {

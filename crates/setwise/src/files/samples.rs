@@ -78,7 +78,10 @@ pub fn batch_of(samples: Vec<Sample>) -> Result<SetBatch> {
     for s in samples {
         let offsets = (0..=s.examples).map(|i| i * s.rows).collect();
         if let Some(x) = s.data.iter().find(|x| !(**x as f32).is_finite()) {
-            return Err(Error::Sample { path: s.path, reason: format!("{x:e} is too large for a model's single precision") });
+            return Err(Error::Sample {
+                path: s.path,
+                reason: format!("{x:e} is too large for a model's single precision"),
+            });
         }
         sets.push(PackedSet::new(s.data.into_iter().map(|x| x as f32).collect(), s.width, offsets));
     }
