@@ -138,7 +138,8 @@ impl Neighbors {
     ) -> Vec<usize> {
         let start = |i| {
             let (radius, strict) = radius(i);
-            Count { radius, strict, count: 0 }
+            // Lanes without a point are infinitely far: no radius may reach them.
+            Count { radius: radius.min(f64::MAX), strict, count: 0 }
         };
         self.collect(queries, order, start, |c| c.count)
     }
