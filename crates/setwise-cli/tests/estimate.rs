@@ -197,6 +197,10 @@ fn samples_that_cannot_be_used_are_refused_by_name_and_place() {
     says(&[mi, &same, &p], "same.csv: all rows are one point");
     says(&[mi, &short, &short, method, path("mine")], "MINE needs at least 20");
     says(&[mi, &wide, path("2"), path("2")], "wide.csv: has 3 columns, DIM_X and DIM_Y are 2 and 2");
+    says(
+        &[mi, &constant, path("1"), path("1"), method, gaussian],
+        "constant.csv (columns 2 to 2): column 1 holds one value",
+    );
     says(&[mi, &wide, path("two"), path("1")], "\"two\" is no number of columns");
     says(&[mi, &p, &p, path("--variant"), path("3")], "--variant");
     says(&[kl, &p, path("missing.csv")], "missing.csv");

@@ -96,7 +96,8 @@ fn split(file: &Path, dim_x: &Path, dim_y: &Path) -> Result<[Sample; 2], Failure
     let part = |columns: std::ops::Range<usize>| Sample {
         data: both.data.chunks_exact(both.width).flat_map(|row| &row[columns.clone()]).copied().collect(),
         width: columns.len(),
-        path: both.path.clone(),
+        // Messages count columns within the part.
+        path: format!("{} (columns {} to {})", file.display(), columns.start + 1, columns.end).into(),
         ..both
     };
     Ok([part(0..dim_x), part(dim_x..both.width)])
