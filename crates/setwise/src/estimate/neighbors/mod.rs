@@ -198,9 +198,9 @@ impl Neighbors {
 
 /// Whether a tree answers as many queries as it has points sooner than a pass over all of them.
 ///
-/// Measured with k = 5 on Gaussian points, two cores, AVX-512 (ms for the pass and the tree): 1000 points in 2 columns 2.6 and 1.4; 500 in 3
-/// 1.0 and 1.5; 2000 in 3 4.5 and 3.0; 2000 in 5 6.5 and 7.5; 5000 in 6 30 and 35; 20,000 in 3 300 and 37, in 5 405 and 128, in 8 483 and
-/// 446, in 16 960 and 3950. Every further column asks for about twice the points.
+/// Time of the pass over that of the tree, measured in one run with k = 5 on Gaussian points, two cores, AVX-512: 500 points in 3 columns 0.9,
+/// 1000 in 3 1.8, 2000 in 3 1.8, in 5 1.0, 5000 in 5 1.2, in 6 1.0, 10,000 in 6 1.4, 20,000 in 3 7.6, in 5 3.2, in 7 1.4, in 8 1.2, in 16
+/// 0.2. Where both are equal, a further column asks for about twice the points.
 fn tree_wins(n: usize, dim: usize) -> bool {
     dim <= 12 && n >= 100 << dim.max(3)
 }
