@@ -30,7 +30,8 @@ pub struct Args {
     /// Which of Kraskov's two estimators `ksg` is: 1 (squares) or 2 (rectangles).
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     variant: u8,
-    /// Which neighbour `ksg` measures the distance to. A larger k has less noise and more bias.
+    /// Which neighbour `ksg` measures the distance to. A larger k has less noise and more bias; 3 did well in
+    /// trials.
     #[arg(long, default_value_t = 3)]
     k: usize,
     /// Seed of the interval, and of the networks of `mine`.
@@ -95,7 +96,8 @@ fn split(file: &Path, dim_x: &Path, dim_y: &Path) -> Result<[Sample; 2], Failure
     let part = |columns: std::ops::Range<usize>| Sample {
         data: both.data.chunks_exact(both.width).flat_map(|row| &row[columns.clone()]).copied().collect(),
         width: columns.len(),
-        path: both.path.clone(),
+        // Messages count columns within the part.
+        path: format!("{} (columns {} to {})", file.display(), columns.start + 1, columns.end).into(),
         ..both
     };
     Ok([part(0..dim_x), part(dim_x..both.width)])

@@ -48,7 +48,7 @@ impl Estimator for GaussianKl {
         let deviation = interval::deviation(p, q, Rows::Independent, least, seed, |p, q| self.value(p, q));
         let mut estimate = Estimate::new(Quantity::Kl, value, "gaussian".to_owned(), []);
         (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
-        Ok(estimate.with_interval(interval::around(value, deviation), interval::SUBSAMPLES))
+        Ok(estimate.with_interval(interval::around(value, deviation, interval::STUDENT), interval::SUBSAMPLES))
     }
 }
 
@@ -69,7 +69,7 @@ impl Estimator for GaussianMi {
         let deviation = interval::deviation(x, y, Rows::Paired, least, seed, |x, y| self.value(x, y));
         let mut estimate = Estimate::new(Quantity::Mi, value, "gaussian".to_owned(), []);
         (estimate.n, estimate.dim) = (vec![x.len()], Dim::Two([x.dim(), y.dim()]));
-        Ok(estimate.with_interval(interval::around(value, deviation), interval::SUBSAMPLES))
+        Ok(estimate.with_interval(interval::around(value, deviation, interval::STUDENT), interval::SUBSAMPLES))
     }
 }
 

@@ -3,7 +3,8 @@
 //! Drawing rows with replacement makes duplicates, whose distance is zero, so the bootstrap is not valid for neighbour estimators.
 //! Instead the rows are split at random into g disjoint groups of b, the estimator runs on each, and the variance s² of its g independent
 //! values is that of a sample of b rows; the variance at all n rows is s²·b/n, as for every estimator that converges at the root rate.
-//! The split is repeated and the variances are averaged. The interval is the estimate ± 1.645 standard deviations, nominal 90 %.
+//! The split is repeated and the variances are averaged. The interval is the estimate ± 1.725 standard deviations, nominal 90 %: the
+//! quantile of Student's t with 20 degrees of freedom, because the deviation is itself estimated from few values.
 //!
 //! It speaks of the noise of sampling. It does not know the bias of an estimator (neighbour estimates in many dimensions have one).
 
@@ -16,8 +17,10 @@ use crate::Result;
 
 /// Nominal coverage of all intervals.
 pub const LEVEL: f64 = 0.9;
-/// Standard deviations to each side.
-pub(super) const DEVIATIONS: f64 = 1.644_853_626_951_472_2;
+/// Standard deviations to each side where they are known well.
+pub(super) const NORMAL: f64 = 1.644_853_626_951_472_2;
+/// Standard deviations to each side where they come from subsamples.
+pub(super) const STUDENT: f64 = 1.724_718_242_920_788;
 /// What the interval of subsamples is called.
 pub(super) const SUBSAMPLES: &str = "repeated disjoint subsamples";
 
@@ -79,8 +82,8 @@ pub(super) fn deviation(
 }
 
 /// The estimate with a margin to both sides.
-pub(super) fn around(value: f64, deviation: Option<f64>) -> Option<[f64; 2]> {
-    deviation.map(|s| [value - DEVIATIONS * s, value + DEVIATIONS * s])
+pub(super) fn around(value: f64, deviation: Option<f64>, times: f64) -> Option<[f64; 2]> {
+    deviation.map(|s| [value - times * s, value + times * s])
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ impl Estimator for Mine {
         }
         let mut estimate = Estimate::new(Quantity::Mi, value, "mine".to_owned(), warnings);
         (estimate.n, estimate.dim) = (vec![x.len()], Dim::Two([x.dim(), y.dim()]));
-        let interval = interval::around(value, Some(deviation));
+        let interval = interval::around(value, Some(deviation), interval::NORMAL);
         Ok(estimate.with_interval(interval, "standard error of the held-out bound"))
     }
 }

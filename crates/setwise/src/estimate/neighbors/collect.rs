@@ -19,17 +19,18 @@ pub(super) trait Collector: Send {
 /// The k smallest measures, sorted.
 pub(super) struct Smallest {
     best: Vec<f64>,
+    last: f64,
 }
 
 impl Smallest {
     pub fn new(k: usize) -> Self {
-        Smallest { best: vec![f64::INFINITY; k] }
+        Smallest { best: vec![f64::INFINITY; k], last: f64::INFINITY }
     }
 
     /// The k-th.
     #[inline(always)]
     pub fn last(&self) -> f64 {
-        self.best[self.best.len() - 1]
+        self.last
     }
 }
 
@@ -42,18 +43,19 @@ impl Collector for Smallest {
     #[inline(always)]
     fn take(&mut self, lanes: &Lanes) {
         let measures = whole(lanes);
-        let last = self.last();
-        if !measures.iter().fold(false, |any, &m| any | (m < last)) {
+        if !measures.iter().fold(false, |any, &m| any | (m < self.last)) {
             return;
         }
+        let best = &mut self.best[..];
         for m in measures {
-            if m < self.last() {
-                let mut i = self.best.len() - 1;
-                while i > 0 && self.best[i - 1] > m {
-                    self.best[i] = self.best[i - 1];
+            if m < self.last {
+                let mut i = best.len() - 1;
+                while i > 0 && best[i - 1] > m {
+                    best[i] = best[i - 1];
                     i -= 1;
                 }
-                self.best[i] = m;
+                best[i] = m;
+                self.last = best[best.len() - 1];
             }
         }
     }

@@ -1,0 +1,227 @@
+//! `setwise kl` and `setwise mi` as a user runs them.
+
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use tempfile::TempDir;
+
+fn setwise() -> Command {
+    Command::cargo_bin("setwise").unwrap()
+}
+
+/// A folder with small samples in it.
+struct Samples(TempDir);
+
+impl Samples {
+    fn new() -> Self {
+        Samples(tempfile::tempdir().unwrap())
+    }
+
+    /// Writes a file and returns its path.
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    /// `rows` rows with a header, column c of row i is `f(i, c)`.
+    fn table(&self, name: &str, rows: usize, columns: usize, f: impl Fn(usize, usize) -> f64) -> PathBuf {
+        let line = |items: Vec<String>| items.join(",") + "\n";
+        let mut text = line((0..columns).map(|c| format!("c{c}")).collect());
+        for i in 0..rows {
+            text += &line((0..columns).map(|c| f(i, c).to_string()).collect());
+        }
+        self.write(name, text)
+    }
+}
+
+/// Uniform in (0, 1), the same on every run.
+fn noise(i: usize, stream: usize) -> f64 {
+    Pcg64Mcg::seed_from_u64((stream * 100_000 + i) as u64).random()
+}
+
+/// About normal.
+fn normal(i: usize, stream: usize) -> f64 {
+    (0..12).map(|s| noise(i, stream * 12 + s)).sum::<f64>() - 6.0
+}
+
+fn run<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> (i32, String, String) {
+    let out = setwise().args(args).output().unwrap();
+    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
+    (out.status.code().unwrap(), text(out.stdout), text(out.stderr))
+}
+
+fn refused<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> String {
+    let (code, out, error) = run(args);
+    assert_eq!((code, out.as_str()), (2, ""), "{error}");
+    assert!(!error.contains("panicked"), "{error}");
+    error
+}
+
+fn json<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> serde_json::Value {
+    let (code, out, error) = run(args);
+    assert_eq!(code, 0, "{error}");
+    serde_json::from_str(&out).unwrap()
+}
+
+fn path(text: &str) -> &Path {
+    Path::new(text)
+}
+
+#[test]
+fn kl_answers_in_json_as_scripts_expect() {
+    let s = Samples::new();
+    let p = s.table("p.csv", 600, 2, normal);
+    let q = s.table("q.csv", 500, 2, |i, c| 1.0 + normal(i, 10 + c));
+    for method in ["knn", "gaussian"] {
+        let answer = json([path("kl"), &p, &q, path("--method"), path(method), path("--json")]);
+        let estimate = answer["estimate"].as_f64().unwrap();
+        assert!((estimate - 1.0).abs() < 0.3, "{answer}");
+        let (low, high) = (answer["interval"][0].as_f64().unwrap(), answer["interval"][1].as_f64().unwrap());
+        assert!(low < estimate && estimate < high && high - low < 0.6, "{answer}");
+        assert_eq!(answer["quantity"], "kl");
+        assert_eq!(answer["unit"], "nats");
+        assert_eq!(answer["level"], 0.9);
+        assert_eq!(answer["n"], serde_json::json!([600, 500]));
+        assert_eq!(answer["dim"], 2);
+        assert!(answer["method"].as_str().unwrap().starts_with(method), "{answer}");
+        assert_eq!(answer["interval_method"], "repeated disjoint subsamples");
+        assert_eq!(answer["warnings"], serde_json::json!([]));
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_answer_with_any_number_of_threads() {
+    let s = Samples::new();
+    let p = s.table("p.csv", 3000, 2, normal);
+    let q = s.table("q.csv", 3000, 2, |i, c| normal(i, 10 + c));
+    let with = |seed: &str, threads: &str| {
+        run([path("kl"), &p, &q, path("--seed"), path(seed), path("--threads"), path(threads), path("--json")]).1
+    };
+    assert_eq!(with("3", "1"), with("3", "2"));
+    assert_ne!(with("3", "1"), with("4", "1"));
+}
+
+#[test]
+fn people_get_a_few_readable_lines_and_notes() {
+    let s = Samples::new();
+    let p = s.table("p.csv", 200, 1, |i, _| (noise(i, 0) * 5.0).floor());
+    let q = s.table("q.csv", 200, 1, |i, _| (noise(i, 1) * 5.0).floor());
+    let (code, out, error) = run([path("kl"), &p, &q]);
+    assert_eq!(code, 0, "{error}");
+    assert!(out.starts_with("KL(P‖Q) = ") && out.contains("90 % interval"), "{out}");
+    assert!(out.contains("rows 200 and 200, columns 1, method knn, k = 3"), "{out}");
+    assert!(out.contains("p.csv: 195 of 200 rows repeat an earlier row"), "{out}");
+}
+
+#[test]
+fn a_negative_estimate_is_reported_with_a_note() {
+    let s = Samples::new();
+    let p = s.table("p.csv", 100, 1, |i, _| i as f64);
+    let q = s.table("q.csv", 100, 1, |i, _| i as f64 + 0.25);
+    let answer = json([path("kl"), &p, &q, path("--k"), path("1"), path("--json")]);
+    assert!(answer["estimate"].as_f64().unwrap() < 0.0, "{answer}");
+    assert!(answer["warnings"][0].as_str().unwrap().contains("below zero"), "{answer}");
+}
+
+#[test]
+fn mi_takes_two_files_or_one_and_its_columns() {
+    let s = Samples::new();
+    let x = |i: usize, c: usize| normal(i, c);
+    let y = |i: usize| 0.8 * normal(i, 0) + 0.6 * normal(i, 20);
+    let of_x = s.table("x.csv", 800, 2, x);
+    let of_y = s.table("y.csv", 800, 1, |i, _| y(i));
+    let both = s.table("both.csv", 800, 3, |i, c| if c < 2 { x(i, c) } else { y(i) });
+    for method in ["ksg", "gaussian"] {
+        let method = [path("--method"), path(method)];
+        let two = json([&[path("mi"), &of_x, &of_y, path("--json")], &method[..]].concat());
+        let one = json([&[path("mi"), &both, path("2"), path("1"), path("--json")], &method[..]].concat());
+        assert_eq!(two["estimate"], one["estimate"]);
+        assert_eq!((&two["dim"], &two["n"]), (&serde_json::json!([2, 1]), &serde_json::json!([800])));
+        assert!((two["estimate"].as_f64().unwrap() - 0.51).abs() < 0.15, "{two}");
+        let (code, plain, _) = run([&[path("mi"), &both, path("2"), path("1"), path("--plain")], &method[..]].concat());
+        let plain: f64 = plain.trim().parse().unwrap();
+        assert!(code == 0 && (plain - two["estimate"].as_f64().unwrap()).abs() < 1e-12, "{plain}, {two}");
+    }
+    let second = json([path("mi"), &of_x, &of_y, path("--variant"), path("2"), path("--k"), path("5"), path("--json")]);
+    assert_eq!(second["method"], "ksg 2, k = 5");
+}
+
+#[test]
+fn mine_answers_with_the_kind_of_its_interval() {
+    let s = Samples::new();
+    let x = s.table("x.csv", 300, 1, |i, _| normal(i, 0));
+    let y = s.table("y.csv", 300, 1, |i, _| normal(i, 0) + 0.3 * normal(i, 1));
+    let answer = json([path("mi"), &x, &y, path("--method"), path("mine"), path("--json")]);
+    let estimate = answer["estimate"].as_f64().unwrap();
+    assert!((0.6..1.6).contains(&estimate), "{answer}");
+    assert_eq!(answer["interval_method"], "standard error of the held-out bound");
+}
+
+#[test]
+fn standard_input_is_one_sample() {
+    let s = Samples::new();
+    let p = s.table("p.csv", 50, 1, |i, _| noise(i, 0));
+    let text = std::fs::read(&p).unwrap();
+    let out = setwise().args([path("mi"), path("-"), &p]).write_stdin(text).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    assert!(refused(["kl", "-", "-"]).contains("standard input can be one sample only"));
+}
+
+#[test]
+fn samples_that_cannot_be_used_are_refused_by_name_and_place() {
+    let s = Samples::new();
+    let p = s.table("p.csv", 30, 2, noise);
+    let wide = s.table("wide.csv", 30, 3, noise);
+    let short = s.table("short.csv", 4, 2, noise);
+    let constant = s.table("constant.csv", 30, 2, |i, c| if c == 1 { 7.0 } else { noise(i, 0) });
+    let words = s.write("words.csv", "a,b\n1,2\n3,red\n");
+    let same = s.table("same.csv", 30, 2, |_, _| 1.0);
+    let says = |args: &[&Path], expected: &str| {
+        let error = refused(args);
+        assert!(error.contains(expected), "{error:?} lacks {expected:?}");
+    };
+    let [kl, mi, method, gaussian] = ["kl", "mi", "--method", "gaussian"].map(path);
+    says(&[kl, &p, &wide], "wide.csv has 3");
+    says(&[kl, &p, &wide], "p.csv has 2 columns");
+    says(&[kl, &short, &p, path("--k"), path("4")], "short.csv: has 4 rows, k = 4 needs at least 5");
+    says(&[kl, &p, &words], "words.csv: line 3, column 2 (\"b\"): \"red\" is not a number");
+    says(&[kl, &p, &constant, method, gaussian], "constant.csv: column 2 holds one value only");
+    says(&[mi, &constant, &p, method, gaussian], "constant.csv: column 2 holds one value only");
+    says(&[kl, &same, &p], "same.csv: all rows are one point");
+    says(&[kl, &p, &p, path("--k"), path("0")], "k is 0");
+    says(&[mi, &p, &short], "short.csv has 4: rows are pairs");
+    says(&[mi, &short, &short, path("--k"), path("4")], "has 4 rows, k = 4 needs at least 5");
+    says(&[mi, &same, &p], "same.csv: all rows are one point");
+    says(&[mi, &short, &short, method, path("mine")], "MINE needs at least 20");
+    says(&[mi, &wide, path("2"), path("2")], "wide.csv: has 3 columns, DIM_X and DIM_Y are 2 and 2");
+    says(
+        &[mi, &constant, path("1"), path("1"), method, gaussian],
+        "constant.csv (columns 2 to 2): column 1 holds one value",
+    );
+    says(&[mi, &wide, path("two"), path("1")], "\"two\" is no number of columns");
+    says(&[mi, &p, &p, path("--variant"), path("3")], "--variant");
+    says(&[kl, &p, path("missing.csv")], "missing.csv");
+    // A constant column alone leaves neighbours defined, with a note.
+    let answer = json([kl, &constant, &p, path("--json")]);
+    assert!(answer["warnings"].to_string().contains("constant.csv: column 2 holds one value only"), "{answer}");
+}
+
+#[test]
+fn stacks_of_examples_are_refused() {
+    let s = Samples::new();
+    let mut header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3, 1), }".to_owned();
+    while !(10 + header.len() + 1).is_multiple_of(64) {
+        header.push(' ');
+    }
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend((0..6).flat_map(|i| (i as f32).to_le_bytes()));
+    let stack = s.write("stack.npy", bytes);
+    let error = refused([path("kl"), &stack, &stack]);
+    assert!(error.contains("stack.npy: holds a stack of 2 examples; one sample [rows, columns] is wanted"), "{error}");
+}
