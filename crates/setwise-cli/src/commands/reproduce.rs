@@ -55,13 +55,13 @@ enum Which {
         #[arg(long, value_delimiter = ',')]
         models: Vec<String>,
         /// Set sizes, separated by commas.
-        #[arg(long, value_delimiter = ',', default_value = "64,128,256,512,1024")]
+        #[arg(long, value_delimiter = ',', default_value = "32,64,128,256,512")]
         sizes: Vec<usize>,
         /// Latent widths, separated by commas.
-        #[arg(long, value_delimiter = ',', default_value = "32,64,128,256")]
+        #[arg(long, value_delimiter = ',', default_value = "16,32,64,128")]
         widths: Vec<usize>,
         /// Examples in a batch.
-        #[arg(long, default_value_t = 4)]
+        #[arg(long, default_value_t = 2)]
         batch: usize,
         #[command(flatten)]
         common: Common,
@@ -110,7 +110,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             (dependence::reproduce(&options, progress)?, common)
         }
         Which::Scaling { models, sizes, widths, batch, common } => {
-            let least = Duration::from_millis(150);
+            let least = Duration::from_millis(100);
             (scaling::reproduce(&scaling::Options { models, sizes, widths, batch, least }, progress)?, common)
         }
     };

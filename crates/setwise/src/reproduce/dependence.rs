@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{Reproduction, runs};
 use crate::data::{Dependence, Drawn, Stream};
-use crate::estimate::{Estimator, GaussianMi, Ksg, Mine, Points};
+use crate::estimate::{Estimator, GaussianMi, Ksg, Mine, Norm, Points};
 use crate::experiment::{ValidExperiment, find};
 use crate::models::PRESETS;
 use crate::report::{Axis, Cell, Figure, Panel, Series, Style, Table};
@@ -138,7 +138,8 @@ fn estimate_all(method: &str, drawn: &Drawn) -> Result<Vec<(f64, f64)>> {
     let estimate = |i: usize| {
         let (x, y) = (Points::new(drawn.rows(0, i), drawn.dim), Points::new(drawn.rows(1, i), drawn.dim));
         match method {
-            "ksg" => Ksg::new(1).value(x, y),
+            // As in the published code: the nearest neighbour alone, Euclidean distances within X and Y, columns as they are.
+            "ksg" => Ksg::new(1).with_norm(Norm::Euclidean).unscaled().value(x, y),
             "gaussian" => GaussianMi.value(x, y),
             "mine" => Mine::default().value(x, y),
             _ => Ok(0.0),
