@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{bench, eval, import, kl, mi, models, predict, reproduce, sample, train};
+use commands::{bench, eval, import, kl, mi, models, predict, reproduce, sample, selftest, train};
 use failure::Failure;
 
 /// Learn functions of several sets, and use them.
@@ -41,6 +41,8 @@ enum Command {
     Models(models::Args),
     /// Read weights saved by the paper's PyTorch code.
     Import(import::Args),
+    /// Hold a GPU against the CPU: every architecture, forward and backward.
+    Selftest(selftest::Args),
     /// Time forward passes and training steps.
     Bench(bench::Args),
 }
@@ -76,6 +78,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Sample(args) => sample::run(args),
         Command::Models(args) => models::run(args),
         Command::Import(args) => import::run(args),
+        Command::Selftest(args) => selftest::run(args),
         Command::Bench(args) => bench::run(args),
     })
 }

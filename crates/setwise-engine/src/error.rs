@@ -71,4 +71,19 @@ pub enum Error {
         /// Values found.
         found: usize,
     },
+    /// The GPU cannot be used.
+    #[error("CUDA: {0}")]
+    Device(String),
+    /// The GPU's memory is too small.
+    #[error(
+        "CUDA: {what} needs {wanted} bytes of device memory, {free} are free; lower the batch size, the set sizes or the model's widths"
+    )]
+    DeviceMemory {
+        /// What it is for.
+        what: &'static str,
+        /// Bytes wanted.
+        wanted: u64,
+        /// Bytes free.
+        free: u64,
+    },
 }

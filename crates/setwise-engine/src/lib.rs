@@ -17,7 +17,10 @@
 mod adam;
 mod batch;
 mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod error;
+mod flow;
 mod loss;
 mod params;
 mod plan;

@@ -99,6 +99,9 @@ pub enum Error {
         /// The checkpoint to go back to.
         last: String,
     },
+    /// A device that is not there.
+    #[error("{0}")]
+    Device(String),
     /// A thread that draws batches has ended.
     #[error("a thread that draws batches has stopped; its own message says why")]
     Feed,

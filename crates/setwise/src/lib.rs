@@ -28,6 +28,7 @@
 //! ```
 
 pub mod data;
+mod device;
 mod error;
 pub mod estimate;
 pub mod experiment;
@@ -37,9 +38,14 @@ pub mod models;
 pub mod nn;
 pub mod report;
 pub mod reproduce;
+#[cfg(feature = "cuda")]
+pub mod selftest;
 pub mod sets;
 pub mod train;
 
+pub use device::Device;
+#[cfg(feature = "cuda")]
+pub use device::Precision;
 pub use error::Error;
 pub use models::{Model, ModelConfig, Prediction, ValidConfig};
 pub use sets::SetBatch;

@@ -6,7 +6,7 @@ use setwise::Model;
 use setwise::experiment::{Experiment, find};
 use setwise::train::{RunFolder, evaluate};
 
-use super::say;
+use super::{DeviceArgs, say};
 use crate::failure::Failure;
 
 /// Arguments of `eval`.
@@ -23,6 +23,8 @@ pub struct Args {
     /// Examples of this experiment instead of the one the model was trained in.
     #[arg(long, value_name = "EXPERIMENT")]
     on: Option<String>,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -42,6 +44,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::usage("--examples 0: must be at least 1"));
     }
     let mut model = Model::load(&file)?;
+    model.use_device(&args.device.find()?)?;
     let mut experiment = match (&args.on, model.experiment()) {
         (Some(name), _) => find(name)?,
         (None, Some(text)) => Experiment::parse(text)?,

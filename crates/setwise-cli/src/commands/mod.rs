@@ -9,6 +9,7 @@ pub mod models;
 pub mod predict;
 pub mod reproduce;
 pub mod sample;
+pub mod selftest;
 pub mod train;
 
 use std::io::Write;
@@ -52,4 +53,22 @@ pub fn answer(what: &str, estimate: &Estimate, json: bool) -> Result<(), Failure
     };
     say(format!("rows {rows}, columns {columns}, method {}", estimate.method))?;
     estimate.warnings.iter().try_for_each(|w| say(format!("note: {w}")))
+}
+
+/// Where to compute.
+#[derive(clap::Args)]
+pub struct DeviceArgs {
+    /// cpu, cuda, or cuda:N for GPU N.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: String,
+    /// Matrix products of a GPU: f32, tf32 (operands rounded to 11 bits) or bf16 (to 8 bits).
+    #[arg(long, value_name = "PRECISION", default_value = "tf32")]
+    precision: String,
+}
+
+impl DeviceArgs {
+    /// Opens the device.
+    pub fn find(&self) -> Result<setwise::Device, Failure> {
+        Ok(setwise::Device::find(&self.device, &self.precision)?)
+    }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use setwise::Model;
 use setwise::files::{Sample, batch_of};
 
-use super::say;
+use super::{DeviceArgs, say};
 use crate::failure::Failure;
 
 /// Arguments of `predict`.
@@ -17,6 +17,8 @@ pub struct Args {
     /// standard input.
     #[arg(required = true)]
     sets: Vec<PathBuf>,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -25,6 +27,7 @@ pub struct Args {
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let mut model = Model::load(&args.model)?;
+    model.use_device(&args.device.find()?)?;
     let expected = model.config().sets;
     if args.sets.len() != expected {
         let (wants, got) = (plural(expected), plural(args.sets.len()));

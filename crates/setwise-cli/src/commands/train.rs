@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use setwise::experiment::{ValidExperiment, find};
 use setwise::train::{Event, Outcome, RunFolder, RunOptions};
 
-use super::say;
+use super::{DeviceArgs, say};
 use crate::failure::Failure;
 
 /// Arguments of `train`.
@@ -34,6 +34,8 @@ pub struct Args {
     /// Threads that draw batches, beside those that compute.
     #[arg(long, value_name = "N", default_value_t = 1)]
     feed_threads: usize,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Print the outcome as JSON.
     #[arg(long)]
     json: bool,
@@ -58,7 +60,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     // The first interrupt saves and stops; the default action comes back for a second one only by killing.
     ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed))
         .map_err(|e| Failure::other(format!("interrupts cannot be caught: {e}")))?;
-    let options = RunOptions { folder, resume: args.resume, feed_threads: args.feed_threads, stop: &STOP };
+    let options = RunOptions {
+        folder,
+        resume: args.resume,
+        feed_threads: args.feed_threads,
+        device: args.device.find()?,
+        stop: &STOP,
+    };
     let mut progress = Progress::new(&experiment);
     let outcome = setwise::train::run(&experiment, &options, &mut |event| progress.show(event));
     progress.bar.finish_and_clear();

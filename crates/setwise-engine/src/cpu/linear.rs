@@ -11,6 +11,7 @@ use super::panels::Panels;
 use super::tasks::{Ptr, locate};
 use super::weight_product::{WeightProduct, weight_scratch};
 use super::worker::{Run, Worker};
+use crate::flow::group_by;
 use crate::params::ParamId;
 use crate::program::{Activation, Linear, Map, Program, Slice};
 use crate::real::Real;
@@ -29,18 +30,6 @@ pub struct LinearPlan {
     wanted: Vec<usize>,
     /// Uses of each weight.
     uses: Vec<Vec<WeightUse>>,
-}
-
-/// Collects indices by key, in order of first appearance.
-pub(super) fn group_by<K: PartialEq>(keys: impl Iterator<Item = K>) -> Vec<(K, Vec<usize>)> {
-    let mut groups: Vec<(K, Vec<usize>)> = Vec::new();
-    for (i, key) in keys.enumerate() {
-        match groups.iter_mut().find(|g| g.0 == key) {
-            Some(g) => g.1.push(i),
-            None => groups.push((key, vec![i])),
-        }
-    }
-    groups
 }
 
 impl LinearPlan {

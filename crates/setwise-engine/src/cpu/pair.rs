@@ -6,11 +6,12 @@
 //! element and output column.
 
 use super::gemm::{PanelProduct, Strided};
-use super::linear::{ColumnSums, WeightUse, group_by};
+use super::linear::{ColumnSums, WeightUse};
 use super::norm::{columns, get, put};
 use super::panels::Panels;
 use super::tasks::{Ptr, locate};
 use super::worker::{Run, Worker};
+use crate::flow::group_by;
 use crate::program::{Activation, Pair, Pairs, Program, Reduce, Slice, Value};
 use crate::real::Real;
 use crate::simd::{Kernel, Vector};

@@ -6,7 +6,13 @@ use setwise_engine::{Cpu, Mode, ParamLayout};
 
 use super::build::program;
 use super::config::{OutputKind, ValidConfig};
-use crate::{Result, SetBatch};
+use crate::{Device, Result, SetBatch};
+
+#[cfg(feature = "cuda")]
+type Gpu = setwise_engine::cuda::Cuda;
+/// Builds without CUDA have no value of it.
+#[cfg(not(feature = "cuda"))]
+type Gpu = std::convert::Infallible;
 
 /// A model that can answer.
 pub struct Model {
@@ -14,6 +20,7 @@ pub struct Model {
     params: Vec<f32>,
     cpu: Cpu<f32>,
     experiment: Option<String>,
+    gpu: Option<Gpu>,
 }
 
 impl Model {
@@ -21,14 +28,14 @@ impl Model {
     pub fn new(config: ValidConfig, seed: u64) -> Self {
         let cpu = Cpu::new(program(&config, Mode::Infer, false));
         let params = cpu.program().params().init(&mut Pcg64Mcg::seed_from_u64(seed));
-        Model { config, params, cpu, experiment: None }
+        Model { config, params, cpu, experiment: None, gpu: None }
     }
 
     /// A model with given parameters, as long as the layout of its config.
     pub(crate) fn with_params(config: ValidConfig, params: Vec<f32>) -> Self {
         let cpu = Cpu::new(program(&config, Mode::Infer, false));
         assert_eq!(params.len(), cpu.program().params().len(), "parameters of the config's layout");
-        Model { config, params, cpu, experiment: None }
+        Model { config, params, cpu, experiment: None, gpu: None }
     }
 
     /// What it was made of.
@@ -61,10 +68,26 @@ impl Model {
         self.cpu.program().params()
     }
 
+    /// Lets a GPU answer from now on, or the CPU again.
+    pub fn use_device(&mut self, device: &Device) -> Result<()> {
+        self.gpu = match device {
+            Device::Cpu => None,
+            #[cfg(feature = "cuda")]
+            Device::Cuda { device, precision } => {
+                Some(Gpu::new(device, program(&self.config, Mode::Infer, false), *precision)?)
+            }
+        };
+        Ok(())
+    }
+
     /// Answers for every example of a batch.
     pub fn predict(&mut self, batch: &SetBatch) -> Result<Prediction> {
         let view = batch.view();
-        let outputs = self.cpu.predict(&self.params, &view)?;
+        let outputs = match &mut self.gpu {
+            #[cfg(feature = "cuda")]
+            Some(gpu) => &gpu.predict(&self.params, &view)?,
+            _ => self.cpu.predict(&self.params, &view)?,
+        };
         let width = self.config.output_width;
         let per_element = self.config.output == OutputKind::Equivariant;
         let mut values = Vec::new();

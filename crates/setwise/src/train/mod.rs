@@ -15,4 +15,4 @@ pub use evaluation::{Evaluation, evaluate, for_held_out};
 pub use folder::RunFolder;
 pub use metrics::Record;
 pub use run::{Event, Outcome, RunOptions, run};
-pub use trainer::Trainer;
+pub use trainer::{BatchLimits, StepOutcome, Trainer};

@@ -3,6 +3,7 @@
 //! Every batch follows from the seed and the step alone, every step from the state before it. A checkpoint holds that state, so
 //! a run that goes on from one ends with the same bits as one that never stopped.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -11,11 +12,11 @@ use super::checkpoint::Checkpoint;
 use super::evaluation::{Evaluation, held_out, measure};
 use super::folder::RunFolder;
 use super::metrics::{Log, Record, Window};
-use super::trainer::Trainer;
+use super::trainer::{BatchLimits, StepOutcome, Trainer};
 use crate::data::{Batch, Feed, Stream};
 use crate::experiment::{Optimizer, ValidExperiment};
 use crate::files::atomic::write_atomically;
-use crate::{Error, Model, Result};
+use crate::{Device, Error, Model, Result};
 
 /// How a run is carried out; nothing here changes its result.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub struct RunOptions<'a> {
     pub resume: bool,
     /// Threads that draw batches.
     pub feed_threads: usize,
+    /// Where steps are made. Different devices round differently, so a run's bits belong to its device.
+    pub device: Device,
     /// Set from elsewhere to save and stop.
     pub stop: &'a AtomicBool,
 }
@@ -72,7 +75,7 @@ pub struct Outcome {
 pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn FnMut(Event)) -> Result<Outcome> {
     let folder = RunFolder::new(&options.folder);
     prepare_folder(&folder, experiment, options.resume)?;
-    let mut run = Run::start(experiment, &folder)?;
+    let mut run = Run::start(experiment, &folder, &options.device)?;
     if run.step > 0 {
         observe(Event::Resumed(run.step));
     }
@@ -82,8 +85,9 @@ pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn
     let training = &experiment.training;
     let mut warned = false;
     let mut last_validation = None;
-    while run.step < training.steps {
+    while run.started < training.steps {
         if options.stop.load(Ordering::Relaxed) {
+            run.finish_steps(true, observe)?;
             run.save(observe)?;
             return Ok(Outcome { steps: run.step, finished: false, validation: None, model: folder.model() });
         }
@@ -91,20 +95,22 @@ pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn
         if batch.deficient > 0 && !std::mem::replace(&mut warned, true) {
             observe(Event::Warning(&format!(
                 "step {}: {} of {} examples have points in fewer dimensions than coordinates; they are whitened with a ridge",
-                run.step,
+                run.started,
                 batch.deficient,
                 batch.targets.len()
             )));
         }
-        let loss = run.advance(&batch)?;
-        observe(Event::Step { step: run.step, loss });
-        let done = run.step == training.steps;
-        if done || run.step.is_multiple_of(training.validate_every) {
+        run.start_step(&batch)?;
+        let done = run.started == training.steps;
+        let validate = done || run.started.is_multiple_of(training.validate_every);
+        let save = done || run.started.is_multiple_of(training.checkpoint_every);
+        run.finish_steps(validate || save, observe)?;
+        if validate {
             let error = run.validate(&validation)?;
             last_validation = Some(error);
             observe(Event::Validated { step: run.step, error });
         }
-        if done || run.step.is_multiple_of(training.checkpoint_every) {
+        if save {
             run.save(observe)?;
         }
     }
@@ -125,14 +131,18 @@ struct Run<'a> {
     trainer: Trainer,
     log: Log,
     window: Window,
+    /// Steps done, and steps started.
     step: u64,
+    started: u64,
+    /// Batch seeds and learning rates of the steps under way.
+    under_way: VecDeque<(u64, f64)>,
     saved: Option<u64>,
     start: Instant,
 }
 
 impl<'a> Run<'a> {
     /// From the last checkpoint, or from fresh parameters.
-    fn start(experiment: &'a ValidExperiment, folder: &'a RunFolder) -> Result<Self> {
+    fn start(experiment: &'a ValidExperiment, folder: &'a RunFolder, device: &Device) -> Result<Self> {
         let model = Model::new(experiment.model().clone(), experiment.seed);
         let mut trainer = Trainer::new(model, experiment.training.loss.loss()).with_seed(experiment.seed);
         if let Optimizer::Adamw { weight_decay } = experiment.training.optimizer {
@@ -143,23 +153,43 @@ impl<'a> Run<'a> {
             (step, window, saved) = (checkpoint.step, checkpoint.window, Some(checkpoint.step));
             checkpoint.restore(&mut trainer, &folder.checkpoint())?;
         }
+        trainer.use_device(device, limits(experiment))?;
         let log = Log::open(folder.metrics(), step)?;
-        Ok(Run { experiment, folder, trainer, log, window, step, saved, start: Instant::now() })
+        let (under_way, start) = (VecDeque::new(), Instant::now());
+        Ok(Run { experiment, folder, trainer, log, window, step, started: step, under_way, saved, start })
     }
 
-    /// One step; returns its loss.
-    fn advance(&mut self, batch: &Batch) -> Result<f64> {
+    /// Starts a step.
+    fn start_step(&mut self, batch: &Batch) -> Result<()> {
         let training = &self.experiment.training;
-        let rate = training.rate(self.step);
-        let loss = self.trainer.gradient(&batch.sets, &batch.targets)?;
-        self.check("loss", loss, batch)?;
-        let gradient = self.trainer.clip(training.clip);
-        self.check("gradient", gradient, batch)?;
-        self.trainer.apply(rate);
-        self.step += 1;
+        let rate = training.rate(self.started);
+        self.trainer.submit(&batch.sets, &batch.targets, rate, training.clip)?;
+        self.under_way.push_back((batch.seed, rate));
+        self.started += 1;
+        Ok(())
+    }
+
+    /// Takes up the outcomes of steps under way: all of them, or those that must be before another can start.
+    fn finish_steps(&mut self, all: bool, observe: &mut dyn FnMut(Event)) -> Result<()> {
+        while let Some(outcome) = self.trainer.outcome(all)? {
+            let Some((seed, rate)) = self.under_way.pop_front() else { break };
+            self.check("loss", outcome.loss, seed)?;
+            self.check("gradient", outcome.gradient, seed)?;
+            self.step += 1;
+            self.log_step(outcome, rate)?;
+            observe(Event::Step { step: self.step, loss: outcome.loss });
+        }
+        if all {
+            self.trainer.sync()?;
+        }
+        Ok(())
+    }
+
+    fn log_step(&mut self, outcome: StepOutcome, rate: f64) -> Result<()> {
+        let training = &self.experiment.training;
         self.window.steps += 1;
-        self.window.loss += loss;
-        self.window.gradient += gradient;
+        self.window.loss += outcome.loss;
+        self.window.gradient += outcome.gradient;
         if self.step.is_multiple_of(training.log_every) || self.step == training.steps {
             let w = std::mem::take(&mut self.window);
             let record = Record {
@@ -170,10 +200,10 @@ impl<'a> Run<'a> {
             };
             self.log.write(&record)?;
         }
-        Ok(loss)
+        Ok(())
     }
 
-    fn check(&self, what: &'static str, value: f64, batch: &Batch) -> Result<()> {
+    fn check(&self, what: &'static str, value: f64, batch_seed: u64) -> Result<()> {
         if value.is_finite() {
             return Ok(());
         }
@@ -182,7 +212,7 @@ impl<'a> Run<'a> {
             Some(step) => format!("the last good checkpoint is {} of step {step}", path.display()),
             None => "no checkpoint had been written yet".to_owned(),
         };
-        Err(Error::Diverged { what, step: self.step + 1, value, batch_seed: batch.seed, last })
+        Err(Error::Diverged { what, step: self.step + 1, value, batch_seed, last })
     }
 
     fn record(&self) -> Record {
@@ -215,6 +245,17 @@ impl<'a> Run<'a> {
             observe(Event::Saved(self.step));
         }
         Ok(())
+    }
+}
+
+/// The largest batches an experiment draws.
+fn limits(experiment: &ValidExperiment) -> BatchLimits {
+    let training = &experiment.training;
+    let sizes = training.set_sizes.iter().map(|p| p.size.most).chain([experiment.task.set_size().most]);
+    BatchLimits {
+        examples: training.batch,
+        set_size: sizes.max().unwrap_or(1),
+        dims: experiment.task.equivariant_dims().most.max(experiment.task.dim()),
     }
 }
 

@@ -1,10 +1,12 @@
 //! Gradient steps on batches that are handed in.
 
+use std::collections::VecDeque;
+
 use rayon::prelude::*;
 use setwise_engine::{Adam, Cpu, Loss, Mode, Outputs};
 
 use crate::models::{Model, OutputKind, program};
-use crate::{Error, Result, SetBatch};
+use crate::{Device, Error, Result, SetBatch};
 
 /// Trains a model by gradient steps on batches it is handed.
 ///
@@ -26,6 +28,29 @@ pub struct Trainer {
     adam: Adam<f32>,
     grads: Vec<f32>,
     seed: u64,
+    outcomes: VecDeque<StepOutcome>,
+    #[cfg(feature = "cuda")]
+    gpu: Option<setwise_engine::cuda::CudaTrainer>,
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepOutcome {
+    /// Loss before the step.
+    pub loss: f64,
+    /// Length of the gradient before clipping.
+    pub gradient: f64,
+}
+
+/// The largest batches a trainer will see.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BatchLimits {
+    /// Examples.
+    pub examples: usize,
+    /// Elements of a set.
+    pub set_size: usize,
+    /// Input dimensions, for dimension-equivariant models.
+    pub dims: usize,
 }
 
 impl Trainer {
@@ -33,7 +58,96 @@ impl Trainer {
     pub fn new(model: Model, loss: Loss) -> Self {
         let cpu = Cpu::new(program(model.config(), Mode::Train, false));
         let len = model.params().len();
-        Trainer { model, loss, cpu, adam: Adam::new(len), grads: vec![0.0; len], seed: 0 }
+        Trainer {
+            model,
+            loss,
+            cpu,
+            adam: Adam::new(len),
+            grads: vec![0.0; len],
+            seed: 0,
+            outcomes: VecDeque::new(),
+            #[cfg(feature = "cuda")]
+            gpu: None,
+        }
+    }
+
+    /// Lets a device make the steps started with [`Trainer::submit`] from now on, and answer for the model.
+    pub fn use_device(&mut self, device: &Device, limits: BatchLimits) -> Result<()> {
+        self.sync()?;
+        self.model.use_device(device)?;
+        #[cfg(feature = "cuda")]
+        {
+            self.gpu = match device {
+                Device::Cpu => None,
+                Device::Cuda { device, precision } => {
+                    let program = program(self.model.config(), Mode::Train, false);
+                    let sets = self.model.config().sets;
+                    let capacity = setwise_engine::cuda::Capacity {
+                        examples: limits.examples,
+                        rows: vec![limits.examples * limits.set_size; sets],
+                        longest: vec![limits.set_size; sets],
+                        dims: if self.model.config().dimension_equivariant { limits.dims } else { 1 },
+                    };
+                    let (params, adam) = (self.model.params(), &self.adam);
+                    let program = std::sync::Arc::new(program);
+                    Some(setwise_engine::cuda::CudaTrainer::new(
+                        device, program, *precision, capacity, self.loss, params, adam,
+                    )?)
+                }
+            };
+        }
+        let _ = limits;
+        Ok(())
+    }
+
+    /// Starts a step; [`Trainer::outcome`] tells what came of it. A loss or gradient that is no finite number changes nothing.
+    pub fn submit(&mut self, batch: &SetBatch, targets: &[f32], learning_rate: f64, clip: Option<f64>) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let Some(gpu) = &mut self.gpu {
+            let seed = self.seed.wrapping_add(self.adam.steps);
+            self.adam.steps += 1;
+            gpu.submit(&batch.view(), targets, setwise_engine::cuda::StepControls { learning_rate, clip, seed })?;
+            return Ok(());
+        }
+        let loss = self.gradient(batch, targets)?;
+        let gradient = self.clip(clip);
+        if loss.is_finite() && gradient.is_finite() {
+            self.apply(learning_rate);
+        }
+        self.outcomes.push_back(StepOutcome { loss, gradient });
+        Ok(())
+    }
+
+    /// The outcome of the oldest step that was started. A GPU works ahead: unless `wait`, there is none while it has room for more.
+    pub fn outcome(&mut self, wait: bool) -> Result<Option<StepOutcome>> {
+        #[cfg(feature = "cuda")]
+        if let Some(gpu) = &mut self.gpu {
+            if !wait && gpu.under_way() < 2 {
+                return Ok(None);
+            }
+            let outcome = gpu.outcome()?;
+            return Ok(outcome.map(|o| StepOutcome { loss: o.loss, gradient: o.gradient }));
+        }
+        let _ = wait;
+        Ok(self.outcomes.pop_front())
+    }
+
+    /// Brings the model and the optimiser up to date with the steps whose outcomes have been asked for.
+    pub fn sync(&mut self) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let Some(gpu) = &mut self.gpu {
+            gpu.download(self.model.params_mut(), &mut self.adam)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of device memory held, if a GPU makes the steps.
+    pub fn device_memory(&self) -> Option<usize> {
+        #[cfg(feature = "cuda")]
+        if let Some(gpu) = &self.gpu {
+            return Some(gpu.memory());
+        }
+        None
     }
 
     /// Seeds dropout; without dropout it changes nothing.

@@ -1,0 +1,63 @@
+//! `setwise selftest --device cuda`
+
+use super::DeviceArgs;
+use crate::failure::Failure;
+
+/// Arguments of `selftest`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Seed of the random inputs.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Show every comparison.
+    #[arg(long)]
+    verbose: bool,
+}
+
+/// Runs it.
+#[cfg(not(feature = "cuda"))]
+pub fn run(args: Args) -> Result<(), Failure> {
+    let _ = (args.seed, args.verbose);
+    args.device.find()?;
+    Err(Failure::usage("selftest holds a GPU against the CPU; --device cuda chooses one"))
+}
+
+/// Runs it.
+#[cfg(feature = "cuda")]
+pub fn run(args: Args) -> Result<(), Failure> {
+    use super::say;
+    let setwise::Device::Cuda { device, precision } = args.device.find()? else {
+        return Err(Failure::usage("selftest holds a GPU against the CPU; --device cuda chooses one"));
+    };
+    let mut cases = 0;
+    let checks = setwise::selftest::run(&device, precision, args.seed, &mut |c| {
+        cases += usize::from(c.what == "outputs");
+        if args.verbose || !c.passed() {
+            let verdict = if c.passed() { "ok    " } else { "MISSED" };
+            println!("{verdict} {:9.2e} of {:7.0e}  {}, {}", c.error, c.tolerance, c.case, c.what);
+        }
+    })?;
+    let missed = checks.iter().filter(|c| !c.passed()).count();
+    for what in ["outputs", "gradients of inputs", "gradients of parameters"] {
+        let mut errors: Vec<f64> = checks.iter().filter(|c| c.what == what).map(|c| c.error).collect();
+        errors.sort_by(f64::total_cmp);
+        let (middle, worst) = (errors[errors.len() / 2], errors[errors.len() - 1]);
+        say(format!(
+            "{what}: relative error {middle:.1e} in the middle, {worst:.1e} at worst, over {} cases",
+            errors.len()
+        ))?;
+    }
+    let (name, driver) = (&device.name, device.driver);
+    say(format!(
+        "{name}, driver {}.{}, {precision:?}: {cases} cases, {} comparisons, {missed} missed",
+        driver / 1000,
+        driver % 1000 / 10,
+        checks.len()
+    ))?;
+    match missed {
+        0 => Ok(()),
+        n => Err(Failure::other(format!("{n} comparisons missed their tolerance"))),
+    }
+}

@@ -1,0 +1,108 @@
+//! Kernels compiled at start, and kept on disk by what they were compiled from.
+
+use std::ffi::CString;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cudarc::nvrtc::{result, sys};
+
+use super::Precision;
+use super::driver::{Device, Function, Module};
+use crate::error::Error;
+
+const COMMON: &str = include_str!("kernels/common.cu");
+/// Everything but attention, in the order its parts build on each other.
+const BASE: [&str; 5] = [
+    include_str!("kernels/linear.cu"),
+    include_str!("kernels/norm.cu"),
+    include_str!("kernels/rows.cu"),
+    include_str!("kernels/pair.cu"),
+    include_str!("kernels/optimise.cu"),
+];
+const ATTENTION: &str = include_str!("kernels/attention.cu");
+
+/// All kernels a program needs. Attention is compiled for each width of heads on its own.
+pub(super) struct Kernels {
+    base: Module,
+    attention: Vec<(usize, Module)>,
+}
+
+impl Kernels {
+    /// Compiles the kernels, with attention for heads of these widths, or loads them if that was done before.
+    pub fn new(device: &Arc<Device>, precision: Precision, depths: &[usize]) -> Result<Self, Error> {
+        let base = module(device, precision, &[&[COMMON], &BASE[..]].concat().concat())?;
+        let attention = depths
+            .iter()
+            .map(|&depth| {
+                let instance = format!("ATTENTION({depth}, {})\n", super::build::key_tile(depth));
+                Ok((depth, module(device, precision, &[COMMON, ATTENTION, &instance].concat())?))
+            })
+            .collect::<Result<_, Error>>()?;
+        Ok(Kernels { base, attention })
+    }
+
+    /// A kernel by name; those of attention end in the width of their heads.
+    pub fn function(&self, name: &str, shared: usize) -> Result<Function, Error> {
+        let depth = name.rsplit('_').next().and_then(|d| d.parse::<usize>().ok());
+        let module = self.attention.iter().find(|(d, _)| Some(*d) == depth).map_or(&self.base, |(_, m)| m);
+        module.function(name, shared)
+    }
+}
+
+fn module(device: &Arc<Device>, precision: Precision, source: &str) -> Result<Module, Error> {
+    let (major, minor) = device.capability;
+    let options = vec![
+        format!("--gpu-architecture=sm_{major}{minor}"),
+        format!("-DPRECISION={}", precision as u8),
+        "--std=c++17".to_owned(),
+    ];
+    let mut hasher = DefaultHasher::new();
+    (source, &options, device.driver, env!("CARGO_PKG_VERSION")).hash(&mut hasher);
+    let cached = cache_folder().map(|f| f.join(format!("kernels-{:016x}.cubin", hasher.finish())));
+    if let Some(image) = cached.as_ref().and_then(|path| std::fs::read(path).ok()) {
+        // What cannot be loaded was damaged, and is made anew.
+        if let Ok(module) = Module::load(device, &image) {
+            return Ok(module);
+        }
+    }
+    let image = compile(source, &options)?;
+    if let Some(path) = cached {
+        // A folder that cannot be written costs the next start a few seconds and nothing else.
+        let partial = path.with_extension(format!("{}.partial", std::process::id()));
+        let _ = path.parent().map(std::fs::create_dir_all);
+        let _ = std::fs::write(&partial, &image).and_then(|()| std::fs::rename(&partial, &path));
+    }
+    Module::load(device, &image)
+}
+
+fn cache_folder() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let base = base.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
+    base.map(|b| b.join("setwise"))
+}
+
+fn compile(source: &str, options: &[String]) -> Result<Vec<u8>, Error> {
+    let text = CString::new(source).map_err(|_| Error::Device("the kernels hold a zero byte".into()))?;
+    let name = CString::new("setwise.cu").expect("no zero byte");
+    let failed =
+        |what: &str, e: result::NvrtcError| Error::Device(format!("the kernels do not compile: {what}: {e:?}"));
+    let program = result::create_program(&text, Some(&name)).map_err(|e| failed("start", e))?;
+    // SAFETY: the program lives until it is destroyed below; buffers are as long as the compiler says.
+    unsafe {
+        let compiled = result::compile_program(program, options);
+        if let Err(e) = compiled {
+            let log = result::get_program_log(program).unwrap_or_default();
+            let log: String = log.iter().map(|&c| c as u8 as char).take(4000).collect();
+            let _ = result::destroy_program(program);
+            return Err(failed(&log, e));
+        }
+        let mut size = 0;
+        let sized = sys::nvrtcGetCUBINSize(program, &mut size).result();
+        let mut image = vec![0u8; size];
+        let read = sized.and_then(|()| sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast()).result());
+        let _ = result::destroy_program(program);
+        read.map_err(|e| failed("no image", e))?;
+        Ok(image)
+    }
+}

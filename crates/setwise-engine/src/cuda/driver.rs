@@ -1,0 +1,439 @@
+//! A thin, checked layer over the driver: context, memory, streams, events, graphs. Everything is released when dropped.
+
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+use cudarc::driver::{result, sys};
+
+use crate::error::Error;
+
+/// What the driver says about a failed call.
+pub(super) fn failed(what: &str, e: result::DriverError) -> Error {
+    let text = e.error_string().ok().map(|s| s.to_string_lossy().into_owned());
+    Error::Device(format!("{what}: {}", text.unwrap_or_else(|| format!("{e:?}"))))
+}
+
+/// A GPU and its primary context.
+#[derive(Debug)]
+pub struct Device {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    /// Its name.
+    pub name: String,
+    /// Version of the driver, as CUDA counts: 13000 is 13.0.
+    pub driver: i32,
+    /// Compute capability, such as (9, 0).
+    pub capability: (i32, i32),
+    /// Multiprocessors.
+    pub processors: usize,
+}
+
+// SAFETY: the driver's handles may be used from any thread that makes the context current, which every entry point here does.
+unsafe impl Send for Device {}
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Opens a GPU; says exactly what is missing where that cannot be done.
+    pub fn open(ordinal: usize) -> Result<Arc<Self>, Error> {
+        // SAFETY: only asks whether the library can be loaded.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(Error::Device(
+                "the driver's library (libcuda.so.1) was not found: install NVIDIA's driver, or use --device cpu"
+                    .into(),
+            ));
+        }
+        // SAFETY: as above.
+        if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
+            return Err(Error::Device(
+                "the run-time compiler (libnvrtc) was not found: install the CUDA toolkit's NVRTC, or use --device cpu"
+                    .into(),
+            ));
+        }
+        result::init().map_err(|e| failed("the driver does not start (is there a GPU?)", e))?;
+        let count = result::device::get_count().map_err(|e| failed("the GPUs cannot be counted", e))?;
+        if ordinal >= count as usize {
+            return Err(Error::Device(format!("there is no GPU {ordinal}: {count} found")));
+        }
+        // SAFETY: plain queries of a device that exists; the primary context is released when this is dropped.
+        unsafe {
+            let device = result::device::get(ordinal as i32).map_err(|e| failed("the GPU cannot be opened", e))?;
+            let attribute =
+                |a| result::device::get_attribute(device, a).map_err(|e| failed("the GPU does not answer", e));
+            use sys::CUdevice_attribute as A;
+            let capability = (
+                attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            );
+            if capability.0 < 8 {
+                let (a, b) = capability;
+                return Err(Error::Device(format!("the GPU has compute capability {a}.{b}, at least 8.0 is needed")));
+            }
+            let processors = attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
+            let name = result::device::get_name(device).map_err(|e| failed("the GPU has no name", e))?;
+            let mut driver = 0;
+            sys::cuDriverGetVersion(&mut driver).result().map_err(|e| failed("the driver has no version", e))?;
+            let context = result::primary_ctx::retain(device).map_err(|e| failed("no context could be made", e))?;
+            let this = Device { device, context, name, driver, capability, processors };
+            this.bind()?;
+            Ok(Arc::new(this))
+        }
+    }
+
+    /// Makes the context current on this thread.
+    pub(super) fn bind(&self) -> Result<(), Error> {
+        // SAFETY: the context lives as long as this.
+        unsafe { result::ctx::set_current(self.context) }.map_err(|e| failed("the context cannot be used", e))
+    }
+
+    /// Bytes of memory free and in all.
+    pub fn memory(&self) -> Result<(usize, usize), Error> {
+        self.bind()?;
+        result::mem_get_info().map_err(|e| failed("memory cannot be counted", e))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: retained once in `open`.
+        let _ = unsafe { result::primary_ctx::release(self.device) };
+    }
+}
+
+/// Some device memory.
+pub(super) struct Memory {
+    device: Arc<Device>,
+    pub ptr: u64,
+    pub bytes: usize,
+}
+
+// SAFETY: see `Device`.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    pub fn new(device: &Arc<Device>, bytes: usize, what: &'static str) -> Result<Self, Error> {
+        device.bind()?;
+        let bytes = bytes.max(256);
+        // SAFETY: freed when dropped.
+        match unsafe { result::malloc_sync(bytes) } {
+            Ok(ptr) => {
+                let this = Memory { device: device.clone(), ptr, bytes };
+                this.fill(0)?;
+                Ok(this)
+            }
+            Err(result::DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
+                let free = result::mem_get_info().map_or(0, |m| m.0 as u64);
+                Err(Error::DeviceMemory { what, wanted: bytes as u64, free })
+            }
+            Err(e) => Err(failed(what, e)),
+        }
+    }
+
+    /// Sets every byte.
+    pub fn fill(&self, byte: u8) -> Result<(), Error> {
+        self.device.bind()?;
+        // SAFETY: the whole allocation.
+        unsafe { result::memset_d8_sync(self.ptr, byte, self.bytes) }.map_err(|e| failed("memory cannot be set", e))
+    }
+
+    /// Copies from the host, at a byte offset.
+    pub fn write<T: Copy>(&self, offset: usize, data: &[T]) -> Result<(), Error> {
+        assert!(offset + size_of_val(data) <= self.bytes, "a copy within the allocation");
+        self.device.bind()?;
+        // SAFETY: within the allocation.
+        unsafe { result::memcpy_htod_sync(self.ptr + offset as u64, data) }.map_err(|e| failed("a copy to the GPU", e))
+    }
+
+    /// Copies to the host, from a byte offset.
+    pub fn read<T: Copy>(&self, offset: usize, data: &mut [T]) -> Result<(), Error> {
+        assert!(offset + size_of_val(data) <= self.bytes, "a copy within the allocation");
+        self.device.bind()?;
+        // SAFETY: within the allocation; any bits are a number.
+        unsafe { result::memcpy_dtoh_sync(data, self.ptr + offset as u64) }
+            .map_err(|e| failed("a copy from the GPU", e))
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.device.bind().is_ok() {
+            // SAFETY: allocated by `new`; work on it has been waited for by the streams' owners.
+            let _ = unsafe { result::free_sync(self.ptr) };
+        }
+    }
+}
+
+/// Host memory the GPU copies from and to without help.
+pub(super) struct Pinned {
+    device: Arc<Device>,
+    ptr: *mut c_void,
+    pub bytes: usize,
+}
+
+// SAFETY: plain memory.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    pub fn new(device: &Arc<Device>, bytes: usize) -> Result<Self, Error> {
+        device.bind()?;
+        // SAFETY: freed when dropped; set to zero before anybody reads it.
+        unsafe {
+            let ptr = result::malloc_host(bytes, 0).map_err(|e| failed("pinned memory", e))?;
+            std::ptr::write_bytes(ptr.cast::<u8>(), 0, bytes);
+            Ok(Pinned { device: device.clone(), ptr, bytes })
+        }
+    }
+
+    /// Writes numbers at a byte offset, which is a multiple of their size.
+    pub fn write<T: Copy>(&mut self, offset: usize, data: &[T]) {
+        assert!(offset + size_of_val(data) <= self.bytes && offset.is_multiple_of(align_of::<T>()));
+        // SAFETY: within the allocation, aligned; nothing else refers to it.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.ptr.cast::<u8>().add(offset).cast(), data.len()) };
+    }
+
+    pub fn read<T: Copy>(&self, offset: usize) -> T {
+        assert!(offset + size_of::<T>() <= self.bytes && offset.is_multiple_of(align_of::<T>()));
+        // SAFETY: within the allocation, aligned; the copy that filled it has been waited for.
+        unsafe { std::ptr::read_volatile(self.ptr.cast::<u8>().add(offset).cast()) }
+    }
+
+    pub fn slice(&self, len: usize) -> &[u8] {
+        assert!(len <= self.bytes);
+        // SAFETY: within the allocation.
+        unsafe { std::slice::from_raw_parts(self.ptr.cast(), len) }
+    }
+
+    pub fn slice_mut(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= self.bytes);
+        // SAFETY: within the allocation.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.cast(), len) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if self.device.bind().is_ok() {
+            // SAFETY: allocated by `new`.
+            let _ = unsafe { result::free_host(self.ptr) };
+        }
+    }
+}
+
+/// A stream of work.
+pub(super) struct Stream {
+    device: Arc<Device>,
+    pub raw: sys::CUstream,
+}
+
+// SAFETY: see `Device`.
+unsafe impl Send for Stream {}
+
+impl Stream {
+    pub fn new(device: &Arc<Device>) -> Result<Self, Error> {
+        device.bind()?;
+        let raw = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(|e| failed("a stream", e))?;
+        Ok(Stream { device: device.clone(), raw })
+    }
+
+    pub fn wait(&self) -> Result<(), Error> {
+        self.device.bind()?;
+        // SAFETY: a live stream.
+        unsafe { result::stream::synchronize(self.raw) }.map_err(|e| failed("the GPU's work", e))
+    }
+
+    /// Lets later work of this stream wait for an event.
+    pub fn wait_for(&self, event: &Event) -> Result<(), Error> {
+        // SAFETY: both live.
+        unsafe { result::stream::wait_event(self.raw, event.raw, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }
+            .map_err(|e| failed("waiting for an event", e))
+    }
+
+    /// Records what `work` puts into the stream as a graph.
+    pub fn capture(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<Graph, Error> {
+        self.device.bind()?;
+        // SAFETY: capture begins and ends here; the graph is destroyed when dropped.
+        unsafe {
+            let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+            result::stream::begin_capture(self.raw, mode).map_err(|e| failed("a graph", e))?;
+            let worked = work();
+            let graph = result::stream::end_capture(self.raw).map_err(|e| failed("a graph", e))?;
+            worked?;
+            let mut exec = std::ptr::null_mut();
+            let made = sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0).result();
+            let _ = result::graph::destroy(graph);
+            made.map_err(|e| failed("a graph", e))?;
+            Ok(Graph { device: self.device.clone(), exec })
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.device.bind().is_ok() {
+            // SAFETY: created by `new`.
+            let _ = unsafe { result::stream::synchronize(self.raw) };
+            // SAFETY: as above.
+            let _ = unsafe { result::stream::destroy(self.raw) };
+        }
+    }
+}
+
+/// A captured stretch of work.
+pub(super) struct Graph {
+    device: Arc<Device>,
+    exec: sys::CUgraphExec,
+}
+
+// SAFETY: see `Device`.
+unsafe impl Send for Graph {}
+
+impl Graph {
+    pub fn launch(&self, stream: &Stream) -> Result<(), Error> {
+        self.device.bind()?;
+        // SAFETY: both live.
+        unsafe { result::graph::launch(self.exec, stream.raw) }.map_err(|e| failed("the step", e))
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if self.device.bind().is_ok() {
+            // SAFETY: instantiated by `capture`.
+            let _ = unsafe { result::graph::exec_destroy(self.exec) };
+        }
+    }
+}
+
+/// A place in a stream that can be waited for.
+pub(super) struct Event {
+    device: Arc<Device>,
+    raw: sys::CUevent,
+}
+
+// SAFETY: see `Device`.
+unsafe impl Send for Event {}
+
+impl Event {
+    pub fn new(device: &Arc<Device>) -> Result<Self, Error> {
+        device.bind()?;
+        let raw = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(|e| failed("an event", e))?;
+        Ok(Event { device: device.clone(), raw })
+    }
+
+    pub fn record(&self, stream: &Stream) -> Result<(), Error> {
+        // SAFETY: both live.
+        unsafe { result::event::record(self.raw, stream.raw) }.map_err(|e| failed("an event", e))
+    }
+
+    pub fn wait(&self) -> Result<(), Error> {
+        self.device.bind()?;
+        // SAFETY: a live event.
+        unsafe { result::event::synchronize(self.raw) }.map_err(|e| failed("the GPU's work", e))
+    }
+
+    /// Milliseconds from another event to this one; both have been waited for.
+    pub fn since(&self, start: &Event) -> Result<f64, Error> {
+        // SAFETY: both live.
+        unsafe { result::event::elapsed(start.raw, self.raw) }.map(f64::from).map_err(|e| failed("a time", e))
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if self.device.bind().is_ok() {
+            // SAFETY: created by `new`.
+            let _ = unsafe { result::event::destroy(self.raw) };
+        }
+    }
+}
+
+/// Compiled kernels.
+pub(super) struct Module {
+    device: Arc<Device>,
+    raw: sys::CUmodule,
+}
+
+// SAFETY: see `Device`.
+unsafe impl Send for Module {}
+
+/// A kernel.
+#[derive(Clone, Copy)]
+pub(super) struct Function(sys::CUfunction);
+
+// SAFETY: a handle; see `Device`.
+unsafe impl Send for Function {}
+
+impl Module {
+    pub fn load(device: &Arc<Device>, image: &[u8]) -> Result<Self, Error> {
+        device.bind()?;
+        // SAFETY: a whole image, as the compiler wrote it; unloaded when dropped.
+        let raw = unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(|e| failed("the kernels", e))?;
+        Ok(Module { device: device.clone(), raw })
+    }
+
+    /// A kernel that may use `shared` bytes of dynamic shared memory.
+    pub fn function(&self, name: &str, shared: usize) -> Result<Function, Error> {
+        let text = CString::new(name).expect("names of kernels have no zeros");
+        // SAFETY: the module lives as long as the backend that asks.
+        unsafe {
+            let f = result::module::get_function(self.raw, text).map_err(|e| failed(name, e))?;
+            if shared > 48 << 10 {
+                use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SHARED;
+                result::function::set_function_attribute(f, SHARED, shared as i32).map_err(|e| failed(name, e))?;
+            }
+            Ok(Function(f))
+        }
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        if self.device.bind().is_ok() {
+            // SAFETY: loaded by `load`.
+            let _ = unsafe { result::module::unload(self.raw) };
+        }
+    }
+}
+
+/// Puts a kernel into a stream. All kernels take a table of tasks and the shape of the batch.
+pub(super) fn launch(
+    stream: &Stream,
+    f: Function,
+    grid: [u32; 3],
+    block: u32,
+    shared: u32,
+    tasks: u64,
+    shape: u64,
+) -> Result<(), Error> {
+    let (mut tasks, mut shape) = (tasks, shape);
+    let mut args = [std::ptr::from_mut(&mut tasks).cast::<c_void>(), std::ptr::from_mut(&mut shape).cast()];
+    // SAFETY: the kernel takes these two pointers; what they point to is as the kernel expects.
+    unsafe {
+        result::launch_kernel(f.0, (grid[0], grid[1], grid[2]), (block, 1, 1), shared, stream.raw, &mut args)
+            .map_err(|e| failed("a kernel does not start", e))
+    }
+}
+
+/// Puts a copy within the device into a stream.
+pub(super) fn copy(stream: &Stream, to: u64, from: u64, bytes: usize) -> Result<(), Error> {
+    // SAFETY: callers name their own allocations.
+    unsafe { result::memcpy_dtod_async(to, from, bytes, stream.raw) }.map_err(|e| failed("a copy", e))
+}
+
+/// Puts zeros into device memory.
+pub(super) fn zero(stream: &Stream, to: u64, bytes: usize) -> Result<(), Error> {
+    // SAFETY: callers name their own allocations.
+    unsafe { result::memset_d8_async(to, 0, bytes, stream.raw) }.map_err(|e| failed("memory cannot be set", e))
+}
+
+/// Puts a copy from pinned memory into a stream.
+pub(super) fn upload(stream: &Stream, to: u64, from: &Pinned, bytes: usize) -> Result<(), Error> {
+    // SAFETY: both live until the stream has been waited for.
+    unsafe { result::memcpy_htod_async(to, from.slice(bytes), stream.raw) }.map_err(|e| failed("a copy to the GPU", e))
+}
+
+/// Puts a copy to pinned memory into a stream.
+pub(super) fn download(stream: &Stream, to: &mut Pinned, from: u64, bytes: usize) -> Result<(), Error> {
+    // SAFETY: both live until the stream has been waited for.
+    unsafe { result::memcpy_dtoh_async(to.slice_mut(bytes), from, stream.raw) }
+        .map_err(|e| failed("a copy from the GPU", e))
+}

@@ -1,0 +1,270 @@
+// Attention over ragged sets without the matrix of scores: one block per 64 queries (or keys), example, head and relation.
+//
+// Products are 16 rows per warp. A tile of probabilities leaves the first product in the layout of its result and enters the
+// second as its left operand with columns 2t and 2t + 1 in the places of t and t + 4, so the right operand is read from rows 2t
+// and 2t + 1: nothing is moved between lanes. Rows in shared memory are DEPTH + 4 long, which keeps all lanes in different banks.
+
+struct HeadSlice {
+    float* data;
+    int ld, pad;
+    Space space;
+    int pad2;
+};
+
+struct AttentionTask {
+    HeadSlice query, key, value, out;
+    HeadSlice d_query, d_key, d_value, d_out;
+    // Per query and head: log2 of the sum of exponentials, and Σ dO · O.
+    float* stats;
+    float scale;
+    int heads, width, pad;
+};
+
+#define LOG2E 1.4426950408889634f
+
+// The elements first..first + R of an example, head h, as R rows of DEPTH numbers: `width` numbers for each input dimension.
+template <int R, int DEPTH>
+__device__ __forceinline__ void load_head(float* s, const HeadSlice& h, const int* shape, int start, int count, int head, int width) {
+    int dims = dims_of(h.space, shape), depth = dims * width;
+    if (width % 4 == 0) {
+        for (int i = threadIdx.x; i < R * (DEPTH / 4); i += blockDim.x) {
+            int r = i / (DEPTH / 4), e = i % (DEPTH / 4) * 4;
+            float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (r < count && e < depth)
+                v = *(const float4*)(h.data + ((size_t)(start + r) * dims + e / width) * h.ld + head * width + e % width);
+            *(float4*)(s + r * (DEPTH + 4) + e) = v;
+        }
+    } else {
+        for (int i = threadIdx.x; i < R * DEPTH; i += blockDim.x) {
+            int r = i / DEPTH, e = i % DEPTH;
+            float v = 0.0f;
+            if (r < count && e < depth) v = h.data[((size_t)(start + r) * dims + e / width) * h.ld + head * width + e % width];
+            s[r * (DEPTH + 4) + e] = v;
+        }
+    }
+}
+
+// Writes a warp's 16 rows of DEPTH numbers.
+template <int DEPTH>
+__device__ __forceinline__ void store_head(const float (*acc)[4], const HeadSlice& h, const int* shape, int start, int count, int head,
+                                           int width, int row0, const float* factor) {
+    int dims = dims_of(h.space, shape), depth = dims * width, g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int j = 0; j < DEPTH / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int r = row0 + g + (e / 2) * 8, d = j * 8 + 2 * t + e % 2;
+            if (r < count && d < depth)
+                h.data[((size_t)(start + r) * dims + d / width) * h.ld + head * width + d % width] = acc[j][e] * factor[e / 2];
+        }
+}
+
+// c[16 rows][N columns] = rows of a times rows of b, over DEPTH.
+template <int DEPTH, int N>
+__device__ __forceinline__ void rows_by_rows(float (*c)[4], const float* a, const float* b, int row0) {
+    constexpr int S = DEPTH + 4;
+    int g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) c[j][e] = 0.0f;
+#pragma unroll
+    for (int k = 0; k < DEPTH; k += 8) {
+        FragA fa;
+        const float* p = a + (row0 + g) * S + k + t;
+        fa.set(p[0], p[8 * S], p[4], p[8 * S + 4]);
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+            FragB fb;
+            const float* q = b + (j * 8 + g) * S + k + t;
+            fb.set(q[0], q[4]);
+            mma(c[j], fa, fb);
+        }
+    }
+}
+
+// acc[16 rows][DEPTH columns] += p[16][N] b[N][DEPTH].
+template <int DEPTH, int N>
+__device__ __forceinline__ void tile_by_rows(float (*acc)[4], const float (*p)[4], const float* b) {
+    constexpr int S = DEPTH + 4;
+    int g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int k = 0; k < N / 8; k++) {
+        FragA fa;
+        fa.set(p[k][0], p[k][2], p[k][1], p[k][3]);
+#pragma unroll
+        for (int j = 0; j < DEPTH / 8; j++) {
+            FragB fb;
+            const float* q = b + (k * 8 + 2 * t) * S + j * 8 + g;
+            fb.set(q[0], q[S]);
+            mma(acc[j], fa, fb);
+        }
+    }
+}
+
+template <int DEPTH, int N>
+__device__ __forceinline__ void attention_forward(const AttentionTask* tasks, const int* shape) {
+    const AttentionTask& task = tasks[blockIdx.z];
+    int example = blockIdx.y / task.heads, head = blockIdx.y % task.heads;
+    if (example >= examples_of(shape)) return;
+    int q0 = element(task.query.space, shape, example), queries = element(task.query.space, shape, example + 1) - q0;
+    int k0 = element(task.key.space, shape, example), keys = element(task.key.space, shape, example + 1) - k0;
+    int first = blockIdx.x * 64;
+    if (first >= queries) return;
+    extern __shared__ __align__(16) float shared[];
+    constexpr int S = DEPTH + 4;
+    float *qs = shared, *ks = qs + 64 * S, *vs = ks + N * S;
+    load_head<64, DEPTH>(qs, task.query, shape, q0 + first, queries - first, head, task.width);
+    int row0 = threadIdx.x / 32 * 16, t = threadIdx.x % 4, g = (threadIdx.x % 32) / 4;
+    float out[DEPTH / 8][4] = {}, most[2] = {-1e30f, -1e30f}, sum[2] = {0.0f, 0.0f};
+    float scale = task.scale * LOG2E;
+    for (int base = 0; base < keys; base += N) {
+        __syncthreads();
+        load_head<N, DEPTH>(ks, task.key, shape, k0 + base, keys - base, head, task.width);
+        load_head<N, DEPTH>(vs, task.value, shape, k0 + base, keys - base, head, task.width);
+        __syncthreads();
+        float s[N / 8][4];
+        rows_by_rows<DEPTH, N>(s, qs, ks, row0);
+        float top[2] = {most[0], most[1]};
+#pragma unroll
+        for (int j = 0; j < N / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                s[j][e] = base + j * 8 + 2 * t + e % 2 < keys ? s[j][e] * scale : -1e30f;
+                top[e / 2] = fmaxf(top[e / 2], s[j][e]);
+            }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
+            top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2));
+            float shrink = exp2f(most[h] - top[h]);
+            sum[h] *= shrink;
+            most[h] = top[h];
+#pragma unroll
+            for (int j = 0; j < DEPTH / 8; j++) { out[j][2 * h] *= shrink; out[j][2 * h + 1] *= shrink; }
+        }
+#pragma unroll
+        for (int j = 0; j < N / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) { s[j][e] = exp2f(s[j][e] - most[e / 2]); sum[e / 2] += s[j][e]; }
+        tile_by_rows<DEPTH, N>(out, s, vs);
+    }
+    float factor[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        sum[h] += __shfl_xor_sync(~0u, sum[h], 1);
+        sum[h] += __shfl_xor_sync(~0u, sum[h], 2);
+        factor[h] = 1.0f / sum[h];
+        int r = first + row0 + g + h * 8;
+        if (t == 0 && r < queries) task.stats[((size_t)(q0 + r) * task.heads + head) * 2] = most[h] + log2f(sum[h]);
+    }
+    store_head<DEPTH>(out, task.out, shape, q0 + first, queries - first, head, task.width, row0, factor);
+}
+
+// Σ dO · O per query and head, then dQ = dS K with dS = P (dP − Σ dO · O) · scale, dP = dO Vᵀ.
+template <int DEPTH, int N>
+__device__ __forceinline__ void attention_queries(const AttentionTask* tasks, const int* shape) {
+    const AttentionTask& task = tasks[blockIdx.z];
+    int example = blockIdx.y / task.heads, head = blockIdx.y % task.heads;
+    if (example >= examples_of(shape)) return;
+    int q0 = element(task.query.space, shape, example), queries = element(task.query.space, shape, example + 1) - q0;
+    int k0 = element(task.key.space, shape, example), keys = element(task.key.space, shape, example + 1) - k0;
+    int first = blockIdx.x * 64;
+    if (first >= queries) return;
+    extern __shared__ __align__(16) float shared[];
+    constexpr int S = DEPTH + 4;
+    float *qs = shared, *ds = qs + 64 * S, *ks = ds + 64 * S, *vs = ks + N * S;
+    __shared__ float deltas[64], lses[64];
+    load_head<64, DEPTH>(qs, task.out, shape, q0 + first, queries - first, head, task.width);
+    load_head<64, DEPTH>(ds, task.d_out, shape, q0 + first, queries - first, head, task.width);
+    __syncthreads();
+    if (threadIdx.x < 64) {
+        int r = threadIdx.x;
+        float sum = 0.0f;
+        for (int e = 0; e < DEPTH; e++) sum += qs[r * S + e] * ds[r * S + e];
+        deltas[r] = sum;
+        if (first + r < queries) {
+            float* stats = task.stats + ((size_t)(q0 + first + r) * task.heads + head) * 2;
+            lses[r] = stats[0];
+            stats[1] = sum;
+        } else lses[r] = 0.0f;
+    }
+    __syncthreads();
+    load_head<64, DEPTH>(qs, task.query, shape, q0 + first, queries - first, head, task.width);
+    int row0 = threadIdx.x / 32 * 16, t = threadIdx.x % 4, g = (threadIdx.x % 32) / 4;
+    float acc[DEPTH / 8][4] = {};
+    float scale = task.scale * LOG2E, lse[2] = {lses[row0 + g], lses[row0 + g + 8]}, delta[2] = {deltas[row0 + g], deltas[row0 + g + 8]};
+    for (int base = 0; base < keys; base += N) {
+        __syncthreads();
+        load_head<N, DEPTH>(ks, task.key, shape, k0 + base, keys - base, head, task.width);
+        load_head<N, DEPTH>(vs, task.value, shape, k0 + base, keys - base, head, task.width);
+        __syncthreads();
+        float s[N / 8][4], d[N / 8][4];
+        rows_by_rows<DEPTH, N>(s, qs, ks, row0);
+        rows_by_rows<DEPTH, N>(d, ds, vs, row0);
+#pragma unroll
+        for (int j = 0; j < N / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float p = base + j * 8 + 2 * t + e % 2 < keys ? exp2f(s[j][e] * scale - lse[e / 2]) : 0.0f;
+                s[j][e] = p * (d[j][e] - delta[e / 2]) * task.scale;
+            }
+        tile_by_rows<DEPTH, N>(acc, s, ks);
+    }
+    float factor[2] = {1.0f, 1.0f};
+    store_head<DEPTH>(acc, task.d_query, shape, q0 + first, queries - first, head, task.width, row0, factor);
+}
+
+// dV = Pᵀ dO and dK = dSᵀ Q for 64 keys, over all queries.
+template <int DEPTH, int N>
+__device__ __forceinline__ void attention_keys(const AttentionTask* tasks, const int* shape) {
+    const AttentionTask& task = tasks[blockIdx.z];
+    int example = blockIdx.y / task.heads, head = blockIdx.y % task.heads;
+    if (example >= examples_of(shape)) return;
+    int q0 = element(task.query.space, shape, example), queries = element(task.query.space, shape, example + 1) - q0;
+    int k0 = element(task.key.space, shape, example), keys = element(task.key.space, shape, example + 1) - k0;
+    int first = blockIdx.x * 64;
+    if (first >= keys) return;
+    extern __shared__ __align__(16) float shared[];
+    constexpr int S = DEPTH + 4;
+    float *ks = shared, *vs = ks + 64 * S, *qs = vs + 64 * S, *ds = qs + N * S;
+    __shared__ float deltas[N], lses[N];
+    load_head<64, DEPTH>(ks, task.key, shape, k0 + first, keys - first, head, task.width);
+    load_head<64, DEPTH>(vs, task.value, shape, k0 + first, keys - first, head, task.width);
+    int row0 = threadIdx.x / 32 * 16, t = threadIdx.x % 4;
+    float dk[DEPTH / 8][4] = {}, dv[DEPTH / 8][4] = {};
+    float scale = task.scale * LOG2E;
+    for (int base = 0; base < queries; base += N) {
+        __syncthreads();
+        load_head<N, DEPTH>(qs, task.query, shape, q0 + base, queries - base, head, task.width);
+        load_head<N, DEPTH>(ds, task.d_out, shape, q0 + base, queries - base, head, task.width);
+        for (int r = threadIdx.x; r < N; r += blockDim.x) {
+            bool ok = base + r < queries;
+            const float* stats = task.stats + ((size_t)(q0 + base + (ok ? r : 0)) * task.heads + head) * 2;
+            lses[r] = ok ? stats[0] : 1e30f;
+            deltas[r] = ok ? stats[1] : 0.0f;
+        }
+        __syncthreads();
+        float s[N / 8][4], d[N / 8][4];
+        rows_by_rows<DEPTH, N>(s, ks, qs, row0);
+#pragma unroll
+        for (int j = 0; j < N / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[j][e] = exp2f(s[j][e] * scale - lses[j * 8 + 2 * t + e % 2]);
+        tile_by_rows<DEPTH, N>(dv, s, ds);
+        rows_by_rows<DEPTH, N>(d, vs, ds, row0);
+#pragma unroll
+        for (int j = 0; j < N / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[j][e] *= (d[j][e] - deltas[j * 8 + 2 * t + e % 2]) * task.scale;
+        tile_by_rows<DEPTH, N>(dk, s, qs);
+    }
+    float factor[2] = {1.0f, 1.0f};
+    store_head<DEPTH>(dk, task.d_key, shape, k0 + first, keys - first, head, task.width, row0, factor);
+    store_head<DEPTH>(dv, task.d_value, shape, k0 + first, keys - first, head, task.width, row0, factor);
+}
+
+#define ATTENTION(DEPTH, N)                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(128) attention_forward_##DEPTH(const AttentionTask* t, const int* s) { attention_forward<DEPTH, N>(t, s); } \
+    extern "C" __global__ void __launch_bounds__(128) attention_queries_##DEPTH(const AttentionTask* t, const int* s) { attention_queries<DEPTH, N>(t, s); } \
+    extern "C" __global__ void __launch_bounds__(128) attention_keys_##DEPTH(const AttentionTask* t, const int* s) { attention_keys<DEPTH, N>(t, s); }

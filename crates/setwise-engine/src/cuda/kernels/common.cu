@@ -1,0 +1,144 @@
+// What all kernels share: the shape of a batch, matrix instructions in the precision chosen, asynchronous copies.
+//
+// PRECISION is 0 for f32 (each product as three of tf32 halves), 1 for tf32, 2 for bf16; sums are f32 always.
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// Rows with a meaning. `offsets` is the place of a set's offsets in the shape buffer, unless every example has `per_example` rows; with
+// `per_dim` every row stands once for each input dimension.
+struct Space {
+    int offsets, per_example, per_dim;
+};
+
+// The shape buffer: number of examples, number of input dimensions, then the offsets of every set and of the union.
+__device__ __forceinline__ int examples_of(const int* shape) { return shape[0]; }
+__device__ __forceinline__ int dims_of(Space s, const int* shape) { return s.per_dim ? shape[1] : 1; }
+
+// Elements before an example, dimensions not counted.
+__device__ __forceinline__ int element(Space s, const int* shape, int example) {
+    return s.per_example ? s.per_example * example : shape[s.offsets + example];
+}
+
+__device__ __forceinline__ int rows_of(Space s, const int* shape) {
+    return element(s, shape, shape[0]) * dims_of(s, shape);
+}
+
+// The example an element belongs to.
+__device__ __forceinline__ int example_of(Space s, const int* shape, int at) {
+    if (s.per_example) return at / s.per_example;
+    int lo = 0, hi = shape[0];
+    while (hi - lo > 1) {
+        int mid = (lo + hi) / 2;
+        if (shape[s.offsets + mid] <= at) lo = mid; else hi = mid;
+    }
+    return lo;
+}
+
+__device__ __forceinline__ u32 tf32(float x) {
+    u32 r;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+    return r;
+}
+
+__device__ __forceinline__ u32 bf16x2(float low, float high) {
+    u32 r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+// Operands of a 16 by 8 by 8 product. Lane l has g = l / 4 and t = l % 4. A holds (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4) of
+// its 16 by 8, B holds (t, g), (t + 4, g) of its 8 by 8, C holds (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
+struct FragA {
+#if PRECISION == 0
+    u32 hi[4], lo[4];
+    __device__ __forceinline__ void set(float a, float b, float c, float d) {
+        float v[4] = {a, b, c, d};
+#pragma unroll
+        for (int i = 0; i < 4; i++) { hi[i] = tf32(v[i]); lo[i] = tf32(v[i] - __uint_as_float(hi[i])); }
+    }
+#elif PRECISION == 1
+    u32 v[4];
+    __device__ __forceinline__ void set(float a, float b, float c, float d) {
+        v[0] = tf32(a); v[1] = tf32(b); v[2] = tf32(c); v[3] = tf32(d);
+    }
+#else
+    u32 v[2];
+    __device__ __forceinline__ void set(float a, float b, float c, float d) { v[0] = bf16x2(a, c); v[1] = bf16x2(b, d); }
+#endif
+};
+
+struct FragB {
+#if PRECISION == 0
+    u32 hi[2], lo[2];
+    __device__ __forceinline__ void set(float a, float b) {
+        hi[0] = tf32(a); hi[1] = tf32(b);
+        lo[0] = tf32(a - __uint_as_float(hi[0])); lo[1] = tf32(b - __uint_as_float(hi[1]));
+    }
+#elif PRECISION == 1
+    u32 v[2];
+    __device__ __forceinline__ void set(float a, float b) { v[0] = tf32(a); v[1] = tf32(b); }
+#else
+    u32 v[1];
+    __device__ __forceinline__ void set(float a, float b) { v[0] = bf16x2(a, b); }
+#endif
+};
+
+__device__ __forceinline__ void mma_tf32(float* c, const u32* a, const u32* b) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// C += A B.
+__device__ __forceinline__ void mma(float* c, const FragA& a, const FragB& b) {
+#if PRECISION == 0
+    mma_tf32(c, a.lo, b.hi);
+    mma_tf32(c, a.hi, b.lo);
+    mma_tf32(c, a.hi, b.hi);
+#elif PRECISION == 1
+    mma_tf32(c, a.v, b.v);
+#else
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a.v[0]), "r"(a.v[1]), "r"(b.v[0]));
+#endif
+}
+
+__device__ __forceinline__ void copy16(float* to, const float* from, bool valid) {
+    u32 at = (u32)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(valid ? 16 : 0));
+}
+
+__device__ __forceinline__ void copy4(float* to, const float* from, bool valid) {
+    u32 at = (u32)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(valid ? 4 : 0));
+}
+
+__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;"); }
+template <int LEFT> __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT)); }
+
+// Starts copying rows row0.. and columns col0.. of a row-major matrix into shared memory, R by C at a distance of STRIDE; zeros
+// outside. `vec` if rows start at multiples of four numbers and are a multiple of four long.
+template <int R, int C, int STRIDE, int THREADS>
+__device__ __forceinline__ void load_tile(float* s, const float* g, int ld, int row0, int rows, int col0, int cols, bool vec) {
+    if (vec) {
+#pragma unroll
+        for (int i = threadIdx.x; i < R * (C / 4); i += THREADS) {
+            int r = i / (C / 4), c = (i % (C / 4)) * 4;
+            bool ok = row0 + r < rows && col0 + c < cols;
+            copy16(s + r * STRIDE + c, ok ? g + (size_t)(row0 + r) * ld + col0 + c : g, ok);
+        }
+    } else {
+        for (int i = threadIdx.x; i < R * C; i += THREADS) {
+            int r = i / C, c = i % C;
+            bool ok = row0 + r < rows && col0 + c < cols;
+            copy4(s + r * STRIDE + c, ok ? g + (size_t)(row0 + r) * ld + col0 + c : g, ok);
+        }
+    }
+}
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(~0u, x, i);
+    return x;
+}

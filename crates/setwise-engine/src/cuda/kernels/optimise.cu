@@ -1,0 +1,124 @@
+// The end of a step: loss, length of the gradient, Adam. Every sum has a fixed order.
+
+// What the host sends along with each batch.
+struct Controls {
+    float rate, root, keep, clip;
+    u64 seed;
+};
+
+// What it reads back.
+struct Results {
+    float loss, norm, scale, ok;
+};
+
+struct LossTask {
+    const float *values, *targets;
+    float* grads;
+    int width, first_output;
+    Space space;
+    int pad;
+};
+
+struct LossTasks {
+    const LossTask* outputs;
+    Results* results;
+    int count, kind;
+    float parameter;
+    int pad;
+};
+
+__device__ __forceinline__ float2 loss_at(int kind, float parameter, float p, float t) {
+    float d = p - t;
+    if (kind == 0) return make_float2(fabsf(d), d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d);
+    if (kind == 1) return make_float2(d * d, 2.0f * d);
+    if (kind == 2) {
+        if (fabsf(d) <= parameter) return make_float2(0.5f * d * d, d);
+        return make_float2(parameter * (fabsf(d) - 0.5f * parameter), d > 0.0f ? parameter : -parameter);
+    }
+    if (kind == 3) return make_float2(fmaxf(p, 0.0f) - p * t + log1pf(expf(-fabsf(p))), 1.0f / (1.0f + expf(-p)) - t);
+    if (d < 0.0f) return make_float2(-parameter * d, -parameter);
+    return make_float2((1.0f - parameter) * d, d == 0.0f ? 0.0f : 1.0f - parameter);
+}
+
+extern "C" __global__ void __launch_bounds__(256) loss(const LossTasks* tasks, const int* shape) {
+    const LossTasks task = *tasks;
+    __shared__ double sums[256];
+    size_t total = 0;
+    for (int o = 0; o < task.count; o++) total += (size_t)rows_of(task.outputs[o].space, shape) * task.outputs[o].width;
+    double sum = 0.0;
+    size_t before = 0;
+    for (int o = 0; o < task.count; o++) {
+        const LossTask out = task.outputs[o];
+        size_t n = (size_t)rows_of(out.space, shape) * out.width;
+        for (size_t i = threadIdx.x; i < n; i += 256) {
+            float2 l = loss_at(task.kind, task.parameter, out.values[i], out.targets[before + i]);
+            sum += l.x;
+            out.grads[i] = l.y / (float)total;
+        }
+        before += n;
+    }
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int i = 1; i < 256; i++) sum += sums[i];
+        task.results->loss = (float)(sum / (double)total);
+    }
+}
+
+struct UpdateTask {
+    float *params, *first, *second;
+    const float* grads;
+    double* parts;
+    const Controls* controls;
+    Results* results;
+    size_t len;
+    float beta1, beta2, epsilon;
+    int pad;
+};
+
+#define NORM_BLOCKS 128
+
+extern "C" __global__ void __launch_bounds__(256) square_parts(const UpdateTask* tasks, const int* shape) {
+    const UpdateTask task = *tasks;
+    __shared__ double sums[256];
+    size_t each = (task.len + NORM_BLOCKS - 1) / NORM_BLOCKS, first = blockIdx.x * each, last = min(task.len, first + each);
+    double sum = 0.0;
+    for (size_t i = first + threadIdx.x; i < last; i += 256) sum += (double)task.grads[i] * task.grads[i];
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    for (int s = 128; s > 0; s /= 2) {
+        if (threadIdx.x < s) sums[threadIdx.x] += sums[threadIdx.x + s];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) task.parts[blockIdx.x] = sums[0];
+}
+
+// Every block finds the length of the gradient from the parts, so no further launch is needed. A loss or gradient that is no
+// number changes nothing.
+extern "C" __global__ void __launch_bounds__(256) adam(const UpdateTask* tasks, const int* shape) {
+    const UpdateTask task = *tasks;
+    __shared__ double sums[NORM_BLOCKS];
+    if (threadIdx.x < NORM_BLOCKS) sums[threadIdx.x] = task.parts[threadIdx.x];
+    __syncthreads();
+    for (int s = NORM_BLOCKS / 2; s > 0; s /= 2) {
+        if (threadIdx.x < s) sums[threadIdx.x] += sums[threadIdx.x + s];
+        __syncthreads();
+    }
+    Controls c = *task.controls;
+    float norm = (float)sqrt(sums[0]), scale = c.clip > 0.0f && norm > c.clip ? c.clip / norm : 1.0f;
+    bool ok = isfinite(norm) && isfinite(task.results->loss);
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        task.results->norm = norm;
+        task.results->scale = scale;
+        task.results->ok = ok ? 1.0f : 0.0f;
+    }
+    if (!ok) return;
+    for (size_t i = blockIdx.x * (size_t)256 + threadIdx.x; i < task.len; i += (size_t)gridDim.x * 256) {
+        float g = task.grads[i] * scale;
+        float m = task.beta1 * task.first[i] + (1.0f - task.beta1) * g;
+        float v = task.beta2 * task.second[i] + (1.0f - task.beta2) * g * g;
+        task.first[i] = m;
+        task.second[i] = v;
+        task.params[i] = task.params[i] * c.keep - c.rate * m / (sqrtf(v) * c.root + task.epsilon);
+    }
+}

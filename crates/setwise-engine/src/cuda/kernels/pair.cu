@@ -1,0 +1,223 @@
+// Networks on pairs reduced over partners, y_i = reduce_j (W relu(u_i + v_j) + b), without the tensor of all pairs.
+
+struct PairTask {
+    const float *own, *partner, *w, *bias;
+    float *y, *kept;
+    const float* dy;
+    float *d_own, *d_partner, *d_kept, *parts;
+    int ld_own, ld_partner, ldy, hidden, outputs, splits;
+    Space space, partners;
+};
+
+// kept_i = Σ_j relu(u_i + v_j): a thread owns a hidden column of eight elements.
+extern "C" __global__ void __launch_bounds__(128) pair_sums(const PairTask* tasks, const int* shape) {
+    const PairTask& task = tasks[blockIdx.z];
+    int e = blockIdx.y;
+    if (e >= shape[0]) return;
+    int i0 = element(task.space, shape, e), n = element(task.space, shape, e + 1) - i0;
+    int j0 = element(task.partners, shape, e), m = element(task.partners, shape, e + 1) - j0;
+    for (int first = blockIdx.x * 8; first < n; first += gridDim.x * 8)
+        for (int h = threadIdx.x; h < task.hidden; h += 128) {
+            float u[8], sum[8] = {};
+#pragma unroll
+            for (int b = 0; b < 8; b++) u[b] = first + b < n ? task.own[(size_t)(i0 + first + b) * task.ld_own + h] : 0.0f;
+            for (int j = 0; j < m; j++) {
+                float v = task.partner[(size_t)(j0 + j) * task.ld_partner + h];
+#pragma unroll
+                for (int b = 0; b < 8; b++) sum[b] += fmaxf(u[b] + v, 0.0f);
+            }
+#pragma unroll
+            for (int b = 0; b < 8; b++)
+                if (first + b < n) task.kept[(size_t)(i0 + first + b) * task.hidden + h] = sum[b];
+        }
+}
+
+// y_i += m b, after the linear map of the sums.
+extern "C" __global__ void pair_bias(const PairTask* tasks, const int* shape) {
+    const PairTask& task = tasks[blockIdx.y];
+    size_t total = (size_t)rows_of(task.space, shape) * task.outputs;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x) {
+        int row = i / task.outputs, c = i % task.outputs, e = example_of(task.space, shape, row);
+        int m = element(task.partners, shape, e + 1) - element(task.partners, shape, e);
+        task.y[(size_t)row * task.ldy + c] += m * task.bias[c];
+    }
+}
+
+// Parts [examples][outputs] of the bias's gradient: Σ_i dy_i, times the number of partners for sums.
+extern "C" __global__ void pair_bias_gradient(const PairTask* tasks, const int* shape) {
+    const PairTask& task = tasks[blockIdx.z];
+    int e = blockIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;
+    if (e >= shape[0] || c >= task.outputs) return;
+    float sum = 0.0f;
+    for (int i = element(task.space, shape, e); i < element(task.space, shape, e + 1); i++) sum += task.dy[(size_t)i * task.ldy + c];
+    int m = element(task.partners, shape, e + 1) - element(task.partners, shape, e);
+    task.parts[(size_t)e * task.outputs + c] = task.d_kept ? sum * m : sum;
+}
+
+// From the gradient dh_i of the sums: du_i = dh_i · #{j : u_i + v_j > 0}.
+extern "C" __global__ void __launch_bounds__(128) pair_sums_own(const PairTask* tasks, const int* shape) {
+    const PairTask& task = tasks[blockIdx.z];
+    int e = blockIdx.y;
+    if (e >= shape[0]) return;
+    int i0 = element(task.space, shape, e), n = element(task.space, shape, e + 1) - i0;
+    int j0 = element(task.partners, shape, e), m = element(task.partners, shape, e + 1) - j0;
+    for (int first = blockIdx.x * 8; first < n; first += gridDim.x * 8)
+        for (int h = threadIdx.x; h < task.hidden; h += 128) {
+            float u[8], count[8] = {};
+#pragma unroll
+            for (int b = 0; b < 8; b++) u[b] = first + b < n ? task.own[(size_t)(i0 + first + b) * task.ld_own + h] : 0.0f;
+            for (int j = 0; j < m; j++) {
+                float v = task.partner[(size_t)(j0 + j) * task.ld_partner + h];
+#pragma unroll
+                for (int b = 0; b < 8; b++) count[b] += u[b] + v > 0.0f ? 1.0f : 0.0f;
+            }
+#pragma unroll
+            for (int b = 0; b < 8; b++)
+                if (first + b < n)
+                    task.d_own[(size_t)(i0 + first + b) * task.ld_own + h] = count[b] * task.d_kept[(size_t)(i0 + first + b) * task.hidden + h];
+        }
+}
+
+// dv_j = Σ_i dh_i [u_i + v_j > 0].
+extern "C" __global__ void __launch_bounds__(128) pair_sums_partner(const PairTask* tasks, const int* shape) {
+    const PairTask& task = tasks[blockIdx.z];
+    int e = blockIdx.y;
+    if (e >= shape[0]) return;
+    int i0 = element(task.space, shape, e), n = element(task.space, shape, e + 1) - i0;
+    int j0 = element(task.partners, shape, e), m = element(task.partners, shape, e + 1) - j0;
+    for (int first = blockIdx.x * 8; first < m; first += gridDim.x * 8)
+        for (int h = threadIdx.x; h < task.hidden; h += 128) {
+            float v[8], sum[8] = {};
+#pragma unroll
+            for (int b = 0; b < 8; b++) v[b] = first + b < m ? task.partner[(size_t)(j0 + first + b) * task.ld_partner + h] : 0.0f;
+            for (int i = 0; i < n; i++) {
+                float u = task.own[(size_t)(i0 + i) * task.ld_own + h], d = task.d_kept[(size_t)(i0 + i) * task.hidden + h];
+#pragma unroll
+                for (int b = 0; b < 8; b++) sum[b] += u + v[b] > 0.0f ? d : 0.0f;
+            }
+#pragma unroll
+            for (int b = 0; b < 8; b++)
+                if (first + b < m) task.d_partner[(size_t)(j0 + first + b) * task.ld_partner + h] = sum[b];
+        }
+}
+
+// y_i = max_j (W relu(u_i + v_j) + b) with the index of the winner: a block owns one element and 64 outputs, its four warps 16
+// partners each; the hidden layer is made in shared memory, 64 partners by 32 columns at a time.
+extern "C" __global__ void __launch_bounds__(128) pair_max(const PairTask* tasks, const int* shape) {
+    const PairTask& task = tasks[blockIdx.z];
+    int row = blockIdx.x, n0 = blockIdx.y * 64;
+    if (row >= rows_of(task.space, shape) || n0 >= task.outputs) return;
+    int e = example_of(task.space, shape, row);
+    int j0 = element(task.partners, shape, e), m = element(task.partners, shape, e + 1) - j0;
+    __shared__ __align__(16) float as[64 * 36], bs[64 * 36];
+    __shared__ float best[4][64];
+    __shared__ int winner[4][64];
+    int warp = threadIdx.x / 32, g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
+    float top[16];
+    int at[16];
+#pragma unroll
+    for (int c = 0; c < 16; c++) { top[c] = -3.4e38f; at[c] = 0; }
+    const float* u = task.own + (size_t)row * task.ld_own;
+    for (int base = 0; base < m; base += 64) {
+        float acc[1][8][4] = {};
+        for (int k0 = 0; k0 < task.hidden; k0 += 32) {
+            __syncthreads();
+            for (int i = threadIdx.x; i < 64 * 32; i += 128) {
+                int r = i / 32, c = i % 32;
+                float v = 0.0f, w = 0.0f;
+                if (k0 + c < task.hidden) {
+                    if (base + r < m) v = fmaxf(u[k0 + c] + task.partner[(size_t)(j0 + base + r) * task.ld_partner + k0 + c], 0.0f);
+                    if (n0 + r < task.outputs) w = task.w[(size_t)(n0 + r) * task.hidden + k0 + c];
+                }
+                as[r * 36 + c] = v;
+                bs[r * 36 + c] = w;
+            }
+            __syncthreads();
+            multiply<16, 64, true, true, 36, 36>(acc, as, bs, warp * 16, 0);
+        }
+#pragma unroll
+        for (int c = 0; c < 16; c++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                int j = base + warp * 16 + g + 8 * h;
+                float x = acc[0][c / 2][2 * h + c % 2];
+                if (j < m && (x > top[c] || x != x)) { top[c] = x; at[c] = j; }
+            }
+    }
+#pragma unroll
+    for (int c = 0; c < 16; c++) {
+#pragma unroll
+        for (int i = 4; i < 32; i *= 2) {
+            float x = __shfl_xor_sync(~0u, top[c], i);
+            int j = __shfl_xor_sync(~0u, at[c], i);
+            if (x > top[c] || (x == top[c] && j < at[c]) || (x != x && top[c] == top[c])) { top[c] = x; at[c] = j; }
+        }
+        if (g == 0) { best[warp][c / 2 * 8 + 2 * t + c % 2] = top[c]; winner[warp][c / 2 * 8 + 2 * t + c % 2] = at[c]; }
+    }
+    __syncthreads();
+    int c = threadIdx.x;
+    if (c < 64 && n0 + c < task.outputs) {
+        float x = best[0][c];
+        int j = winner[0][c];
+        for (int w = 1; w < 4; w++) {
+            float y = best[w][c];
+            if (y > x || (y == x && winner[w][c] < j) || (y != y && x == x)) { x = y; j = winner[w][c]; }
+        }
+        task.y[(size_t)row * task.ldy + n0 + c] = x + task.bias[n0 + c];
+        task.kept[(size_t)row * task.outputs + n0 + c] = (float)j;
+    }
+}
+
+// Gradients through the winners: one warp owns 32 hidden columns of an example, so that nothing is summed across warps.
+extern "C" __global__ void __launch_bounds__(32) pair_max_inputs(const PairTask* tasks, const int* shape) {
+    const PairTask& task = tasks[blockIdx.z];
+    int e = blockIdx.y, lane = threadIdx.x, h = blockIdx.x * 32 + lane;
+    if (e >= shape[0] || (int)blockIdx.x * 32 >= task.hidden) return;
+    int i0 = element(task.space, shape, e), n = element(task.space, shape, e + 1) - i0;
+    int j0 = element(task.partners, shape, e), m = element(task.partners, shape, e + 1) - j0;
+    bool live = h < task.hidden;
+    for (int j = 0; j < m; j++)
+        if (live) task.d_partner[(size_t)(j0 + j) * task.ld_partner + h] = 0.0f;
+    for (int i = 0; i < n; i++) {
+        float u = live ? task.own[(size_t)(i0 + i) * task.ld_own + h] : 0.0f, du = 0.0f;
+        for (int c0 = 0; c0 < task.outputs; c0 += 32) {
+            float d = 0.0f, k = 0.0f;
+            if (c0 + lane < task.outputs) {
+                d = task.dy[(size_t)(i0 + i) * task.ldy + c0 + lane];
+                k = task.kept[(size_t)(i0 + i) * task.outputs + c0 + lane];
+            }
+            for (int c = 0; c < min(32, task.outputs - c0); c++) {
+                float dc = __shfl_sync(~0u, d, c);
+                int j = (int)__shfl_sync(~0u, k, c);
+                if (!live) continue;
+                float v = task.partner[(size_t)(j0 + j) * task.ld_partner + h];
+                if (u + v > 0.0f) {
+                    float x = dc * task.w[(size_t)(c0 + c) * task.hidden + h];
+                    du += x;
+                    task.d_partner[(size_t)(j0 + j) * task.ld_partner + h] += x;
+                }
+            }
+        }
+        if (live) task.d_own[(size_t)(i0 + i) * task.ld_own + h] = du;
+    }
+}
+
+// Parts [splits][outputs · hidden] of dW[c, h] = Σ_i dy_i[c] relu(u_i[h] + v_w(i, c)[h]): a block owns one output and some rows.
+extern "C" __global__ void __launch_bounds__(128) pair_max_weights(const PairTask* tasks, const int* shape) {
+    const PairTask& task = tasks[blockIdx.z];
+    int c = blockIdx.x, split = blockIdx.y;
+    if (c >= task.outputs || split >= task.splits) return;
+    int rows = rows_of(task.space, shape), each = (rows + task.splits - 1) / task.splits;
+    int first = split * each, last = min(rows, first + each);
+    for (int h = threadIdx.x; h < task.hidden; h += 128) {
+        float sum = 0.0f;
+        int e = first < last ? example_of(task.space, shape, first) : 0;
+        for (int i = first; i < last; i++) {
+            while (i >= element(task.space, shape, e + 1)) e++;
+            int j = element(task.partners, shape, e) + (int)task.kept[(size_t)i * task.outputs + c];
+            float x = task.own[(size_t)i * task.ld_own + h] + task.partner[(size_t)j * task.ld_partner + h];
+            sum += task.dy[(size_t)i * task.ldy + c] * fmaxf(x, 0.0f);
+        }
+        task.parts[((size_t)split * task.outputs + c) * task.hidden + h] = sum;
+    }
+}

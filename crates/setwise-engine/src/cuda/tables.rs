@@ -1,0 +1,119 @@
+//! The tasks kernels read, as they lie in device memory. Fields and order are those of the structs in `kernels`.
+
+/// An address in device memory; zero for none.
+pub type Address = u64;
+
+/// Marks types made of plain numbers without gaps.
+///
+/// # Safety
+/// Every byte of the type must belong to a field.
+pub unsafe trait Plain: Copy {}
+
+macro_rules! plain {
+    ($($(#[$doc:meta])* struct $name:ident { $($field:ident: $t:ty),* $(,)? })*) => {
+        $(
+            $(#[$doc])*
+            #[repr(C)]
+            #[derive(Clone, Copy)]
+            pub struct $name { $(pub $field: $t),* }
+            // SAFETY: the sum of the fields' sizes is checked to be the whole.
+            unsafe impl Plain for $name {}
+            const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$t>())*);
+        )*
+    };
+}
+
+plain! {
+    struct Space { offsets: i32, per_example: i32, per_dim: i32 }
+    struct LinearTask {
+        x: Address, w: Address, bias: Address, y: Address, residual: Address,
+        ldx: i32, ldy: i32, ldr: i32, k: i32, n: i32, activation: i32, vec: i32, space: Space,
+    }
+    struct InputTerm { dy: Address, w: Address, ld: i32, n: i32, vec: i32, w_vec: i32 }
+    struct InputTask {
+        dx: Address, gate: Address, terms: Address, ldx: i32, cols: i32, count: i32, accumulate: i32, space: Space, pad: i32,
+    }
+    struct WeightTask {
+        dy: Address, x: Address, parts: Address, ldy: i32, ldx: i32, n: i32, k: i32, splits: i32, vec: i32, space: Space, pad: i32,
+    }
+    struct SumTask {
+        parts: Address, out: Address, stride: u64, count: i32, len: i32, rows_per_part: i32, pad: i32, space: Space, pad2: i32,
+    }
+    struct ActivationTask { y: Address, dy: Address, ld: i32, cols: i32, activation: i32, pad: i32, space: Space, pad2: i32 }
+    struct NormTask {
+        inputs: [Address; 8], ld: [i32; 8], y: Address, gain: Address, shift: Address, normalised: Address, inv_std: Address,
+        count: i32, ldy: i32, cols: i32, pad: i32, space: Space, pad2: i32,
+    }
+    struct NormBackwardTask {
+        dy: Address, gain: Address, normalised: Address, inv_std: Address, parts: Address, ld: i32, cols: i32, space: Space, pad: i32,
+    }
+    struct AddTask {
+        inputs: [Address; 8], ld: [i32; 8], y: Address, count: i32, ldy: i32, cols: i32, accumulate: i32, space: Space, pad: i32,
+    }
+    struct HeadSlice { data: Address, ld: i32, pad: i32, space: Space, pad2: i32 }
+    struct AttentionTask {
+        query: HeadSlice, key: HeadSlice, value: HeadSlice, out: HeadSlice,
+        d_query: HeadSlice, d_key: HeadSlice, d_value: HeadSlice, d_out: HeadSlice,
+        stats: Address, scale: f32, heads: i32, width: i32, pad: i32,
+    }
+    struct PoolTask {
+        x: Address, y: Address, ldy: i32, cols: i32, reduce: i32, dimensions: i32, accumulate: i32, pad: i32, space: Space, pad2: i32,
+    }
+    struct PoolBackwardTask { pool: PoolTask, dx: Address, dy: Address }
+    struct UnionTask {
+        sets: [Address; 64], encodings: [Address; 64], spaces: [Space; 64], add: [i32; 64], all: Address,
+        count: i32, cols: i32, space: Space, pad: i32,
+    }
+    struct EncodingTask { rows: UnionTask, sums: [Address; 64] }
+    struct RepeatTask { param: Address, y: Address, len: i32, pad: i32 }
+    struct ConcatTask { x: Address, y: Address, len: i32, ldy: i32, at: i32, accumulate: i32 }
+    struct DropoutTask {
+        x: Address, y: Address, seed: Address, stream: u64, threshold: u64, scale: f32,
+        ldx: i32, ldy: i32, cols: i32, accumulate: i32, space: Space,
+    }
+    struct PineTask {
+        x: Address, spread: Address, shift: Address, y: Address, dx: Address, parts: Address, dy: Address,
+        ldy: i32, projections: i32, each: i32, accumulate: i32, space: Space, pad: i32,
+    }
+    struct PairTask {
+        own: Address, partner: Address, w: Address, bias: Address, y: Address, kept: Address, dy: Address,
+        d_own: Address, d_partner: Address, d_kept: Address, parts: Address,
+        ld_own: i32, ld_partner: i32, ldy: i32, hidden: i32, outputs: i32, splits: i32, space: Space, partners: Space,
+    }
+    struct Controls { rate: f32, root: f32, keep: f32, clip: f32, seed: u64 }
+    struct Results { loss: f32, norm: f32, scale: f32, ok: f32 }
+    struct LossTask { values: Address, targets: Address, grads: Address, width: i32, first_output: i32, space: Space, pad: i32 }
+    struct LossTasks { outputs: Address, results: Address, count: i32, kind: i32, parameter: f32, pad: i32 }
+    struct UpdateTask {
+        params: Address, first: Address, second: Address, grads: Address, parts: Address, controls: Address, results: Address,
+        len: u64, beta1: f32, beta2: f32, epsilon: f32, pad: i32,
+    }
+}
+
+/// Tables of tasks on their way to the device.
+pub struct Tables {
+    base: Address,
+    bytes: Vec<u8>,
+}
+
+impl Tables {
+    /// To lie at an address.
+    pub fn new(base: Address) -> Self {
+        Tables { base, bytes: Vec::new() }
+    }
+
+    /// Appends a table; returns where it will lie.
+    pub fn push<T: Plain>(&mut self, tasks: &[T]) -> Address {
+        self.bytes.resize(self.bytes.len().next_multiple_of(16), 0);
+        let at = self.base + self.bytes.len() as u64;
+        // SAFETY: plain types have no gaps.
+        let raw = unsafe { std::slice::from_raw_parts(tasks.as_ptr().cast::<u8>(), size_of_val(tasks)) };
+        self.bytes.extend_from_slice(raw);
+        at
+    }
+
+    /// Everything so far.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}

@@ -1,0 +1,343 @@
+//! Training steps as one captured graph each: copy in, forward, loss, backward, length of the gradient, Adam.
+//!
+//! A batch is written into pinned memory and copied to one of two places on the device while the step before still runs; each place
+//! has its graph. Results come back one step late, so the device never waits for the host.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::driver::{self, Device, Event, Graph, Memory, Pinned, Stream};
+use super::tables as t;
+use super::{Bound, Capacity, Precision, capacity_of, check, io_layout, output_rows, shape_numbers};
+use crate::adam::Adam;
+use crate::batch::BatchView;
+use crate::error::Error;
+use crate::loss::Loss;
+use crate::program::{Mode, Program};
+
+/// Parts of the gradient's length, as in the kernel.
+const NORM_BLOCKS: usize = 128;
+/// Batches under way at once.
+const SLOTS: usize = 2;
+
+/// What changes from step to step besides the batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepControls {
+    /// Learning rate.
+    pub learning_rate: f64,
+    /// Longest gradient.
+    pub clip: Option<f64>,
+    /// Of dropout.
+    pub seed: u64,
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// Loss before the step.
+    pub loss: f64,
+    /// Length of the gradient before clipping.
+    pub gradient: f64,
+}
+
+/// Trains on a GPU.
+pub struct CudaTrainer {
+    program: Arc<Program>,
+    bound: Bound,
+    first: Memory,
+    second: Memory,
+    results: Memory,
+    _norm_parts: Memory,
+    slots: Vec<Slot>,
+    stream: Stream,
+    copies: Stream,
+    under_way: VecDeque<usize>,
+    next: usize,
+    adam: Adam<f32>,
+    steps: u64,
+    device: Arc<Device>,
+}
+
+/// One place for a batch.
+struct Slot {
+    host: Pinned,
+    staged: Memory,
+    results: Pinned,
+    copied: Event,
+    done: Event,
+    graph: Graph,
+}
+
+impl CudaTrainer {
+    /// Takes parameters and Adam's state to the device and captures the step, for batches up to a capacity.
+    pub fn new(
+        device: &Arc<Device>,
+        program: Arc<Program>,
+        precision: Precision,
+        capacity: Capacity,
+        loss: Loss,
+        params: &[f32],
+        adam: &Adam<f32>,
+    ) -> Result<Self, Error> {
+        assert_eq!(program.mode, Mode::Train, "training needs a training program");
+        let bound = Bound::new(device, &program, precision, capacity)?;
+        let len = program.params.len();
+        let first = Memory::new(device, 4 * len, "Adam's moments")?;
+        let second = Memory::new(device, 4 * len, "Adam's moments")?;
+        let results = Memory::new(device, 256, "results")?;
+        let norm_parts = Memory::new(device, 8 * NORM_BLOCKS, "partial sums")?;
+        let (stream, copies) = (Stream::new(device)?, Stream::new(device)?);
+        let step = StepTables::write(&program, &bound, [&first, &second, &results, &norm_parts], loss, adam)?;
+        let layout = staging(&program, &bound.capacity);
+        let mut slots = Vec::new();
+        for _ in 0..SLOTS {
+            let staged = Memory::new(device, layout.end, "a batch")?;
+            let graph = stream.capture(|| step.enqueue(&program, &bound, &staged, &stream))?;
+            slots.push(Slot {
+                host: Pinned::new(device, layout.end)?,
+                staged,
+                results: Pinned::new(device, 64)?,
+                copied: Event::new(device)?,
+                done: Event::new(device)?,
+                graph,
+            });
+        }
+        let mut this = CudaTrainer {
+            program,
+            bound,
+            first,
+            second,
+            results,
+            _norm_parts: norm_parts,
+            slots,
+            stream,
+            copies,
+            under_way: VecDeque::new(),
+            next: 0,
+            adam: Adam { first: Vec::new(), second: Vec::new(), ..adam.clone() },
+            steps: adam.steps,
+            device: device.clone(),
+        };
+        this.upload(params, adam)?;
+        Ok(this)
+    }
+
+    /// Replaces parameters and moments.
+    pub fn upload(&mut self, params: &[f32], adam: &Adam<f32>) -> Result<(), Error> {
+        self.stream.wait()?;
+        self.bound.params.write(0, params)?;
+        self.first.write(0, &adam.first)?;
+        self.second.write(0, &adam.second)?;
+        self.steps = adam.steps;
+        Ok(())
+    }
+
+    /// Brings parameters and moments back; all steps have been waited for with [`CudaTrainer::outcome`].
+    pub fn download(&mut self, params: &mut [f32], adam: &mut Adam<f32>) -> Result<(), Error> {
+        self.stream.wait()?;
+        self.bound.params.read(0, params)?;
+        self.first.read(0, &mut adam.first)?;
+        self.second.read(0, &mut adam.second)?;
+        adam.steps = self.steps;
+        Ok(())
+    }
+
+    /// Bytes of device memory held.
+    pub fn memory(&self) -> usize {
+        self.bound.bytes()
+            + self.first.bytes
+            + self.second.bytes
+            + self.slots.iter().map(|s| s.staged.bytes).sum::<usize>()
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Whether a batch fits.
+    pub fn fits(&self, batch: &BatchView<f32>) -> bool {
+        check(&self.program, batch).is_ok() && self.bound.capacity.holds(&capacity_of(&self.program, batch))
+    }
+
+    /// Steps whose outcome has not been asked for.
+    pub fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// Starts a step on a batch. At most two can be under way.
+    pub fn submit(&mut self, batch: &BatchView<f32>, targets: &[f32], controls: StepControls) -> Result<(), Error> {
+        assert!(self.under_way.len() < SLOTS, "outcomes are asked for in time");
+        check(&self.program, batch)?;
+        if !self.fits(batch) {
+            return Err(Error::Device(format!(
+                "a batch of {:?} is larger than the {:?} that was prepared for",
+                capacity_of(&self.program, batch),
+                self.bound.capacity
+            )));
+        }
+        let layout = staging(&self.program, &self.bound.capacity);
+        let slot = &mut self.slots[self.next];
+        self.steps += 1;
+        let t = i32::try_from(self.steps).unwrap_or(i32::MAX);
+        let rate = controls.learning_rate;
+        let c = t::Controls {
+            rate: (rate / (1.0 - self.adam.beta1.powi(t))) as f32,
+            root: (1.0 / (1.0 - self.adam.beta2.powi(t)).sqrt()) as f32,
+            keep: (1.0 - rate * self.adam.weight_decay) as f32,
+            clip: controls.clip.unwrap_or(0.0) as f32,
+            seed: controls.seed,
+        };
+        slot.host.write(0, &[c]);
+        slot.host.write(layout.shape, &shape_numbers(&self.program, &self.bound.capacity, batch));
+        slot.host.write(layout.targets, targets);
+        for (s, &at) in batch.sets.iter().zip(&layout.sets) {
+            slot.host.write(at, s.data);
+        }
+        driver::upload(&self.copies, slot.staged.ptr, &slot.host, layout.end)?;
+        slot.copied.record(&self.copies)?;
+        self.stream.wait_for(&slot.copied)?;
+        slot.graph.launch(&self.stream)?;
+        driver::download(&self.stream, &mut slot.results, self.results.ptr, size_of::<t::Results>())?;
+        slot.done.record(&self.stream)?;
+        self.under_way.push_back(self.next);
+        self.next = (self.next + 1) % SLOTS;
+        Ok(())
+    }
+
+    /// Waits for the oldest step under way.
+    pub fn outcome(&mut self) -> Result<Option<Outcome>, Error> {
+        let Some(slot) = self.under_way.pop_front() else { return Ok(None) };
+        let slot = &self.slots[slot];
+        slot.done.wait()?;
+        let r: t::Results = slot.results.read(0);
+        Ok(Some(Outcome { loss: f64::from(r.loss), gradient: f64::from(r.norm) }))
+    }
+}
+
+/// Byte offsets of a batch on its way.
+struct Staging {
+    shape: usize,
+    targets: usize,
+    sets: Vec<usize>,
+    io: usize,
+    end: usize,
+}
+
+fn staging(program: &Program, capacity: &Capacity) -> Staging {
+    let io = io_layout(program, capacity);
+    let mut end = io.end;
+    let sets = (0..program.inputs.len())
+        .map(|k| {
+            let at = end;
+            end +=
+                (4 * capacity.rows[k] * program.values[program.inputs[k].0].cols * capacity.dims).next_multiple_of(16);
+            at
+        })
+        .collect();
+    Staging { shape: io.shape, targets: io.targets, sets, io: io.end, end }
+}
+
+/// The launches of a step around those of the program.
+struct StepTables {
+    loss: super::build::Work,
+    squares: super::build::Work,
+    adam: super::build::Work,
+}
+
+impl StepTables {
+    fn write(
+        program: &Program,
+        bound: &Bound,
+        [first, second, results, norm_parts]: [&Memory; 4],
+        loss: Loss,
+        adam: &Adam<f32>,
+    ) -> Result<Self, Error> {
+        let layout = io_layout(program, &bound.capacity);
+        let mut tables = t::Tables::new(bound.tables_at);
+        let (kind, parameter) = match loss {
+            Loss::L1 => (0, 0.0),
+            Loss::Mse => (1, 0.0),
+            Loss::Huber { delta } => (2, delta),
+            Loss::Bce => (3, 0.0),
+            Loss::Pinball { level } => (4, level),
+        };
+        let values = program.values.len();
+        let stride = bound.capacity.examples + 1;
+        let outputs: Vec<t::LossTask> = program
+            .outputs
+            .iter()
+            .enumerate()
+            .map(|(i, v)| {
+                let (offsets, per_example) = match program.values[v.0].space {
+                    crate::Space::Set(k) => (2 + k * stride, 0),
+                    crate::Space::Union => (2 + bound.capacity.rows.len() * stride, 0),
+                    crate::Space::PerExample(n) => (0, n),
+                };
+                debug_assert!(output_rows(program, &bound.capacity, i) > 0);
+                t::LossTask {
+                    values: bound.arena.ptr + 4 * bound.plan.offsets[v.0] as u64,
+                    targets: bound.io.ptr + layout.targets as u64,
+                    grads: bound.arena.ptr + 4 * bound.plan.offsets[values + v.0] as u64,
+                    width: program.values[v.0].cols as i32,
+                    first_output: 0,
+                    space: t::Space { offsets: offsets as i32, per_example: per_example as i32, per_dim: 0 },
+                    pad: 0,
+                }
+            })
+            .collect();
+        let outputs_at = tables.push(&outputs);
+        let count = outputs.len() as i32;
+        let task = t::LossTasks {
+            outputs: outputs_at,
+            results: results.ptr,
+            count,
+            kind,
+            parameter: parameter as f32,
+            pad: 0,
+        };
+        let loss_at = tables.push(&[task]);
+        let update_at = tables.push(&[t::UpdateTask {
+            params: bound.params.ptr,
+            first: first.ptr,
+            second: second.ptr,
+            grads: bound.grads.ptr,
+            parts: norm_parts.ptr,
+            controls: bound.io.ptr,
+            results: results.ptr,
+            len: program.params.len() as u64,
+            beta1: adam.beta1 as f32,
+            beta2: adam.beta2 as f32,
+            epsilon: adam.epsilon as f32,
+            pad: 0,
+        }]);
+        bound.tables.write((bound.tables_at - bound.tables.ptr) as usize, tables.bytes())?;
+        let launch = |name: &str, grid: usize, tasks: u64| -> Result<_, Error> {
+            let f = bound.module.function(name, 0)?;
+            Ok(super::build::Work::Launch { f, grid: [grid as u32, 1, 1], block: 256, shared: 0, tasks })
+        };
+        Ok(StepTables {
+            loss: launch("loss", 1, loss_at)?,
+            squares: launch("square_parts", NORM_BLOCKS, update_at)?,
+            adam: launch("adam", program.params.len().div_ceil(1024).clamp(1, 1024), update_at)?,
+        })
+    }
+
+    /// Puts the whole step on a staged batch into a stream.
+    fn enqueue(&self, program: &Program, bound: &Bound, staged: &Memory, stream: &Stream) -> Result<(), Error> {
+        let layout = staging(program, &bound.capacity);
+        driver::copy(stream, bound.io.ptr, staged.ptr, layout.io)?;
+        for (k, &at) in layout.sets.iter().enumerate() {
+            let end = layout.sets.get(k + 1).copied().unwrap_or(layout.end);
+            let to = bound.arena.ptr + 4 * bound.plan.offsets[program.inputs[k].0] as u64;
+            driver::copy(stream, to, staged.ptr + at as u64, end - at)?;
+        }
+        let shape = bound.io.ptr + layout.shape as u64;
+        bound.forward.iter().try_for_each(|w| w.enqueue(stream, shape))?;
+        self.loss.enqueue(stream, shape)?;
+        driver::zero(stream, bound.grads.ptr, bound.grads.bytes)?;
+        bound.backward.iter().try_for_each(|w| w.enqueue(stream, shape))?;
+        self.squares.enqueue(stream, shape)?;
+        self.adam.enqueue(stream, shape)
+    }
+}

@@ -1,0 +1,63 @@
+//! Where things are computed.
+
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
+
+use crate::Result;
+
+#[cfg(feature = "cuda")]
+pub use setwise_engine::cuda::Precision;
+
+/// Where a model is trained or asked.
+#[derive(Clone, Debug, Default)]
+pub enum Device {
+    /// The threads of the current pool.
+    #[default]
+    Cpu,
+    /// A GPU.
+    #[cfg(feature = "cuda")]
+    Cuda {
+        /// The GPU.
+        device: Arc<setwise_engine::cuda::Device>,
+        /// How it multiplies.
+        precision: Precision,
+    },
+}
+
+impl Device {
+    /// Finds a device by name: `cpu`, `cuda` or `cuda:1`, with the precision `f32`, `tf32` or `bf16` of a GPU's products.
+    pub fn find(name: &str, precision: &str) -> Result<Self> {
+        if name == "cpu" {
+            return Ok(Device::Cpu);
+        }
+        let ordinal = match name.strip_prefix("cuda") {
+            Some("") => Some(0),
+            Some(rest) => rest.strip_prefix(':').and_then(|n| n.parse::<usize>().ok()),
+            None => None,
+        };
+        let Some(ordinal) = ordinal else {
+            return Err(crate::Error::Device(format!("there is no device {name:?}; there are cpu, cuda and cuda:N")));
+        };
+        Self::cuda(ordinal, precision)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(ordinal: usize, precision: &str) -> Result<Self> {
+        let precision = match precision {
+            "f32" => Precision::F32,
+            "tf32" => Precision::Tf32,
+            "bf16" => Precision::Bf16,
+            other => {
+                return Err(crate::Error::Device(format!(
+                    "there is no precision {other:?}; there are f32, tf32, bf16"
+                )));
+            }
+        };
+        Ok(Device::Cuda { device: setwise_engine::cuda::Device::open(ordinal)?, precision })
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn cuda(_: usize, _: &str) -> Result<Self> {
+        Err(crate::Error::Device("this setwise was built without CUDA; build it with --features cuda".to_owned()))
+    }
+}
