@@ -39,6 +39,8 @@ impl From<setwise::Error> for Failure {
             setwise::Error::Io { source, .. } => match source.kind() {
                 std::io::ErrorKind::NotFound
                 | std::io::ErrorKind::PermissionDenied
+                | std::io::ErrorKind::AlreadyExists
+                | std::io::ErrorKind::ReadOnlyFilesystem
                 | std::io::ErrorKind::IsADirectory
                 | std::io::ErrorKind::NotADirectory => Failure::usage(error.to_string()),
                 _ => Failure::other(error.to_string()),

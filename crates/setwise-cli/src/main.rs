@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("setwise: {failure}");
+            commands::note(format!("setwise: {failure}"));
             ExitCode::from(failure.code())
         }
     }

@@ -210,6 +210,18 @@ fn samples_that_cannot_be_used_are_refused_by_name_and_place() {
 }
 
 #[test]
+fn the_examples_of_the_readme_answer_as_it_shows() {
+    let readme = include_str!("../../../README.md");
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/samples");
+    let [p, q, x, y] = ["p.csv", "q.csv", "x.csv", "y.csv"].map(|f| examples.join(f));
+    for args in [vec![path("kl"), &p, &q], vec![path("mi"), &x, &y, path("--method"), path("gaussian")]] {
+        let (code, out, error) = run(args);
+        assert_eq!(code, 0, "{error}");
+        assert!(readme.contains(&out), "the README lacks {out}");
+    }
+}
+
+#[test]
 fn stacks_of_examples_are_refused() {
     let s = Samples::new();
     let mut header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3, 1), }".to_owned();

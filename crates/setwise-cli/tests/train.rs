@@ -214,3 +214,65 @@ fn sampled_examples_are_those_of_training_before_whitening() {
     let (code, said) = run(["sample", "paper/kl-d5", "-o", "/nowhere"]);
     assert!(code == Some(2) && said.contains("paper/kl-d16"), "{said}");
 }
+
+#[test]
+fn a_damaged_checkpoint_is_said_put_aside_and_the_one_before_it_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let tiny = experiment(&dir, &TINY.replace("steps = 600", "steps = 30"));
+    let out = dir.path().join("run");
+    assert_eq!(train(&tiny, &out, &[]).0, Some(0));
+    let before = result(&out);
+    std::fs::write(out.join("checkpoint.safetensors"), "short").unwrap();
+    let (code, said) = train(&tiny, &out, &["--resume"]);
+    assert!(code == Some(0) && said.contains("going back to the checkpoint before it"), "{said}");
+    assert!(said.contains("going on after 28 steps") && out.join("checkpoint.damaged.safetensors").exists(), "{said}");
+    assert!(before == result(&out), "the result differs");
+    for name in ["checkpoint.safetensors", "checkpoint.previous.safetensors"] {
+        std::fs::write(out.join(name), "short").unwrap();
+    }
+    let (code, said) = train(&tiny, &out, &["--resume"]);
+    assert!(code == Some(2) && said.contains("no checkpoint that is whole") && said.contains("--out"), "{said}");
+    // A checkpoint of nobody knows which experiment is no ground to go on from.
+    std::fs::remove_file(out.join("experiment.toml")).unwrap();
+    let (code, said) = train(&tiny, &out, &["--resume"]);
+    assert!(code == Some(2) && said.contains("experiment.toml is gone"), "{said}");
+}
+
+#[test]
+fn a_file_in_the_place_of_a_folder_is_refused_before_any_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let tiny = experiment(&dir, TINY);
+    let (code, said) = train(&tiny, &tiny, &[]);
+    assert!(code == Some(2) && said.contains("tiny.toml: is a file"), "{said}");
+    let (code, said) = run([Path::new("sample"), &tiny, Path::new("-o"), &tiny]);
+    assert!(code == Some(2) && said.contains("tiny.toml: is a file"), "{said}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_goes_on_when_nobody_reads_what_it_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let tiny = experiment(&dir, &TINY.replace("steps = 600", "steps = 20"));
+    let out = dir.path().join("run");
+    assert_eq!(train(&tiny, &out, &[]).0, Some(0));
+    std::fs::remove_file(out.join("model.safetensors")).unwrap();
+    // Standard error is a pipe whose reader has gone; resuming has something to say.
+    let mut reader = Command::new("true").stdin(Stdio::piped()).spawn().unwrap();
+    let pipe = reader.stdin.take().unwrap();
+    reader.wait().unwrap();
+    let status = binary().args(["train", "--resume", "--out"]).args([&out, &tiny]).stderr(pipe).status().unwrap();
+    assert!(status.success(), "{status}");
+    assert!(out.join("model.safetensors").exists());
+}
+
+#[test]
+fn points_in_fewer_dimensions_than_coordinates_are_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = TINY.replace("steps = 600", "steps = 3").replace("[5, 9]", "[1, 1]").replace("dim = 2", "dim = 3");
+    let flat = experiment(&dir, &text);
+    let out = dir.path().join("run");
+    let (code, said) = train(&flat, &out, &[]);
+    assert!(code == Some(0) && said.contains("8 of 8 examples have points in fewer dimensions"), "{said}");
+    let (code, said) = run([Path::new("eval"), &out, Path::new("--examples"), Path::new("10")]);
+    assert!(code == Some(0) && said.contains("10 of them have points in fewer dimensions"), "{said}");
+}

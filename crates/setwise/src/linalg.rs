@@ -97,19 +97,21 @@ pub fn symmetric_eigen(a: &mut [f64], n: usize) -> (Vec<f64>, Vec<f64>) {
         if off.is_nan() || off <= all * 1e-28 {
             break;
         }
+        // Entries that are no more than this could all stay without being missed at the next look.
+        let least = (all * 1e-29).sqrt() / n as f64;
         for p in 0..n {
             for q in p + 1..n {
-                rotate(a, &mut vectors, n, p, q);
+                rotate(a, &mut vectors, n, p, q, least);
             }
         }
     }
     ((0..n).map(|i| a[i * n + i]).collect(), vectors)
 }
 
-/// The rotation that makes a[p, q] zero.
-fn rotate(a: &mut [f64], vectors: &mut [f64], n: usize, p: usize, q: usize) {
+/// The rotation that makes a[p, q] zero, unless it is at most `least`.
+fn rotate(a: &mut [f64], vectors: &mut [f64], n: usize, p: usize, q: usize, least: f64) {
     let apq = a[p * n + q];
-    if apq == 0.0 {
+    if apq.abs() <= least {
         return;
     }
     let theta = (a[q * n + q] - a[p * n + p]) / (2.0 * apq);
@@ -117,17 +119,20 @@ fn rotate(a: &mut [f64], vectors: &mut [f64], n: usize, p: usize, q: usize) {
         if theta.abs() > 1e150 { 0.5 / theta } else { theta.signum() / (theta.abs() + (theta * theta + 1.0).sqrt()) };
     let c = 1.0 / (t * t + 1.0).sqrt();
     let s = t * c;
-    for row in a.chunks_exact_mut(n) {
-        let (x, y) = (row[p], row[q]);
-        row[p] = c * x - s * y;
-        row[q] = s * x + c * y;
-    }
-    for m in [a, vectors] {
+    let (app, aqq) = (a[p * n + p] - t * apq, a[q * n + q] + t * apq);
+    for m in [&mut *a, vectors] {
         let (upper, lower) = m.split_at_mut(q * n);
         for (x, y) in upper[p * n..(p + 1) * n].iter_mut().zip(&mut lower[..n]) {
             (*x, *y) = (c * *x - s * *y, s * *x + c * *y);
         }
     }
+    // A stays symmetric: its columns are copies of the rows, which are neighbours and rotate in vectors.
+    for k in 0..n {
+        a[k * n + p] = a[p * n + k];
+        a[k * n + q] = a[q * n + k];
+    }
+    (a[p * n + p], a[q * n + q]) = (app, aqq);
+    (a[p * n + q], a[q * n + p]) = (0.0, 0.0);
 }
 
 #[cfg(test)]

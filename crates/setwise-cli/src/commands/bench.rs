@@ -7,7 +7,7 @@ use rand_pcg::Pcg64Mcg;
 use setwise::sets::PackedSet;
 use setwise::{Loss, Model, ModelConfig, SetBatch, Trainer};
 
-use super::say;
+use super::{sampler, say};
 use crate::failure::Failure;
 
 /// Arguments of `bench`.
@@ -37,6 +37,11 @@ pub struct Args {
     /// Attention heads.
     #[arg(long)]
     heads: Option<usize>,
+    /// Time how fast this experiment's batches are drawn and whitened instead, on one thread and on all.
+    #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = [
+        "model", "dim", "batch", "points", "latent", "hidden", "blocks", "heads", "forward_only", "operations",
+    ])]
+    sampler: Option<String>,
     /// Only the forward pass.
     #[arg(long)]
     forward_only: bool,
@@ -56,6 +61,9 @@ const MOST: usize = 1 << 28;
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
+    if let Some(experiment) = &args.sampler {
+        return sampler::run(experiment, args.seconds, args.json);
+    }
     let mut config = ModelConfig::preset(&args.model, args.dim)?;
     config.latent = args.latent.unwrap_or(config.latent);
     config.hidden = args.hidden.unwrap_or(config.hidden);

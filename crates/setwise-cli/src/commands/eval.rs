@@ -65,5 +65,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
     say(format!("mean absolute error  {:.4} ± {:.4}", e.mean_absolute_error, e.standard_error))?;
     say(format!("root mean square     {:.4}", e.root_mean_square_error))?;
     say(format!("bias                 {:+.4}", e.bias))?;
-    say(format!("{} fresh examples in {} dimensions", e.examples, experiment.task.dim()))
+    say(format!("{} fresh examples in {} dimensions", e.examples, experiment.task.dim()))?;
+    if e.deficient > 0 {
+        let why = "have points in fewer dimensions than coordinates and are whitened with a ridge";
+        say(format!("note: {} of them {why}", e.deficient))?;
+    }
+    Ok(())
 }

@@ -9,11 +9,12 @@ pub mod models;
 pub mod predict;
 pub mod reproduce;
 pub mod sample;
+pub mod sampler;
 pub mod selftest;
 pub mod train;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use setwise::estimate::{Dim, Estimate};
 use setwise::files::Sample;
@@ -27,6 +28,19 @@ pub fn say(text: impl std::fmt::Display) -> Result<(), Failure> {
         Err(e) => Err(Failure::other(format!("standard output: {e}"))),
         Ok(()) => Ok(()),
     }
+}
+
+/// Prints a line about progress to standard error; nobody has to be listening.
+pub fn note(text: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Makes a folder for results, before the work that fills it.
+pub fn make_folder(path: &Path) -> Result<(), Failure> {
+    if path.exists() && !path.is_dir() {
+        return Err(Failure::usage(format!("{}: is a file, a folder is wanted", path.display())));
+    }
+    std::fs::create_dir_all(path).map_err(|source| setwise::Error::Io { path: path.to_owned(), source }.into())
 }
 
 /// Reads two samples, of which one may be standard input.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Subcommand, ValueEnum};
 use setwise::reproduce::{Reproduction, dependence, divergence, scaling};
 
-use super::say;
+use super::{make_folder, note, say};
 use crate::failure::Failure;
 
 /// Arguments of `reproduce`.
@@ -73,9 +73,9 @@ struct Common {
     /// Seed of the fresh examples.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Folder with the folders of runs.
-    #[arg(long, value_name = "DIR", default_value = "runs")]
-    runs: PathBuf,
+    /// Folder with the folders of runs; `runs`, if there is one, if not given.
+    #[arg(long, value_name = "DIR")]
+    runs: Option<PathBuf>,
     /// Write the table as Markdown, CSV and JSON and figures as SVG and PNG into this folder.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -87,6 +87,24 @@ struct Common {
     json: bool,
 }
 
+impl Common {
+    /// The folder of runs. One that was asked for must be there, or a slip would look like models nobody has trained.
+    fn runs(&self) -> Result<PathBuf, Failure> {
+        match &self.runs {
+            Some(folder) if !folder.is_dir() => {
+                Err(Failure::usage(format!("--runs {}: there is no such folder", folder.display())))
+            }
+            Some(folder) => Ok(folder.clone()),
+            None => Ok(PathBuf::from("runs")),
+        }
+    }
+
+    /// What is needed before hours of measuring.
+    fn prepare(&self) -> Result<(), Failure> {
+        self.out.as_deref().map_or(Ok(()), make_folder)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Format {
     Markdown,
@@ -96,16 +114,19 @@ enum Format {
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let progress = &mut |what: &str| eprintln!("measuring {what}");
+    let progress = &mut |what: &str| note(format!("measuring {what}"));
+    match &args.table {
+        Which::Kl { common, .. } | Which::Mi { common, .. } | Which::Scaling { common, .. } => common.prepare()?,
+    }
     let (result, common) = match args.table {
         Which::Kl { models, dims, examples, common } => {
             at_least_one(examples)?;
-            let options = divergence::Options { models, dims, examples, seed: common.seed, runs: common.runs.clone() };
+            let options = divergence::Options { models, dims, examples, seed: common.seed, runs: common.runs()? };
             (divergence::reproduce(&options, progress)?, common)
         }
         Which::Mi { models, dims, examples, mine_examples, common } => {
             at_least_one(examples.min(mine_examples))?;
-            let (seed, runs) = (common.seed, common.runs.clone());
+            let (seed, runs) = (common.seed, common.runs()?);
             let options = dependence::Options { models, dims, examples, mine_examples, seed, runs };
             (dependence::reproduce(&options, progress)?, common)
         }
@@ -121,11 +142,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         _ if common.json => say(&result.json),
         Format::Json => say(&result.json),
         Format::Csv => say(result.table.to_csv().trim_end()),
-        Format::Markdown => {
-            say(result.table.to_markdown().trim_end())?;
-            result.notes.iter().try_for_each(|note| say(format!("\n{note}")))
-        }
+        Format::Markdown => say(markdown(&result).trim_end()),
     }
+}
+
+/// The table with its notes.
+fn markdown(result: &Reproduction) -> String {
+    let notes = result.notes.iter().map(|note| format!("\n{note}\n"));
+    [result.table.to_markdown()].into_iter().chain(notes).collect()
 }
 
 fn at_least_one(examples: usize) -> Result<(), Failure> {
@@ -140,12 +164,11 @@ fn write(result: &Reproduction, folder: &Path) -> Result<(), Failure> {
         let path = path.to_owned();
         move |source| setwise::Error::Io { path, source }
     };
-    std::fs::create_dir_all(folder).map_err(io(folder))?;
-    for extension in ["md", "csv"] {
-        result.table.save(folder.join(format!("{}.{extension}", result.name)))?;
+    let files = [("md", markdown(result)), ("csv", result.table.to_csv()), ("json", format!("{:#}\n", result.json))];
+    for (extension, text) in files {
+        let path = folder.join(format!("{}.{extension}", result.name));
+        std::fs::write(&path, text).map_err(io(&path))?;
     }
-    let path = folder.join(format!("{}.json", result.name));
-    std::fs::write(&path, format!("{:#}\n", result.json)).map_err(io(&path))?;
     for (name, figure) in &result.figures {
         for extension in ["svg", "png"] {
             figure.save(folder.join(format!("{name}.{extension}")))?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use setwise::data::{Drawn, DrawnSet, Feed, Stream, batch_seed};
 use setwise::files::write_npy;
 
-use super::say;
+use super::{make_folder, say};
 use crate::failure::Failure;
 
 /// Arguments of `sample`.
@@ -27,7 +27,8 @@ pub struct Args {
 /// Most numbers that are drawn into memory at once.
 const MOST: usize = 1 << 31;
 
-/// Runs it. The examples are the very ones training with this seed sees, before whitening.
+/// Runs it. The examples are the very ones training with this seed sees, before whitening (where sets of other sizes or dimensions
+/// take turns in training, all are of the task's own).
 pub fn run(args: Args) -> Result<(), Failure> {
     let mut experiment = setwise::experiment::find(&args.experiment)?;
     experiment.seed = args.seed.unwrap_or(experiment.seed);
@@ -38,6 +39,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let reason = format!("must be at least 1, and sets of {} points must fit in memory", size.most);
         return Err(Failure::usage(format!("--examples {}: {reason}", args.examples)));
     }
+    make_folder(&args.output)?;
     let sampler = experiment.task.sampler();
     let (seed, examples) = (experiment.seed, args.examples);
     let mut feed = Feed::new(rayon::current_num_threads(), 0, move |i| {
@@ -55,8 +57,6 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         labels.extend(drawn.labels);
     }
-    let io = |source| setwise::Error::Io { path: args.output.clone(), source };
-    std::fs::create_dir_all(&args.output).map_err(io)?;
     let file = |name: &str| args.output.join(name);
     for (name, set) in ["x", "y"].iter().zip(&sets) {
         write_npy(file(&format!("{name}.npy")), &[set.rows.len() / dim, dim], &set.rows)?;

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use setwise::experiment::{ValidExperiment, find};
 use setwise::train::{Event, Outcome, RunFolder, RunOptions};
 
-use super::{DeviceArgs, say};
+use super::{DeviceArgs, note, say};
 use crate::failure::Failure;
 
 /// Arguments of `train`.
@@ -74,7 +74,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn default_folder(name: &str, experiment: &ValidExperiment) -> PathBuf {
-    let name = name.trim_end_matches(".toml").trim_start_matches("experiments/").replace(['/', '\\'], "-");
+    // No folder that hides or looks like an option.
+    let name = name.trim_end_matches(".toml").trim_start_matches(['.', '/', '\\']).trim_start_matches("experiments/");
+    let name = name.replace(['/', '\\'], "-");
     PathBuf::from("runs").join(format!("{name}-{}-s{}", experiment.preset(), experiment.seed))
 }
 
@@ -140,7 +142,7 @@ impl Progress {
                     self.last_line = Instant::now();
                     let rate = (step - first) as f64 / start.elapsed().as_secs_f64().max(1e-9);
                     let (error, left) = (&self.error, (self.total - step) as f64 / rate.max(1e-9));
-                    eprintln!("step {step}/{}  loss {smooth:.4}{error}  {rate:.1}/s  {left:.0} s left", self.total);
+                    note(format!("step {step}/{}  loss {smooth:.4}{error}  {rate:.1}/s  {left:.0} s left", self.total));
                 }
             }
             Event::Validated { error, .. } => self.error = format!("  error {:.4}", error.mean_absolute_error),
@@ -151,7 +153,7 @@ impl Progress {
 
     fn line(&self, text: &str) {
         if self.quiet {
-            eprintln!("{text}");
+            note(text);
         } else {
             self.bar.println(text);
         }

@@ -48,6 +48,8 @@ struct Component {
     mean: Vec<f64>,
     /// Lower Cholesky factor of the covariance, row-major.
     factor: Vec<f64>,
+    /// The same, column by column.
+    columns: Vec<f64>,
 }
 
 impl Mixture {
@@ -64,7 +66,8 @@ impl Mixture {
                 cumulative += weight;
                 let log_root_det: f64 = (0..dim).map(|i| factor[i * dim + i].ln()).sum();
                 let log_height = weight.ln() - log_root_det - 0.5 * dim as f64 * std::f64::consts::TAU.ln();
-                Component { cumulative, log_height, weight, mean: mean.to_vec(), factor: factor.to_vec() }
+                let columns = (0..dim).flat_map(|j| factor[j..].iter().step_by(dim)).copied().collect();
+                Component { cumulative, log_height, weight, mean: mean.to_vec(), factor: factor.to_vec(), columns }
             })
             .collect();
         Mixture { dim, components }
@@ -91,17 +94,19 @@ impl Mixture {
     /// Appends `n` points drawn from the mixture.
     pub fn sample(&self, n: usize, rng: &mut impl Rng, rows: &mut Vec<f64>) {
         let dim = self.dim;
-        let mut z = vec![0.0; dim];
+        let mut point = vec![0.0; dim];
         rows.reserve(n * dim);
         for _ in 0..n {
             let u: f64 = rng.random();
             let last = self.components.len() - 1;
             let c = self.components[..last].iter().find(|c| u < c.cumulative).unwrap_or(&self.components[last]);
-            z.iter_mut().for_each(|z| *z = StandardNormal.sample(rng));
-            for (i, mean) in c.mean.iter().enumerate() {
-                let row = &c.factor[i * dim..i * dim + i + 1];
-                rows.push(mean + row.iter().zip(&z).map(|(l, z)| l * z).sum::<f64>());
+            // Column by column: the sums of all coordinates grow side by side instead of one after another.
+            point.fill(0.0);
+            for column in c.columns.chunks_exact(dim) {
+                let z: f64 = StandardNormal.sample(rng);
+                point.iter_mut().zip(column).for_each(|(x, l)| *x += l * z);
             }
+            rows.extend(c.mean.iter().zip(&point).map(|(mean, x)| mean + x));
         }
     }
 

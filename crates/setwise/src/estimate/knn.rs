@@ -60,7 +60,7 @@ impl Knn {
         if self.k == 0 {
             return Err(Error::Estimate("k is 0; the nearest neighbour is k = 1".to_owned()));
         }
-        check_rows(p, self.k + 1, &format!("k = {}", self.k))?;
+        check_rows(p, self.k.saturating_add(1), &format!("k = {}", self.k))?;
         check_rows(q, self.k, &format!("k = {}", self.k))
     }
 }
@@ -167,6 +167,7 @@ mod tests {
         assert_eq!(said(same, other, 2), "p.csv: all rows are one point");
         assert_eq!(said(other, same, 2), "all rows of p.csv are one point of q.csv");
         assert_eq!(said(other, other, 6), "q.csv: has 6 rows, k = 6 needs at least 7");
+        assert!(said(other, other, usize::MAX).starts_with("q.csv: has 6 rows"));
         assert_eq!(said(other, other, 0), "k is 0; the nearest neighbour is k = 1");
         let huge = Points::new(&[1e200, -1e200, 2e200], 1);
         assert!(said(huge, huge, 1).contains("rescale"));

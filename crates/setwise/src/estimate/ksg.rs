@@ -78,7 +78,7 @@ impl Ksg {
         if self.k == 0 {
             return Err(Error::Estimate("k is 0; the nearest neighbour is k = 1".to_owned()));
         }
-        check_rows(x, self.k + 1, &format!("k = {}", self.k))?;
+        check_rows(x, self.k.saturating_add(1), &format!("k = {}", self.k))?;
         for p in [x, y] {
             if (1..p.len()).all(|i| p.row(i) == p.row(0)) {
                 return Err(Error::Estimate(format!("{}: all rows are one point", p.name())));
@@ -201,6 +201,7 @@ mod tests {
         let said = |x, y, k| Ksg::new(k).value(x, y).unwrap_err().to_string();
         assert_eq!(said(x, y, 1), "y.csv: all rows are one point");
         assert_eq!(said(x, x, 4), "x.csv: has 4 rows, k = 4 needs at least 5");
+        assert!(said(x, x, usize::MAX).starts_with("x.csv: has 4 rows"));
         assert!(said(x, Points::new(&[1.0], 1), 1).contains("rows are pairs"));
     }
 }

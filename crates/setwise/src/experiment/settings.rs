@@ -42,6 +42,13 @@ pub struct Experiment {
     pub training: Training,
 }
 
+/// How choices that have options are written.
+const WITH_OPTIONS: &str = "this choice has options, as in { cosine = { last = 0.01 } }, { adamw = { weight-decay = 0.01 } }, \
+    { huber = { delta = 1.0 } }, { pinball = { level = 0.9 } } or { true = { points = 1000 } }";
+
+/// Most numbers a batch, or all held-out examples of a run, may have: they are kept in memory.
+const MOST_NUMBERS: usize = 1 << 31;
+
 /// An error about a key of an experiment.
 pub(super) fn bad(key: impl Into<String>, reason: impl Into<String>) -> Error {
     Error::Experiment { key: key.into(), reason: reason.into() }
@@ -50,7 +57,11 @@ pub(super) fn bad(key: impl Into<String>, reason: impl Into<String>) -> Error {
 impl Experiment {
     /// Reads TOML; unknown keys and wrong types are errors that name the key and what is allowed.
     pub fn parse(text: &str) -> Result<Self> {
-        toml::from_str(text).map_err(|e| Error::ExperimentText(e.to_string().trim_end().to_owned()))
+        toml::from_str(text).map_err(|e| {
+            // What the parser says of a name without its options speaks of Rust, not of TOML.
+            let said = e.to_string().replace("invalid type: unit variant, expected struct variant", WITH_OPTIONS);
+            Error::ExperimentText(said.trim_end().to_owned())
+        })
     }
 
     /// The experiment as TOML.
@@ -82,10 +93,28 @@ impl Experiment {
         config.validate()
     }
 
+    /// What is drawn must fit in memory.
+    fn check_memory(&self) -> Result<()> {
+        let phases = self.training.set_sizes.iter().map(|p| p.size.most);
+        let points = phases.fold(self.task.set_size().most, usize::max);
+        let dim = self.task.dim().max(self.task.equivariant_dims().most);
+        for (key, n) in [("batch", self.training.batch), ("validation-examples", self.training.validation_examples)] {
+            if points.checked_mul(dim).and_then(|m| m.checked_mul(n)).is_none_or(|m| m > MOST_NUMBERS) {
+                let reason = format!("is {n}: sets of {points} points in {dim} dimensions do not fit in memory");
+                return Err(bad(
+                    format!("training.{key}"),
+                    format!("{reason} so often, at most {MOST_NUMBERS} numbers do"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Checks every value.
     pub fn validate(self) -> Result<ValidExperiment> {
         self.task.check()?;
         self.training.check()?;
+        self.check_memory()?;
         let model = self.model_config()?;
         let sampler: Arc<dyn Sampler> = self.task.sampler().into();
         if model.sets != sampler.sets() {

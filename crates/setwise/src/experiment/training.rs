@@ -153,7 +153,7 @@ impl Training {
     pub fn size(&self, step: u64, usual: Span) -> Span {
         let mut end = 0;
         let phase = self.set_sizes.iter().find(|p| {
-            end += p.steps;
+            end = p.steps.saturating_add(end);
             step < end
         });
         phase.map_or(usual, |p| p.size)
@@ -180,7 +180,8 @@ impl Training {
             if x > 0.0 && x <= most {
                 return Ok(());
             }
-            Err(bad(format!("training.{key}"), format!("is {x}, must be above 0 and at most {most}")))
+            let limit = if most < f64::MAX { format!(" and at most {most}") } else { " and finite".to_owned() };
+            Err(bad(format!("training.{key}"), format!("is {x}, must be above 0{limit}")))
         };
         positive("learning-rate", self.learning_rate, 10.0)?;
         if let Some(clip) = self.clip {

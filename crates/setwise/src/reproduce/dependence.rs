@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{Reproduction, runs};
+use super::{Reproduction, check_models, checked_dims, runs};
+use crate::Result;
 use crate::data::{Dependence, Drawn, Stream};
 use crate::estimate::{Estimator, GaussianMi, Ksg, Mine, Norm, Points};
 use crate::experiment::{ValidExperiment, find};
 use crate::models::PRESETS;
 use crate::report::{Axis, Cell, Figure, Panel, Series, Style, Table};
 use crate::train::{Evaluation, evaluate, for_held_out};
-use crate::{Error, Result};
 
 /// Correlations at which errors are measured.
 pub const RHO: [f64; 13] = [-0.99, -0.9, -0.7, -0.5, -0.3, -0.1, 0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99];
@@ -45,48 +45,43 @@ pub fn known_models() -> impl Iterator<Item = &'static str> {
 
 /// Measures the figure. `progress` hears what is being measured.
 pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Reproduction> {
-    for model in &options.models {
-        if !known_models().any(|k| k == model) {
-            let known = known_models().collect::<Vec<_>>().join(", ");
-            return Err(Error::UnknownPreset { name: model.clone(), known });
-        }
-    }
-    if let Some(dim) = options.dims.iter().find(|d| !DIMS.contains(d)) {
-        return Err(Error::Sets(format!("the paper's figure has no panel for {dim} dimensions; it has {DIMS:?}")));
-    }
+    check_models(&options.models, known_models())?;
+    let dims = checked_dims(&options.dims, &DIMS)?;
     let wanted = |model: &str| options.models.is_empty() || options.models.iter().any(|m| m == model);
     let columns = ["model", "d"].map(str::to_owned).into_iter().chain(RHO.map(|r| format!("ρ = {r}")));
     let mut table = Table::new("Mean absolute error of mutual information", columns);
     let mut figure = Figure::new("Mutual information of correlated Gaussians");
     let (mut notes, mut json) = (Vec::new(), Vec::new());
-    for &dim in &options.dims {
+    for &dim in &dims {
         let mut experiment = find(&format!("paper/mi-d{dim}"))?;
         experiment.seed = options.seed;
         let experiment = experiment.validate()?;
         let mut panel = Panel::new(format!("d = {dim}"), Axis::linear("ρ"), Axis::linear("mean absolute error"));
-        let mut lines: Vec<(&str, Vec<Vec<Evaluation>>)> = Vec::new();
+        let mut lines: Vec<(&str, Vec<Vec<Evaluation>>, Vec<String>)> = Vec::new();
         for model in known_models().filter(|m| wanted(m)) {
             let trained = PRESETS.iter().any(|p| p.name == model);
             if trained {
-                let mut errors = Vec::new();
+                let (mut errors, mut described) = (Vec::new(), Vec::new());
                 for mut run in runs::finished(&options.runs, &experiment.task)? {
                     if run.experiment.preset() != model {
                         continue;
                     }
                     progress(&format!("d = {dim}: {}", run.folder.path().display()));
                     notes.push(format!("d = {dim}, {model}: {}", run.describe()));
+                    described.push(run.describe());
                     let at = |rho| evaluate(&mut run.model, &fixed(&experiment, rho), options.examples);
                     errors.push(RHO.into_iter().map(at).collect::<Result<Vec<_>>>()?);
                 }
-                lines.push((model, errors));
+                lines.push((model, errors, described));
             } else {
                 progress(&format!("d = {dim}: {model}"));
                 let examples = if model == "mine" { options.mine_examples } else { options.examples };
                 let at = |rho| measure(&fixed(&experiment, rho), model, examples);
-                lines.push((model, vec![RHO.into_iter().map(at).collect::<Result<Vec<_>>>()?]));
+                let errors = vec![RHO.into_iter().map(at).collect::<Result<Vec<_>>>()?];
+                lines.push((model, errors, Vec::new()));
             }
         }
-        for (model, runs) in lines {
+        for (model, runs, trained) in lines {
             let mean = |i: usize| {
                 let n = runs.len() as f64;
                 (n > 0.0).then(|| runs.iter().map(|r| r[i].mean_absolute_error).sum::<f64>() / n)
@@ -97,7 +92,9 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
                     .into_iter()
                     .chain(means.iter().map(|m| m.map_or(Cell::NotRun, |m| Cell::number(m, 3)))),
             );
-            json.push(json!({"model": model, "dim": dim, "rho": RHO, "mean_absolute_error": means, "runs": runs}));
+            json.push(json!({
+                "model": model, "dim": dim, "rho": RHO, "mean_absolute_error": means, "runs": runs, "trained": trained,
+            }));
             let points: Vec<(f64, f64)> = RHO.into_iter().zip(means.iter().flatten().copied()).collect();
             // The trivial answer leaves the picture's scale to the others.
             if !points.is_empty() && model != "zero" {

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::paper::{KL_DIMS, KL_ERRORS};
-use super::{Reproduction, runs};
+use super::{Reproduction, check_models, checked_dims, runs};
+use crate::Result;
 use crate::data::{Drawn, Stream};
 use crate::estimate::{Estimator, GaussianKl, Knn, Points};
 use crate::experiment::{ValidExperiment, find};
 use crate::report::{Cell, Goal, Table};
 use crate::train::{Evaluation, evaluate, for_held_out};
-use crate::{Error, Result};
 
 /// Methods that need no training.
 const CLASSICAL: [&str; 3] = ["knn", "gaussian", "median"];
@@ -38,25 +38,18 @@ pub fn known_models() -> impl Iterator<Item = &'static str> {
 
 /// Measures the table. `progress` hears what is being measured.
 pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Reproduction> {
-    for model in &options.models {
-        if !known_models().any(|k| k == model) {
-            let known = known_models().collect::<Vec<_>>().join(", ");
-            return Err(Error::UnknownPreset { name: model.clone(), known });
-        }
-    }
-    if let Some(dim) = options.dims.iter().find(|d| !KL_DIMS.contains(d)) {
-        return Err(Error::Sets(format!("the paper's table has no column for {dim} dimensions; it has {KL_DIMS:?}")));
-    }
+    check_models(&options.models, known_models())?;
+    let dims = checked_dims(&options.dims, &KL_DIMS)?;
     let wanted = |model: &str| options.models.is_empty() || options.models.iter().any(|m| m == model);
     let models: Vec<&str> = known_models().filter(|m| wanted(m)).collect();
-    let columns = options.dims.iter().flat_map(|d| [format!("d = {d}, paper"), format!("d = {d}")]);
+    let columns = dims.iter().flat_map(|d| [format!("d = {d}, paper"), format!("d = {d}")]);
     let mut table = Table::new("Mean absolute error of KL divergence", ["model".to_owned()].into_iter().chain(columns));
-    for dim in &options.dims {
+    for dim in &dims {
         table = table.with_best(&format!("d = {dim}"), Goal::Lowest);
     }
     let mut cells: Vec<Vec<Found>> = Vec::new();
     let mut notes = Vec::new();
-    for &dim in &options.dims {
+    for &dim in &dims {
         let mut experiment = find(&format!("paper/kl-d{dim}"))?;
         experiment.seed = options.seed;
         let experiment = experiment.validate()?;
@@ -66,15 +59,16 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
         }
         let mut found = measure_classical(&experiment, &classical, options.examples)?;
         for model in models.iter().filter(|m| !CLASSICAL.contains(m)) {
-            let mut errors = Vec::new();
+            let mut of_model = Found { model: (*model).to_owned(), errors: Vec::new(), trained: Vec::new() };
             for mut run in runs::finished(&options.runs, &experiment.task)? {
                 if run.experiment.preset() == *model {
                     progress(&format!("d = {dim}: {}", run.folder.path().display()));
                     notes.push(format!("d = {dim}, {model}: {}", run.describe()));
-                    errors.push(evaluate(&mut run.model, &experiment, options.examples)?);
+                    of_model.trained.push(run.describe());
+                    of_model.errors.push(evaluate(&mut run.model, &experiment, options.examples)?);
                 }
             }
-            found.push(Found { model: (*model).to_owned(), errors });
+            found.push(of_model);
         }
         cells.push(found);
     }
@@ -82,7 +76,7 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
     for model in &models {
         let paper = KL_ERRORS.iter().find(|row| row.model == *model);
         let mut row: Vec<Cell> = vec![(*model).into()];
-        for (dim, found) in options.dims.iter().zip(&cells) {
+        for (dim, found) in dims.iter().zip(&cells) {
             let place = KL_DIMS.iter().position(|d| d == dim).expect("a checked dimension");
             let paper = paper.map(|p| p.errors[place]);
             let found = found.iter().find(|f| f.model == *model).expect("every model was looked for");
@@ -90,7 +84,7 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
             row.push(found.cell());
             json.push(json!({
                 "model": model, "dim": dim, "paper": paper, "mean_absolute_error": found.mean(),
-                "standard_error": found.standard_error(), "runs": found.errors,
+                "standard_error": found.standard_error(), "runs": found.errors, "trained": found.trained,
             }));
         }
         table.push(row);
@@ -102,6 +96,8 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
 struct Found {
     model: String,
     errors: Vec<Evaluation>,
+    /// What each run took.
+    trained: Vec<String>,
 }
 
 impl Found {
@@ -151,7 +147,8 @@ fn measure_classical(experiment: &ValidExperiment, models: &[&str], examples: us
             Ok(())
         },
     )?;
-    Ok(names.into_iter().zip(pairs).map(|(model, p)| Found { model, errors: vec![Evaluation::of(p)] }).collect())
+    let found = |(model, p)| Found { model, errors: vec![Evaluation::of(p)], trained: Vec::new() };
+    Ok(names.into_iter().zip(pairs).map(found).collect())
 }
 
 /// Estimates and labels of a batch, by method.

@@ -15,6 +15,7 @@ pub mod scaling;
 pub use paper::{KL_DIMS, KL_ERRORS, PaperErrors};
 
 use crate::report::{Figure, Table};
+use crate::{Error, Result};
 
 /// What a reproduction comes to.
 pub struct Reproduction {
@@ -28,4 +29,21 @@ pub struct Reproduction {
     pub figures: Vec<(String, Figure)>,
     /// What should be known about single numbers.
     pub notes: Vec<String>,
+}
+
+/// Checks the models that are asked for; none means all.
+fn check_models(asked: &[String], known: impl Iterator<Item = &'static str>) -> Result<()> {
+    let known: Vec<&str> = known.collect();
+    match asked.iter().find(|m| !known.contains(&m.as_str())) {
+        Some(name) => Err(Error::UnknownPreset { name: name.clone(), known: known.join(", ") }),
+        None => Ok(()),
+    }
+}
+
+/// The dimensions that are asked for, each once and in the paper's order.
+fn checked_dims(asked: &[usize], of_paper: &[usize]) -> Result<Vec<usize>> {
+    match asked.iter().find(|d| !of_paper.contains(d)) {
+        Some(dim) => Err(Error::Sets(format!("the paper has nothing for {dim} dimensions; it has {of_paper:?}"))),
+        None => Ok(of_paper.iter().copied().filter(|d| asked.contains(d)).collect()),
+    }
 }

@@ -54,11 +54,18 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
     for model in &options.models {
         ModelConfig::preset(model, 2)?;
     }
-    for (name, list) in [("sizes", &options.sizes), ("widths", &options.widths)] {
+    let mut options = options.clone();
+    for (name, list) in [("sizes", &mut options.sizes), ("widths", &mut options.widths)] {
+        // Exponents are fitted over the larger half.
+        list.sort_unstable();
+        list.dedup();
         if list.len() < 2 || list.contains(&0) || list.iter().any(|&n| n > 1 << 14) {
-            return Err(Error::Sets(format!("{name} {list:?}: at least two between 1 and 16384 are needed")));
+            return Err(Error::Sets(format!(
+                "{name} {list:?}: at least two different ones from 1 to 16384 are needed"
+            )));
         }
     }
+    let options = &options;
     if options.batch == 0 || options.batch > 1 << 12 {
         return Err(Error::Sets(format!("batch {}: must be between 1 and 4096", options.batch)));
     }

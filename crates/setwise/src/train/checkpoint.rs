@@ -18,6 +18,8 @@ pub(super) struct Checkpoint {
     pub step: u64,
     /// What the log has gathered since its last line.
     pub window: Window,
+    /// What is wrong with a newer checkpoint, if this is the one before it.
+    pub newer_damaged: Option<Error>,
     buffers: [Vec<f32>; 3],
 }
 
@@ -50,11 +52,14 @@ impl Checkpoint {
         let mut first_error = None;
         for path in paths.iter().filter(|p| p.exists()) {
             match read(path) {
-                Ok(checkpoint) => return Ok(Some(checkpoint)),
+                Ok(checkpoint) => return Ok(Some(Checkpoint { newer_damaged: first_error, ..checkpoint })),
                 Err(e) => first_error = first_error.or(Some(e)),
             }
         }
-        first_error.map_or(Ok(None), Err)
+        let Some(error) = first_error else { return Ok(None) };
+        let reason =
+            format!("has no checkpoint that is whole ({error}); --out chooses another folder to start again in");
+        Err(Error::Run { path: folder.path().to_owned(), reason })
     }
 
     /// Puts the state into a trainer of the same model.
@@ -111,7 +116,7 @@ fn read(path: &Path) -> Result<Checkpoint> {
     if buffers.iter().any(|b| b.len() != buffers[0].len() || b.iter().any(|x| !x.is_finite())) {
         return Err(bad("its numbers are not those of a run"));
     }
-    Ok(Checkpoint { step, window, buffers })
+    Ok(Checkpoint { step, window, newer_damaged: None, buffers })
 }
 
 #[cfg(test)]
@@ -148,6 +153,7 @@ mod tests {
             std::fs::write(&path, &bytes).unwrap();
             let last = Checkpoint::load(&folder).unwrap().unwrap();
             assert_eq!((last.step, last.buffers[0][0]), (2, 2.0));
+            assert!(last.newer_damaged.is_some());
         }
         // Killed between the two renames.
         std::fs::remove_file(&path).unwrap();

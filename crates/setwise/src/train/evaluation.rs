@@ -19,6 +19,9 @@ pub struct Evaluation {
     pub root_mean_square_error: f64,
     /// Mean of prediction − label.
     pub bias: f64,
+    /// Examples that could only be whitened with a ridge: their points lie in fewer dimensions than they have coordinates.
+    #[serde(default)]
+    pub deficient: usize,
 }
 
 impl Evaluation {
@@ -42,6 +45,7 @@ impl Evaluation {
             standard_error: (spread / n).sqrt(),
             root_mean_square_error: square.sqrt(),
             bias: mean(&|e| e),
+            deficient: 0,
         }
     }
 }
@@ -94,12 +98,14 @@ pub(super) fn measure(model: &mut Model, batches: &[Batch]) -> Result<Evaluation
     for batch in batches {
         all.extend(pairs(model, batch)?);
     }
-    Ok(Evaluation::of(all))
+    let deficient = batches.iter().map(|b| b.deficient).sum();
+    Ok(Evaluation { deficient, ..Evaluation::of(all) })
 }
 
 /// The error of a model on fresh examples of an experiment's task, which neither training nor validation has seen.
 pub fn evaluate(model: &mut Model, experiment: &ValidExperiment, examples: usize) -> Result<Evaluation> {
     let mut all = Vec::new();
+    let mut deficient = 0;
     let whiten = experiment.task.whiten();
     for_held_out(
         experiment,
@@ -107,9 +113,11 @@ pub fn evaluate(model: &mut Model, experiment: &ValidExperiment, examples: usize
         examples,
         move |drawn| drawn.prepare(whiten),
         |batch| {
-            all.extend(pairs(model, &batch?)?);
+            let batch = batch?;
+            deficient += batch.deficient;
+            all.extend(pairs(model, &batch)?);
             Ok(())
         },
     )?;
-    Ok(Evaluation::of(all))
+    Ok(Evaluation { deficient, ..Evaluation::of(all) })
 }

@@ -48,6 +48,11 @@ impl RunFolder {
         self.path.join("checkpoint.previous.safetensors")
     }
 
+    /// Where a checkpoint that turned out to be damaged is put aside.
+    pub fn damaged_checkpoint(&self) -> PathBuf {
+        self.path.join("checkpoint.damaged.safetensors")
+    }
+
     /// Reads the experiment.
     pub fn experiment(&self) -> Result<Experiment> {
         let path = self.experiment_file();

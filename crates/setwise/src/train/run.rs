@@ -75,7 +75,10 @@ pub struct Outcome {
 pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn FnMut(Event)) -> Result<Outcome> {
     let folder = RunFolder::new(&options.folder);
     prepare_folder(&folder, experiment, options.resume)?;
-    let mut run = Run::start(experiment, &folder, &options.device)?;
+    let (mut run, damage) = Run::start(experiment, &folder, &options.device)?;
+    if let Some(damage) = damage {
+        observe(Event::Warning(&format!("{damage}; going back to the checkpoint before it")));
+    }
     if run.step > 0 {
         observe(Event::Resumed(run.step));
     }
@@ -141,22 +144,29 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// From the last checkpoint, or from fresh parameters.
-    fn start(experiment: &'a ValidExperiment, folder: &'a RunFolder, device: &Device) -> Result<Self> {
+    /// From the last checkpoint, or from fresh parameters; with what is wrong with a newer checkpoint that could not be used.
+    fn start(experiment: &'a ValidExperiment, folder: &'a RunFolder, device: &Device) -> Result<(Self, Option<Error>)> {
         let model = Model::new(experiment.model().clone(), experiment.seed);
         let mut trainer = Trainer::new(model, experiment.training.loss.loss()).with_seed(experiment.seed);
         if let Optimizer::Adamw { weight_decay } = experiment.training.optimizer {
             trainer.adam().weight_decay = weight_decay;
         }
         let (mut step, mut window, mut saved) = (0, Window::default(), None);
-        if let Some(checkpoint) = Checkpoint::load(folder)? {
+        let mut damage = None;
+        if let Some(mut checkpoint) = Checkpoint::load(folder)? {
+            damage = checkpoint.newer_damaged.take();
+            if damage.is_some() {
+                // Left where it is, it would take the place of the good one at the next save.
+                let path = folder.checkpoint();
+                std::fs::rename(&path, folder.damaged_checkpoint()).map_err(Error::io(&path))?;
+            }
             (step, window, saved) = (checkpoint.step, checkpoint.window, Some(checkpoint.step));
             checkpoint.restore(&mut trainer, &folder.checkpoint())?;
         }
         trainer.use_device(device, limits(experiment))?;
         let log = Log::open(folder.metrics(), step)?;
         let (under_way, start) = (VecDeque::new(), Instant::now());
-        Ok(Run { experiment, folder, trainer, log, window, step, started: step, under_way, saved, start })
+        Ok((Run { experiment, folder, trainer, log, window, step, started: step, under_way, saved, start }, damage))
     }
 
     /// Starts a step.
@@ -266,6 +276,12 @@ fn prepare_folder(folder: &RunFolder, experiment: &ValidExperiment, resume: bool
         return Err(problem("already holds a run; --resume goes on with it, --out chooses another folder".to_owned()));
     }
     let path = folder.experiment_file();
+    if folder.begun() && !path.exists() {
+        return Err(problem("holds a run, but its experiment.toml is gone; --out chooses another folder".to_owned()));
+    }
+    if folder.path().exists() && !folder.path().is_dir() {
+        return Err(problem("is a file; --out chooses a folder".to_owned()));
+    }
     if path.exists() {
         let old = serde_json::to_value(folder.experiment()?).expect("plain data");
         let new = serde_json::to_value(&**experiment).expect("plain data");

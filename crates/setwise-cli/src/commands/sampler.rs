@@ -1,0 +1,80 @@
+//! `setwise bench --sampler EXPERIMENT`
+
+use std::time::{Duration, Instant};
+
+use setwise::data::Feed;
+use setwise::experiment::{ValidExperiment, find};
+
+use super::say;
+use crate::failure::Failure;
+
+/// Parts a measurement has, of which the median counts.
+const PARTS: u32 = 7;
+
+/// How fast threads draw batches.
+struct Rate {
+    threads: usize,
+    batches_per_second: f64,
+}
+
+impl Rate {
+    /// What a batch costs the thread that draws it.
+    fn milliseconds(&self) -> f64 {
+        1e3 * self.threads as f64 / self.batches_per_second
+    }
+}
+
+/// Measures how fast batches of an experiment are drawn and whitened ahead of training, on one thread and on all.
+pub fn run(name: &str, seconds: f64, json: bool) -> Result<(), Failure> {
+    let experiment = find(name)?.validate()?;
+    let all = rayon::current_num_threads();
+    let mut counts = vec![1, all];
+    counts.dedup();
+    let rates = counts.into_iter().map(|n| measure(&experiment, n, seconds)).collect::<Result<Vec<_>, _>>()?;
+    let (dim, batch, size) = (experiment.task.dim(), experiment.training.batch, experiment.task.set_size());
+    if json {
+        let rate = |r: &Rate| {
+            serde_json::json!({
+                "threads": r.threads, "batches_per_second": r.batches_per_second,
+                "ms_per_batch_per_thread": r.milliseconds(),
+            })
+        };
+        return say(serde_json::json!({
+            "experiment": name, "dim": dim, "batch": batch, "set_size": [size.least, size.most],
+            "whitened": experiment.task.whiten(), "sampler": rates.iter().map(rate).collect::<Vec<_>>(),
+        }));
+    }
+    let whitened = if experiment.task.whiten() { ", whitened" } else { "" };
+    say(format!(
+        "{name}: batches of {batch}, sets of {} to {} points in {dim} dimensions{whitened}",
+        size.least, size.most
+    ))?;
+    rates.iter().try_for_each(|r| {
+        let threads = if r.threads == 1 { "thread" } else { "threads" };
+        let (rate, ms) = (r.batches_per_second, r.milliseconds());
+        say(format!("{:4} {threads:7} {rate:9.1} batches per second, {ms:7.2} ms per batch and thread", r.threads))
+    })
+}
+
+fn measure(experiment: &ValidExperiment, threads: usize, seconds: f64) -> Result<Rate, Failure> {
+    let source = experiment.clone();
+    let mut feed = Feed::new(threads, 0, move |step| source.training_batch(step));
+    let mut next = || feed.next().ok_or(setwise::Error::Feed)?;
+    // What is drawn ahead while nobody waits would be counted as fast.
+    for _ in 0..4 * threads + 4 {
+        next()?;
+    }
+    let part = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(2)) / PARTS;
+    let mut rates = Vec::new();
+    for _ in 0..PARTS {
+        let (start, mut batches) = (Instant::now(), 0);
+        // A few from every thread at least, or the last ones to finish decide.
+        while batches < 4 * threads || start.elapsed() < part {
+            next()?;
+            batches += 1;
+        }
+        rates.push(batches as f64 / start.elapsed().as_secs_f64());
+    }
+    rates.sort_by(f64::total_cmp);
+    Ok(Rate { threads, batches_per_second: rates[rates.len() / 2] })
+}

@@ -1,0 +1,164 @@
+//! `setwise reproduce` as a user runs it, and `setwise bench --sampler`.
+
+use std::path::Path;
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+/// Runs in a folder; returns the exit code, standard output and standard error.
+fn run(dir: &Path, args: &str) -> (i32, String, String) {
+    let out = Command::cargo_bin("setwise").unwrap().current_dir(dir).args(args.split(' ')).output().unwrap();
+    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
+    (out.status.code().unwrap(), text(out.stdout), text(out.stderr))
+}
+
+fn answer(dir: &Path, args: &str) -> String {
+    let (code, out, error) = run(dir, args);
+    assert_eq!(code, 0, "{args}: {error}");
+    out
+}
+
+fn json(dir: &Path, args: &str) -> Value {
+    serde_json::from_str(&answer(dir, args)).unwrap()
+}
+
+fn refused(dir: &Path, args: &str, expected: &[&str]) {
+    let (code, out, error) = run(dir, args);
+    assert_eq!((code, out.as_str()), (2, ""), "{args}: {error}");
+    assert!(expected.iter().all(|e| error.contains(e)), "{args}: {error} lacks one of {expected:?}");
+}
+
+/// The row of a Markdown table that begins with this name.
+fn row<'a>(table: &'a str, name: &str) -> Vec<&'a str> {
+    let cells = |line: &'a str| line.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>();
+    table.lines().map(cells).find(|c| c[0] == name).unwrap_or_else(|| panic!("no row {name}: {table}"))
+}
+
+#[test]
+fn the_errors_of_classical_and_trivial_estimators_are_the_known_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let found = json(dir.path(), "reproduce kl --models knn,gaussian,median --dims 2 --examples 200 --json");
+    for (cell, (model, paper, known)) in found.as_array().unwrap().iter().zip([
+        ("knn", Some(0.2047), 0.197),
+        ("gaussian", None, 0.089),
+        ("median", None, 0.175),
+    ]) {
+        assert_eq!((cell["model"].as_str(), cell["paper"].as_f64()), (Some(model), paper), "{cell}");
+        let (error, deviation) =
+            (cell["mean_absolute_error"].as_f64().unwrap(), cell["standard_error"].as_f64().unwrap());
+        assert!((error - known).abs() < 5.0 * deviation && deviation < 0.2 * known, "{cell}");
+    }
+}
+
+#[test]
+fn runs_stand_in_the_table_with_what_they_took_and_the_rest_is_not_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let kl = include_str!("../../../experiments/paper/kl-d2.toml");
+    let small = "latent = 8\nhidden = 8\nblocks = 1\n[training]\nvalidation-examples = 20";
+    let text = kl.replace("[training]", small).replace("batch = 64", "batch = 4");
+    std::fs::write(dir.path().join("small.toml"), text).unwrap();
+    for seed in 0..2 {
+        answer(dir.path(), &format!("train small.toml --steps 5 --seed {seed} --model cross-only"));
+    }
+    // A run of another task does not belong here.
+    let other = include_str!("../../../experiments/paper/kl-d2.toml").replace("[training]", small);
+    let other = other.replace("components = [1, 10]", "components = 1").replace("batch = 64", "batch = 4");
+    std::fs::write(dir.path().join("other.toml"), other).unwrap();
+    answer(dir.path(), "train other.toml --steps 5 --model cross-only");
+    let table =
+        answer(dir.path(), "reproduce kl --models cross-only,sum-merge,median --dims 2,4 --examples 64 --out o");
+    let cells = row(&table, "cross-only");
+    assert!(cells[1] == "0.0792" && cells[2].contains(" ± ") && cells[4] == "not run", "{table}");
+    assert!(row(&table, "sum-merge")[2] == "not run" && row(&table, "median")[1].is_empty(), "{table}");
+    for seed in 0..2 {
+        let note = format!("d = 2, cross-only: runs/small-cross-only-s{seed}: 5 steps of 4, ");
+        assert!(table.contains(&note), "{table} lacks {note}");
+    }
+    assert!(!table.contains("other-cross-only"), "{table}");
+    assert_eq!(std::fs::read_to_string(dir.path().join("o/kl.md")).unwrap(), table);
+    let found: Value = serde_json::from_slice(&std::fs::read(dir.path().join("o/kl.json")).unwrap()).unwrap();
+    assert_eq!(found[0]["model"], "cross-only");
+    assert_eq!(found[0]["runs"].as_array().unwrap().len(), 2);
+    assert!(found[0]["trained"][1].as_str().unwrap().contains("5 steps of 4"), "{found}");
+    assert_eq!(found[2]["mean_absolute_error"], Value::Null);
+    refused(dir.path(), "reproduce kl --models median --runs elsewhere", &["--runs elsewhere", "no such folder"]);
+}
+
+#[test]
+fn the_figure_of_mutual_information_is_written_in_every_form() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = answer(dir.path(), "reproduce mi --models ksg,gaussian,pine --dims 2 --examples 20 --out out/mi");
+    assert_eq!(row(&table, "ksg").len(), 15);
+    assert!(row(&table, "pine")[2..].iter().all(|c| *c == "not run"), "{table}");
+    let read = |name: &str| std::fs::read(dir.path().join("out/mi").join(name)).unwrap();
+    assert_eq!(String::from_utf8(read("mi.md")).unwrap(), table);
+    assert_eq!(String::from_utf8(read("mi.csv")).unwrap().lines().count(), 4);
+    let found: Value = serde_json::from_slice(&read("mi.json")).unwrap();
+    let errors = |i: usize| found[i]["mean_absolute_error"].as_array().unwrap().clone();
+    assert!(errors(0).iter().chain(&errors(1)).all(|e| e.as_f64().unwrap() < 1.0), "{found}");
+    assert!(String::from_utf8(read("mi.svg")).unwrap().contains("d = 2"));
+    assert_eq!(read("mi.png")[..8], *b"\x89PNG\r\n\x1a\n");
+}
+
+#[test]
+fn scaling_is_measured_over_the_sizes_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let found = json(
+        dir.path(),
+        "reproduce scaling --models pine,cross-only --sizes 16,8,8 --widths 8,16 --batch 1 --out out --json",
+    );
+    let sizes =
+        |of: &Value, key: &str| of.as_array().unwrap().iter().map(|t| t[key].as_u64().unwrap()).collect::<Vec<_>>();
+    for (found, model) in found.as_array().unwrap().iter().zip(["cross-only", "pine"]) {
+        assert_eq!(found["model"], model);
+        assert_eq!((sizes(&found["by_size"], "n"), sizes(&found["by_width"], "d")), (vec![8, 16], vec![8, 16]));
+        assert!(found["by_size"][0]["training_s"].as_f64().unwrap() > 0.0, "{found}");
+        assert!(found["exponents"]["training_n"].as_f64().unwrap().abs() < 10.0, "{found}");
+    }
+    for name in ["scaling.md", "scaling.csv", "scaling.json", "scaling.svg", "scaling.png"] {
+        assert!(dir.path().join("out").join(name).exists(), "{name} is missing");
+    }
+}
+
+#[test]
+fn what_there_is_not_is_refused_with_what_there_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    refused(dir, "reproduce counting-sheep", &["counting-sheep"]);
+    refused(dir, "reproduce kl --models knn,transformer", &["\"transformer\"", "multi-set-transformer-equi", "median"]);
+    refused(dir, "reproduce mi --models knn", &["\"knn\"", "ksg", "mine"]);
+    refused(dir, "reproduce scaling --models knn", &["\"knn\"", "union-transformer"]);
+    refused(dir, "reproduce kl --dims 3", &["3 dimensions", "[2, 4, 8, 16]"]);
+    refused(dir, "reproduce mi --dims 4", &["4 dimensions", "[2, 10, 20]"]);
+    refused(dir, "reproduce kl --examples 0", &["at least 1"]);
+    refused(dir, "reproduce scaling --sizes 8,8", &["sizes [8]", "at least two"]);
+    refused(dir, "reproduce scaling --batch 0", &["batch 0", "4096"]);
+    std::fs::write(dir.join("file"), "").unwrap();
+    refused(dir, "reproduce kl --models knn --out file", &["file: is a file"]);
+    // A dimension asked for twice is measured once.
+    let found = json(dir, "reproduce kl --models knn --dims 4,2,2 --examples 8 --json");
+    assert_eq!(found.as_array().unwrap().iter().map(|c| c["dim"].as_u64()).collect::<Vec<_>>(), [Some(2), Some(4)]);
+}
+
+#[test]
+fn the_sampler_is_timed_on_one_thread_and_on_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let found = json(dir.path(), "bench --sampler paper/kl-d4 --threads 2 --seconds 0.1 --json");
+    assert_eq!(
+        (found["dim"].as_u64(), found["batch"].as_u64(), &found["whitened"]),
+        (Some(4), Some(64), &Value::Bool(true))
+    );
+    for (rate, threads) in found["sampler"].as_array().unwrap().iter().zip([1.0, 2.0]) {
+        assert_eq!(rate["threads"].as_f64(), Some(threads));
+        let (speed, ms) =
+            (rate["batches_per_second"].as_f64().unwrap(), rate["ms_per_batch_per_thread"].as_f64().unwrap());
+        assert!(speed > 0.0 && (speed * ms - 1e3 * threads).abs() < 1e-6, "{found}");
+    }
+    let said = answer(dir.path(), "bench --sampler paper/mi-d2 --threads 1 --seconds 0.1");
+    assert!(
+        said.lines().count() == 2 && said.contains("1 thread ") && said.contains("ms per batch and thread"),
+        "{said}"
+    );
+    refused(dir.path(), "bench --sampler paper/kl-d3", &["paper/kl-d3", "paper/kl-d16"]);
+    refused(dir.path(), "bench --sampler paper/kl-d2 --dim 3", &["--dim"]);
+}
