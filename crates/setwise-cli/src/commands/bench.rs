@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use setwise::sets::PackedSet;
+use setwise::train::BatchLimits;
 use setwise::{Loss, Model, ModelConfig, SetBatch, Trainer};
 
-use super::{sampler, say};
+use super::{DeviceArgs, sampler, say};
 use crate::failure::Failure;
 
 /// Arguments of `bench`.
@@ -51,6 +52,8 @@ pub struct Args {
     /// Show where the time of a training step goes, by kind of operation.
     #[arg(long, conflicts_with_all = ["json", "forward_only"])]
     operations: bool,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -85,22 +88,34 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut model = Model::new(config, 1);
     let parameters = model.params().len();
 
+    let device = args.device.find()?;
+    model.use_device(&device)?;
     let forward = median(args.seconds, || model.predict(&batch).map(drop))?;
     let mut trainer = Trainer::new(model, Loss::L1);
+    if !args.forward_only {
+        let limits = BatchLimits { examples: args.batch, set_size: args.points, dims: args.dim };
+        trainer.use_device(&device, limits)?;
+    }
     let step = match args.forward_only {
         true => None,
-        false => Some(median(args.seconds, || trainer.step(&batch, &targets, 1e-4).map(drop))?),
+        // A GPU has two steps under way, so a call takes as long as a step.
+        false => Some(median(args.seconds, || {
+            trainer.submit(&batch, &targets, 1e-4, None)?;
+            trainer.outcome(false).map(drop)
+        })?),
     };
+    while trainer.outcome(true)?.is_some() {}
     let repetitions = step.map_or(forward.1, |s| s.1);
     let step = step.map(|s| s.0);
     let peak = peak_memory();
-    let c = trainer.model().config();
+    let c = trainer.model().config().clone();
     if args.json {
         return say(serde_json::json!({
             "model": args.model, "dim": args.dim, "batch": args.batch, "points": args.points,
             "threads": rayon::current_num_threads(), "latent": c.latent, "hidden": c.hidden, "blocks": c.blocks, "heads": c.heads,
             "parameters": parameters, "forward_ms": forward.0, "train_step_ms": step,
-            "peak_memory_bytes": peak, "repetitions": repetitions,
+            "peak_memory_bytes": peak, "device_memory_bytes": trainer.device_memory(), "repetitions": repetitions,
+            "device": args.device.name(),
         }));
     }
     say(format!(
@@ -123,7 +138,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(bytes) = peak {
         say(format!("peak memory   {:9.1} MB", bytes as f64 / 1e6))?;
     }
+    if let Some(bytes) = trainer.device_memory() {
+        say(format!("device memory {:9.1} MB", bytes as f64 / 1e6))?;
+    }
     if args.operations {
+        if let Some(kernels) = trainer.kernel_times()? {
+            return say_kernels(kernels);
+        }
         say_operations(&mut trainer, &batch, &targets)?;
     }
     Ok(())
@@ -144,6 +165,17 @@ fn say_operations(trainer: &mut Trainer, batch: &SetBatch, targets: &[f32]) -> R
         say(format!("{:9.2} {:9.2}   {name}", forward * ms, backward * ms))?;
     }
     Ok(())
+}
+
+/// Milliseconds of a step's kernels, largest first.
+fn say_kernels(mut kernels: Vec<(String, usize, f64)>) -> Result<(), Failure> {
+    kernels.sort_by(|a, b| b.2.total_cmp(&a.2));
+    say("\n  ms   launches   kernel, alone on the device")?;
+    for (name, launches, ms) in &kernels {
+        say(format!("{ms:7.4} {launches:5}   {name}"))?;
+    }
+    let (launches, ms) = kernels.iter().fold((0, 0.0), |(l, t), k| (l + k.1, t + k.2));
+    say(format!("{ms:7.4} {launches:5}   all"))
 }
 
 fn random_batch(args: &Args, sets: usize) -> Result<SetBatch, Failure> {

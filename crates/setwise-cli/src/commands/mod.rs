@@ -81,6 +81,11 @@ pub struct DeviceArgs {
 }
 
 impl DeviceArgs {
+    /// What was asked for.
+    pub fn name(&self) -> &str {
+        &self.device
+    }
+
     /// Opens the device.
     pub fn find(&self) -> Result<setwise::Device, Failure> {
         Ok(setwise::Device::find(&self.device, &self.precision)?)

@@ -73,17 +73,25 @@ impl Capacity {
 
 /// One thing the device does.
 pub(super) enum Work {
-    Launch { f: Function, grid: [u32; 3], block: u32, shared: u32, tasks: Address },
+    Launch { name: String, f: Function, grid: [u32; 3], block: u32, shared: u32, tasks: Address },
     Zero { at: Address, bytes: usize },
 }
 
 impl Work {
     pub fn enqueue(&self, stream: &Stream, shape: Address) -> Result<(), Error> {
         match *self {
-            Work::Launch { f, grid, block, shared, tasks } => {
+            Work::Launch { f, grid, block, shared, tasks, .. } => {
                 driver::launch(stream, f, grid, block, shared, tasks, shape)
             }
             Work::Zero { at, bytes } => driver::zero(stream, at, bytes),
+        }
+    }
+
+    /// The kernel's name.
+    pub fn name(&self) -> &str {
+        match self {
+            Work::Launch { name, .. } => name,
+            Work::Zero { .. } => "zero",
         }
     }
 }
@@ -94,6 +102,7 @@ pub(super) struct Places {
     pub arena: Address,
     pub params: Address,
     pub grads: Address,
+    pub transposed: Address,
     pub workspace: Address,
     pub controls: Address,
 }
@@ -130,9 +139,10 @@ pub(super) fn depths(program: &Program, capacity: &Capacity) -> Result<Vec<usize
 }
 
 /// Parts a weight's gradient is summed from are spread over about this many blocks.
-const WEIGHT_BLOCKS: usize = 528;
-/// Rows of a block of the norm's backward pass, as in the kernel.
+const WEIGHT_BLOCKS: usize = 264;
+/// Least rows of a block of the norm's backward pass, and most blocks: each leaves a part to be summed.
 const NORM_ROWS: usize = 64;
+const NORM_BLOCKS: usize = 128;
 /// Blocks of kernels that walk over all numbers.
 const WALKERS: usize = 1024;
 
@@ -146,8 +156,10 @@ pub(super) struct Builder<'a> {
     pub tables: Tables,
     pub work: Vec<Work>,
     written: Vec<bool>,
+    /// Parts of gradients, summed together at the end.
+    sums: Vec<t::SumTask>,
     used: usize,
-    /// Bytes of workspace the largest operation needs.
+    /// Bytes of workspace that are needed.
     pub workspace: usize,
 }
 
@@ -161,7 +173,19 @@ impl<'a> Builder<'a> {
         tables: Tables,
     ) -> Self {
         let written = vec![false; program.values.len()];
-        Builder { program, plan, capacity, module, places, tables, work: Vec::new(), written, used: 0, workspace: 0 }
+        Builder {
+            program,
+            plan,
+            capacity,
+            module,
+            places,
+            tables,
+            work: Vec::new(),
+            written,
+            sums: Vec::new(),
+            used: 0,
+            workspace: 0,
+        }
     }
 
     /// All operations in order.
@@ -189,8 +213,8 @@ impl<'a> Builder<'a> {
         let clear = gradients_to_clear(self.program);
         let gated = gated_values(self.program);
         self.program.outputs.iter().for_each(|v| self.written[v.0] = true);
+        self.transpose_weights()?;
         for (i, op) in self.program.ops.iter().enumerate().rev() {
-            self.used = 0;
             for &v in &clear[i] {
                 let bytes = self.len_of(v) * 4;
                 self.work.push(Work::Zero { at: self.grad(v), bytes });
@@ -215,7 +239,7 @@ impl<'a> Builder<'a> {
                 Op::Dropout(d) => self.dropout(d, true)?,
             }
         }
-        Ok(())
+        self.sum_parts()
     }
 
     /// A launch over a table.
@@ -233,7 +257,7 @@ impl<'a> Builder<'a> {
         let f = self.module.function(name, shared)?;
         let tasks = self.tables.push(tasks);
         let grid = grid.map(|n| n.max(1) as u32);
-        self.work.push(Work::Launch { f, grid, block, shared: shared as u32, tasks });
+        self.work.push(Work::Launch { name: name.to_owned(), f, grid, block, shared: shared as u32, tasks });
         Ok(())
     }
 
@@ -296,7 +320,7 @@ impl<'a> Builder<'a> {
         self.program.values[v.0].grad
     }
 
-    /// Some workspace for this operation.
+    /// Some workspace.
     fn room(&mut self, numbers: usize) -> Address {
         let at = self.places.workspace + 4 * self.used as u64;
         self.used += numbers.next_multiple_of(64);
@@ -314,50 +338,52 @@ impl<'a> Builder<'a> {
     }
 
     fn linear_forward(&mut self, op: &Linear) -> Result<(), Error> {
-        let tasks: Vec<t::LinearTask> = op
-            .maps
-            .iter()
-            .map(|m| {
-                let ((x, ldx), (y, ldy)) = (self.slice(m.x), self.slice(m.y));
-                let (residual, ldr) = m.residual.map_or((0, 0), |r| self.slice(r));
-                let vec = self.aligned(m.x) && self.aligned_param(m.weight);
-                t::LinearTask {
-                    x,
-                    w: self.param(m.weight),
-                    bias: m.bias.map_or(0, |b| self.param(b)),
-                    y,
-                    residual,
-                    ldx,
-                    ldy,
-                    ldr,
-                    k: m.x.cols as i32,
-                    n: m.y.cols as i32,
-                    activation: activation(op.activation),
-                    vec: i32::from(vec),
-                    space: self.space(m.x.value),
-                }
-            })
-            .collect();
+        let mut tasks = Vec::new();
+        for m in &op.maps {
+            let ((x, ldx), (y, ldy)) = (self.slice(m.x), self.slice(m.y));
+            let (residual, ldr) = m.residual.map_or((0, 0), |r| self.slice(r));
+            let k = m.x.cols as i32;
+            let vec_b = i32::from(m.x.cols.is_multiple_of(4) && self.aligned_param(m.weight));
+            let term = t::Term {
+                a: x,
+                b: self.param(m.weight),
+                lda: ldx,
+                ldb: k,
+                k,
+                vec_a: i32::from(self.aligned(m.x)),
+                vec_b,
+                pad: 0,
+            };
+            let terms = self.tables.push(&[term]);
+            tasks.push(t::ProductTask {
+                terms,
+                y,
+                bias: m.bias.map_or(0, |b| self.param(b)),
+                residual,
+                ldr,
+                ldy,
+                n: m.y.cols as i32,
+                activation: activation(op.activation),
+                ..no_product(self.space(m.x.value))
+            });
+        }
         let rows = op.maps.iter().map(|m| self.rows(m.x.value)).max().unwrap_or(0);
-        let widest = op.maps.iter().map(|m| m.y.cols).max().unwrap_or(0);
-        self.product("linear_forward", &tasks, rows, widest, |bm, bn| 2 * (bm + bn) * 36 * 4)?;
+        self.product(&tasks, rows)?;
         let norms: Vec<t::NormTask> =
             op.maps.iter().filter_map(|m| m.norm.map(|n| self.norm_task(&[m.y], m.y, Some(n)))).collect();
         self.norms(&norms, rows)
     }
 
-    /// A tiled product in the shape that suits its width.
-    fn product<T: t::Plain>(
-        &mut self,
-        name: &str,
-        tasks: &[T],
-        rows: usize,
-        widest: usize,
-        shared: impl Fn(usize, usize) -> usize,
-    ) -> Result<(), Error> {
-        let (suffix, bm, bn, block) = if widest >= 64 { ("large", 128, 64, 256) } else { ("small", 64, 32, 128) };
+    /// Tiled products in the shape that suits their width.
+    fn product(&mut self, tasks: &[t::ProductTask], rows: usize) -> Result<(), Error> {
+        let widest = tasks.iter().map(|t| t.n as usize).max().unwrap_or(0);
+        let (name, bm, bn, block, stages) = match widest {
+            128.. => ("product_large", 128, 128, 256, 3),
+            64.. => ("product_medium", 128, 64, 256, 3),
+            _ => ("product_small", 64, 32, 128, 2),
+        };
         let grid = [rows.div_ceil(bm), widest.div_ceil(bn), tasks.len()];
-        self.launch(&format!("{name}_{suffix}"), tasks, grid, block, shared(bm, bn))
+        self.launch(name, tasks, grid, block, stages * (bm + bn) * 36 * 4)
     }
 
     fn norm_task(&self, inputs: &[Slice], y: Slice, norm: Option<Norm>) -> t::NormTask {
@@ -406,15 +432,17 @@ impl<'a> Builder<'a> {
             return Ok(());
         }
         let (mut tasks, mut sums) = (Vec::new(), Vec::new());
-        let (mut rows, mut widest) = (0, 0);
+        let (mut most, mut widest) = (0, 0);
         for &(y, n) in norms {
-            let blocks = self.rows(y.value).div_ceil(NORM_ROWS);
+            let rows_each = self.rows(y.value).div_ceil(NORM_BLOCKS).next_multiple_of(8).max(NORM_ROWS);
+            let blocks = self.rows(y.value).div_ceil(rows_each);
             let parts = self.room(blocks * 2 * y.cols);
             let (dy, ld) = self.grad_slice(y);
             let space = self.space(y.value);
             let (gain, normalised, inv_std) = (self.param(n.gain), self.value(n.normalised), self.value(n.inv_std));
             let cols = y.cols as i32;
-            tasks.push(t::NormBackwardTask { dy, gain, normalised, inv_std, parts, ld, cols, space, pad: 0 });
+            let each = rows_each as i32;
+            tasks.push(t::NormBackwardTask { dy, gain, normalised, inv_std, parts, ld, cols, space, rows: each });
             for (half, p) in [n.gain, n.shift].into_iter().enumerate() {
                 sums.push(t::SumTask {
                     parts: parts + 4 * (half * y.cols) as u64,
@@ -422,23 +450,24 @@ impl<'a> Builder<'a> {
                     stride: 2 * y.cols as u64,
                     count: blocks as i32,
                     len: cols,
-                    rows_per_part: NORM_ROWS as i32,
+                    rows_per_part: each,
                     pad: 0,
                     space,
                     pad2: 0,
                 });
             }
-            rows = rows.max(self.rows(y.value));
+            most = most.max(blocks);
             widest = widest.max(y.cols);
         }
-        let grid = [rows.div_ceil(NORM_ROWS), tasks.len(), 1];
+        let grid = [most, tasks.len(), 1];
         self.launch("norm_backward", &tasks, grid, 256, 8 * 2 * widest * 4)?;
-        self.sum_parts(&sums)
+        self.sums.extend(sums);
+        Ok(())
     }
 
-    /// Adds parts to gradients. Two sums into one gradient are put into two launches, one after the other.
-    fn sum_parts(&mut self, sums: &[t::SumTask]) -> Result<(), Error> {
-        let mut rest = sums.to_vec();
+    /// Adds all parts to the gradients. Two sums into one gradient are put into two launches, one after the other.
+    fn sum_parts(&mut self) -> Result<(), Error> {
+        let mut rest = std::mem::take(&mut self.sums);
         while !rest.is_empty() {
             let mut now: Vec<t::SumTask> = Vec::new();
             let mut later = Vec::new();
@@ -529,50 +558,90 @@ impl<'a> Builder<'a> {
     fn linear_inputs(&mut self, op: &Linear, gated: &[bool]) -> Result<(), Error> {
         let groups = group_by(op.maps.iter().map(|m| m.x));
         let mut tasks = Vec::new();
-        let (mut rows, mut widest) = (0, 0);
+        let mut rows = 0;
         for (x, maps) in &groups {
             if !self.wants_grad(x.value) {
                 continue;
             }
-            let terms: Vec<t::InputTerm> = maps
-                .iter()
-                .map(|&m| {
-                    let map = &op.maps[m];
-                    let (dy, ld) = self.grad_slice(map.y);
-                    let vec = i32::from(self.aligned(map.y));
-                    let w_vec = i32::from(x.cols.is_multiple_of(4) && self.aligned_param(map.weight));
-                    t::InputTerm { dy, w: self.param(map.weight), ld, n: map.y.cols as i32, vec, w_vec }
-                })
-                .collect();
+            let terms: Vec<t::Term> =
+                maps.iter().map(|&m| self.gradient_term(op.maps[m].y, op.maps[m].weight)).collect();
             let terms_at = self.tables.push(&terms);
-            let (dx, ldx) = self.grad_slice(*x);
-            tasks.push(t::InputTask {
-                dx,
-                gate: if gated[x.value.0] { self.slice(*x).0 } else { 0 },
+            let (y, ldy) = self.grad_slice(*x);
+            let (gate, ldg) = if gated[x.value.0] { self.slice(*x) } else { (0, 0) };
+            tasks.push(t::ProductTask {
                 terms: terms_at,
-                ldx,
-                cols: x.cols as i32,
+                y,
+                gate,
+                ldg,
                 count: terms.len() as i32,
+                ldy,
+                n: x.cols as i32,
                 accumulate: i32::from(self.written[x.value.0]),
-                space: self.space(x.value),
-                pad: 0,
+                ..no_product(self.space(x.value))
             });
             rows = rows.max(self.rows(x.value));
-            widest = widest.max(x.cols);
         }
-        self.product("linear_inputs", &tasks, rows, widest, |bm, bn| 2 * (bm * 36 + 32 * (bn + 8)) * 4)?;
+        self.product(&tasks, rows)?;
         for (x, _) in &groups {
             self.written[x.value.0] = true;
         }
         Ok(())
     }
 
+    /// dy W as a product of rows, with the transposed weight.
+    fn gradient_term(&self, dy: Slice, weight: ParamId) -> t::Term {
+        let (a, lda) = self.grad_slice(dy);
+        let spec = self.program.params.spec(weight);
+        let k = dy.cols as i32;
+        let vec_b = i32::from(dy.cols.is_multiple_of(4) && spec.offset.is_multiple_of(4));
+        t::Term {
+            a,
+            b: self.places.transposed + 4 * spec.offset as u64,
+            lda,
+            ldb: k,
+            k,
+            vec_a: i32::from(self.aligned(dy)),
+            vec_b,
+            pad: 0,
+        }
+    }
+
+    /// Transposes all weights that gradients of inputs go through.
+    fn transpose_weights(&mut self) -> Result<(), Error> {
+        let mut weights: Vec<ParamId> = Vec::new();
+        for op in &self.program.ops {
+            match op {
+                Op::Linear(l) => weights.extend(l.maps.iter().filter(|m| self.wants_grad(m.x.value)).map(|m| m.weight)),
+                Op::Pairs(p) => weights.extend(p.nets.iter().map(|n| n.weight)),
+                _ => {}
+            }
+        }
+        weights.sort_unstable();
+        weights.dedup();
+        let mut most = 0;
+        let tasks: Vec<t::TransposeTask> = weights
+            .iter()
+            .map(|&w| {
+                let spec = self.program.params.spec(w);
+                let (rows, cols) = (spec.shape[0], spec.shape[1]);
+                most = most.max(rows.div_ceil(32) * cols.div_ceil(32));
+                let to = self.places.transposed + 4 * spec.offset as u64;
+                t::TransposeTask { from: self.param(w), to, rows: rows as i32, cols: cols as i32 }
+            })
+            .collect();
+        self.launch("transpose", &tasks, [most, tasks.len(), 1], 256, 0)
+    }
+
     /// Gradients of weights and biases.
     fn linear_weights(&mut self, uses: &[Use]) -> Result<(), Error> {
         let groups = group_by(uses.iter().map(|u| u.weight));
-        let large = uses.iter().all(|u| u.dy.cols >= 64 && u.x.cols >= 64);
-        let (name, bm, bn, block) =
-            if large { ("linear_weights_large", 64, 128, 256) } else { ("linear_weights_small", 32, 32, 64) };
+        let narrowest = uses.iter().map(|u| u.dy.cols.min(u.x.cols)).min().unwrap_or(0);
+        let (name, tile, block) = match narrowest {
+            128.. => ("linear_weights_large", 128, 256),
+            64.. => ("linear_weights_medium", 64, 128),
+            _ => ("linear_weights_small", 32, 64),
+        };
+        let (bm, bn) = (tile, tile);
         let tiles = |u: &Use| u.dy.cols.div_ceil(bm) * u.x.cols.div_ceil(bn);
         let all: usize = uses.iter().map(tiles).sum();
         let longest = uses.iter().map(|u| self.rows(u.dy.value)).max().unwrap_or(0);
@@ -619,8 +688,9 @@ impl<'a> Builder<'a> {
             }
         }
         let most = uses.iter().map(tiles).max().unwrap_or(0);
-        self.launch(name, &tasks, [most, splits, tasks.len()], block, 2 * 32 * (bm + bn + 16) * 4)?;
-        self.sum_parts(&sums)
+        self.launch(name, &tasks, [most, splits, tasks.len()], block, 3 * 32 * (bm + bn + 16) * 4)?;
+        self.sums.extend(sums);
+        Ok(())
     }
 
     fn attention(&mut self, op: &Attention, kernels: &[&str]) -> Result<(), Error> {
@@ -870,7 +940,7 @@ impl<'a> Builder<'a> {
                 self.example_sum(task.parts + 4 * (half * width) as u64, self.param_grad(p), 2 * width, width)
             })
             .collect();
-        self.sum_parts(&sums)?;
+        self.sums.extend(sums);
         if self.wants_grad(op.x) {
             task.dx = self.grad(op.x);
             let numbers = self.len_of(op.x);
@@ -937,31 +1007,26 @@ impl<'a> Builder<'a> {
         let longest = op.nets.iter().map(|n| self.longest(n.own.value)).max().unwrap_or(0);
         let grid = [longest.div_ceil(8).min(64), self.capacity.examples, tasks.len()];
         self.launch("pair_sums", &tasks, grid, 128, 0)?;
-        let products: Vec<t::LinearTask> = op
-            .nets
-            .iter()
-            .map(|n| {
-                let (y, ldy) = self.slice(n.y);
-                let hidden = n.own.cols;
-                let vec = hidden.is_multiple_of(4) && self.aligned_param(n.weight);
-                t::LinearTask {
-                    x: self.value(n.kept),
-                    w: self.param(n.weight),
-                    bias: 0,
-                    y,
-                    residual: 0,
-                    ldx: hidden as i32,
-                    ldy,
-                    ldr: 0,
-                    k: hidden as i32,
-                    n: n.y.cols as i32,
-                    activation: 0,
-                    vec: i32::from(vec),
-                    space: self.space(n.own.value),
-                }
-            })
-            .collect();
-        self.product("linear_forward", &products, rows, net.y.cols, |bm, bn| 2 * (bm + bn) * 36 * 4)?;
+        let mut products = Vec::new();
+        for n in &op.nets {
+            let (y, ldy) = self.slice(n.y);
+            let k = n.own.cols as i32;
+            let vec = i32::from(n.own.cols.is_multiple_of(4));
+            let vec_b = i32::from(vec == 1 && self.aligned_param(n.weight));
+            let term = t::Term {
+                a: self.value(n.kept),
+                b: self.param(n.weight),
+                lda: k,
+                ldb: k,
+                k,
+                vec_a: vec,
+                vec_b,
+                pad: 0,
+            };
+            let terms = self.tables.push(&[term]);
+            products.push(t::ProductTask { terms, y, ldy, n: n.y.cols as i32, ..no_product(self.space(n.own.value)) });
+        }
+        self.product(&products, rows)?;
         self.walk("pair_bias", &tasks, rows * net.y.cols)
     }
 
@@ -980,7 +1045,7 @@ impl<'a> Builder<'a> {
             sums.push(self.example_sum(task.parts, self.param_grad(n.bias), outputs, outputs));
         }
         self.launch("pair_bias_gradient", &tasks, [outputs.div_ceil(128), examples, tasks.len()], 128, 0)?;
-        self.sum_parts(&sums)?;
+        self.sums.extend(sums);
         if max {
             let splits = (WEIGHT_BLOCKS * 4 / (outputs * tasks.len())).clamp(1, 64);
             let mut sums = Vec::new();
@@ -1000,7 +1065,7 @@ impl<'a> Builder<'a> {
                 });
             }
             self.launch("pair_max_weights", &tasks, [outputs, splits, tasks.len()], 128, 0)?;
-            self.sum_parts(&sums)?;
+            self.sums.extend(sums);
             self.launch("pair_max_inputs", &tasks, [hidden.div_ceil(32), examples, tasks.len()], 32, 0)?;
         } else {
             // dh = dy W, then through the sums; dW = dyᵀ h.
@@ -1008,22 +1073,11 @@ impl<'a> Builder<'a> {
             let mut uses = Vec::new();
             for (task, n) in tasks.iter_mut().zip(&op.nets) {
                 task.d_kept = self.room(self.rows(n.own.value) * hidden);
-                let (dy, ld) = self.grad_slice(n.y);
-                let vec = i32::from(self.aligned(n.y));
-                let w_vec = i32::from(hidden.is_multiple_of(4) && self.aligned_param(n.weight));
-                let term = t::InputTerm { dy, w: self.param(n.weight), ld, n: outputs as i32, vec, w_vec };
+                let term = self.gradient_term(n.y, n.weight);
                 let terms = self.tables.push(&[term]);
-                inputs.push(t::InputTask {
-                    dx: task.d_kept,
-                    gate: 0,
-                    terms,
-                    ldx: hidden as i32,
-                    cols: hidden as i32,
-                    count: 1,
-                    accumulate: 0,
-                    space: self.space(n.own.value),
-                    pad: 0,
-                });
+                let space = self.space(n.own.value);
+                let cols = hidden as i32;
+                inputs.push(t::ProductTask { terms, y: task.d_kept, ldy: cols, n: cols, ..no_product(space) });
                 uses.push(Use {
                     weight: n.weight,
                     bias: None,
@@ -1031,7 +1085,7 @@ impl<'a> Builder<'a> {
                     dy: n.y,
                 });
             }
-            self.product("linear_inputs", &inputs, rows, hidden, |bm, bn| 2 * (bm * 36 + 32 * (bn + 8)) * 4)?;
+            self.product(&inputs, rows)?;
             let longest = op.nets.iter().map(|n| self.longest(n.own.value).max(self.longest(n.partner.value)));
             let grid = [longest.max().unwrap_or(0).div_ceil(8).min(64), examples, tasks.len()];
             self.launch("pair_sums_own", &tasks, grid, 128, 0)?;
@@ -1052,6 +1106,27 @@ struct Use {
     bias: Option<ParamId>,
     x: Slice,
     dy: Slice,
+}
+
+/// A product of one term and nothing else.
+fn no_product(space: t::Space) -> t::ProductTask {
+    t::ProductTask {
+        terms: 0,
+        y: 0,
+        bias: 0,
+        residual: 0,
+        gate: 0,
+        count: 1,
+        ldy: 0,
+        ldr: 0,
+        ldg: 0,
+        n: 0,
+        activation: 0,
+        accumulate: 0,
+        pad: 0,
+        space,
+        pad2: 0,
+    }
 }
 
 fn activation(a: Activation) -> i32 {

@@ -55,7 +55,8 @@ struct Bound {
     grads: Memory,
     tables_at: u64,
     // Held for the launches.
-    _workspace: Memory,
+    transposed: Memory,
+    workspace: Memory,
     tables: Memory,
     module: Kernels,
 }
@@ -67,11 +68,19 @@ impl Bound {
         plan.make(program, &Lives::of(program), &full_shape(&capacity))?;
         let params = Memory::new(device, 4 * program.params.len(), "the parameters")?;
         let grads = Memory::new(device, 4 * program.params.len(), "the gradients")?;
+        let training = if program.mode == Mode::Train { 4 * program.params.len() } else { 0 };
+        let transposed = Memory::new(device, training, "transposed weights")?;
         let arena = Memory::new(device, 4 * plan.total, "the working memory")?;
         let io = Memory::new(device, io_layout(program, &capacity).end, "a batch's shape and targets")?;
         let tables = Memory::new(device, TABLES, "the tables")?;
-        let mut places =
-            Places { arena: arena.ptr, params: params.ptr, grads: grads.ptr, workspace: 0, controls: io.ptr };
+        let mut places = Places {
+            arena: arena.ptr,
+            params: params.ptr,
+            grads: grads.ptr,
+            transposed: transposed.ptr,
+            workspace: 0,
+            controls: io.ptr,
+        };
         let build = |places: Places| -> Result<_, Error> {
             let mut b = Builder::new(program, &plan, &capacity, &module, places, Tables::new(tables.ptr));
             b.forward()?;
@@ -101,7 +110,8 @@ impl Bound {
             params,
             grads,
             tables_at,
-            _workspace: workspace,
+            transposed,
+            workspace,
             tables,
             module,
         })
@@ -109,7 +119,10 @@ impl Bound {
 
     /// Bytes of device memory held.
     fn bytes(&self) -> usize {
-        [&self.arena, &self.io, &self.params, &self.grads, &self._workspace, &self.tables].iter().map(|m| m.bytes).sum()
+        [&self.arena, &self.io, &self.params, &self.grads, &self.workspace, &self.transposed, &self.tables]
+            .iter()
+            .map(|m| m.bytes)
+            .sum()
     }
 }
 
@@ -242,7 +255,7 @@ impl Cuda {
     /// Fills all working memory with bytes that are no numbers, so that a result nobody wrote shows.
     pub fn poison(&mut self) -> Result<(), Error> {
         match &self.bound {
-            Some(b) => [&b.arena, &b.grads, &b._workspace].iter().try_for_each(|m| m.fill(0xff)),
+            Some(b) => [&b.arena, &b.grads, &b.workspace, &b.transposed].iter().try_for_each(|m| m.fill(0xff)),
             None => Ok(()),
         }
     }
@@ -346,24 +359,6 @@ impl Cuda {
             first = last;
         }
         Ok(outputs)
-    }
-
-    /// Milliseconds of the last program's forward and backward launches, each kernel waited for; for finding out where time goes.
-    pub fn time_launches(&self, repetitions: usize) -> Result<[f64; 2], Error> {
-        let bound = self.bound.as_ref().expect("a forward pass came before");
-        let shape = bound.io.ptr + io_layout(&self.program, &bound.capacity).shape as u64;
-        let (start, end) = (driver::Event::new(&self.device)?, driver::Event::new(&self.device)?);
-        let mut times = [0.0; 2];
-        for (time, work) in times.iter_mut().zip([&bound.forward, &bound.backward]) {
-            start.record(&self.stream)?;
-            for _ in 0..repetitions {
-                work.iter().try_for_each(|w| w.enqueue(&self.stream, shape))?;
-            }
-            end.record(&self.stream)?;
-            end.wait()?;
-            *time = end.since(&start)? / repetitions as f64;
-        }
-        Ok(times)
     }
 }
 

@@ -25,14 +25,12 @@ macro_rules! plain {
 
 plain! {
     struct Space { offsets: i32, per_example: i32, per_dim: i32 }
-    struct LinearTask {
-        x: Address, w: Address, bias: Address, y: Address, residual: Address,
-        ldx: i32, ldy: i32, ldr: i32, k: i32, n: i32, activation: i32, vec: i32, space: Space,
+    struct Term { a: Address, b: Address, lda: i32, ldb: i32, k: i32, vec_a: i32, vec_b: i32, pad: i32 }
+    struct ProductTask {
+        terms: Address, y: Address, bias: Address, residual: Address, gate: Address,
+        count: i32, ldy: i32, ldr: i32, ldg: i32, n: i32, activation: i32, accumulate: i32, pad: i32, space: Space, pad2: i32,
     }
-    struct InputTerm { dy: Address, w: Address, ld: i32, n: i32, vec: i32, w_vec: i32 }
-    struct InputTask {
-        dx: Address, gate: Address, terms: Address, ldx: i32, cols: i32, count: i32, accumulate: i32, space: Space, pad: i32,
-    }
+    struct TransposeTask { from: Address, to: Address, rows: i32, cols: i32 }
     struct WeightTask {
         dy: Address, x: Address, parts: Address, ldy: i32, ldx: i32, n: i32, k: i32, splits: i32, vec: i32, space: Space, pad: i32,
     }
@@ -45,7 +43,7 @@ plain! {
         count: i32, ldy: i32, cols: i32, pad: i32, space: Space, pad2: i32,
     }
     struct NormBackwardTask {
-        dy: Address, gain: Address, normalised: Address, inv_std: Address, parts: Address, ld: i32, cols: i32, space: Space, pad: i32,
+        dy: Address, gain: Address, normalised: Address, inv_std: Address, parts: Address, ld: i32, cols: i32, space: Space, rows: i32,
     }
     struct AddTask {
         inputs: [Address; 8], ld: [i32; 8], y: Address, count: i32, ldy: i32, cols: i32, accumulate: i32, space: Space, pad: i32,

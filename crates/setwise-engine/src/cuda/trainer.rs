@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::build::Work;
 use super::driver::{self, Device, Event, Graph, Memory, Pinned, Stream};
 use super::tables as t;
 use super::{Bound, Capacity, Precision, capacity_of, check, io_layout, output_rows, shape_numbers};
@@ -55,6 +56,7 @@ pub struct CudaTrainer {
     next: usize,
     adam: Adam<f32>,
     steps: u64,
+    step: StepTables,
     device: Arc<Device>,
 }
 
@@ -116,6 +118,7 @@ impl CudaTrainer {
             next: 0,
             adam: Adam { first: Vec::new(), second: Vec::new(), ..adam.clone() },
             steps: adam.steps,
+            step,
             device: device.clone(),
         };
         this.upload(params, adam)?;
@@ -205,6 +208,30 @@ impl CudaTrainer {
         Ok(())
     }
 
+    /// Milliseconds of every kernel of a step on the batch that is in place, by name with the number of launches, each alone on the
+    /// device; the parameters move on.
+    pub fn profile(&mut self, repetitions: usize) -> Result<Vec<(String, usize, f64)>, Error> {
+        self.stream.wait()?;
+        let shape = self.bound.io.ptr + io_layout(&self.program, &self.bound.capacity).shape as u64;
+        let (start, end) = (Event::new(&self.device)?, Event::new(&self.device)?);
+        let mut kernels: Vec<(String, usize, f64)> = Vec::new();
+        let own = [&self.step.loss, &self.step.squares, &self.step.adam];
+        for work in self.bound.forward.iter().chain(&self.bound.backward).chain(own) {
+            start.record(&self.stream)?;
+            for _ in 0..repetitions {
+                work.enqueue(&self.stream, shape)?;
+            }
+            end.record(&self.stream)?;
+            end.wait()?;
+            let time = end.since(&start)? / repetitions as f64;
+            match kernels.iter_mut().find(|k| k.0 == work.name()) {
+                Some(k) => (k.1, k.2) = (k.1 + 1, k.2 + time),
+                None => kernels.push((work.name().to_owned(), 1, time)),
+            }
+        }
+        Ok(kernels)
+    }
+
     /// Waits for the oldest step under way.
     pub fn outcome(&mut self) -> Result<Option<Outcome>, Error> {
         let Some(slot) = self.under_way.pop_front() else { return Ok(None) };
@@ -240,9 +267,9 @@ fn staging(program: &Program, capacity: &Capacity) -> Staging {
 
 /// The launches of a step around those of the program.
 struct StepTables {
-    loss: super::build::Work,
-    squares: super::build::Work,
-    adam: super::build::Work,
+    loss: Work,
+    squares: Work,
+    adam: Work,
 }
 
 impl StepTables {
@@ -314,7 +341,7 @@ impl StepTables {
         bound.tables.write((bound.tables_at - bound.tables.ptr) as usize, tables.bytes())?;
         let launch = |name: &str, grid: usize, tasks: u64| -> Result<_, Error> {
             let f = bound.module.function(name, 0)?;
-            Ok(super::build::Work::Launch { f, grid: [grid as u32, 1, 1], block: 256, shared: 0, tasks })
+            Ok(Work::Launch { name: name.to_owned(), f, grid: [grid as u32, 1, 1], block: 256, shared: 0, tasks })
         };
         Ok(StepTables {
             loss: launch("loss", 1, loss_at)?,

@@ -141,6 +141,15 @@ impl Trainer {
         Ok(())
     }
 
+    /// Each kernel of a GPU's step on the last batch, with the number of its launches and their milliseconds, if a GPU makes them.
+    pub fn kernel_times(&mut self) -> Result<Option<Vec<(String, usize, f64)>>> {
+        #[cfg(feature = "cuda")]
+        if let Some(gpu) = &mut self.gpu {
+            return Ok(Some(gpu.profile(20)?));
+        }
+        Ok(None)
+    }
+
     /// Bytes of device memory held, if a GPU makes the steps.
     pub fn device_memory(&self) -> Option<usize> {
         #[cfg(feature = "cuda")]

@@ -63,22 +63,27 @@ __device__ __forceinline__ void store_head(const float (*acc)[4], const HeadSlic
 template <int DEPTH, int N>
 __device__ __forceinline__ void rows_by_rows(float (*c)[4], const float* a, const float* b, int row0) {
     constexpr int S = DEPTH + 4;
-    int g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++) c[j][e] = 0.0f;
+    int lane = threadIdx.x % 32;
+    const float* pa = a + (row0 + lane % 16) * S + lane / 16 * 4;
+    const float* pb = b + (lane / 16 * 8 + lane % 8) * S + lane / 8 % 2 * 4;
 #pragma unroll
     for (int k = 0; k < DEPTH; k += 8) {
         FragA fa;
-        const float* p = a + (row0 + g) * S + k + t;
-        fa.set(p[0], p[8 * S], p[4], p[8 * S + 4]);
+        float v[4];
+        load_blocks(v, pa + k);
+        fa.set(v[0], v[1], v[2], v[3]);
 #pragma unroll
-        for (int j = 0; j < N / 8; j++) {
-            FragB fb;
-            const float* q = b + (j * 8 + g) * S + k + t;
-            fb.set(q[0], q[4]);
+        for (int j = 0; j < N / 8; j += 2) {
+            FragB fb, fc;
+            load_blocks(v, pb + j * 8 * S + k);
+            fb.set(v[0], v[1]);
+            fc.set(v[2], v[3]);
             mma(c[j], fa, fb);
+            mma(c[j + 1], fa, fc);
         }
     }
 }

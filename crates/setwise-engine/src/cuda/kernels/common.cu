@@ -35,11 +35,11 @@ __device__ __forceinline__ int example_of(Space s, const int* shape, int at) {
     return lo;
 }
 
-__device__ __forceinline__ u32 tf32(float x) {
-    u32 r;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
-    return r;
-}
+// Matrix units cut the last 13 bits off; half of their unit added before makes that a rounding.
+__device__ __forceinline__ u32 tf32(float x) { return __float_as_uint(x) + 0x1000u; }
+
+// The part of a number that matrix units see.
+__device__ __forceinline__ float cut(u32 x) { return __uint_as_float(x & 0xffffe000u); }
 
 __device__ __forceinline__ u32 bf16x2(float low, float high) {
     u32 r;
@@ -55,7 +55,7 @@ struct FragA {
     __device__ __forceinline__ void set(float a, float b, float c, float d) {
         float v[4] = {a, b, c, d};
 #pragma unroll
-        for (int i = 0; i < 4; i++) { hi[i] = tf32(v[i]); lo[i] = tf32(v[i] - __uint_as_float(hi[i])); }
+        for (int i = 0; i < 4; i++) { hi[i] = tf32(v[i]); lo[i] = tf32(v[i] - cut(hi[i])); }
     }
 #elif PRECISION == 1
     u32 v[4];
@@ -73,7 +73,7 @@ struct FragB {
     u32 hi[2], lo[2];
     __device__ __forceinline__ void set(float a, float b) {
         hi[0] = tf32(a); hi[1] = tf32(b);
-        lo[0] = tf32(a - __uint_as_float(hi[0])); lo[1] = tf32(b - __uint_as_float(hi[1]));
+        lo[0] = tf32(a - cut(hi[0])); lo[1] = tf32(b - cut(hi[1]));
     }
 #elif PRECISION == 1
     u32 v[2];
@@ -102,6 +102,15 @@ __device__ __forceinline__ void mma(float* c, const FragA& a, const FragB& b) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a.v[0]), "r"(a.v[1]), "r"(b.v[0]));
 #endif
+}
+
+// Four 8 by 4 blocks of numbers from shared memory, lane l receiving number l % 4 of row l / 4 of each; lane l names row l % 8 of block
+// l / 8.
+__device__ __forceinline__ void load_blocks(float* v, const float* row) {
+    u32 at = (u32)__cvta_generic_to_shared(row), r[4];
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = __uint_as_float(r[i]);
 }
 
 __device__ __forceinline__ void copy16(float* to, const float* from, bool valid) {

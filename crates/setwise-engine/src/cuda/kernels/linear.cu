@@ -1,17 +1,24 @@
 // Linear maps of ragged rows: products, gradients of inputs, gradients of weights in parts that are summed in a fixed order.
 //
 // A block owns a tile of BM by BN numbers of one product; its warps own WM by WN of it. Both operands come through shared
-// memory in two stages of BK, padded so that no two lanes of a fragment meet in a bank.
+// memory in stages of BK, padded so that no two lanes of a fragment meet in a bank.
 
 #define BK 32
 
-// y = act(x Wᵀ + b) + residual.
-struct LinearTask {
-    const float *x, *w, *bias;
+// One term of a product: the rows of a times the rows of b, over k. `vec` where rows can be read sixteen bytes at a time.
+struct Term {
+    const float *a, *b;
+    int lda, ldb, k, vec_a, vec_b, pad;
+};
+
+// y = act(Σ a bᵀ + bias) + residual, added to what is there if `accumulate`, and nothing where `gate` is not positive.
+struct ProductTask {
+    const Term* terms;
     float* y;
-    const float* residual;
-    int ldx, ldy, ldr, k, n, activation, vec;
+    const float *bias, *residual, *gate;
+    int count, ldy, ldr, ldg, n, activation, accumulate, pad;
     Space space;
+    int pad2;
 };
 
 __device__ __forceinline__ float activate(float x, int activation) {
@@ -20,25 +27,30 @@ __device__ __forceinline__ float activate(float x, int activation) {
     return x;
 }
 
-// acc += A B for one stage: A is [BM][BK] (row-major) or [BK][BM], B is [BN][BK] or [BK][BN].
-template <int WM, int WN, bool A_ROWS, bool B_ROWS, int SA, int SB>
-__device__ __forceinline__ void multiply(float (*acc)[WN / 8][4], const float* a, const float* b, int wm, int wn) {
-    int g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
+// acc += A Bᵀ for one stage; both operands lie in rows of BK + 4.
+template <int WM, int WN>
+__device__ __forceinline__ void multiply_rows(float (*acc)[WN / 8][4], const float* a, const float* b, int wm, int wn) {
+    constexpr int S = BK + 4;
+    int lane = threadIdx.x % 32;
+    // Blocks of A: rows 0 and 8, then columns 4 on. Blocks of B: columns 0 and 4 of one group of rows, then of the next.
+    const float* pa = a + (wm + lane % 16) * S + lane / 16 * 4;
+    const float* pb = b + (wn + lane / 16 * 8 + lane % 8) * S + lane / 8 % 2 * 4;
 #pragma unroll
     for (int k = 0; k < BK; k += 8) {
         FragA fa[WM / 16];
         FragB fb[WN / 8];
 #pragma unroll
         for (int i = 0; i < WM / 16; i++) {
-            int m = wm + i * 16 + g;
-            if (A_ROWS) fa[i].set(a[m * SA + k + t], a[(m + 8) * SA + k + t], a[m * SA + k + t + 4], a[(m + 8) * SA + k + t + 4]);
-            else fa[i].set(a[(k + t) * SA + m], a[(k + t) * SA + m + 8], a[(k + t + 4) * SA + m], a[(k + t + 4) * SA + m + 8]);
+            float v[4];
+            load_blocks(v, pa + i * 16 * S + k);
+            fa[i].set(v[0], v[1], v[2], v[3]);
         }
 #pragma unroll
-        for (int j = 0; j < WN / 8; j++) {
-            int n = wn + j * 8 + g;
-            if (B_ROWS) fb[j].set(b[n * SB + k + t], b[n * SB + k + t + 4]);
-            else fb[j].set(b[(k + t) * SB + n], b[(k + t + 4) * SB + n]);
+        for (int j = 0; j < WN / 8; j += 2) {
+            float v[4];
+            load_blocks(v, pb + j * 8 * S + k);
+            fb[j].set(v[0], v[1]);
+            fb[j + 1].set(v[2], v[3]);
         }
 #pragma unroll
         for (int i = 0; i < WM / 16; i++)
@@ -47,28 +59,37 @@ __device__ __forceinline__ void multiply(float (*acc)[WN / 8][4], const float* a
     }
 }
 
-template <int BM, int BN, int WM, int WN>
-__device__ __forceinline__ void linear_forward(const LinearTask* tasks, const int* shape) {
-    constexpr int THREADS = (BM / WM) * (BN / WN) * 32, S = BK + 4;
-    const LinearTask task = tasks[blockIdx.z];
+template <int BM, int BN, int WM, int WN, int STAGES>
+__device__ __forceinline__ void product(const ProductTask* tasks, const int* shape) {
+    constexpr int THREADS = (BM / WM) * (BN / WN) * 32, S = BK + 4, STAGE = (BM + BN) * S;
+    const ProductTask task = tasks[blockIdx.z];
     int rows = rows_of(task.space, shape), m0 = blockIdx.x * BM, n0 = blockIdx.y * BN;
     if (m0 >= rows || n0 >= task.n) return;
     extern __shared__ __align__(16) float shared[];
-    float *as[2] = {shared, shared + BM * S}, *bs[2] = {shared + 2 * BM * S, shared + 2 * BM * S + BN * S};
     float acc[WM / 16][WN / 8][4] = {};
     int warp = threadIdx.x / 32, wm = warp % (BM / WM) * WM, wn = warp / (BM / WM) * WN;
-    int steps = (task.k + BK - 1) / BK;
-    auto load = [&](int step) {
-        load_tile<BM, BK, S, THREADS>(as[step & 1], task.x, task.ldx, m0, rows, step * BK, task.k, task.vec);
-        load_tile<BN, BK, S, THREADS>(bs[step & 1], task.w, task.k, n0, task.n, step * BK, task.k, task.vec);
+    int term = 0, at = 0, loaded = 0;
+    auto load = [&]() {
+        if (term < task.count) {
+            const Term part = task.terms[term];
+            float* stage = shared + loaded % STAGES * STAGE;
+            load_tile<BM, BK, S, THREADS>(stage, part.a, part.lda, m0, rows, at, part.k, part.vec_a);
+            load_tile<BN, BK, S, THREADS>(stage + BM * S, part.b, part.ldb, n0, task.n, at, part.k, part.vec_b);
+            loaded++;
+            at += BK;
+            if (at >= part.k) { at = 0; term++; }
+        }
         copies_commit();
     };
-    load(0);
-    for (int step = 0; step < steps; step++) {
-        if (step + 1 < steps) { load(step + 1); copies_wait<1>(); } else copies_wait<0>();
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) load();
+    for (int step = 0; step < loaded; step++) {
+        copies_wait<STAGES - 2>();
         __syncthreads();
-        multiply<WM, WN, true, true, S, S>(acc, as[step & 1], bs[step & 1], wm, wn);
-        __syncthreads();
+        // The stage that is loaded now was read before the barrier just passed.
+        load();
+        const float* stage = shared + step % STAGES * STAGE;
+        multiply_rows<WM, WN>(acc, stage, stage + BM * S, wm, wn);
     }
     int g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -79,80 +100,63 @@ __device__ __forceinline__ void linear_forward(const LinearTask* tasks, const in
             for (int e = 0; e < 4; e++) {
                 int m = m0 + wm + i * 16 + g + (e / 2) * 8, n = n0 + wn + j * 8 + 2 * t + e % 2;
                 if (m >= rows || n >= task.n) continue;
-                float v = acc[i][j][e] + (task.bias ? task.bias[n] : 0.0f);
-                v = activate(v, task.activation);
+                float* y = task.y + (size_t)m * task.ldy + n;
+                float v = activate(acc[i][j][e] + (task.bias ? task.bias[n] : 0.0f), task.activation);
                 if (task.residual) v += task.residual[(size_t)m * task.ldr + n];
-                task.y[(size_t)m * task.ldy + n] = v;
+                if (task.accumulate) v += *y;
+                if (task.gate) v = task.gate[(size_t)m * task.ldg + n] > 0.0f ? v : 0.0f;
+                *y = v;
             }
 }
 
-extern "C" __global__ void __launch_bounds__(128) linear_forward_small(const LinearTask* t, const int* s) { linear_forward<64, 32, 16, 32>(t, s); }
-extern "C" __global__ void __launch_bounds__(256) linear_forward_large(const LinearTask* t, const int* s) { linear_forward<128, 64, 32, 32>(t, s); }
+extern "C" __global__ void __launch_bounds__(128) product_small(const ProductTask* t, const int* s) { product<64, 32, 16, 32, 2>(t, s); }
+extern "C" __global__ void __launch_bounds__(256) product_medium(const ProductTask* t, const int* s) { product<128, 64, 32, 32, 3>(t, s); }
+extern "C" __global__ void __launch_bounds__(256) product_large(const ProductTask* t, const int* s) { product<128, 128, 64, 32, 3>(t, s); }
 
-// One term of an input's gradient: dy W.
-struct InputTerm {
-    const float *dy, *w;
-    // Whether rows of dy, and rows of w, can be read sixteen bytes at a time.
-    int ld, n, vec, w_vec;
+// Wᵀ beside W, so that gradients of inputs are products of rows too.
+struct TransposeTask {
+    const float* from;
+    float* to;
+    int rows, cols;
 };
 
-// dx = Σ dy W, over all maps that read x; added to what is there if `accumulate`, and gated by x > 0 where x came out of a ReLU.
-struct InputTask {
-    float* dx;
-    const float* gate;
-    const InputTerm* terms;
-    int ldx, cols, count, accumulate;
-    Space space;
-};
+extern "C" __global__ void __launch_bounds__(256) transpose(const TransposeTask* tasks, const int* shape) {
+    const TransposeTask task = tasks[blockIdx.y];
+    __shared__ float tile[32][33];
+    int across = (task.cols + 31) / 32, r0 = blockIdx.x / across * 32, c0 = blockIdx.x % across * 32;
+    if (r0 >= task.rows) return;
+    int x = threadIdx.x % 32, y = threadIdx.x / 32;
+    for (int i = y; i < 32; i += 8)
+        if (r0 + i < task.rows && c0 + x < task.cols) tile[i][x] = task.from[(size_t)(r0 + i) * task.cols + c0 + x];
+    __syncthreads();
+    for (int i = y; i < 32; i += 8)
+        if (c0 + i < task.cols && r0 + x < task.rows) task.to[(size_t)(c0 + i) * task.rows + r0 + x] = tile[x][i];
+}
 
-template <int BM, int BN, int WM, int WN>
-__device__ __forceinline__ void linear_inputs(const InputTask* tasks, const int* shape) {
-    constexpr int THREADS = (BM / WM) * (BN / WN) * 32, SA = BK + 4, SB = BN + 8;
-    const InputTask task = tasks[blockIdx.z];
-    int rows = rows_of(task.space, shape), m0 = blockIdx.x * BM, n0 = blockIdx.y * BN;
-    if (m0 >= rows || n0 >= task.cols) return;
-    extern __shared__ __align__(16) float shared[];
-    float *as[2] = {shared, shared + BM * SA}, *bs[2] = {shared + 2 * BM * SA, shared + 2 * BM * SA + BK * SB};
-    float acc[WM / 16][WN / 8][4] = {};
-    int warp = threadIdx.x / 32, wm = warp % (BM / WM) * WM, wn = warp / (BM / WM) * WN;
-    int term = 0, at = 0, stage = 0;
-    auto load = [&](int into) {
-        const InputTerm part = task.terms[term];
-        load_tile<BM, BK, SA, THREADS>(as[into], part.dy, part.ld, m0, rows, at, part.n, part.vec);
-        load_tile<BK, BN, SB, THREADS>(bs[into], part.w, task.cols, at, part.n, n0, task.cols, part.w_vec);
-        copies_commit();
-        at += BK;
-        if (at >= part.n) { at = 0; term++; }
-    };
-    load(0);
-    while (true) {
-        bool more = term < task.count;
-        if (more) { load(stage ^ 1); copies_wait<1>(); } else copies_wait<0>();
-        __syncthreads();
-        multiply<WM, WN, true, false, SA, SB>(acc, as[stage], bs[stage], wm, wn);
-        __syncthreads();
-        if (!more) break;
-        stage ^= 1;
-    }
+// acc += Aᵀ B for one stage; both operands lie as [BK][columns].
+template <int WM, int WN, int SA, int SB>
+__device__ __forceinline__ void multiply_columns(float (*acc)[WN / 8][4], const float* a, const float* b, int wm, int wn) {
     int g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
 #pragma unroll
-    for (int i = 0; i < WM / 16; i++)
+    for (int k = 0; k < BK; k += 8) {
+        FragA fa[WM / 16];
+        FragB fb[WN / 8];
 #pragma unroll
-        for (int j = 0; j < WN / 8; j++)
+        for (int i = 0; i < WM / 16; i++) {
+            const float* p = a + (k + t) * SA + wm + i * 16 + g;
+            fa[i].set(p[0], p[8], p[4 * SA], p[4 * SA + 8]);
+        }
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int m = m0 + wm + i * 16 + g + (e / 2) * 8, n = n0 + wn + j * 8 + 2 * t + e % 2;
-                if (m >= rows || n >= task.cols) continue;
-                size_t place = (size_t)m * task.ldx + n;
-                float v = acc[i][j][e];
-                if (task.accumulate) v += task.dx[place];
-                if (task.gate) v = task.gate[place] > 0.0f ? v : 0.0f;
-                task.dx[place] = v;
-            }
+        for (int j = 0; j < WN / 8; j++) {
+            const float* p = b + (k + t) * SB + wn + j * 8 + g;
+            fb[j].set(p[0], p[4 * SB]);
+        }
+#pragma unroll
+        for (int i = 0; i < WM / 16; i++)
+#pragma unroll
+            for (int j = 0; j < WN / 8; j++) mma(acc[i][j], fa[i], fb[j]);
+    }
 }
-
-extern "C" __global__ void __launch_bounds__(128) linear_inputs_small(const InputTask* t, const int* s) { linear_inputs<64, 32, 16, 32>(t, s); }
-extern "C" __global__ void __launch_bounds__(256) linear_inputs_large(const InputTask* t, const int* s) { linear_inputs<128, 64, 32, 32>(t, s); }
 
 // A part of dW = dyᵀ x and of the bias's gradient: the rows of one use, cut into `splits`. Part p of use u is written to
 // parts + (u · splits + p) · (n · k + n).
@@ -163,9 +167,9 @@ struct WeightTask {
     Space space;
 };
 
-template <int BM, int BN, int WM, int WN>
+template <int BM, int BN, int WM, int WN, int STAGES>
 __device__ __forceinline__ void linear_weights(const WeightTask* tasks, const int* shape) {
-    constexpr int THREADS = (BM / WM) * (BN / WN) * 32, SA = BM + 8, SB = BN + 8;
+    constexpr int THREADS = (BM / WM) * (BN / WN) * 32, SA = BM + 8, SB = BN + 8, STAGE = BK * (SA + SB);
     const WeightTask task = tasks[blockIdx.z];
     int tiles_k = (task.k + BN - 1) / BN, tiles = ((task.n + BM - 1) / BM) * tiles_k;
     int split = blockIdx.y;
@@ -175,25 +179,30 @@ __device__ __forceinline__ void linear_weights(const WeightTask* tasks, const in
     int each = ((rows + task.splits - 1) / task.splits + BK - 1) / BK * BK;
     int first = split * each, last = min(rows, first + each);
     extern __shared__ __align__(16) float shared[];
-    float *as[2] = {shared, shared + BK * SA}, *bs[2] = {shared + 2 * BK * SA, shared + 2 * BK * SA + BK * SB};
     float acc[WM / 16][WN / 8][4] = {};
     float sum = 0.0f;
     int warp = threadIdx.x / 32, wm = warp % (BM / WM) * WM, wn = warp / (BM / WM) * WN;
-    int steps = first < last ? (last - first + BK - 1) / BK : 0;
-    auto load = [&](int step) {
-        int row = first + step * BK;
-        load_tile<BK, BM, SA, THREADS>(as[step & 1], task.dy, task.ldy, row, last, n0, task.n, task.vec);
-        load_tile<BK, BN, SB, THREADS>(bs[step & 1], task.x, task.ldx, row, last, k0, task.k, task.vec);
+    int steps = first < last ? (last - first + BK - 1) / BK : 0, loaded = 0;
+    auto load = [&]() {
+        if (loaded < steps) {
+            int row = first + loaded * BK;
+            float* stage = shared + loaded % STAGES * STAGE;
+            load_tile<BK, BM, SA, THREADS>(stage, task.dy, task.ldy, row, last, n0, task.n, task.vec);
+            load_tile<BK, BN, SB, THREADS>(stage + BK * SA, task.x, task.ldx, row, last, k0, task.k, task.vec);
+            loaded++;
+        }
         copies_commit();
     };
-    if (steps) load(0);
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) load();
     for (int step = 0; step < steps; step++) {
-        if (step + 1 < steps) { load(step + 1); copies_wait<1>(); } else copies_wait<0>();
+        copies_wait<STAGES - 2>();
         __syncthreads();
-        multiply<WM, WN, false, false, SA, SB>(acc, as[step & 1], bs[step & 1], wm, wn);
+        load();
+        const float* stage = shared + step % STAGES * STAGE;
+        multiply_columns<WM, WN, SA, SB>(acc, stage, stage + BK * SA, wm, wn);
         if (k0 == 0 && threadIdx.x < BM)
-            for (int r = 0; r < BK; r++) sum += as[step & 1][r * SA + threadIdx.x];
-        __syncthreads();
+            for (int r = 0; r < BK; r++) sum += stage[r * SA + threadIdx.x];
     }
     float* out = task.parts + (size_t)split * ((size_t)task.n * task.k + task.n);
     int g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
@@ -209,8 +218,9 @@ __device__ __forceinline__ void linear_weights(const WeightTask* tasks, const in
     if (k0 == 0 && threadIdx.x < BM && n0 + threadIdx.x < task.n) out[(size_t)task.n * task.k + n0 + threadIdx.x] = sum;
 }
 
-extern "C" __global__ void __launch_bounds__(64) linear_weights_small(const WeightTask* t, const int* s) { linear_weights<32, 32, 16, 32>(t, s); }
-extern "C" __global__ void __launch_bounds__(256) linear_weights_large(const WeightTask* t, const int* s) { linear_weights<64, 128, 32, 32>(t, s); }
+extern "C" __global__ void __launch_bounds__(64) linear_weights_small(const WeightTask* t, const int* s) { linear_weights<32, 32, 16, 32, 3>(t, s); }
+extern "C" __global__ void __launch_bounds__(128) linear_weights_medium(const WeightTask* t, const int* s) { linear_weights<64, 64, 32, 32, 3>(t, s); }
+extern "C" __global__ void __launch_bounds__(256) linear_weights_large(const WeightTask* t, const int* s) { linear_weights<128, 128, 64, 32, 3>(t, s); }
 
 // Adds parts to a gradient in their order. Where `rows_per_part` is not zero only the parts of rows that exist count.
 struct SumTask {

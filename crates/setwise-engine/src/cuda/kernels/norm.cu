@@ -38,8 +38,6 @@ extern "C" __global__ void __launch_bounds__(256) add_norm(const NormTask* tasks
     }
 }
 
-#define NORM_ROWS 64
-
 struct NormBackwardTask {
     float* dy;
     const float *gain, *normalised, *inv_std;
@@ -47,19 +45,21 @@ struct NormBackwardTask {
     float* parts;
     int ld, cols;
     Space space;
+    // Of a block.
+    int rows;
 };
 
 // In place: dx = inv_std · (g − mean(g) − x̂ · mean(g · x̂)), g = gain · dy. Each lane owns its columns of the sums.
 extern "C" __global__ void __launch_bounds__(256) norm_backward(const NormBackwardTask* tasks, const int* shape) {
     const NormBackwardTask task = tasks[blockIdx.y];
-    int rows = rows_of(task.space, shape), first = blockIdx.x * NORM_ROWS;
+    int rows = rows_of(task.space, shape), first = blockIdx.x * task.rows;
     if (first >= rows) return;
     extern __shared__ float sums[];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float* mine = sums + warp * 2 * task.cols;
     for (int c = lane; c < 2 * task.cols; c += 32) mine[c] = 0.0f;
     __syncwarp();
-    for (int row = first + warp; row < min(rows, first + NORM_ROWS); row += 8) {
+    for (int row = first + warp; row < min(rows, first + task.rows); row += 8) {
         float* dy = task.dy + (size_t)row * task.ld;
         const float* hat = task.normalised + (size_t)row * task.cols;
         float a = 0.0f, b = 0.0f;

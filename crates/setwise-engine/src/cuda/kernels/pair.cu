@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(128) pair_max(const PairTask* tasks
                 bs[r * 36 + c] = w;
             }
             __syncthreads();
-            multiply<16, 64, true, true, 36, 36>(acc, as, bs, warp * 16, 0);
+            multiply_rows<16, 64>(acc, as, bs, warp * 16, 0);
         }
 #pragma unroll
         for (int c = 0; c < 16; c++)
