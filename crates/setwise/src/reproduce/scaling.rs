@@ -32,7 +32,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             models: Vec::new(),
-            sizes: vec![32, 64, 128, 256, 512],
+            sizes: vec![32, 64, 128, 256, 512, 1024],
             widths: vec![16, 32, 64, 128],
             batch: 2,
             least: Duration::from_millis(100),
