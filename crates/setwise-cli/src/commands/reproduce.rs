@@ -55,7 +55,7 @@ enum Which {
         #[arg(long, value_delimiter = ',')]
         models: Vec<String>,
         /// Set sizes, separated by commas.
-        #[arg(long, value_delimiter = ',', default_value = "32,64,128,256,512")]
+        #[arg(long, value_delimiter = ',', default_value = "32,64,128,256,512,1024")]
         sizes: Vec<usize>,
         /// Latent widths, separated by commas.
         #[arg(long, value_delimiter = ',', default_value = "16,32,64,128")]

@@ -24,7 +24,8 @@ fn log_mean_exp(values: &[f64]) -> f64 {
 /// MINE: the best Donsker–Varadhan bound a network T(x, y) reaches.
 ///
 /// Columns are standardised and rows dealt to five folds. Five networks are trained, each on three folds by Adam, with the gradient's
-/// denominator averaged over steps as in the paper; each stops when the bound on a fourth fold has not risen for a while, returns to its best
+/// denominator averaged over steps as in the paper; each stops when the bound on a fourth fold has not risen for a while, or is above
+/// the logarithm of the number of its pairs and so beyond what they can show, returns to its best
 /// parameters and is evaluated on the fifth fold, which it has not seen. The estimate is the mean of the five bounds, so it
 /// tends to be too low where rows are few. The interval is 1.645 standard errors of the evaluated bounds to each side, networks held fixed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,6 +70,7 @@ impl Estimator for Mine {
         if x.len() < 500 {
             warnings.push(format!("{} rows are few to train a network on; ksg needs fewer", x.len()));
         }
+        warnings.extend(beyond(value, x.len()));
         let mut estimate = Estimate::new(Quantity::Mi, value, "mine".to_owned(), warnings);
         (estimate.n, estimate.dim) = (vec![x.len()], Dim::Two([x.dim(), y.dim()]));
         let interval = interval::around(value, Some(deviation), interval::NORMAL);
@@ -107,6 +109,7 @@ impl Mine {
         let mut grads = vec![0.0; params.len()];
         let mut best = (network.bound(&params, rows, &stop)?.0, params.clone());
         let (mut since, mut denominator) = (0, None::<f64>);
+        let most = stop.most();
         let size = self.batch.clamp(2, train.len());
         let (mut slopes, mut at) = (vec![0.0; 2 * size], train.len());
         for step in 1..=self.steps {
@@ -134,6 +137,9 @@ impl Mine {
                 if bound > best.0 {
                     best = (bound, params.clone());
                     since = step;
+                    if bound > most {
+                        break;
+                    }
                 } else if step - since >= self.patience {
                     break;
                 }
@@ -141,6 +147,15 @@ impl Mine {
         }
         network.bound(&best.1, rows, &held_out)
     }
+}
+
+/// A network that tells all pairs from all others can make the bound on finitely many rows as large as it likes; no method shows more than the
+/// logarithm of their number (McAllester, Stratos, 2020).
+fn beyond(value: f64, rows: usize) -> Option<String> {
+    let most = (rows as f64).ln();
+    (value > most).then(|| {
+        format!("the estimate is above {most:.1}, the most that {rows} rows can show: take it as that or more")
+    })
 }
 
 /// log((1 − share)·eᵃ + share·eᵇ).
@@ -183,6 +198,11 @@ impl Pairing {
     fn new(rows: Vec<usize>) -> Self {
         let partners = PARTNERS.min(rows.len() - 1);
         Pairing { rows, partners }
+    }
+
+    /// The largest bound these pairs can show: a network that tells them all apart raises it without end.
+    fn most(&self) -> f64 {
+        ((self.rows.len() * self.partners) as f64).ln()
     }
 
     /// The rows as they are, then turned by different amounts.
@@ -245,6 +265,12 @@ mod tests {
     fn values_too_large_for_exponentials_still_have_a_bound() {
         assert!((donsker_varadhan(&[2000.0], &[2000.0, 2000.0])).abs() < 1e-9);
         assert!((log_mix(1000.0, 1000.0, 0.1) - 1000.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_estimate_above_what_the_rows_can_show_is_said() {
+        assert_eq!(beyond(4.6, 100), None);
+        assert!(beyond(4.7, 100).unwrap().contains("above 4.6, the most that 100 rows"));
     }
 
     #[test]

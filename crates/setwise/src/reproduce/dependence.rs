@@ -57,7 +57,7 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
         experiment.seed = options.seed;
         let experiment = experiment.validate()?;
         let mut panel = Panel::new(format!("d = {dim}"), Axis::linear("ρ"), Axis::linear("mean absolute error"));
-        let mut lines: Vec<(&str, Vec<Vec<Evaluation>>, Vec<String>)> = Vec::new();
+        let mut lines = Vec::new();
         for model in known_models().filter(|m| wanted(m)) {
             let trained = PRESETS.iter().any(|p| p.name == model);
             if trained {
@@ -72,16 +72,16 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
                     let at = |rho| evaluate(&mut run.model, &fixed(&experiment, rho), options.examples);
                     errors.push(RHO.into_iter().map(at).collect::<Result<Vec<_>>>()?);
                 }
-                lines.push((model, errors, described));
+                lines.push(Line { model, runs: errors, trained: described });
             } else {
                 progress(&format!("d = {dim}: {model}"));
                 let examples = if model == "mine" { options.mine_examples } else { options.examples };
                 let at = |rho| measure(&fixed(&experiment, rho), model, examples);
                 let errors = vec![RHO.into_iter().map(at).collect::<Result<Vec<_>>>()?];
-                lines.push((model, errors, Vec::new()));
+                lines.push(Line { model, runs: errors, trained: Vec::new() });
             }
         }
-        for (model, runs, trained) in lines {
+        for Line { model, runs, trained } in lines {
             let mean = |i: usize| {
                 let n = runs.len() as f64;
                 (n > 0.0).then(|| runs.iter().map(|r| r[i].mean_absolute_error).sum::<f64>() / n)
@@ -107,6 +107,15 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
     }
     let figures = vec![("mi".to_owned(), figure)];
     Ok(Reproduction { name: "mi", table, json: json.into(), figures, notes })
+}
+
+/// A line of a panel.
+struct Line {
+    model: &'static str,
+    /// Errors at each correlation, by run.
+    runs: Vec<Vec<Evaluation>>,
+    /// What each run took.
+    trained: Vec<String>,
 }
 
 /// The experiment with one correlation.

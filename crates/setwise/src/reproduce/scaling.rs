@@ -32,7 +32,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             models: Vec::new(),
-            sizes: vec![32, 64, 128, 256, 512],
+            sizes: vec![32, 64, 128, 256, 512, 1024],
             widths: vec![16, 32, 64, 128],
             batch: 2,
             least: Duration::from_millis(100),
@@ -180,7 +180,7 @@ fn median(least: Duration, mut f: impl FnMut() -> Result<()>) -> Result<f64> {
 
 /// The exponent b of the least-squares fit y = a·x^b in logarithms.
 fn exponent<T>(items: &[T], point: impl Fn(&T) -> (f64, f64)) -> f64 {
-    let logs: Vec<(f64, f64)> = items.iter().map(|i| point(i)).map(|(x, y)| (x.ln(), y.ln())).collect();
+    let logs: Vec<(f64, f64)> = items.iter().map(&point).map(|(x, y)| (x.ln(), y.ln())).collect();
     let n = logs.len() as f64;
     let (mx, my) = (logs.iter().map(|l| l.0).sum::<f64>() / n, logs.iter().map(|l| l.1).sum::<f64>() / n);
     let covariance: f64 = logs.iter().map(|l| (l.0 - mx) * (l.1 - my)).sum();
