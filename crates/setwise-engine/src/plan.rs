@@ -4,6 +4,8 @@
 //! the operation that writes it to the last one that reads it, its gradient from the first backward operation that adds to
 //! it to the one that consumes it. Buffers whose lives overlap get disjoint places; the others may share.
 
+use std::ops::Range;
+
 use crate::error::Error;
 use crate::program::{Mode, Program, Space};
 
@@ -54,7 +56,17 @@ pub(crate) struct Lives {
 }
 
 impl Lives {
+    /// For operations that run one after another.
     pub fn of(program: &Program) -> Self {
+        Self::in_groups(program, (0..program.ops.len()).map(|i| i..i + 1))
+    }
+
+    /// For groups of neighbouring operations that run together: what one of them touches lives as long as all of them run.
+    pub fn in_groups(program: &Program, groups: impl IntoIterator<Item = Range<usize>>) -> Self {
+        let mut group_of = vec![0..0; program.ops.len()];
+        for group in groups {
+            group_of[group.clone()].fill(group);
+        }
         let n = program.ops.len();
         let values = program.values.len();
         let end = 2 * n;
@@ -68,17 +80,19 @@ impl Lives {
         }
         for (i, op) in program.ops.iter().enumerate() {
             let uses = op.uses();
-            for v in uses.reads.iter().chain(&uses.writes) {
-                touch(&mut spans, v.0, i);
-            }
-            if program.mode == Mode::Train {
-                let back = 2 * n - 1 - i;
-                for v in &uses.kept {
-                    touch(&mut spans, v.0, back);
-                }
+            for i in [group_of[i].start, group_of[i].end - 1] {
                 for v in uses.reads.iter().chain(&uses.writes) {
-                    if program.values[v.0].grad {
-                        touch(&mut spans, values + v.0, back);
+                    touch(&mut spans, v.0, i);
+                }
+                if program.mode == Mode::Train {
+                    let back = 2 * n - 1 - i;
+                    for v in &uses.kept {
+                        touch(&mut spans, v.0, back);
+                    }
+                    for v in uses.reads.iter().chain(&uses.writes) {
+                        if program.values[v.0].grad {
+                            touch(&mut spans, values + v.0, back);
+                        }
                     }
                 }
             }

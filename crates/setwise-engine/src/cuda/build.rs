@@ -3,6 +3,8 @@
 //! Everything is placed for a capacity, the most rows a batch may have; kernels read the rows a batch has from its shape in device memory
 //! and leave when there is nothing to do. So launches never change, and a captured graph of them serves every batch.
 
+use std::ops::Range;
+
 use super::compile::Kernels;
 use super::driver::{self, Function, Stream};
 use super::tables::{self as t, Address, Tables};
@@ -190,11 +192,15 @@ impl<'a> Builder<'a> {
 
     /// All operations in order.
     pub fn forward(&mut self) -> Result<(), Error> {
-        for op in &self.program.ops {
-            match op {
+        for group in together(&self.program.ops) {
+            if let Op::AddNorm(_) = &self.program.ops[group.start] {
+                self.add_norms_forward(group)?;
+                continue;
+            }
+            match &self.program.ops[group.start] {
                 Op::Linear(l) => self.linear_forward(l)?,
                 Op::Attention(a) => self.attention(a, &["attention_forward"])?,
-                Op::AddNorm(a) => self.add_norm_forward(a)?,
+                Op::AddNorm(_) => unreachable!("taken together above"),
                 Op::Pool(p) => self.pool_forward(p)?,
                 Op::Pairs(p) => self.pairs_forward(p)?,
                 Op::ToUnion(u) => self.to_union(u)?,
@@ -214,13 +220,17 @@ impl<'a> Builder<'a> {
         let gated = gated_values(self.program);
         self.program.outputs.iter().for_each(|v| self.written[v.0] = true);
         self.transpose_weights()?;
-        for (i, op) in self.program.ops.iter().enumerate().rev() {
-            for &v in &clear[i] {
+        for group in together(&self.program.ops).into_iter().rev() {
+            for &v in clear[group.clone()].iter().flatten() {
                 let bytes = self.len_of(v) * 4;
                 self.work.push(Work::Zero { at: self.grad(v), bytes });
                 self.written[v.0] = true;
             }
-            match op {
+            if let Op::AddNorm(_) = &self.program.ops[group.start] {
+                self.add_norms_backward(group)?;
+                continue;
+            }
+            match &self.program.ops[group.start] {
                 Op::Linear(l) => self.linear_backward(l, &gated)?,
                 Op::Attention(a) => {
                     self.attention(a, &["attention_queries", "attention_keys"])?;
@@ -228,7 +238,7 @@ impl<'a> Builder<'a> {
                         [r.query, r.key, r.value].iter().for_each(|s| self.written[s.value.0] = true);
                     }
                 }
-                Op::AddNorm(a) => self.add_norm_backward(a)?,
+                Op::AddNorm(_) => unreachable!("taken together above"),
                 Op::Pool(p) => self.pool_backward(p)?,
                 Op::Pairs(p) => self.pairs_backward(p)?,
                 Op::ToUnion(u) => self.to_union_backward(u)?,
@@ -378,12 +388,14 @@ impl<'a> Builder<'a> {
     fn product(&mut self, tasks: &[t::ProductTask], rows: usize) -> Result<(), Error> {
         let widest = tasks.iter().map(|t| t.n as usize).max().unwrap_or(0);
         let (name, bm, bn, block, stages) = match widest {
-            128.. => ("product_large", 128, 128, 256, 3),
+            128.. => ("product_large", 128, 128, 128, 3),
             64.. => ("product_medium", 128, 64, 256, 3),
             _ => ("product_small", 64, 32, 128, 2),
         };
         let grid = [rows.div_ceil(bm), widest.div_ceil(bn), tasks.len()];
-        self.launch(name, tasks, grid, block, stages * (bm + bn) * 36 * 4)
+        let even = |t: &t::ProductTask| t.y.is_multiple_of(8) && t.ldy % 2 == 0 && t.n % 2 == 0;
+        let tasks: Vec<_> = tasks.iter().map(|t| t::ProductTask { pairs: i32::from(even(t)), ..*t }).collect();
+        self.launch(name, &tasks, grid, block, stages * (bm + bn) * 36 * 4)
     }
 
     fn norm_task(&self, inputs: &[Slice], y: Slice, norm: Option<Norm>) -> t::NormTask {
@@ -418,12 +430,33 @@ impl<'a> Builder<'a> {
         self.launch("add_norm", tasks, [rows.div_ceil(8).min(2 * WALKERS), tasks.len(), 1], 256, 0)
     }
 
-    fn add_norm_forward(&mut self, op: &AddNorm) -> Result<(), Error> {
-        if op.inputs.len() > 8 {
-            return Err(Error::Device(format!("a sum of {} values; at most 8 are supported", op.inputs.len())));
+    /// The sums among some operations.
+    fn add_norms(&self, group: Range<usize>) -> impl Iterator<Item = &'a AddNorm> {
+        self.program.ops[group].iter().map(|op| match op {
+            Op::AddNorm(a) => a,
+            _ => unreachable!("a group of sums"),
+        })
+    }
+
+    fn add_norms_forward(&mut self, group: Range<usize>) -> Result<(), Error> {
+        let mut tasks = Vec::new();
+        let mut rows = 0;
+        for op in self.add_norms(group) {
+            if op.inputs.len() > 8 {
+                return Err(Error::Device(format!("a sum of {} values; at most 8 are supported", op.inputs.len())));
+            }
+            tasks.push(self.norm_task(&op.inputs, op.y, op.norm));
+            rows = rows.max(self.rows(op.y.value));
         }
-        let task = self.norm_task(&op.inputs, op.y, op.norm);
-        self.norms(&[task], self.rows(op.y.value))
+        self.norms(&tasks, rows)
+    }
+
+    fn add_norms_backward(&mut self, group: Range<usize>) -> Result<(), Error> {
+        let ops: Vec<&AddNorm> = self.add_norms(group).collect();
+        let norms: Vec<_> = ops.iter().filter_map(|op| op.norm.map(|n| (op.y, n))).collect();
+        self.norms_backward(&norms)?;
+        let adds = ops.iter().flat_map(|op| op.inputs.iter().map(|&input| (input, op.y))).collect();
+        self.add_gradients(adds)
     }
 
     /// Backward through norms, in place on the gradients of `ys`.
@@ -481,45 +514,38 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn add_norm_backward(&mut self, op: &AddNorm) -> Result<(), Error> {
-        let norms: Vec<_> = op.norm.map(|n| (op.y, n)).into_iter().collect();
-        self.norms_backward(&norms)?;
-        // Different columns of one value do not add to each other; one slice summed twice does.
-        let before = self.written.clone();
-        for (input, times) in group_by(op.inputs.iter().copied()) {
-            self.written[input.value.0] = before[input.value.0];
-            self.add_gradient(input, &vec![op.y; times.len()])?;
-        }
-        op.inputs.iter().for_each(|s| self.written[s.value.0] = true);
-        Ok(())
-    }
-
-    /// The gradient of `to` takes up those of `from`.
-    fn add_gradient(&mut self, to: Slice, from: &[Slice]) -> Result<(), Error> {
-        if !self.wants_grad(to.value) {
-            return Ok(());
-        }
-        for part in from.chunks(8) {
-            let (y, ldy) = self.grad_slice(to);
-            let mut task = t::AddTask {
-                inputs: [0; 8],
-                ld: [0; 8],
-                y,
-                count: part.len() as i32,
-                ldy,
-                cols: to.cols as i32,
-                accumulate: i32::from(self.written[to.value.0]),
-                space: self.space(to.value),
-                pad: 0,
-            };
-            for (i, &s) in part.iter().enumerate() {
-                (task.inputs[i], task.ld[i]) = self.grad_slice(s);
+    /// Gradients take up others: each pair is (to, from). One launch for all, or several where one takes up more than eight.
+    fn add_gradients(&mut self, pairs: Vec<(Slice, Slice)>) -> Result<(), Error> {
+        let pairs: Vec<_> = pairs.into_iter().filter(|p| self.wants_grad(p.0.value)).collect();
+        let targets = group_by(pairs.iter().map(|p| p.0));
+        let rounds = targets.iter().map(|t| t.1.len().div_ceil(8)).max().unwrap_or(0);
+        for round in 0..rounds {
+            let mut tasks = Vec::new();
+            let mut most = 0;
+            for (to, members) in &targets {
+                let Some(part) = members.chunks(8).nth(round) else { continue };
+                let (y, ldy) = self.grad_slice(*to);
+                let mut task = t::AddTask {
+                    inputs: [0; 8],
+                    ld: [0; 8],
+                    y,
+                    count: part.len() as i32,
+                    ldy,
+                    cols: to.cols as i32,
+                    accumulate: i32::from(round > 0 || self.written[to.value.0]),
+                    space: self.space(to.value),
+                    pad: 0,
+                };
+                for (i, &m) in part.iter().enumerate() {
+                    (task.inputs[i], task.ld[i]) = self.grad_slice(pairs[m].1);
+                }
+                tasks.push(task);
+                most = most.max(self.rows(to.value) * to.cols);
             }
-            let numbers = self.rows(to.value) * to.cols;
-            self.walk("add_rows", &[task], numbers)?;
-            // Other columns of the value count as written too: they were cleared if nothing else fills them.
-            self.written[to.value.0] = true;
+            self.walk("add_rows", &tasks, most)?;
         }
+        // Other columns of these values count as written too: they were cleared if nothing else fills them.
+        targets.iter().for_each(|(to, _)| self.written[to.value.0] = true);
         Ok(())
     }
 
@@ -539,17 +565,7 @@ impl<'a> Builder<'a> {
             let most = op.maps.iter().map(|m| self.rows(m.y.value) * m.y.cols).max().unwrap_or(0);
             self.walk("activation_backward", &tasks, most)?;
         }
-        let residuals = group_by(op.maps.iter().map(|m| m.residual));
-        let mut added = Vec::new();
-        for (slice, maps) in residuals.iter().filter_map(|(r, maps)| r.map(|r| (r, maps))) {
-            let from: Vec<Slice> = maps.iter().map(|&m| op.maps[m].y).collect();
-            let before = self.written[slice.value.0];
-            self.add_gradient(slice, &from)?;
-            // Columns of one value that are residuals of different maps do not add to each other.
-            self.written[slice.value.0] = before;
-            added.push(slice.value);
-        }
-        added.iter().for_each(|v| self.written[v.0] = true);
+        self.add_gradients(op.maps.iter().filter_map(|m| m.residual.map(|r| (r, m.y))).collect())?;
         self.linear_inputs(op, gated)?;
         let uses: Vec<Use> = op.maps.iter().map(|m| Use { weight: m.weight, bias: m.bias, x: m.x, dy: m.y }).collect();
         self.linear_weights(&uses)
@@ -637,7 +653,7 @@ impl<'a> Builder<'a> {
         let groups = group_by(uses.iter().map(|u| u.weight));
         let narrowest = uses.iter().map(|u| u.dy.cols.min(u.x.cols)).min().unwrap_or(0);
         let (name, tile, block) = match narrowest {
-            128.. => ("linear_weights_large", 128, 256),
+            128.. => ("linear_weights_large", 128, 128),
             64.. => ("linear_weights_medium", 64, 128),
             _ => ("linear_weights_small", 32, 64),
         };
@@ -1100,6 +1116,29 @@ impl<'a> Builder<'a> {
     }
 }
 
+/// Operations that run together: neighbouring sums that do not build on each other, and every other operation alone.
+pub(super) fn together(ops: &[Op]) -> Vec<Range<usize>> {
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    for (i, op) in ops.iter().enumerate() {
+        if let (Op::AddNorm(a), Some(last)) = (op, groups.last_mut()) {
+            let apart = |o: &Op| match o {
+                // Neither reads what the other writes, and no two add to one gradient.
+                Op::AddNorm(b) => {
+                    let same = |s: &Slice| b.inputs.iter().any(|o| o.value == s.value);
+                    b.y.value != a.y.value && a.inputs.iter().all(|s| s.value != b.y.value && !same(s))
+                }
+                _ => false,
+            };
+            if ops[last.clone()].iter().all(apart) {
+                last.end = i + 1;
+                continue;
+            }
+        }
+        groups.push(i..i + 1);
+    }
+    groups
+}
+
 /// One use of a weight.
 struct Use {
     weight: ParamId,
@@ -1123,7 +1162,7 @@ fn no_product(space: t::Space) -> t::ProductTask {
         n: 0,
         activation: 0,
         accumulate: 0,
-        pad: 0,
+        pairs: 0,
         space,
         pad2: 0,
     }

@@ -65,7 +65,8 @@ impl Bound {
     fn new(device: &Arc<Device>, program: &Program, precision: Precision, capacity: Capacity) -> Result<Self, Error> {
         let module = Kernels::new(device, precision, &build::depths(program, &capacity)?)?;
         let mut plan = Plan::default();
-        plan.make(program, &Lives::of(program), &full_shape(&capacity))?;
+        let lives = Lives::in_groups(program, build::together(&program.ops));
+        plan.make(program, &lives, &full_shape(&capacity))?;
         let params = Memory::new(device, 4 * program.params.len(), "the parameters")?;
         let grads = Memory::new(device, 4 * program.params.len(), "the gradients")?;
         let training = if program.mode == Mode::Train { 4 * program.params.len() } else { 0 };

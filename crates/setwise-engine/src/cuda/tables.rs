@@ -28,7 +28,7 @@ plain! {
     struct Term { a: Address, b: Address, lda: i32, ldb: i32, k: i32, vec_a: i32, vec_b: i32, pad: i32 }
     struct ProductTask {
         terms: Address, y: Address, bias: Address, residual: Address, gate: Address,
-        count: i32, ldy: i32, ldr: i32, ldg: i32, n: i32, activation: i32, accumulate: i32, pad: i32, space: Space, pad2: i32,
+        count: i32, ldy: i32, ldr: i32, ldg: i32, n: i32, activation: i32, accumulate: i32, pairs: i32, space: Space, pad2: i32,
     }
     struct TransposeTask { from: Address, to: Address, rows: i32, cols: i32 }
     struct WeightTask {

@@ -20,6 +20,10 @@ const BUILT_IN: &[(&str, &str)] = built_in![
     "paper/mi-d2",
     "paper/mi-d10",
     "paper/mi-d20",
+    "ours/kl-d2",
+    "ours/kl-d4",
+    "ours/kl-d8",
+    "ours/kl-d16",
     "quick/kl-d2",
 ];
 

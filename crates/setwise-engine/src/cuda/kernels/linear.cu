@@ -16,7 +16,8 @@ struct ProductTask {
     const Term* terms;
     float* y;
     const float *bias, *residual, *gate;
-    int count, ldy, ldr, ldg, n, activation, accumulate, pad;
+    // `pairs` where two numbers of y can be written at once.
+    int count, ldy, ldr, ldg, n, activation, accumulate, pairs;
     Space space;
     int pad2;
 };
@@ -35,27 +36,32 @@ __device__ __forceinline__ void multiply_rows(float (*acc)[WN / 8][4], const flo
     // Blocks of A: rows 0 and 8, then columns 4 on. Blocks of B: columns 0 and 4 of one group of rows, then of the next.
     const float* pa = a + (wm + lane % 16) * S + lane / 16 * 4;
     const float* pb = b + (wn + lane / 16 * 8 + lane % 8) * S + lane / 8 % 2 * 4;
-#pragma unroll
-    for (int k = 0; k < BK; k += 8) {
-        FragA fa[WM / 16];
-        FragB fb[WN / 8];
+    FragA fa[2][WM / 16];
+    FragB fb[2][WN / 8];
+    auto fetch = [&](int k) {
+        int into = k / 8 % 2;
+        float v[4];
 #pragma unroll
         for (int i = 0; i < WM / 16; i++) {
-            float v[4];
             load_blocks(v, pa + i * 16 * S + k);
-            fa[i].set(v[0], v[1], v[2], v[3]);
+            fa[into][i].set(v[0], v[1], v[2], v[3]);
         }
 #pragma unroll
         for (int j = 0; j < WN / 8; j += 2) {
-            float v[4];
             load_blocks(v, pb + j * 8 * S + k);
-            fb[j].set(v[0], v[1]);
-            fb[j + 1].set(v[2], v[3]);
+            fb[into][j].set(v[0], v[1]);
+            fb[into][j + 1].set(v[2], v[3]);
         }
+    };
+    fetch(0);
+#pragma unroll
+    for (int k = 0; k < BK; k += 8) {
+        // The next operands are on their way while these are multiplied.
+        if (k + 8 < BK) fetch(k + 8);
 #pragma unroll
         for (int i = 0; i < WM / 16; i++)
 #pragma unroll
-            for (int j = 0; j < WN / 8; j++) mma(acc[i][j], fa[i], fb[j]);
+            for (int j = 0; j < WN / 8; j++) mma(acc[i][j], fa[k / 8 % 2][i], fb[k / 8 % 2][j]);
     }
 }
 
@@ -92,26 +98,37 @@ __device__ __forceinline__ void product(const ProductTask* tasks, const int* sha
         multiply_rows<WM, WN>(acc, stage, stage + BM * S, wm, wn);
     }
     int g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
+    bool pairs = task.pairs;
 #pragma unroll
     for (int i = 0; i < WM / 16; i++)
 #pragma unroll
         for (int j = 0; j < WN / 8; j++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int m = m0 + wm + i * 16 + g + (e / 2) * 8, n = n0 + wn + j * 8 + 2 * t + e % 2;
+            for (int h = 0; h < 2; h++) {
+                int m = m0 + wm + i * 16 + g + h * 8, n = n0 + wn + j * 8 + 2 * t;
                 if (m >= rows || n >= task.n) continue;
                 float* y = task.y + (size_t)m * task.ldy + n;
-                float v = activate(acc[i][j][e] + (task.bias ? task.bias[n] : 0.0f), task.activation);
-                if (task.residual) v += task.residual[(size_t)m * task.ldr + n];
-                if (task.accumulate) v += *y;
-                if (task.gate) v = task.gate[(size_t)m * task.ldg + n] > 0.0f ? v : 0.0f;
-                *y = v;
+                float v[2] = {acc[i][j][2 * h], acc[i][j][2 * h + 1]};
+                bool second = n + 1 < task.n;
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    if (e && !second) continue;
+                    v[e] = activate(v[e] + (task.bias ? task.bias[n + e] : 0.0f), task.activation);
+                    if (task.residual) v[e] += task.residual[(size_t)m * task.ldr + n + e];
+                    if (task.accumulate) v[e] += y[e];
+                    if (task.gate) v[e] = task.gate[(size_t)m * task.ldg + n + e] > 0.0f ? v[e] : 0.0f;
+                }
+                if (pairs) *(float2*)y = make_float2(v[0], v[1]);
+                else {
+                    y[0] = v[0];
+                    if (second) y[1] = v[1];
+                }
             }
 }
 
 extern "C" __global__ void __launch_bounds__(128) product_small(const ProductTask* t, const int* s) { product<64, 32, 16, 32, 2>(t, s); }
 extern "C" __global__ void __launch_bounds__(256) product_medium(const ProductTask* t, const int* s) { product<128, 64, 32, 32, 3>(t, s); }
-extern "C" __global__ void __launch_bounds__(256) product_large(const ProductTask* t, const int* s) { product<128, 128, 64, 32, 3>(t, s); }
+extern "C" __global__ void __launch_bounds__(128, 2) product_large(const ProductTask* t, const int* s) { product<128, 128, 64, 64, 3>(t, s); }
 
 // Wᵀ beside W, so that gradients of inputs are products of rows too.
 struct TransposeTask {
@@ -137,24 +154,29 @@ extern "C" __global__ void __launch_bounds__(256) transpose(const TransposeTask*
 template <int WM, int WN, int SA, int SB>
 __device__ __forceinline__ void multiply_columns(float (*acc)[WN / 8][4], const float* a, const float* b, int wm, int wn) {
     int g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
-#pragma unroll
-    for (int k = 0; k < BK; k += 8) {
-        FragA fa[WM / 16];
-        FragB fb[WN / 8];
+    FragA fa[2][WM / 16];
+    FragB fb[2][WN / 8];
+    auto fetch = [&](int k) {
+        int into = k / 8 % 2;
 #pragma unroll
         for (int i = 0; i < WM / 16; i++) {
             const float* p = a + (k + t) * SA + wm + i * 16 + g;
-            fa[i].set(p[0], p[8], p[4 * SA], p[4 * SA + 8]);
+            fa[into][i].set(p[0], p[8], p[4 * SA], p[4 * SA + 8]);
         }
 #pragma unroll
         for (int j = 0; j < WN / 8; j++) {
             const float* p = b + (k + t) * SB + wn + j * 8 + g;
-            fb[j].set(p[0], p[4 * SB]);
+            fb[into][j].set(p[0], p[4 * SB]);
         }
+    };
+    fetch(0);
+#pragma unroll
+    for (int k = 0; k < BK; k += 8) {
+        if (k + 8 < BK) fetch(k + 8);
 #pragma unroll
         for (int i = 0; i < WM / 16; i++)
 #pragma unroll
-            for (int j = 0; j < WN / 8; j++) mma(acc[i][j], fa[i], fb[j]);
+            for (int j = 0; j < WN / 8; j++) mma(acc[i][j], fa[k / 8 % 2][i], fb[k / 8 % 2][j]);
     }
 }
 
@@ -220,7 +242,7 @@ __device__ __forceinline__ void linear_weights(const WeightTask* tasks, const in
 
 extern "C" __global__ void __launch_bounds__(64) linear_weights_small(const WeightTask* t, const int* s) { linear_weights<32, 32, 16, 32, 3>(t, s); }
 extern "C" __global__ void __launch_bounds__(128) linear_weights_medium(const WeightTask* t, const int* s) { linear_weights<64, 64, 32, 32, 3>(t, s); }
-extern "C" __global__ void __launch_bounds__(256) linear_weights_large(const WeightTask* t, const int* s) { linear_weights<128, 128, 64, 32, 3>(t, s); }
+extern "C" __global__ void __launch_bounds__(128, 2) linear_weights_large(const WeightTask* t, const int* s) { linear_weights<128, 128, 64, 64, 3>(t, s); }
 
 // Adds parts to a gradient in their order. Where `rows_per_part` is not zero only the parts of rows that exist count.
 struct SumTask {
