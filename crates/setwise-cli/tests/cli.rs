@@ -207,3 +207,24 @@ fn models_lists_every_preset_and_shows_configs_that_can_be_read_back() {
         assert_eq!(config, setwise::ModelConfig::preset(name, 3).unwrap());
     }
 }
+
+#[test]
+fn a_device_that_is_not_there_is_named_with_what_is_missing() {
+    let (dir, model) = with_model();
+    let set = write(&dir, "a.csv", "1,2\n3,4\n");
+    let ask = |device: &str| {
+        let paths = [model.as_path(), &set, &set].map(|p| p.as_os_str().to_owned());
+        let mut args: Vec<std::ffi::OsString> = vec!["predict".into()];
+        args.extend(paths);
+        args.extend(["--device".into(), device.into()]);
+        args
+    };
+    let error = refused(ask("tpu"));
+    assert!(error.contains("\"tpu\"") && error.contains("cuda:N"), "{error}");
+    let (code, _, _) = run(ask("cpu"));
+    assert_eq!(code, 0);
+    // Where there is a GPU and a build for it, this answers; elsewhere it says what is missing.
+    let (code, _, error) = run(ask("cuda"));
+    let named = ["--features cuda", "libcuda", "libnvrtc", "GPU"].iter().any(|m| error.contains(m));
+    assert!(code == 0 || (code == 2 && named), "{error}");
+}

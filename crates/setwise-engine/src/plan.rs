@@ -259,6 +259,36 @@ mod tests {
     }
 
     #[test]
+    fn buffers_of_operations_that_run_together_never_overlap() {
+        // Two sums that do not depend on each other, and one of both: the first two run together.
+        let mut b = Program::builder(&[3, 3], false, Mode::Train, true);
+        let sum = |b: &mut crate::program::ProgramBuilder, x, space| {
+            let y = b.fresh(space, 3, false);
+            b.op(Op::AddNorm(AddNorm { inputs: vec![b.whole(x)], y: b.whole(y), norm: None }));
+            y
+        };
+        let (x0, x1) = (b.input(0), b.input(1));
+        let (a0, a1) = (sum(&mut b, x0, Space::Set(0)), sum(&mut b, x1, Space::Set(1)));
+        let (b0, b1) = (sum(&mut b, a0, Space::Set(0)), sum(&mut b, a1, Space::Set(1)));
+        let program = b.finish(vec![b0, b1]);
+        let lives = Lives::in_groups(&program, [0..2, 2..4]);
+        let offsets = vec![0, 7];
+        let shape = Shape { examples: 1, dims: 1, set_offsets: vec![offsets.clone(); 2], union_offsets: vec![0, 14] };
+        let mut plan = Plan::default();
+        plan.make(&program, &lives, &shape).unwrap();
+        let values = program.values.len();
+        // Backward, the group of b0 and b1 reads both their gradients while it writes those of a0 and a1.
+        let touched = [b0, b1, a0, a1].map(|v| values + v.0);
+        for (i, &p) in touched.iter().enumerate() {
+            for &q in &touched[..i] {
+                let apart = plan.offsets[p] + plan.lens[p] <= plan.offsets[q]
+                    || plan.offsets[q] + plan.lens[q] <= plan.offsets[p];
+                assert!(apart, "gradients {p} and {q} overlap");
+            }
+        }
+    }
+
+    #[test]
     fn smaller_batches_keep_their_places_and_larger_ones_get_new_ones() {
         let mut b = Program::builder(&[3], false, Mode::Train, true);
         let y = b.fresh(Space::Set(0), 3, false);

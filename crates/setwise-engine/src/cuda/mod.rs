@@ -22,7 +22,7 @@ use std::sync::Arc;
 use crate::batch::BatchView;
 use crate::error::Error;
 use crate::plan::{Lives, Plan, Shape};
-use crate::program::{Mode, Program, Space};
+use crate::program::{Mode, Program};
 use build::{Builder, Places, Work};
 use compile::Kernels;
 use driver::{Memory, Stream};
@@ -361,10 +361,4 @@ impl Cuda {
         }
         Ok(outputs)
     }
-}
-
-/// Rows of an output for a capacity.
-fn output_rows(program: &Program, capacity: &Capacity, i: usize) -> usize {
-    let space: Space = program.values[program.outputs[i].0].space;
-    capacity.rows(space)
 }

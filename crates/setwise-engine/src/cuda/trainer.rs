@@ -6,10 +6,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::build::Work;
+use super::build::{Work, space_of};
 use super::driver::{self, Device, Event, Graph, Memory, Pinned, Stream};
 use super::tables as t;
-use super::{Bound, Capacity, Precision, capacity_of, check, io_layout, output_rows, shape_numbers};
+use super::{Bound, Capacity, Precision, capacity_of, check, io_layout, shape_numbers};
 use crate::adam::Adam;
 use crate::batch::BatchView;
 use crate::error::Error;
@@ -290,27 +290,17 @@ impl StepTables {
             Loss::Pinball { level } => (4, level),
         };
         let values = program.values.len();
-        let stride = bound.capacity.examples + 1;
         let outputs: Vec<t::LossTask> = program
             .outputs
             .iter()
-            .enumerate()
-            .map(|(i, v)| {
-                let (offsets, per_example) = match program.values[v.0].space {
-                    crate::Space::Set(k) => (2 + k * stride, 0),
-                    crate::Space::Union => (2 + bound.capacity.rows.len() * stride, 0),
-                    crate::Space::PerExample(n) => (0, n),
-                };
-                debug_assert!(output_rows(program, &bound.capacity, i) > 0);
-                t::LossTask {
-                    values: bound.arena.ptr + 4 * bound.plan.offsets[v.0] as u64,
-                    targets: bound.io.ptr + layout.targets as u64,
-                    grads: bound.arena.ptr + 4 * bound.plan.offsets[values + v.0] as u64,
-                    width: program.values[v.0].cols as i32,
-                    first_output: 0,
-                    space: t::Space { offsets: offsets as i32, per_example: per_example as i32, per_dim: 0 },
-                    pad: 0,
-                }
+            .map(|v| t::LossTask {
+                values: bound.arena.ptr + 4 * bound.plan.offsets[v.0] as u64,
+                targets: bound.io.ptr + layout.targets as u64,
+                grads: bound.arena.ptr + 4 * bound.plan.offsets[values + v.0] as u64,
+                width: program.values[v.0].cols as i32,
+                pad2: 0,
+                space: space_of(program, &bound.capacity, *v),
+                pad: 0,
             })
             .collect();
         let outputs_at = tables.push(&outputs);

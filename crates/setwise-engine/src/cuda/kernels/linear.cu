@@ -128,7 +128,7 @@ __device__ __forceinline__ void product(const ProductTask* tasks, const int* sha
 
 extern "C" __global__ void __launch_bounds__(128) product_small(const ProductTask* t, const int* s) { product<64, 32, 16, 32, 2>(t, s); }
 extern "C" __global__ void __launch_bounds__(256) product_medium(const ProductTask* t, const int* s) { product<128, 64, 32, 32, 3>(t, s); }
-extern "C" __global__ void __launch_bounds__(128, 2) product_large(const ProductTask* t, const int* s) { product<128, 128, 64, 64, 3>(t, s); }
+extern "C" __global__ void __launch_bounds__(256, 2) product_large(const ProductTask* t, const int* s) { product<128, 128, 64, 32, 3>(t, s); }
 
 // Wᵀ beside W, so that gradients of inputs are products of rows too.
 struct TransposeTask {

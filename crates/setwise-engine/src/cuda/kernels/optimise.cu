@@ -14,7 +14,7 @@ struct Results {
 struct LossTask {
     const float *values, *targets;
     float* grads;
-    int width, first_output;
+    int width, pad2;
     Space space;
     int pad;
 };

@@ -1,0 +1,93 @@
+//! Attention, compiled for each width of heads.
+
+use super::super::tables as t;
+use super::{Builder, Capacity};
+use crate::error::Error;
+use crate::flow::group_by;
+use crate::program::{Attention, Op, Program, Relation, Slice};
+
+/// Head widths attention is compiled for.
+const DEPTHS: [usize; 7] = [8, 16, 32, 64, 80, 128, 256];
+
+/// The compiled width for heads of a width.
+pub(super) fn depth_for(width: usize) -> Result<usize, Error> {
+    DEPTHS.into_iter().find(|&d| d >= width).ok_or_else(|| {
+        Error::Device(format!("attention heads of {width} numbers are wider than {}, use more heads", DEPTHS[6]))
+    })
+}
+
+/// Keys (or queries) in a tile of the inner loop.
+pub(in super::super) fn key_tile(depth: usize) -> usize {
+    if depth <= 64 { 64 } else { 32 }
+}
+
+/// Widths of all heads of a program, as they are compiled.
+pub(in super::super) fn depths(program: &Program, capacity: &Capacity) -> Result<Vec<usize>, Error> {
+    let mut depths = Vec::new();
+    for op in &program.ops {
+        if let Op::Attention(a) = op {
+            for r in &a.relations {
+                let dims = if program.values[r.query.value.0].per_dim { capacity.dims } else { 1 };
+                depths.push(depth_for(r.query.cols / a.heads * dims)?);
+            }
+        }
+    }
+    depths.sort_unstable();
+    depths.dedup();
+    Ok(depths)
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn attention(&mut self, op: &Attention, kernels: &[&str]) -> Result<(), Error> {
+        let training = kernels[0] != "attention_forward";
+        let head = |b: &Self, s: Slice, grad: bool| {
+            let (data, ld) = if grad { b.grad_slice(s) } else { b.slice(s) };
+            t::HeadSlice { data, ld, pad: 0, space: b.space(s.value), pad2: 0 }
+        };
+        let none = t::HeadSlice {
+            data: 0,
+            ld: 0,
+            pad: 0,
+            space: t::Space { offsets: 0, per_example: 0, per_dim: 0 },
+            pad2: 0,
+        };
+        for kernel in kernels {
+            // Relations whose heads are compiled alike run together.
+            let width = |s: Slice| {
+                s.cols / op.heads * if self.program.values[s.value.0].per_dim { self.capacity.dims } else { 1 }
+            };
+            for (depth, members) in group_by(op.relations.iter().map(|r| depth_for(width(r.query)))) {
+                let depth = depth?;
+                let tasks: Vec<t::AttentionTask> = members
+                    .iter()
+                    .map(|&i| {
+                        let r = &op.relations[i];
+                        let grad = |s: Slice| if training { head(self, s, true) } else { none };
+                        t::AttentionTask {
+                            query: head(self, r.query, false),
+                            key: head(self, r.key, false),
+                            value: head(self, r.value, false),
+                            out: head(self, r.out, false),
+                            d_query: grad(r.query),
+                            d_key: grad(r.key),
+                            d_value: grad(r.value),
+                            d_out: grad(r.out),
+                            stats: self.value(r.stats),
+                            scale: op.scale as f32,
+                            heads: op.heads as i32,
+                            width: (r.query.cols / op.heads) as i32,
+                            pad: 0,
+                        }
+                    })
+                    .collect();
+                let over = |r: &Relation| if *kernel == "attention_keys" { r.key } else { r.query };
+                let longest = members.iter().map(|&i| self.longest(over(&op.relations[i]).value)).max().unwrap_or(0);
+                let tile = key_tile(depth);
+                let rows = if training { 128 + 2 * tile } else { 64 + 2 * tile };
+                let grid = [longest.div_ceil(64), self.capacity.examples * op.heads, tasks.len()];
+                self.launch(&format!("{kernel}_{depth}"), &tasks, grid, 128, rows * (depth + 4) * 4)?;
+            }
+        }
+        Ok(())
+    }
+}

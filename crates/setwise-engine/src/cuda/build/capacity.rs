@@ -1,0 +1,59 @@
+//! The most a batch may have.
+
+use crate::program::Space;
+
+/// The most a batch may have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Capacity {
+    /// Examples.
+    pub examples: usize,
+    /// Elements of each set, all examples together.
+    pub rows: Vec<usize>,
+    /// Elements of each set in one example.
+    pub longest: Vec<usize>,
+    /// Input dimensions of dimension-equivariant programs, one otherwise.
+    pub dims: usize,
+}
+
+impl Capacity {
+    pub(in super::super) fn rows(&self, space: Space) -> usize {
+        match space {
+            Space::Set(k) => self.rows[k],
+            Space::Union => self.rows.iter().sum(),
+            Space::PerExample(n) => n * self.examples,
+        }
+    }
+
+    pub(super) fn longest(&self, space: Space) -> usize {
+        match space {
+            Space::Set(k) => self.longest[k],
+            Space::Union => self.longest.iter().sum(),
+            Space::PerExample(n) => n,
+        }
+    }
+
+    /// Whether a batch of another capacity fits.
+    pub(in super::super) fn holds(&self, other: &Capacity) -> bool {
+        let all = |a: &[usize], b: &[usize]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a >= b);
+        self.examples >= other.examples
+            && self.dims >= other.dims
+            && all(&self.rows, &other.rows)
+            && all(&self.longest, &other.longest)
+    }
+
+    /// The least that holds both.
+    pub(in super::super) fn join(&self, other: &Capacity) -> Capacity {
+        let most = |a: &[usize], b: &[usize]| a.iter().zip(b).map(|(a, b)| *a.max(b)).collect();
+        Capacity {
+            examples: self.examples.max(other.examples),
+            rows: most(&self.rows, &other.rows),
+            longest: most(&self.longest, &other.longest),
+            dims: self.dims.max(other.dims),
+        }
+    }
+
+    /// Numbers in the shape buffer.
+    pub(in super::super) fn shape_len(&self) -> usize {
+        2 + (self.rows.len() + 1) * (self.examples + 1)
+    }
+}

@@ -1,0 +1,190 @@
+//! Sums of rows, LayerNorm, and the sums that gradients of parameters are made of.
+
+use std::ops::Range;
+
+use super::super::tables as t;
+use super::{Builder, WALKERS};
+use crate::error::Error;
+use crate::flow::group_by;
+use crate::program::{AddNorm, Norm, Op, Slice};
+
+/// Least rows of a block of the norm's backward pass, and most blocks: each leaves a part to be summed.
+const NORM_ROWS: usize = 64;
+
+const NORM_BLOCKS: usize = 128;
+
+/// Operations that run together: neighbouring sums that do not build on each other, and every other operation alone.
+pub(in super::super) fn together(ops: &[Op]) -> Vec<Range<usize>> {
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    for (i, op) in ops.iter().enumerate() {
+        if let (Op::AddNorm(a), Some(last)) = (op, groups.last_mut()) {
+            let apart = |o: &Op| match o {
+                // Neither reads what the other writes, and no two add to one gradient.
+                Op::AddNorm(b) => {
+                    let same = |s: &Slice| b.inputs.iter().any(|o| o.value == s.value);
+                    b.y.value != a.y.value && a.inputs.iter().all(|s| s.value != b.y.value && !same(s))
+                }
+                _ => false,
+            };
+            if ops[last.clone()].iter().all(apart) {
+                last.end = i + 1;
+                continue;
+            }
+        }
+        groups.push(i..i + 1);
+    }
+    groups
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn norm_task(&self, inputs: &[Slice], y: Slice, norm: Option<Norm>) -> t::NormTask {
+        let mut task = t::NormTask {
+            inputs: [0; 8],
+            ld: [0; 8],
+            y: self.slice(y).0,
+            gain: 0,
+            shift: 0,
+            normalised: 0,
+            inv_std: 0,
+            count: inputs.len() as i32,
+            ldy: self.slice(y).1,
+            cols: y.cols as i32,
+            pad: 0,
+            space: self.space(y.value),
+            pad2: 0,
+        };
+        for (i, &input) in inputs.iter().enumerate() {
+            (task.inputs[i], task.ld[i]) = self.slice(input);
+        }
+        if let Some(n) = norm {
+            task.gain = self.param(n.gain);
+            task.shift = self.param(n.shift);
+            task.normalised = self.value(n.normalised);
+            task.inv_std = self.value(n.inv_std);
+        }
+        task
+    }
+
+    pub(super) fn norms(&mut self, tasks: &[t::NormTask], rows: usize) -> Result<(), Error> {
+        self.launch("add_norm", tasks, [rows.div_ceil(8).min(2 * WALKERS), tasks.len(), 1], 256, 0)
+    }
+
+    /// The sums among some operations.
+    pub(super) fn add_norms(&self, group: Range<usize>) -> impl Iterator<Item = &'a AddNorm> {
+        self.program.ops[group].iter().map(|op| match op {
+            Op::AddNorm(a) => a,
+            _ => unreachable!("a group of sums"),
+        })
+    }
+
+    pub(super) fn add_norms_forward(&mut self, group: Range<usize>) -> Result<(), Error> {
+        let mut tasks = Vec::new();
+        let mut rows = 0;
+        for op in self.add_norms(group) {
+            if op.inputs.len() > 8 {
+                return Err(Error::Device(format!("a sum of {} values; at most 8 are supported", op.inputs.len())));
+            }
+            tasks.push(self.norm_task(&op.inputs, op.y, op.norm));
+            rows = rows.max(self.rows(op.y.value));
+        }
+        self.norms(&tasks, rows)
+    }
+
+    pub(super) fn add_norms_backward(&mut self, group: Range<usize>) -> Result<(), Error> {
+        let ops: Vec<&AddNorm> = self.add_norms(group).collect();
+        let norms: Vec<_> = ops.iter().filter_map(|op| op.norm.map(|n| (op.y, n))).collect();
+        self.norms_backward(&norms)?;
+        let adds = ops.iter().flat_map(|op| op.inputs.iter().map(|&input| (input, op.y))).collect();
+        self.add_gradients(adds)
+    }
+
+    /// Backward through norms, in place on the gradients of `ys`.
+    pub(super) fn norms_backward(&mut self, norms: &[(Slice, Norm)]) -> Result<(), Error> {
+        if norms.is_empty() {
+            return Ok(());
+        }
+        let (mut tasks, mut sums) = (Vec::new(), Vec::new());
+        let (mut most, mut widest) = (0, 0);
+        for &(y, n) in norms {
+            let rows_each = self.rows(y.value).div_ceil(NORM_BLOCKS).next_multiple_of(8).max(NORM_ROWS);
+            let blocks = self.rows(y.value).div_ceil(rows_each);
+            let parts = self.room(blocks * 2 * y.cols);
+            let (dy, ld) = self.grad_slice(y);
+            let space = self.space(y.value);
+            let (gain, normalised, inv_std) = (self.param(n.gain), self.value(n.normalised), self.value(n.inv_std));
+            let cols = y.cols as i32;
+            let each = rows_each as i32;
+            tasks.push(t::NormBackwardTask { dy, gain, normalised, inv_std, parts, ld, cols, space, rows: each });
+            for (half, p) in [n.gain, n.shift].into_iter().enumerate() {
+                sums.push(t::SumTask {
+                    parts: parts + 4 * (half * y.cols) as u64,
+                    out: self.param_grad(p),
+                    stride: 2 * y.cols as u64,
+                    count: blocks as i32,
+                    len: cols,
+                    rows_per_part: each,
+                    pad: 0,
+                    space,
+                    pad2: 0,
+                });
+            }
+            most = most.max(blocks);
+            widest = widest.max(y.cols);
+        }
+        let grid = [most, tasks.len(), 1];
+        self.launch("norm_backward", &tasks, grid, 256, 8 * 2 * widest * 4)?;
+        self.sums.extend(sums);
+        Ok(())
+    }
+
+    /// Adds all parts to the gradients. Two sums into one gradient are put into two launches, one after the other.
+    pub(super) fn sum_parts(&mut self) -> Result<(), Error> {
+        let mut rest = std::mem::take(&mut self.sums);
+        while !rest.is_empty() {
+            let mut now: Vec<t::SumTask> = Vec::new();
+            let mut later = Vec::new();
+            for s in rest {
+                if now.iter().any(|o| o.out == s.out) { later.push(s) } else { now.push(s) }
+            }
+            let longest = now.iter().map(|s| s.len as usize).max().unwrap_or(0);
+            self.launch("sum_parts", &now, [longest.div_ceil(256), now.len(), 1], 256, 0)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Gradients take up others: each pair is (to, from). One launch for all, or several where one takes up more than eight.
+    pub(super) fn add_gradients(&mut self, pairs: Vec<(Slice, Slice)>) -> Result<(), Error> {
+        let pairs: Vec<_> = pairs.into_iter().filter(|p| self.wants_grad(p.0.value)).collect();
+        let targets = group_by(pairs.iter().map(|p| p.0));
+        let rounds = targets.iter().map(|t| t.1.len().div_ceil(8)).max().unwrap_or(0);
+        for round in 0..rounds {
+            let mut tasks = Vec::new();
+            let mut most = 0;
+            for (to, members) in &targets {
+                let Some(part) = members.chunks(8).nth(round) else { continue };
+                let (y, ldy) = self.grad_slice(*to);
+                let mut task = t::AddTask {
+                    inputs: [0; 8],
+                    ld: [0; 8],
+                    y,
+                    count: part.len() as i32,
+                    ldy,
+                    cols: to.cols as i32,
+                    accumulate: i32::from(round > 0 || self.written[to.value.0]),
+                    space: self.space(to.value),
+                    pad: 0,
+                };
+                for (i, &m) in part.iter().enumerate() {
+                    (task.inputs[i], task.ld[i]) = self.grad_slice(pairs[m].1);
+                }
+                tasks.push(task);
+                most = most.max(self.rows(to.value) * to.cols);
+            }
+            self.walk("add_rows", &tasks, most)?;
+        }
+        // Other columns of these values count as written too: they were cleared if nothing else fills them.
+        targets.iter().for_each(|(to, _)| self.written[to.value.0] = true);
+        Ok(())
+    }
+}
