@@ -31,9 +31,9 @@ pub struct Args {
     /// Seed instead of the experiment's.
     #[arg(long)]
     seed: Option<u64>,
-    /// Threads that draw batches, beside those that compute.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    feed_threads: usize,
+    /// Threads that draw batches, beside those that compute; if not given 1, or all cores but one where a GPU computes.
+    #[arg(long, value_name = "N")]
+    feed_threads: Option<usize>,
     #[command(flatten)]
     device: DeviceArgs,
     /// Print the outcome as JSON.
@@ -53,20 +53,20 @@ pub fn run(args: Args) -> Result<(), Failure> {
     experiment.training.steps = args.steps.unwrap_or(experiment.training.steps);
     experiment.seed = args.seed.unwrap_or(experiment.seed);
     let experiment = experiment.validate()?;
-    if args.feed_threads == 0 || args.feed_threads > 1024 {
-        return Err(Failure::usage(format!("--feed-threads {}: must be between 1 and 1024", args.feed_threads)));
+    if let Some(n) = args.feed_threads.filter(|n| !(1..=1024).contains(n)) {
+        return Err(Failure::usage(format!("--feed-threads {n}: must be between 1 and 1024")));
     }
+    let device = args.device.find()?;
+    let feed_threads = args.feed_threads.unwrap_or_else(|| match device {
+        setwise::Device::Cpu => 1,
+        #[allow(unreachable_patterns)]
+        _ => std::thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).max(1)),
+    });
     let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.experiment, &experiment));
     // The first interrupt saves and stops; the default action comes back for a second one only by killing.
     ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed))
         .map_err(|e| Failure::other(format!("interrupts cannot be caught: {e}")))?;
-    let options = RunOptions {
-        folder,
-        resume: args.resume,
-        feed_threads: args.feed_threads,
-        device: args.device.find()?,
-        stop: &STOP,
-    };
+    let options = RunOptions { folder, resume: args.resume, feed_threads, device, stop: &STOP };
     let mut progress = Progress::new(&experiment);
     let outcome = setwise::train::run(&experiment, &options, &mut |event| progress.show(event));
     progress.bar.finish_and_clear();
