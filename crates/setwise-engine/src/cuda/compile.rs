@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cudarc::nvrtc::{result, sys};
@@ -24,6 +24,7 @@ const ATTENTION: &str = include_str!("kernels/attention.cu");
 
 /// All kernels a program needs. Attention is compiled for each width of heads on its own.
 pub(super) struct Kernels {
+    shared_memory: usize,
     base: Module,
     attention: Vec<(usize, Module)>,
 }
@@ -39,7 +40,12 @@ impl Kernels {
                 Ok((depth, module(device, precision, &[COMMON, ATTENTION, &instance].concat())?))
             })
             .collect::<Result<_, Error>>()?;
-        Ok(Kernels { base, attention })
+        Ok(Kernels { shared_memory: device.shared_memory, base, attention })
+    }
+
+    /// Whether a block may have this much shared memory.
+    pub fn fits(&self, bytes: usize) -> bool {
+        bytes <= self.shared_memory
     }
 
     /// A kernel by name; those of attention end in the width of their heads.
@@ -60,8 +66,8 @@ fn module(device: &Arc<Device>, precision: Precision, source: &str) -> Result<Mo
     let mut hasher = DefaultHasher::new();
     (source, &options, device.driver, env!("CARGO_PKG_VERSION")).hash(&mut hasher);
     let cached = cache_folder().map(|f| f.join(format!("kernels-{:016x}.cubin", hasher.finish())));
-    if let Some(image) = cached.as_ref().and_then(|path| std::fs::read(path).ok()) {
-        // What cannot be loaded was damaged, and is made anew.
+    if let Some(image) = cached.as_ref().and_then(|path| read_cached(path)) {
+        // What cannot be loaded is made anew.
         if let Ok(module) = Module::load(device, &image) {
             return Ok(module);
         }
@@ -71,9 +77,24 @@ fn module(device: &Arc<Device>, precision: Precision, source: &str) -> Result<Mo
         // A folder that cannot be written costs the next start a few seconds and nothing else.
         let partial = path.with_extension(format!("{}.partial", std::process::id()));
         let _ = path.parent().map(std::fs::create_dir_all);
-        let _ = std::fs::write(&partial, &image).and_then(|()| std::fs::rename(&partial, &path));
+        let whole = [&digest(&image).to_le_bytes(), image.as_slice()].concat();
+        let _ = std::fs::write(&partial, whole).and_then(|()| std::fs::rename(&partial, &path));
     }
     Module::load(device, &image)
+}
+
+/// An image from disk, if it is whole: the driver reads as far as the image says it goes, so nothing else may reach it.
+fn read_cached(path: &Path) -> Option<Vec<u8>> {
+    let mut whole = std::fs::read(path).ok()?;
+    let expected = u64::from_le_bytes(whole.get(..8)?.try_into().ok()?);
+    whole.drain(..8);
+    (digest(&whole) == expected).then_some(whole)
+}
+
+fn digest(image: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    image.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn cache_folder() -> Option<PathBuf> {
@@ -104,5 +125,25 @@ fn compile(source: &str, options: &[String]) -> Result<Vec<u8>, Error> {
         let _ = result::destroy_program(program);
         read.map_err(|e| failed("no image", e))?;
         Ok(image)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_image_is_not_taken_from_disk() {
+        let path = std::env::temp_dir().join(format!("setwise-image-{}", std::process::id()));
+        let image = vec![7u8; 100];
+        let whole = [&digest(&image).to_le_bytes(), image.as_slice()].concat();
+        std::fs::write(&path, &whole).unwrap();
+        assert_eq!(read_cached(&path), Some(image));
+        for damaged in [&whole[..0], &whole[..5], &whole[..60]] {
+            std::fs::write(&path, damaged).unwrap();
+            assert_eq!(read_cached(&path), None);
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(read_cached(&path), None);
     }
 }

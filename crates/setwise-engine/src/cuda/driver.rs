@@ -26,6 +26,8 @@ pub struct Device {
     pub capability: (i32, i32),
     /// Multiprocessors.
     pub processors: usize,
+    /// Bytes of shared memory a block may have.
+    pub shared_memory: usize,
 }
 
 // SAFETY: the driver's handles may be used from any thread that makes the context current, which every entry point here does.
@@ -69,11 +71,12 @@ impl Device {
                 return Err(Error::Device(format!("the GPU has compute capability {a}.{b}, at least 8.0 is needed")));
             }
             let processors = attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
+            let shared_memory = attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
             let name = result::device::get_name(device).map_err(|e| failed("the GPU has no name", e))?;
             let mut driver = 0;
             sys::cuDriverGetVersion(&mut driver).result().map_err(|e| failed("the driver has no version", e))?;
             let context = result::primary_ctx::retain(device).map_err(|e| failed("no context could be made", e))?;
-            let this = Device { device, context, name, driver, capability, processors };
+            let this = Device { device, context, name, driver, capability, processors, shared_memory };
             this.bind()?;
             Ok(Arc::new(this))
         }
@@ -132,7 +135,8 @@ impl Memory {
     pub fn fill(&self, byte: u8) -> Result<(), Error> {
         self.device.bind()?;
         // SAFETY: the whole allocation.
-        unsafe { result::memset_d8_sync(self.ptr, byte, self.bytes) }.map_err(|e| failed("memory cannot be set", e))
+        unsafe { result::memset_d8_sync(self.ptr, byte, self.bytes) }.map_err(|e| failed("memory cannot be set", e))?;
+        settle()
     }
 
     /// Copies from the host, at a byte offset.
@@ -140,7 +144,9 @@ impl Memory {
         assert!(offset + size_of_val(data) <= self.bytes, "a copy within the allocation");
         self.device.bind()?;
         // SAFETY: within the allocation.
-        unsafe { result::memcpy_htod_sync(self.ptr + offset as u64, data) }.map_err(|e| failed("a copy to the GPU", e))
+        unsafe { result::memcpy_htod_sync(self.ptr + offset as u64, data) }
+            .map_err(|e| failed("a copy to the GPU", e))?;
+        settle()
     }
 
     /// Copies to the host, from a byte offset.
@@ -160,6 +166,12 @@ impl Drop for Memory {
             let _ = unsafe { result::free_sync(self.ptr) };
         }
     }
+}
+
+/// Waits for the default stream, on which plain copies end some time after the call; the streams here do not wait for it.
+fn settle() -> Result<(), Error> {
+    // SAFETY: the default stream always exists.
+    unsafe { result::stream::synchronize(std::ptr::null_mut()) }.map_err(|e| failed("a copy to the GPU", e))
 }
 
 /// Host memory the GPU copies from and to without help.
@@ -373,6 +385,11 @@ impl Module {
     /// A kernel that may use `shared` bytes of dynamic shared memory.
     pub fn function(&self, name: &str, shared: usize) -> Result<Function, Error> {
         let text = CString::new(name).expect("names of kernels have no zeros");
+        let most = self.device.shared_memory;
+        if shared > most {
+            let wanted = format!("the kernel {name} wants {shared} bytes of shared memory, this GPU has {most}");
+            return Err(Error::Device(format!("{wanted}; lower the model's widths or use more heads")));
+        }
         // SAFETY: the module lives as long as the backend that asks.
         unsafe {
             let f = result::module::get_function(self.raw, text).map_err(|e| failed(name, e))?;

@@ -330,13 +330,15 @@ impl Cuda {
         check(&self.program, batch)?;
         /// Elements of all sets that are taken at once, unless one example has more.
         const ELEMENTS: usize = 1 << 16;
+        /// Examples that are taken at once, so that examples times heads fit a grid.
+        const EXAMPLES: usize = 1 << 10;
         let examples = batch.examples();
         let before = |e: usize| -> usize { batch.sets.iter().map(|s| s.offsets[e]).sum() };
         let mut outputs = vec![Vec::new(); self.program.outputs.len()];
         let mut first = 0;
         while first < examples {
             let mut last = first + 1;
-            while last < examples && before(last + 1) - before(first) <= ELEMENTS {
+            while last < examples.min(first + EXAMPLES) && before(last + 1) - before(first) <= ELEMENTS {
                 last += 1;
             }
             let offsets: Vec<Vec<usize>> = batch

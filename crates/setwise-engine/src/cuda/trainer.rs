@@ -14,7 +14,7 @@ use crate::adam::Adam;
 use crate::batch::BatchView;
 use crate::error::Error;
 use crate::loss::Loss;
-use crate::program::{Mode, Program};
+use crate::program::{Mode, Program, Space};
 
 /// Parts of the gradient's length, as in the kernel.
 const NORM_BLOCKS: usize = 128;
@@ -43,6 +43,9 @@ pub struct Outcome {
 
 /// Trains on a GPU.
 pub struct CudaTrainer {
+    // Dropped first: they wait for work on everything below.
+    stream: Stream,
+    copies: Stream,
     program: Arc<Program>,
     bound: Bound,
     first: Memory,
@@ -50,8 +53,6 @@ pub struct CudaTrainer {
     results: Memory,
     _norm_parts: Memory,
     slots: Vec<Slot>,
-    stream: Stream,
-    copies: Stream,
     under_way: VecDeque<usize>,
     next: usize,
     adam: Adam<f32>,
@@ -171,7 +172,26 @@ impl CudaTrainer {
     /// Starts a step on a batch. At most two can be under way.
     pub fn submit(&mut self, batch: &BatchView<f32>, targets: &[f32], controls: StepControls) -> Result<(), Error> {
         assert!(self.under_way.len() < SLOTS, "outcomes are asked for in time");
+        self.device.bind()?;
         check(&self.program, batch)?;
+        let examples = batch.examples();
+        let expected: usize = self
+            .program
+            .outputs
+            .iter()
+            .map(|v| {
+                let spec = &self.program.values[v.0];
+                let rows = match spec.space {
+                    Space::Set(k) => batch.sets[k].offsets[examples],
+                    Space::Union => batch.sets.iter().map(|s| s.offsets[examples]).sum(),
+                    Space::PerExample(n) => n * examples,
+                };
+                rows * spec.cols
+            })
+            .sum();
+        if targets.len() != expected {
+            return Err(Error::Length { what: "the target", expected, found: targets.len() });
+        }
         if !self.fits(batch) {
             return Err(Error::Device(format!(
                 "a batch of {:?} is larger than the {:?} that was prepared for",

@@ -83,6 +83,8 @@ pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn
         observe(Event::Resumed(run.step));
     }
     let validation = held_out(experiment, Stream::Validation, experiment.training.validation_examples)?;
+    // Memory for validation is found missing now rather than after a thousand steps.
+    measure(run.trainer.model(), &validation[..1])?;
     let source = experiment.clone();
     let mut feed = Feed::new(options.feed_threads, run.step, move |step| source.training_batch(step));
     let training = &experiment.training;
@@ -139,6 +141,8 @@ struct Run<'a> {
     started: u64,
     /// Batch seeds and learning rates of the steps under way.
     under_way: VecDeque<(u64, f64)>,
+    /// Batch seed of the last step done.
+    last_seed: u64,
     saved: Option<u64>,
     start: Instant,
 }
@@ -166,7 +170,22 @@ impl<'a> Run<'a> {
         trainer.use_device(device, limits(experiment))?;
         let log = Log::open(folder.metrics(), step)?;
         let (under_way, start) = (VecDeque::new(), Instant::now());
-        Ok((Run { experiment, folder, trainer, log, window, step, started: step, under_way, saved, start }, damage))
+        Ok((
+            Run {
+                experiment,
+                folder,
+                trainer,
+                log,
+                window,
+                step,
+                started: step,
+                under_way,
+                last_seed: 0,
+                saved,
+                start,
+            },
+            damage,
+        ))
     }
 
     /// Starts a step.
@@ -183,6 +202,7 @@ impl<'a> Run<'a> {
     fn finish_steps(&mut self, all: bool, observe: &mut dyn FnMut(Event)) -> Result<()> {
         while let Some(outcome) = self.trainer.outcome(all)? {
             let Some((seed, rate)) = self.under_way.pop_front() else { break };
+            self.last_seed = seed;
             self.check("loss", outcome.loss, seed)?;
             self.check("gradient", outcome.gradient, seed)?;
             self.step += 1;
@@ -218,11 +238,12 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let path = self.folder.checkpoint();
+        let step = if what == "state at the end" { self.step } else { self.step + 1 };
         let last = match self.saved {
             Some(step) => format!("the last good checkpoint is {} of step {step}", path.display()),
             None => "no checkpoint had been written yet".to_owned(),
         };
-        Err(Error::Diverged { what, step: self.step + 1, value, batch_seed, last })
+        Err(Error::Diverged { what, step, value, batch_seed, last })
     }
 
     fn record(&self) -> Record {
@@ -250,6 +271,13 @@ impl<'a> Run<'a> {
 
     fn save(&mut self, observe: &mut dyn FnMut(Event)) -> Result<()> {
         if self.saved != Some(self.step) {
+            // Squares of a finite gradient may have left the numbers; a checkpoint of them could not be used.
+            let first = self.trainer.model().params().iter().copied().find(|x| !x.is_finite());
+            let adam = self.trainer.adam();
+            let moments = || adam.first.iter().chain(&adam.second).copied().find(|x| !x.is_finite());
+            if let Some(value) = first.or_else(moments) {
+                self.check("state at the end", f64::from(value), self.last_seed)?;
+            }
             Checkpoint::save(self.folder, &mut self.trainer, self.step, &self.window)?;
             self.saved = Some(self.step);
             observe(Event::Saved(self.step));

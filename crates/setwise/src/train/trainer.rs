@@ -105,8 +105,13 @@ impl Trainer {
         #[cfg(feature = "cuda")]
         if let Some(gpu) = &mut self.gpu {
             let seed = self.seed.wrapping_add(self.adam.steps);
-            self.adam.steps += 1;
+            if gpu.under_way() == 2
+                && let Some(o) = gpu.outcome()?
+            {
+                self.outcomes.push_back(StepOutcome { loss: o.loss, gradient: o.gradient });
+            }
             gpu.submit(&batch.view(), targets, setwise_engine::cuda::StepControls { learning_rate, clip, seed })?;
+            self.adam.steps += 1;
             return Ok(());
         }
         let loss = self.gradient(batch, targets)?;
@@ -121,7 +126,7 @@ impl Trainer {
     /// The outcome of the oldest step that was started. A GPU works ahead: unless `wait`, there is none while it has room for more.
     pub fn outcome(&mut self, wait: bool) -> Result<Option<StepOutcome>> {
         #[cfg(feature = "cuda")]
-        if let Some(gpu) = &mut self.gpu {
+        if let Some(gpu) = self.gpu.as_mut().filter(|_| self.outcomes.is_empty()) {
             if !wait && gpu.under_way() < 2 {
                 return Ok(None);
             }
@@ -165,7 +170,7 @@ impl Trainer {
         self
     }
 
-    /// The model as it is now.
+    /// The model as it is now, or as it was at the last [`Trainer::sync`] where a GPU makes the steps.
     pub fn model(&mut self) -> &mut Model {
         &mut self.model
     }
@@ -203,9 +208,17 @@ impl Trainer {
         self.cpu.memory()
     }
 
-    /// One step: forward, loss, backward, Adam. Targets are laid out like the model's prediction: example by example for answers
-    /// per example, set by set and element by element otherwise. Returns the loss before the step.
+    /// One step: forward, loss, backward, Adam. Targets stand example by example for answers
+    /// per example; for answers per element set by set, in each the elements of all examples one after another. Returns the loss before the step.
     pub fn step(&mut self, batch: &SetBatch, targets: &[f32], learning_rate: f64) -> Result<f64> {
+        #[cfg(feature = "cuda")]
+        if self.gpu.is_some() {
+            while self.outcome(true)?.is_some() {}
+            self.submit(batch, targets, learning_rate, None)?;
+            let loss = self.outcome(true)?.map_or(f64::NAN, |o| o.loss);
+            self.sync()?;
+            return Ok(loss);
+        }
         let loss = self.gradient(batch, targets)?;
         self.apply(learning_rate);
         Ok(loss)

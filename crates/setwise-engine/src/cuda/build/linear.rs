@@ -89,7 +89,7 @@ impl<'a> Builder<'a> {
     pub(super) fn product(&mut self, tasks: &[t::ProductTask], rows: usize) -> Result<(), Error> {
         let widest = tasks.iter().map(|t| t.n as usize).max().unwrap_or(0);
         let (name, bm, bn, block, stages) = match widest {
-            128.. => ("product_large", 128, 128, 256, 3),
+            128.. if self.module.fits(3 * 256 * 36 * 4) => ("product_large", 128, 128, 256, 3),
             64.. => ("product_medium", 128, 64, 256, 3),
             _ => ("product_small", 64, 32, 128, 2),
         };
@@ -203,7 +203,7 @@ impl<'a> Builder<'a> {
         let groups = group_by(uses.iter().map(|u| u.weight));
         let narrowest = uses.iter().map(|u| u.dy.cols.min(u.x.cols)).min().unwrap_or(0);
         let (name, tile, block) = match narrowest {
-            128.. => ("linear_weights_large", 128, 128),
+            128.. if self.module.fits(3 * 32 * 272 * 4) => ("linear_weights_large", 128, 128),
             64.. => ("linear_weights_medium", 64, 128),
             _ => ("linear_weights_small", 32, 64),
         };

@@ -182,6 +182,11 @@ impl<'a> Builder<'a> {
         if tasks.is_empty() {
             return Ok(());
         }
+        // The second and third dimension of a grid end here.
+        if grid[1].max(grid[2]) > 65_535 {
+            let examples = self.capacity.examples;
+            return Err(Error::Device(format!("a batch of {examples} examples is too large; lower the batch size")));
+        }
         let f = self.module.function(name, shared)?;
         let tasks = self.tables.push(tasks);
         let grid = grid.map(|n| n.max(1) as u32);

@@ -35,8 +35,8 @@ __device__ __forceinline__ int example_of(Space s, const int* shape, int at) {
     return lo;
 }
 
-// Matrix units cut the last 13 bits off; half of their unit added before makes that a rounding.
-__device__ __forceinline__ u32 tf32(float x) { return __float_as_uint(x) + 0x1000u; }
+// Matrix units cut the last 13 bits off; half of their unit added before makes that a rounding. What is no number stays none.
+__device__ __forceinline__ u32 tf32(float x) { return x != x ? 0x7fc00000u : __float_as_uint(x) + 0x1000u; }
 
 // The part of a number that matrix units see.
 __device__ __forceinline__ float cut(u32 x) { return __uint_as_float(x & 0xffffe000u); }

@@ -23,7 +23,7 @@ struct ProductTask {
 };
 
 __device__ __forceinline__ float activate(float x, int activation) {
-    if (activation == 1) return x > 0.0f ? x : 0.0f;
+    if (activation == 1) return x > 0.0f || x != x ? x : 0.0f;
     if (activation == 2) return 1.0f / (1.0f + __expf(-x));
     return x;
 }
