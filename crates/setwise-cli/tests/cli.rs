@@ -1,13 +1,11 @@
 //! The command line as a user runs it.
 
+mod common;
+
 use std::path::{Path, PathBuf};
 
-use assert_cmd::Command;
+use common::{refused, run, setwise};
 use tempfile::TempDir;
-
-fn setwise() -> Command {
-    Command::cargo_bin("setwise").unwrap()
-}
 
 fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
@@ -15,21 +13,6 @@ fn repository(path: &str) -> PathBuf {
 
 fn fixture(name: &str) -> PathBuf {
     repository(&format!("crates/setwise/tests/fixtures/{name}.safetensors"))
-}
-
-/// Runs with arguments; returns the exit code, standard output and standard error.
-fn run<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> (i32, String, String) {
-    let out = setwise().args(args).output().unwrap();
-    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
-    (out.status.code().unwrap(), text(out.stdout), text(out.stderr))
-}
-
-/// Runs what must fail with exit code 2; returns what was said.
-fn refused<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> String {
-    let (code, out, error) = run(args);
-    assert_eq!((code, out.as_str()), (2, ""), "{error}");
-    assert!(!error.contains("panicked"), "{error}");
-    error
 }
 
 /// A folder with the imported multi-set transformer of the fixtures as `model.safetensors` (two sets, width 2).

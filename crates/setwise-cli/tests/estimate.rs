@@ -1,15 +1,13 @@
 //! `setwise kl` and `setwise mi` as a user runs them.
 
+mod common;
+
 use std::path::{Path, PathBuf};
 
-use assert_cmd::Command;
+use common::{refused, run, setwise};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use tempfile::TempDir;
-
-fn setwise() -> Command {
-    Command::cargo_bin("setwise").unwrap()
-}
 
 /// A folder with small samples in it.
 struct Samples(TempDir);
@@ -45,19 +43,6 @@ fn noise(i: usize, stream: usize) -> f64 {
 /// About normal.
 fn normal(i: usize, stream: usize) -> f64 {
     (0..12).map(|s| noise(i, stream * 12 + s)).sum::<f64>() - 6.0
-}
-
-fn run<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> (i32, String, String) {
-    let out = setwise().args(args).output().unwrap();
-    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
-    (out.status.code().unwrap(), text(out.stdout), text(out.stderr))
-}
-
-fn refused<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> String {
-    let (code, out, error) = run(args);
-    assert_eq!((code, out.as_str()), (2, ""), "{error}");
-    assert!(!error.contains("panicked"), "{error}");
-    error
 }
 
 fn json<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> serde_json::Value {

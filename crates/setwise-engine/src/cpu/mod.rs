@@ -362,23 +362,7 @@ impl<T: Real> Cpu<T> {
     /// Checks that parameters and batch fit the program.
     fn check(&self, params: &[T], batch: &BatchView<T>) -> Result<(), Error> {
         self.check_length("the parameter buffer", self.program.params.len(), params.len())?;
-        let expected = self.program.inputs.len();
-        if batch.sets.len() != expected {
-            return Err(Error::SetCount { expected, found: batch.sets.len() });
-        }
-        batch.check()?;
-        let cols = |set: usize| self.program.values[self.program.inputs[set].0].cols;
-        let dims = if self.program.any_dim { (batch.sets[0].width / cols(0)).max(1) } else { 1 };
-        for (set, s) in batch.sets.iter().enumerate() {
-            let (expected, found) = (dims * cols(set), s.width);
-            if found != expected {
-                return Err(match self.program.any_dim {
-                    true => Error::UnequalWidths { set, expected, found },
-                    false => Error::SetWidth { set, expected, found },
-                });
-            }
-        }
-        Ok(())
+        self.program.check(batch)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Operations that move rows about: into and out of the union, repeated and joined rows, dropout.
 
 use super::worker::{Run, Worker};
+use crate::mix::mix;
 use crate::program::{Concat, Dropout, FromUnion, Repeat, Space, ToUnion, Value};
 use crate::real::Real;
 
@@ -228,12 +229,4 @@ fn add_or_copy<T: Real>(to: &mut [T], from: &[T], add: bool) {
 
 fn mask_seed(seed: u64, stream: u64) -> u64 {
     mix(seed ^ mix(stream.wrapping_add(0x9e37_79b9_7f4a_7c15)))
-}
-
-/// A 64-bit mixing function (the finaliser of SplitMix64).
-fn mix(mut z: u64) -> u64 {
-    z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -137,9 +137,13 @@ struct IoLayout {
 fn io_layout(program: &Program, capacity: &Capacity) -> IoLayout {
     let shape = 32;
     let targets = (shape + 4 * capacity.shape_len()).next_multiple_of(16);
-    let numbers: usize =
-        program.outputs.iter().map(|v| capacity.rows(program.values[v.0].space) * program.values[v.0].cols).sum();
+    let numbers = output_numbers(program, capacity);
     IoLayout { shape, targets, end: (targets + 4 * numbers).next_multiple_of(16) }
+}
+
+/// Numbers in all outputs for a batch that fills a capacity.
+fn output_numbers(program: &Program, capacity: &Capacity) -> usize {
+    program.outputs.iter().map(|v| capacity.rows(program.values[v.0].space) * program.values[v.0].cols).sum()
 }
 
 /// A shape as large as a capacity.
@@ -183,26 +187,6 @@ fn shape_numbers(program: &Program, capacity: &Capacity, batch: &BatchView<f32>)
         }
     }
     shape
-}
-
-/// Checks that a batch fits a program.
-fn check(program: &Program, batch: &BatchView<f32>) -> Result<(), Error> {
-    if batch.sets.len() != program.inputs.len() {
-        return Err(Error::SetCount { expected: program.inputs.len(), found: batch.sets.len() });
-    }
-    batch.check()?;
-    let cols = |k: usize| program.values[program.inputs[k].0].cols;
-    let dims = if program.any_dim { (batch.sets[0].width / cols(0)).max(1) } else { 1 };
-    for (set, s) in batch.sets.iter().enumerate() {
-        let (expected, found) = (dims * cols(set), s.width);
-        if found != expected {
-            return Err(match program.any_dim {
-                true => Error::UnequalWidths { set, expected, found },
-                false => Error::SetWidth { set, expected, found },
-            });
-        }
-    }
-    Ok(())
 }
 
 /// Runs one program on a GPU, forward and backward, one call at a time.
@@ -263,7 +247,7 @@ impl Cuda {
 
     /// Computes all outputs for a batch and returns them, row-major; keeps everything for [`Cuda::backward`].
     pub fn forward(&mut self, params: &[f32], batch: &BatchView<f32>) -> Result<Vec<Vec<f32>>, Error> {
-        check(&self.program, batch)?;
+        self.program.check(batch)?;
         let expected = self.program.params.len();
         if params.len() != expected {
             return Err(Error::Length { what: "the parameter buffer", expected, found: params.len() });
@@ -327,7 +311,7 @@ impl Cuda {
 
     /// All outputs for a batch, some examples at a time, so that memory does not grow with their number.
     pub fn predict(&mut self, params: &[f32], batch: &BatchView<f32>) -> Result<Vec<Vec<f32>>, Error> {
-        check(&self.program, batch)?;
+        self.program.check(batch)?;
         /// Elements of all sets that are taken at once, unless one example has more.
         const ELEMENTS: usize = 1 << 16;
         /// Examples that are taken at once, so that examples times heads fit a grid.

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use super::build::{Work, space_of};
 use super::driver::{self, Device, Event, Graph, Memory, Pinned, Stream};
 use super::tables as t;
-use super::{Bound, Capacity, Precision, capacity_of, check, io_layout, shape_numbers};
+use super::{Bound, Capacity, Precision, capacity_of, io_layout, output_numbers, shape_numbers};
 use crate::adam::Adam;
 use crate::batch::BatchView;
 use crate::error::Error;
 use crate::loss::Loss;
-use crate::program::{Mode, Program, Space};
+use crate::program::{Mode, Program};
 
 /// Parts of the gradient's length, as in the kernel.
 const NORM_BLOCKS: usize = 128;
@@ -159,11 +159,6 @@ impl CudaTrainer {
         &self.device
     }
 
-    /// Whether a batch fits.
-    pub fn fits(&self, batch: &BatchView<f32>) -> bool {
-        check(&self.program, batch).is_ok() && self.bound.capacity.holds(&capacity_of(&self.program, batch))
-    }
-
     /// Steps whose outcome has not been asked for.
     pub fn under_way(&self) -> usize {
         self.under_way.len()
@@ -173,31 +168,15 @@ impl CudaTrainer {
     pub fn submit(&mut self, batch: &BatchView<f32>, targets: &[f32], controls: StepControls) -> Result<(), Error> {
         assert!(self.under_way.len() < SLOTS, "outcomes are asked for in time");
         self.device.bind()?;
-        check(&self.program, batch)?;
-        let examples = batch.examples();
-        let expected: usize = self
-            .program
-            .outputs
-            .iter()
-            .map(|v| {
-                let spec = &self.program.values[v.0];
-                let rows = match spec.space {
-                    Space::Set(k) => batch.sets[k].offsets[examples],
-                    Space::Union => batch.sets.iter().map(|s| s.offsets[examples]).sum(),
-                    Space::PerExample(n) => n * examples,
-                };
-                rows * spec.cols
-            })
-            .sum();
+        self.program.check(batch)?;
+        let own = capacity_of(&self.program, batch);
+        let expected = output_numbers(&self.program, &own);
         if targets.len() != expected {
             return Err(Error::Length { what: "the target", expected, found: targets.len() });
         }
-        if !self.fits(batch) {
-            return Err(Error::Device(format!(
-                "a batch of {:?} is larger than the {:?} that was prepared for",
-                capacity_of(&self.program, batch),
-                self.bound.capacity
-            )));
+        let most = &self.bound.capacity;
+        if !most.holds(&own) {
+            return Err(Error::Device(format!("a batch of {own:?} is larger than the {most:?} that was prepared for")));
         }
         let layout = staging(&self.program, &self.bound.capacity);
         let slot = &mut self.slots[self.next];

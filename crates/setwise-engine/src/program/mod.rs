@@ -8,6 +8,8 @@ mod ops;
 
 pub use ops::*;
 
+use crate::batch::BatchView;
+use crate::error::Error;
 use crate::params::{Init, ParamId, ParamLayout};
 
 /// Rows with a meaning.
@@ -117,6 +119,27 @@ impl Program {
     /// The parameters.
     pub fn params(&self) -> &ParamLayout {
         &self.params
+    }
+
+    /// Checks that a batch has the sets this program takes, of the widths it takes.
+    pub fn check<T>(&self, batch: &BatchView<T>) -> Result<(), Error> {
+        let expected = self.inputs.len();
+        if batch.sets.len() != expected {
+            return Err(Error::SetCount { expected, found: batch.sets.len() });
+        }
+        batch.check()?;
+        let cols = |set: usize| self.values[self.inputs[set].0].cols;
+        let dims = if self.any_dim { (batch.sets[0].width / cols(0)).max(1) } else { 1 };
+        for (set, s) in batch.sets.iter().enumerate() {
+            let (expected, found) = (dims * cols(set), s.width);
+            if found != expected {
+                return Err(match self.any_dim {
+                    true => Error::UnequalWidths { set, expected, found },
+                    false => Error::SetWidth { set, expected, found },
+                });
+            }
+        }
+        Ok(())
     }
 }
 

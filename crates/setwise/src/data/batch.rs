@@ -1,6 +1,7 @@
 //! Batches: as drawn, and as a model sees them.
 
 use rand::SeedableRng;
+use setwise_engine::mix;
 
 use super::{Generator, Sampler, Span};
 use crate::sets::{PackedSet, Whitening};
@@ -21,14 +22,6 @@ pub enum Stream {
 pub fn batch_seed(seed: u64, stream: Stream, index: u64) -> u64 {
     let start = mix(seed ^ mix(stream as u64 + 1));
     mix(start.wrapping_add(index))
-}
-
-/// A permutation of 64-bit numbers in which neighbours lead far apart (the finaliser of SplitMix64; Steele, Lea, Flood, 2014).
-fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 /// One set of every example, as drawn.

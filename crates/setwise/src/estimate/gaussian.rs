@@ -5,7 +5,8 @@
 use super::interval::{self, Rows};
 use super::points::{check_pairs, check_rows, check_widths, joined};
 use super::{Dim, Estimate, Estimator, Points, Quantity};
-use crate::linalg::{cholesky, log_det, moments, solve_lower};
+use crate::data::gaussian_kl;
+use crate::linalg::{cholesky, log_det, moments};
 use crate::{Error, Result};
 
 /// KL(P‖Q) ≈ ½ [tr(Σq⁻¹Σp) + (μq − μp)ᵀ Σq⁻¹ (μq − μp) − d + log(det Σq / det Σp)].
@@ -27,19 +28,8 @@ pub struct GaussianMi;
 impl Estimator for GaussianKl {
     fn value(&self, p: Points, q: Points) -> Result<f64> {
         check_widths(p, q)?;
-        let d = p.dim();
         let (of_p, of_q) = (Fit::new(p)?, Fit::new(q)?);
-        // tr(Σq⁻¹Σp) is the sum of squares of Lq⁻¹Lp, a quadratic form in μq − μp that of Lq⁻¹(μq − μp).
-        let mut squares = 0.0;
-        let mut column = vec![0.0; d];
-        for c in 0..=d {
-            for (r, x) in column.iter_mut().enumerate() {
-                *x = if c < d { of_p.factor[r * d + c] } else { of_q.mean[r] - of_p.mean[r] };
-            }
-            solve_lower(&of_q.factor, d, &mut column);
-            squares += column.iter().map(|x| x * x).sum::<f64>();
-        }
-        Ok(0.5 * (squares - d as f64 + log_det(&of_q.factor, d) - log_det(&of_p.factor, d)))
+        Ok(gaussian_kl(p.dim(), &of_p.mean, &of_p.factor, &of_q.mean, &of_q.factor))
     }
 
     fn estimate(&self, p: Points, q: Points, seed: u64) -> Result<Estimate> {

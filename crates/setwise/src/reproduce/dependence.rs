@@ -58,14 +58,15 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
         let experiment = experiment.validate()?;
         let mut panel = Panel::new(format!("d = {dim}"), Axis::linear("ρ"), Axis::linear("mean absolute error"));
         let mut lines = Vec::new();
+        let is_preset = |model: &str| PRESETS.iter().any(|p| p.name == model);
+        let mut finished = match known_models().any(|m| wanted(m) && is_preset(m)) {
+            true => runs::finished(&options.runs, &experiment.task)?,
+            false => Vec::new(),
+        };
         for model in known_models().filter(|m| wanted(m)) {
-            let trained = PRESETS.iter().any(|p| p.name == model);
-            if trained {
+            if is_preset(model) {
                 let (mut errors, mut described) = (Vec::new(), Vec::new());
-                for mut run in runs::finished(&options.runs, &experiment.task)? {
-                    if run.experiment.preset() != model {
-                        continue;
-                    }
+                for run in finished.iter_mut().filter(|r| r.experiment.preset() == model) {
                     progress(&format!("d = {dim}: {}", run.folder.path().display()));
                     notes.push(format!("d = {dim}, {model}: {}", run.describe()));
                     described.push(run.describe());

@@ -58,15 +58,18 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
             progress(&format!("d = {dim}: {}", classical.join(", ")));
         }
         let mut found = measure_classical(&experiment, &classical, options.examples)?;
-        for model in models.iter().filter(|m| !CLASSICAL.contains(m)) {
+        let trained: Vec<&str> = models.iter().copied().filter(|m| !CLASSICAL.contains(m)).collect();
+        let mut finished = match trained.is_empty() {
+            true => Vec::new(),
+            false => runs::finished(&options.runs, &experiment.task)?,
+        };
+        for model in &trained {
             let mut of_model = Found { model: (*model).to_owned(), errors: Vec::new(), trained: Vec::new() };
-            for mut run in runs::finished(&options.runs, &experiment.task)? {
-                if run.experiment.preset() == *model {
-                    progress(&format!("d = {dim}: {}", run.folder.path().display()));
-                    notes.push(format!("d = {dim}, {model}: {}", run.describe()));
-                    of_model.trained.push(run.describe());
-                    of_model.errors.push(evaluate(&mut run.model, &experiment, options.examples)?);
-                }
+            for run in finished.iter_mut().filter(|r| r.experiment.preset() == *model) {
+                progress(&format!("d = {dim}: {}", run.folder.path().display()));
+                notes.push(format!("d = {dim}, {model}: {}", run.describe()));
+                of_model.trained.push(run.describe());
+                of_model.errors.push(evaluate(&mut run.model, &experiment, options.examples)?);
             }
             found.push(of_model);
         }

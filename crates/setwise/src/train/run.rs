@@ -203,8 +203,8 @@ impl<'a> Run<'a> {
         while let Some(outcome) = self.trainer.outcome(all)? {
             let Some((seed, rate)) = self.under_way.pop_front() else { break };
             self.last_seed = seed;
-            self.check("loss", outcome.loss, seed)?;
-            self.check("gradient", outcome.gradient, seed)?;
+            self.check("loss", self.step + 1, outcome.loss, seed)?;
+            self.check("gradient", self.step + 1, outcome.gradient, seed)?;
             self.step += 1;
             self.log_step(outcome, rate)?;
             observe(Event::Step { step: self.step, loss: outcome.loss });
@@ -233,12 +233,11 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn check(&self, what: &'static str, value: f64, batch_seed: u64) -> Result<()> {
+    fn check(&self, what: &'static str, step: u64, value: f64, batch_seed: u64) -> Result<()> {
         if value.is_finite() {
             return Ok(());
         }
         let path = self.folder.checkpoint();
-        let step = if what == "state at the end" { self.step } else { self.step + 1 };
         let last = match self.saved {
             Some(step) => format!("the last good checkpoint is {} of step {step}", path.display()),
             None => "no checkpoint had been written yet".to_owned(),
@@ -276,7 +275,7 @@ impl<'a> Run<'a> {
             let adam = self.trainer.adam();
             let moments = || adam.first.iter().chain(&adam.second).copied().find(|x| !x.is_finite());
             if let Some(value) = first.or_else(moments) {
-                self.check("state at the end", f64::from(value), self.last_seed)?;
+                self.check("state at the end", self.step, f64::from(value), self.last_seed)?;
             }
             Checkpoint::save(self.folder, &mut self.trainer, self.step, &self.window)?;
             self.saved = Some(self.step);
