@@ -185,12 +185,13 @@ fn compare(
 /// Errors may be this many times what rounding parameters and inputs alone does: the GPU rounds in every layer.
 const ALLOWED: f64 = 16.0;
 
-/// Half the distance of neighbouring operands of a product, relative to them.
+/// How far a product's operands are from what they stand for, relative to it: half the distance of neighbours where they are rounded, all of it
+/// where matrix units cut them.
 fn unit(precision: Precision) -> f64 {
     match precision {
         // Products of halves keep two bits less than single precision, and sums over hundreds of rows lose as many again.
         Precision::F32 => 2f64.powi(-20),
-        Precision::Tf32 => 2f64.powi(-11),
+        Precision::Tf32 => 2f64.powi(-10),
         Precision::Bf16 => 2f64.powi(-8),
     }
 }

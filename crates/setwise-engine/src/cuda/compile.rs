@@ -12,35 +12,56 @@ use super::driver::{Device, Function, Module};
 use crate::error::Error;
 
 const COMMON: &str = include_str!("kernels/common.cu");
+const LINEAR_TASKS: &str = include_str!("kernels/linear_tasks.cu");
+const ATTENTION: &str = include_str!("kernels/attention.cu");
+const HOPPER: &str = include_str!("kernels/hopper.cu");
+
 /// Everything but attention, in the order its parts build on each other.
-const BASE: [&str; 5] = [
+const BASE: [&str; 7] = [
+    COMMON,
+    LINEAR_TASKS,
     include_str!("kernels/linear.cu"),
     include_str!("kernels/norm.cu"),
     include_str!("kernels/rows.cu"),
     include_str!("kernels/pair.cu"),
     include_str!("kernels/optimise.cu"),
 ];
-const ATTENTION: &str = include_str!("kernels/attention.cu");
+/// With the instructions of compute capability 9.
+const WIDE: [&str; 4] = [COMMON, LINEAR_TASKS, HOPPER, include_str!("kernels/wide_linear.cu")];
+const WIDE_ATTENTION: [&str; 4] = [COMMON, ATTENTION, HOPPER, include_str!("kernels/wide_attention.cu")];
 
-/// All kernels a program needs. Attention is compiled for each width of heads on its own.
+/// All kernels a program needs, in modules that are compiled side by side. Attention is compiled for each width of heads on its own.
 pub(super) struct Kernels {
     shared_memory: usize,
-    base: Module,
-    attention: Vec<(usize, Module)>,
+    /// Whether the kernels for compute capability 9 are there.
+    pub wide: bool,
+    modules: Vec<Module>,
 }
 
 impl Kernels {
     /// Compiles the kernels, with attention for heads of these widths, or loads them if that was done before.
     pub fn new(device: &Arc<Device>, precision: Precision, depths: &[usize]) -> Result<Self, Error> {
-        let base = module(device, precision, &[&[COMMON], &BASE[..]].concat().concat())?;
-        let attention = depths
-            .iter()
-            .map(|&depth| {
-                let instance = format!("ATTENTION({depth}, {})\n", super::build::key_tile(depth));
-                Ok((depth, module(device, precision, &[COMMON, ATTENTION, &instance].concat())?))
-            })
-            .collect::<Result<_, Error>>()?;
-        Ok(Kernels { shared_memory: device.shared_memory, base, attention })
+        let wide = device.capability.0 == 9 && precision == Precision::Tf32;
+        let mut sources = vec![BASE.concat()];
+        for &depth in depths {
+            let tile = super::build::key_tile(depth);
+            sources.push([COMMON, ATTENTION, &format!("ATTENTION({depth}, {tile})\n")].concat());
+        }
+        if wide {
+            sources.push(WIDE.concat());
+            for &depth in depths.iter().filter(|&&d| super::build::wide_depth(d).is_some()) {
+                let (depth, tile) = super::build::wide_depth(depth).expect("just asked");
+                sources.push([&WIDE_ATTENTION.concat(), format!("WIDE_ATTENTION({depth}, {tile})\n").as_str()].concat());
+            }
+            sources.sort_unstable();
+            sources.dedup();
+        }
+        let images: Vec<Result<Vec<u8>, Error>> = std::thread::scope(|scope| {
+            let jobs: Vec<_> = sources.iter().map(|s| scope.spawn(|| image(device, precision, s))).collect();
+            jobs.into_iter().map(|j| j.join().expect("compiling does not panic")).collect()
+        });
+        let modules = images.into_iter().map(|i| Module::load(device, &i?)).collect::<Result<_, _>>()?;
+        Ok(Kernels { shared_memory: device.shared_memory, wide, modules })
     }
 
     /// Whether a block may have this much shared memory.
@@ -48,18 +69,20 @@ impl Kernels {
         bytes <= self.shared_memory
     }
 
-    /// A kernel by name; those of attention end in the width of their heads.
+    /// A kernel by name, with this much shared memory to a block.
     pub fn function(&self, name: &str, shared: usize) -> Result<Function, Error> {
-        let depth = name.rsplit('_').next().and_then(|d| d.parse::<usize>().ok());
-        let module = self.attention.iter().find(|(d, _)| Some(*d) == depth).map_or(&self.base, |(_, m)| m);
+        let module = self.modules.iter().find(|m| m.has(name)).unwrap_or(&self.modules[0]);
         module.function(name, shared)
     }
 }
 
-fn module(device: &Arc<Device>, precision: Precision, source: &str) -> Result<Module, Error> {
+/// The compiled form of a source, from disk where it is.
+fn image(device: &Device, precision: Precision, source: &str) -> Result<Vec<u8>, Error> {
     let (major, minor) = device.capability;
+    // Instructions of one generation alone are asked for with an a.
+    let own = if major == 9 { "a" } else { "" };
     let options = vec![
-        format!("--gpu-architecture=sm_{major}{minor}"),
+        format!("--gpu-architecture=sm_{major}{minor}{own}"),
         format!("-DPRECISION={}", precision as u8),
         "--std=c++17".to_owned(),
     ];
@@ -67,10 +90,7 @@ fn module(device: &Arc<Device>, precision: Precision, source: &str) -> Result<Mo
     (source, &options, device.driver, env!("CARGO_PKG_VERSION")).hash(&mut hasher);
     let cached = cache_folder().map(|f| f.join(format!("kernels-{:016x}.cubin", hasher.finish())));
     if let Some(image) = cached.as_ref().and_then(|path| read_cached(path)) {
-        // What cannot be loaded is made anew.
-        if let Ok(module) = Module::load(device, &image) {
-            return Ok(module);
-        }
+        return Ok(image);
     }
     let image = compile(source, &options)?;
     if let Some(path) = cached {
@@ -80,7 +100,7 @@ fn module(device: &Arc<Device>, precision: Precision, source: &str) -> Result<Mo
         let whole = [&digest(&image).to_le_bytes(), image.as_slice()].concat();
         let _ = std::fs::write(&partial, whole).and_then(|()| std::fs::rename(&partial, &path));
     }
-    Module::load(device, &image)
+    Ok(image)
 }
 
 /// An image from disk, if it is whole: the driver reads as far as the image says it goes, so nothing else may reach it.

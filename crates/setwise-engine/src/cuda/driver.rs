@@ -369,7 +369,11 @@ unsafe impl Send for Module {}
 
 /// A kernel.
 #[derive(Clone, Copy)]
-pub(super) struct Function(sys::CUfunction);
+pub(super) struct Function {
+    raw: sys::CUfunction,
+    /// Whether it may be started before the kernel it follows is done: all kernels wait for that themselves (`in_turn`).
+    early: bool,
+}
 
 // SAFETY: a handle; see `Device`.
 unsafe impl Send for Function {}
@@ -380,6 +384,12 @@ impl Module {
         // SAFETY: a whole image, as the compiler wrote it; unloaded when dropped.
         let raw = unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(|e| failed("the kernels", e))?;
         Ok(Module { device: device.clone(), raw })
+    }
+
+    /// Whether a kernel of this name is here.
+    pub fn has(&self, name: &str) -> bool {
+        // SAFETY: only looks the name up.
+        CString::new(name).is_ok_and(|text| unsafe { result::module::get_function(self.raw, text) }.is_ok())
     }
 
     /// A kernel that may use `shared` bytes of dynamic shared memory.
@@ -394,10 +404,13 @@ impl Module {
         unsafe {
             let f = result::module::get_function(self.raw, text).map_err(|e| failed(name, e))?;
             if shared > 48 << 10 {
-                use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SHARED;
-                result::function::set_function_attribute(f, SHARED, shared as i32).map_err(|e| failed(name, e))?;
+                use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC;
+                // A kernel is launched with different sizes; the largest counts.
+                let before = result::function::get_function_attribute(f, DYNAMIC).map_err(|e| failed(name, e))?;
+                let size = before.max(shared as i32);
+                result::function::set_function_attribute(f, DYNAMIC, size).map_err(|e| failed(name, e))?;
             }
-            Ok(Function(f))
+            Ok(Function { raw: f, early: self.device.capability.0 >= 9 })
         }
     }
 }
@@ -423,11 +436,27 @@ pub(super) fn launch(
 ) -> Result<(), Error> {
     let (mut tasks, mut shape) = (tasks, shape);
     let mut args = [std::ptr::from_mut(&mut tasks).cast::<c_void>(), std::ptr::from_mut(&mut shape).cast()];
+    let mut early = sys::CUlaunchAttribute {
+        id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        pad: [0; 4],
+        value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+    };
+    let config = sys::CUlaunchConfig {
+        gridDimX: grid[0],
+        gridDimY: grid[1],
+        gridDimZ: grid[2],
+        blockDimX: block,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: shared,
+        hStream: stream.raw,
+        attrs: &mut early,
+        numAttrs: u32::from(f.early),
+    };
     // SAFETY: the kernel takes these two pointers; what they point to is as the kernel expects.
-    unsafe {
-        result::launch_kernel(f.0, (grid[0], grid[1], grid[2]), (block, 1, 1), shared, stream.raw, &mut args)
-            .map_err(|e| failed("a kernel does not start", e))
-    }
+    unsafe { sys::cuLaunchKernelEx(&config, f.raw, args.as_mut_ptr(), std::ptr::null_mut()) }
+        .result()
+        .map_err(|e| failed("a kernel does not start", e))
 }
 
 /// Puts a copy within the device into a stream.

@@ -28,6 +28,7 @@ plain! {
     struct Term { a: Address, b: Address, lda: i32, ldb: i32, k: i32, vec_a: i32, vec_b: i32, pad: i32 }
     struct ProductTask {
         terms: Address, y: Address, bias: Address, residual: Address, gate: Address,
+        gain: Address, shift: Address, normalised: Address, inv_std: Address,
         count: i32, ldy: i32, ldr: i32, ldg: i32, n: i32, activation: i32, accumulate: i32, pairs: i32, space: Space, pad2: i32,
     }
     struct TransposeTask { from: Address, to: Address, rows: i32, cols: i32 }
@@ -35,7 +36,7 @@ plain! {
         dy: Address, x: Address, parts: Address, ldy: i32, ldx: i32, n: i32, k: i32, splits: i32, vec: i32, space: Space, pad: i32,
     }
     struct SumTask {
-        parts: Address, out: Address, stride: u64, count: i32, len: i32, rows_per_part: i32, pad: i32, space: Space, pad2: i32,
+        parts: Address, out: Address, stride: u64, count: i32, len: i32, rows_per_part: i32, vec: i32, space: Space, pad2: i32,
     }
     struct ActivationTask { y: Address, dy: Address, ld: i32, cols: i32, activation: i32, pad: i32, space: Space, pad2: i32 }
     struct NormTask {
@@ -46,7 +47,7 @@ plain! {
         dy: Address, gain: Address, normalised: Address, inv_std: Address, parts: Address, ld: i32, cols: i32, space: Space, rows: i32,
     }
     struct AddTask {
-        inputs: [Address; 8], ld: [i32; 8], y: Address, count: i32, ldy: i32, cols: i32, accumulate: i32, space: Space, pad: i32,
+        inputs: [Address; 8], ld: [i32; 8], y: Address, count: i32, ldy: i32, cols: i32, accumulate: i32, space: Space, vec: i32,
     }
     struct HeadSlice { data: Address, ld: i32, pad: i32, space: Space, pad2: i32 }
     struct AttentionTask {

@@ -125,15 +125,21 @@ fn project(
             values.push((*source, value, 0));
         }
     }
-    let mut slices = Vec::new();
+    let slices: Vec<Slice> = wanted
+        .iter()
+        .map(|(source, _, width, _)| {
+            let entry = values.iter_mut().find(|v| v.0 == *source).expect("every source has its value");
+            entry.2 += width;
+            Slice { value: entry.1, col: entry.2 - width, cols: *width }
+        })
+        .collect();
+    // All weights of a source follow each other, then all its biases: together they are one linear map.
     let mut maps = Vec::new();
-    for (source, name, width, bias) in wanted {
-        let entry = values.iter_mut().find(|v| v.0 == *source).expect("every source has its value");
-        let slice = Slice { value: entry.1, col: entry.2, cols: *width };
-        entry.2 += width;
-        let x = b.whole(*source);
-        maps.push(map(b, name, x, slice, *bias));
-        slices.push(slice);
+    for (source, ..) in values {
+        let x = b.whole(source);
+        let mine: Vec<usize> = (0..wanted.len()).filter(|&i| wanted[i].0 == source).collect();
+        mine.iter().for_each(|&i| drop(map(b, &wanted[i].1, x, slices[i], false)));
+        maps.extend(mine.iter().map(|&i| map(b, &wanted[i].1, x, slices[i], wanted[i].3)));
     }
     b.op(Op::Linear(Linear { maps, activation: Activation::None }));
     slices

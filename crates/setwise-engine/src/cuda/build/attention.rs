@@ -21,6 +21,11 @@ pub(in super::super) fn key_tile(depth: usize) -> usize {
     if depth <= 64 { 64 } else { 32 }
 }
 
+/// The width heads are compiled for with the instructions of compute capability 9, and the keys of a tile; none for the widest.
+pub(in super::super) fn wide_depth(depth: usize) -> Option<(usize, usize)> {
+    [(16, 64), (32, 64), (64, 32), (80, 32), (128, 32)].into_iter().find(|&(d, _)| d >= depth)
+}
+
 /// Widths of all heads of a program, as they are compiled.
 pub(in super::super) fn depths(program: &Program, capacity: &Capacity) -> Result<Vec<usize>, Error> {
     let mut depths = Vec::new();
@@ -82,9 +87,24 @@ impl<'a> Builder<'a> {
                     .collect();
                 let over = |r: &Relation| if *kernel == "attention_keys" { r.key } else { r.query };
                 let longest = members.iter().map(|&i| self.longest(over(&op.relations[i]).value)).max().unwrap_or(0);
+                let grid = [longest.div_ceil(64), self.capacity.examples * op.heads, tasks.len()];
+                let in_chunks = |s: &Slice| self.aligned(*s) && (s.cols / op.heads).is_multiple_of(4);
+                let all = members.iter().map(|&i| &op.relations[i]);
+                let chunks = all.flat_map(|r| [r.query, r.key, r.value, r.out]).all(|s| in_chunks(&s));
+                if let Some((depth, tile)) = wide_depth(depth).filter(|_| self.module.wide && chunks) {
+                    // Rows of 64 and of a tile in slabs of 32 columns; turned tiles are as long as the head.
+                    let (own, others, turned) = match *kernel {
+                        "attention_forward" => (1, 2, 1),
+                        "attention_queries" => (2, 2, 1),
+                        _ => (2, 2, 2),
+                    };
+                    let columns = depth.next_multiple_of(32);
+                    let numbers = own * 64 * columns + others * tile * columns + turned * tile * depth;
+                    self.launch(&format!("{kernel}_wide_{depth}"), &tasks, grid, 128, numbers * 4 + 1024)?;
+                    continue;
+                }
                 let tile = key_tile(depth);
                 let rows = if training { 128 + 2 * tile } else { 64 + 2 * tile };
-                let grid = [longest.div_ceil(64), self.capacity.examples * op.heads, tasks.len()];
                 self.launch(&format!("{kernel}_{depth}"), &tasks, grid, 128, rows * (depth + 4) * 4)?;
             }
         }

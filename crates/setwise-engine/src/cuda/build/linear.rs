@@ -2,17 +2,39 @@
 
 use super::super::tables::{self as t, Address};
 use super::Builder;
+use super::joined::joined;
 use crate::error::Error;
 use crate::flow::group_by;
-use crate::params::ParamId;
 use crate::program::{Activation, Linear, Op, Slice};
 
-/// One use of a weight.
+/// One use of a weight; places are those in the parameters.
 pub(super) struct Use {
-    pub weight: ParamId,
-    pub bias: Option<ParamId>,
+    pub weight: usize,
+    pub bias: Option<usize>,
     pub x: Slice,
     pub dy: Slice,
+}
+
+/// A product and what it is a sum of.
+pub(super) struct Product {
+    pub task: t::ProductTask,
+    pub terms: Vec<t::Term>,
+}
+
+impl Product {
+    /// Whether all of it can be read and written sixteen bytes at a time.
+    fn in_chunks(&self) -> bool {
+        let t = &self.task;
+        let places = [t.y, t.bias, t.residual, t.gate, t.gain, t.shift, t.normalised];
+        self.terms.iter().all(|t| t.vec_a != 0 && t.vec_b != 0)
+            && places.iter().all(|p| p.is_multiple_of(16))
+            && [t.n, t.ldy, t.ldr, t.ldg].iter().all(|n| n % 4 == 0)
+    }
+
+    /// Steps of 32 along the sum.
+    fn steps(&self) -> usize {
+        self.terms.iter().map(|t| (t.k as usize).div_ceil(32)).sum()
+    }
 }
 
 /// A product of one term and nothing else.
@@ -23,6 +45,10 @@ pub(super) fn no_product(space: t::Space) -> t::ProductTask {
         bias: 0,
         residual: 0,
         gate: 0,
+        gain: 0,
+        shift: 0,
+        normalised: 0,
+        inv_std: 0,
         count: 1,
         ldy: 0,
         ldr: 0,
@@ -49,54 +75,86 @@ pub(super) const WEIGHT_BLOCKS: usize = 264;
 
 impl<'a> Builder<'a> {
     pub(super) fn linear_forward(&mut self, op: &Linear) -> Result<(), Error> {
-        let mut tasks = Vec::new();
-        for m in &op.maps {
+        let maps = joined(self.program, op, &self.apart);
+        let mut products = Vec::new();
+        for m in &maps {
             let ((x, ldx), (y, ldy)) = (self.slice(m.x), self.slice(m.y));
             let (residual, ldr) = m.residual.map_or((0, 0), |r| self.slice(r));
             let k = m.x.cols as i32;
-            let vec_b = i32::from(m.x.cols.is_multiple_of(4) && self.aligned_param(m.weight));
             let term = t::Term {
                 a: x,
-                b: self.param(m.weight),
+                b: self.param_at(m.weight),
                 lda: ldx,
                 ldb: k,
                 k,
                 vec_a: i32::from(self.aligned(m.x)),
-                vec_b,
+                vec_b: i32::from(m.x.cols.is_multiple_of(4) && m.weight.is_multiple_of(4)),
                 pad: 0,
             };
-            let terms = self.tables.push(&[term]);
-            tasks.push(t::ProductTask {
-                terms,
+            let task = t::ProductTask {
                 y,
-                bias: m.bias.map_or(0, |b| self.param(b)),
+                bias: m.bias.map_or(0, |b| self.param_at(b)),
                 residual,
                 ldr,
                 ldy,
                 n: m.y.cols as i32,
                 activation: activation(op.activation),
+                gain: m.norm.map_or(0, |n| self.param(n.gain)),
+                shift: m.norm.map_or(0, |n| self.param(n.shift)),
+                normalised: m.norm.map_or(0, |n| self.value(n.normalised)),
+                inv_std: m.norm.map_or(0, |n| self.value(n.inv_std)),
                 ..no_product(self.space(m.x.value))
-            });
+            };
+            products.push(Product { task, terms: vec![term] });
         }
-        let rows = op.maps.iter().map(|m| self.rows(m.x.value)).max().unwrap_or(0);
-        self.product(&tasks, rows)?;
+        let rows = maps.iter().map(|m| self.rows(m.x.value)).max().unwrap_or(0);
+        if self.product(&products, rows)? {
+            return Ok(());
+        }
         let norms: Vec<t::NormTask> =
-            op.maps.iter().filter_map(|m| m.norm.map(|n| self.norm_task(&[m.y], m.y, Some(n)))).collect();
+            maps.iter().filter_map(|m| m.norm.map(|n| self.norm_task(&[m.y], m.y, Some(n)))).collect();
         self.norms(&norms, rows)
     }
 
-    /// Tiled products in the shape that suits their width.
-    pub(super) fn product(&mut self, tasks: &[t::ProductTask], rows: usize) -> Result<(), Error> {
-        let widest = tasks.iter().map(|t| t.n as usize).max().unwrap_or(0);
+    /// Tiled products in the shape that suits their width. Tells whether norms were taken as well.
+    pub(super) fn product(&mut self, products: &[Product], rows: usize) -> Result<bool, Error> {
+        let widest = products.iter().map(|p| p.task.n as usize).max().unwrap_or(0);
+        let even = |t: &t::ProductTask| t.y.is_multiple_of(8) && t.ldy % 2 == 0 && t.n % 2 == 0;
+        let tasks: Vec<t::ProductTask> = products
+            .iter()
+            .map(|p| t::ProductTask {
+                terms: self.tables.push(&p.terms),
+                count: p.terms.len() as i32,
+                pairs: i32::from(even(&p.task)),
+                ..p.task
+            })
+            .collect();
+        let normed = tasks.iter().any(|t| t.gain != 0);
+        if self.module.wide && products.iter().all(Product::in_chunks) && !(normed && widest > 256) {
+            let bn = match widest {
+                ..=16 => 16,
+                ..=32 => 32,
+                129.. if normed => 256,
+                _ if (1..=64).contains(&(widest % 128)) => 64,
+                _ => 128,
+            };
+            // Short sums need no more stages than they have steps, and leave room for more blocks.
+            let steps = products.iter().map(Product::steps).max().unwrap_or(0);
+            let stages = steps.clamp(1, if bn == 256 { 4 } else { 3 });
+            let grid = [rows.div_ceil(128), widest.div_ceil(bn), tasks.len()];
+            // The sums take the place of the tiles at the end.
+            let shared = (stages * (128 + bn) * 32).max(128 * (bn + 8)) * 4 + 1024;
+            self.launch(&format!("product_wide_n{bn}"), &tasks, grid, 256, shared)?;
+            return Ok(true);
+        }
         let (name, bm, bn, block, stages) = match widest {
             128.. if self.module.fits(3 * 256 * 36 * 4) => ("product_large", 128, 128, 256, 3),
             64.. => ("product_medium", 128, 64, 256, 3),
             _ => ("product_small", 64, 32, 128, 2),
         };
         let grid = [rows.div_ceil(bm), widest.div_ceil(bn), tasks.len()];
-        let even = |t: &t::ProductTask| t.y.is_multiple_of(8) && t.ldy % 2 == 0 && t.n % 2 == 0;
-        let tasks: Vec<_> = tasks.iter().map(|t| t::ProductTask { pairs: i32::from(even(t)), ..*t }).collect();
-        self.launch(name, &tasks, grid, block, stages * (bm + bn) * 36 * 4)
+        self.launch(name, &tasks, grid, block, stages * (bm + bn) * 36 * 4)?;
+        Ok(false)
     }
 
     pub(super) fn linear_backward(&mut self, op: &Linear, gated: &[bool]) -> Result<(), Error> {
@@ -117,37 +175,36 @@ impl<'a> Builder<'a> {
         }
         self.add_gradients(op.maps.iter().filter_map(|m| m.residual.map(|r| (r, m.y))).collect())?;
         self.linear_inputs(op, gated)?;
-        let uses: Vec<Use> = op.maps.iter().map(|m| Use { weight: m.weight, bias: m.bias, x: m.x, dy: m.y }).collect();
+        let maps = joined(self.program, op, &self.apart);
+        let uses: Vec<Use> = maps.iter().map(|m| Use { weight: m.weight, bias: m.bias, x: m.x, dy: m.y }).collect();
         self.linear_weights(&uses)
     }
 
     pub(super) fn linear_inputs(&mut self, op: &Linear, gated: &[bool]) -> Result<(), Error> {
-        let groups = group_by(op.maps.iter().map(|m| m.x));
-        let mut tasks = Vec::new();
+        let maps = joined(self.program, op, &self.apart);
+        let groups = group_by(maps.iter().map(|m| m.x));
+        let mut products = Vec::new();
         let mut rows = 0;
-        for (x, maps) in &groups {
+        for (x, members) in &groups {
             if !self.wants_grad(x.value) {
                 continue;
             }
-            let terms: Vec<t::Term> =
-                maps.iter().map(|&m| self.gradient_term(op.maps[m].y, op.maps[m].weight)).collect();
-            let terms_at = self.tables.push(&terms);
+            let terms = members.iter().map(|&m| self.gradient_term(maps[m].y, maps[m].weight)).collect();
             let (y, ldy) = self.grad_slice(*x);
             let (gate, ldg) = if gated[x.value.0] { self.slice(*x) } else { (0, 0) };
-            tasks.push(t::ProductTask {
-                terms: terms_at,
+            let task = t::ProductTask {
                 y,
                 gate,
                 ldg,
-                count: terms.len() as i32,
                 ldy,
                 n: x.cols as i32,
                 accumulate: i32::from(self.written[x.value.0]),
                 ..no_product(self.space(x.value))
-            });
+            };
+            products.push(Product { task, terms });
             rows = rows.max(self.rows(x.value));
         }
-        self.product(&tasks, rows)?;
+        self.product(&products, rows)?;
         for (x, _) in &groups {
             self.written[x.value.0] = true;
         }
@@ -155,44 +212,47 @@ impl<'a> Builder<'a> {
     }
 
     /// dy W as a product of rows, with the transposed weight.
-    pub(super) fn gradient_term(&self, dy: Slice, weight: ParamId) -> t::Term {
+    pub(super) fn gradient_term(&self, dy: Slice, weight: usize) -> t::Term {
         let (a, lda) = self.grad_slice(dy);
-        let spec = self.program.params.spec(weight);
         let k = dy.cols as i32;
-        let vec_b = i32::from(dy.cols.is_multiple_of(4) && spec.offset.is_multiple_of(4));
         t::Term {
             a,
-            b: self.places.transposed + 4 * spec.offset as u64,
+            b: self.places.transposed + 4 * weight as u64,
             lda,
             ldb: k,
             k,
             vec_a: i32::from(self.aligned(dy)),
-            vec_b,
+            vec_b: i32::from(dy.cols.is_multiple_of(4) && weight.is_multiple_of(4)),
             pad: 0,
         }
     }
 
     /// Transposes all weights that gradients of inputs go through.
     pub(super) fn transpose_weights(&mut self) -> Result<(), Error> {
-        let mut weights: Vec<ParamId> = Vec::new();
+        // Place, rows and columns.
+        let mut weights: Vec<(usize, usize, usize)> = Vec::new();
         for op in &self.program.ops {
             match op {
-                Op::Linear(l) => weights.extend(l.maps.iter().filter(|m| self.wants_grad(m.x.value)).map(|m| m.weight)),
-                Op::Pairs(p) => weights.extend(p.nets.iter().map(|n| n.weight)),
+                Op::Linear(l) => {
+                    let maps = joined(self.program, l, &self.apart);
+                    let wanted = maps.iter().filter(|m| self.wants_grad(m.x.value));
+                    weights.extend(wanted.map(|m| (m.weight, m.y.cols, m.x.cols)));
+                }
+                Op::Pairs(p) => weights.extend(p.nets.iter().map(|n| {
+                    let spec = self.program.params.spec(n.weight);
+                    (spec.offset, spec.shape[0], spec.shape[1])
+                })),
                 _ => {}
             }
         }
         weights.sort_unstable();
         weights.dedup();
-        let mut most = 0;
+        let most = weights.iter().map(|w| w.1.div_ceil(32) * w.2.div_ceil(32)).max().unwrap_or(0);
         let tasks: Vec<t::TransposeTask> = weights
             .iter()
-            .map(|&w| {
-                let spec = self.program.params.spec(w);
-                let (rows, cols) = (spec.shape[0], spec.shape[1]);
-                most = most.max(rows.div_ceil(32) * cols.div_ceil(32));
-                let to = self.places.transposed + 4 * spec.offset as u64;
-                t::TransposeTask { from: self.param(w), to, rows: rows as i32, cols: cols as i32 }
+            .map(|&(weight, rows, cols)| {
+                let to = self.places.transposed + 4 * weight as u64;
+                t::TransposeTask { from: self.param_at(weight), to, rows: rows as i32, cols: cols as i32 }
             })
             .collect();
         self.launch("transpose", &tasks, [most, tasks.len(), 1], 256, 0)
@@ -201,17 +261,32 @@ impl<'a> Builder<'a> {
     /// Gradients of weights and biases.
     pub(super) fn linear_weights(&mut self, uses: &[Use]) -> Result<(), Error> {
         let groups = group_by(uses.iter().map(|u| u.weight));
-        let narrowest = uses.iter().map(|u| u.dy.cols.min(u.x.cols)).min().unwrap_or(0);
-        let (name, tile, block) = match narrowest {
-            128.. if self.module.fits(3 * 32 * 272 * 4) => ("linear_weights_large", 128, 128),
-            64.. => ("linear_weights_medium", 64, 128),
-            _ => ("linear_weights_small", 32, 64),
+        let least = |f: fn(&Use) -> usize| uses.iter().map(f).min().unwrap_or(0);
+        let (n, k) = (least(|u| u.dy.cols), least(|u| u.x.cols));
+        let in_chunks = |u: &Use| self.aligned(u.x) && self.aligned(u.dy);
+        let (name, bm, bn, block, shared, blocks) = if self.module.wide && uses.iter().all(in_chunks) {
+            let bm = if (1..=64).contains(&(n % 128)) { 64 } else { 128 };
+            let bn = match k {
+                ..=16 => 16,
+                ..=32 => 32,
+                128.. if bm == 128 => 128,
+                _ => 64,
+            };
+            let (rows, blocks) = if bn == 128 { (32, 264) } else { (64, 528) };
+            let name = format!("weights_wide_m{bm}_n{bn}");
+            (name, bm, bn, 2 * bm as u32, 2 * (bm + bn) * rows * 4 + 1024, blocks)
+        } else {
+            let (name, tile, block) = match n.min(k) {
+                128.. if self.module.fits(3 * 32 * 272 * 4) => ("linear_weights_large", 128, 128),
+                64.. => ("linear_weights_medium", 64, 128),
+                _ => ("linear_weights_small", 32, 64),
+            };
+            (name.to_owned(), tile, tile, block, 3 * 32 * (2 * tile + 16) * 4, WEIGHT_BLOCKS)
         };
-        let (bm, bn) = (tile, tile);
         let tiles = |u: &Use| u.dy.cols.div_ceil(bm) * u.x.cols.div_ceil(bn);
         let all: usize = uses.iter().map(tiles).sum();
         let longest = uses.iter().map(|u| self.rows(u.dy.value)).max().unwrap_or(0);
-        let splits = (WEIGHT_BLOCKS / all.max(1)).clamp(1, longest.div_ceil(128).max(1));
+        let splits = (blocks / all.max(1)).clamp(1, longest.div_ceil(128).max(1));
         let (mut tasks, mut sums) = (Vec::new(), Vec::new());
         for (weight, members) in &groups {
             let u = &uses[members[0]];
@@ -243,18 +318,18 @@ impl<'a> Builder<'a> {
                     count: (members.len() * splits) as i32,
                     len: len as i32,
                     rows_per_part: 0,
-                    pad: 0,
+                    vec: 0,
                     space: t::Space { offsets: 0, per_example: 0, per_dim: 0 },
                     pad2: 0,
                 });
             };
-            sum(0, self.places.grads + 4 * self.program.params.spec(*weight).offset as u64, n * k);
+            sum(0, self.places.grads + 4 * *weight as u64, n * k);
             if let Some(bias) = u.bias {
-                sum(n * k, self.places.grads + 4 * self.program.params.spec(bias).offset as u64, n);
+                sum(n * k, self.places.grads + 4 * bias as u64, n);
             }
         }
         let most = uses.iter().map(tiles).max().unwrap_or(0);
-        self.launch(name, &tasks, [most, splits, tasks.len()], block, 3 * 32 * (bm + bn + 16) * 4)?;
+        self.launch(&name, &tasks, [most, splits, tasks.len()], block, shared)?;
         self.sums.extend(sums);
         Ok(())
     }

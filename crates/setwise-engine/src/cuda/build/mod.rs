@@ -4,19 +4,22 @@
 //! and leave when there is nothing to do. So launches never change, and a captured graph of them serves every batch.
 
 //!
-//! `linear`, `norm`, `attention`, `rows`, `pair` and `pine` hold one kind of operation each, forward and backward.
+//! `linear` (with `joined`, which maps are one product), `norm`, `attention`, `rows`, `pair` and `pine` hold one kind of operation each, forward and backward.
 
 mod attention;
 mod capacity;
+mod joined;
 mod linear;
 mod norm;
 mod pair;
 mod pine;
 mod rows;
 
-pub(super) use attention::{depths, key_tile};
+pub(super) use attention::{depths, key_tile, wide_depth};
 pub use capacity::Capacity;
 pub(super) use norm::together;
+
+use std::collections::BTreeSet;
 
 use super::compile::Kernels;
 use super::driver::{self, Function, Stream};
@@ -76,6 +79,8 @@ pub(super) struct Builder<'a> {
     pub tables: Tables,
     pub work: Vec<Work>,
     written: Vec<bool>,
+    /// Weights of maps that are not joined with others.
+    apart: BTreeSet<ParamId>,
     /// Parts of gradients, summed together at the end.
     sums: Vec<t::SumTask>,
     used: usize,
@@ -102,6 +107,7 @@ impl<'a> Builder<'a> {
             tables,
             work: Vec::new(),
             written,
+            apart: joined::kept_apart(program),
             sums: Vec::new(),
             used: 0,
             workspace: 0,
@@ -196,6 +202,9 @@ impl<'a> Builder<'a> {
 
     /// A launch of a kernel that walks over `most` numbers of each task.
     fn walk<T: t::Plain>(&mut self, name: &str, tasks: &[T], most: usize) -> Result<(), Error> {
+        if u32::try_from(most).is_err() {
+            return Err(Error::Device(format!("{most} numbers of one value are too many; lower the batch or set size")));
+        }
         self.launch(name, tasks, [most.div_ceil(256).min(WALKERS), tasks.len(), 1], 256, 0)
     }
 
@@ -218,6 +227,11 @@ impl<'a> Builder<'a> {
 
     fn param(&self, p: ParamId) -> Address {
         self.places.params + 4 * self.program.params.spec(p).offset as u64
+    }
+
+    /// A place among the parameters.
+    fn param_at(&self, offset: usize) -> Address {
+        self.places.params + 4 * offset as u64
     }
 
     fn param_grad(&self, p: ParamId) -> Address {

@@ -11,7 +11,12 @@ use crate::program::{AddNorm, Norm, Op, Slice};
 /// Least rows of a block of the norm's backward pass, and most blocks: each leaves a part to be summed.
 const NORM_ROWS: usize = 64;
 
-const NORM_BLOCKS: usize = 128;
+const NORM_BLOCKS: usize = 264;
+
+/// The kernels made for rows of at most some columns, and their lanes to a row.
+fn row_shape(cols: usize) -> Option<(usize, usize)> {
+    [(16, 4), (32, 8), (64, 16), (128, 32), (256, 32), (512, 32)].into_iter().find(|&(most, _)| cols <= most)
+}
 
 /// Operations that run together: neighbouring sums that do not build on each other, and every other operation alone.
 pub(in super::super) fn together(ops: &[Op]) -> Vec<Range<usize>> {
@@ -66,7 +71,16 @@ impl<'a> Builder<'a> {
     }
 
     pub(super) fn norms(&mut self, tasks: &[t::NormTask], rows: usize) -> Result<(), Error> {
-        self.launch("add_norm", tasks, [rows.div_ceil(8).min(2 * WALKERS), tasks.len(), 1], 256, 0)
+        let widest = tasks.iter().map(|t| t.cols as usize).max().unwrap_or(0);
+        let in_chunks = |t: &t::NormTask| {
+            let places = [t.y, t.gain, t.shift, t.normalised].into_iter().chain(t.inputs);
+            let lengths = [t.cols, t.ldy].into_iter().chain(t.ld);
+            places.into_iter().all(|p| p.is_multiple_of(16)) && lengths.into_iter().all(|n| n % 4 == 0)
+        };
+        let shape = row_shape(widest).filter(|_| tasks.iter().all(in_chunks));
+        let (name, lanes) = shape.map_or(("add_norm".to_owned(), 32), |(c, lanes)| (format!("add_norm_{c}"), lanes));
+        let grid = [rows.div_ceil(256 / lanes).min(2 * WALKERS), tasks.len(), 1];
+        self.launch(&name, tasks, grid, 256, 0)
     }
 
     /// The sums among some operations.
@@ -123,7 +137,7 @@ impl<'a> Builder<'a> {
                     count: blocks as i32,
                     len: cols,
                     rows_per_part: each,
-                    pad: 0,
+                    vec: 0,
                     space,
                     pad2: 0,
                 });
@@ -132,7 +146,14 @@ impl<'a> Builder<'a> {
             widest = widest.max(y.cols);
         }
         let grid = [most, tasks.len(), 1];
-        self.launch("norm_backward", &tasks, grid, 256, 8 * 2 * widest * 4)?;
+        let in_chunks = |t: &t::NormBackwardTask| {
+            let places = [t.dy, t.gain, t.normalised];
+            places.into_iter().all(|p| p.is_multiple_of(16)) && t.ld % 4 == 0 && t.cols % 4 == 0
+        };
+        let shape = row_shape(widest).filter(|_| tasks.iter().all(in_chunks));
+        let (name, lanes) =
+            shape.map_or(("norm_backward".to_owned(), 32), |(c, lanes)| (format!("norm_backward_{c}"), lanes));
+        self.launch(&name, &tasks, grid, 256, 256 / lanes * 2 * widest * 4)?;
         self.sums.extend(sums);
         Ok(())
     }
@@ -147,7 +168,12 @@ impl<'a> Builder<'a> {
                 if now.iter().any(|o| o.out == s.out) { later.push(s) } else { now.push(s) }
             }
             let longest = now.iter().map(|s| s.len as usize).max().unwrap_or(0);
-            self.launch("sum_parts", &now, [longest.div_ceil(256), now.len(), 1], 256, 0)?;
+            let in_chunks = |s: &t::SumTask| {
+                let places = [s.parts, s.out, 4 * s.stride, 4 * s.len as u64];
+                places.into_iter().all(|p| p.is_multiple_of(16))
+            };
+            now.iter_mut().for_each(|s| s.vec = i32::from(in_chunks(s)));
+            self.launch("sum_parts", &now, [longest.div_ceil(1024).min(256), now.len(), 1], 256, 0)?;
             rest = later;
         }
         Ok(())
@@ -173,7 +199,7 @@ impl<'a> Builder<'a> {
                     cols: to.cols as i32,
                     accumulate: i32::from(round > 0 || self.written[to.value.0]),
                     space: self.space(to.value),
-                    pad: 0,
+                    vec: i32::from(self.aligned(*to) && part.iter().all(|&m| self.aligned(pairs[m].1))),
                 };
                 for (i, &m) in part.iter().enumerate() {
                     (task.inputs[i], task.ld[i]) = self.grad_slice(pairs[m].1);

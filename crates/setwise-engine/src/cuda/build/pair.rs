@@ -2,7 +2,7 @@
 
 use super::super::tables as t;
 use super::Builder;
-use super::linear::{Use, WEIGHT_BLOCKS, no_product};
+use super::linear::{Product, Use, WEIGHT_BLOCKS, no_product};
 use crate::error::Error;
 use crate::program::{Pairs, Reduce, Slice};
 
@@ -65,8 +65,8 @@ impl<'a> Builder<'a> {
                 vec_b,
                 pad: 0,
             };
-            let terms = self.tables.push(&[term]);
-            products.push(t::ProductTask { terms, y, ldy, n: n.y.cols as i32, ..no_product(self.space(n.own.value)) });
+            let task = t::ProductTask { y, ldy, n: n.y.cols as i32, ..no_product(self.space(n.own.value)) };
+            products.push(Product { task, terms: vec![term] });
         }
         self.product(&products, rows)?;
         self.walk("pair_bias", &tasks, rows * net.y.cols)
@@ -101,7 +101,7 @@ impl<'a> Builder<'a> {
                     count: splits as i32,
                     len: (outputs * hidden) as i32,
                     rows_per_part: 0,
-                    pad: 0,
+                    vec: 0,
                     space: t::Space { offsets: 0, per_example: 0, per_dim: 0 },
                     pad2: 0,
                 });
@@ -115,13 +115,14 @@ impl<'a> Builder<'a> {
             let mut uses = Vec::new();
             for (task, n) in tasks.iter_mut().zip(&op.nets) {
                 task.d_kept = self.room(self.rows(n.own.value) * hidden);
-                let term = self.gradient_term(n.y, n.weight);
-                let terms = self.tables.push(&[term]);
+                let weight = self.program.params.spec(n.weight).offset;
+                let terms = vec![self.gradient_term(n.y, weight)];
                 let space = self.space(n.own.value);
                 let cols = hidden as i32;
-                inputs.push(t::ProductTask { terms, y: task.d_kept, ldy: cols, n: cols, ..no_product(space) });
+                let task = t::ProductTask { y: task.d_kept, ldy: cols, n: cols, ..no_product(space) };
+                inputs.push(Product { task, terms });
                 uses.push(Use {
-                    weight: n.weight,
+                    weight,
                     bias: None,
                     x: Slice { value: n.kept, col: 0, cols: hidden },
                     dy: n.y,

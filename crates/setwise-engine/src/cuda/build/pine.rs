@@ -63,7 +63,7 @@ impl<'a> Builder<'a> {
             count: self.capacity.examples as i32,
             len: len as i32,
             rows_per_part: 1,
-            pad: 0,
+            vec: 0,
             space: t::Space { offsets: 0, per_example: 1, per_dim: 0 },
             pad2: 0,
         }

@@ -270,6 +270,6 @@ __device__ __forceinline__ void attention_keys(const AttentionTask* tasks, const
 }
 
 #define ATTENTION(DEPTH, N)                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(128) attention_forward_##DEPTH(const AttentionTask* t, const int* s) { attention_forward<DEPTH, N>(t, s); } \
-    extern "C" __global__ void __launch_bounds__(128) attention_queries_##DEPTH(const AttentionTask* t, const int* s) { attention_queries<DEPTH, N>(t, s); } \
-    extern "C" __global__ void __launch_bounds__(128) attention_keys_##DEPTH(const AttentionTask* t, const int* s) { attention_keys<DEPTH, N>(t, s); }
+    extern "C" __global__ void __launch_bounds__(128) attention_forward_##DEPTH(const AttentionTask* t, const int* s) { in_turn(); attention_forward<DEPTH, N>(t, s); } \
+    extern "C" __global__ void __launch_bounds__(128) attention_queries_##DEPTH(const AttentionTask* t, const int* s) { in_turn(); attention_queries<DEPTH, N>(t, s); } \
+    extern "C" __global__ void __launch_bounds__(128) attention_keys_##DEPTH(const AttentionTask* t, const int* s) { in_turn(); attention_keys<DEPTH, N>(t, s); }

@@ -5,6 +5,15 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
+// Every kernel begins with this. It may have been started before the one it follows was done: it lets the next one start likewise, then waits
+// until what came before has been written.
+__device__ __forceinline__ void in_turn() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Rows with a meaning. `offsets` is the place of a set's offsets in the shape buffer, unless every example has `per_example` rows; with
 // `per_dim` every row stands once for each input dimension.
 struct Space {
@@ -146,8 +155,18 @@ __device__ __forceinline__ void load_tile(float* s, const float* g, int ld, int 
     }
 }
 
-__device__ __forceinline__ float warp_sum(float x) {
+
+__device__ __forceinline__ float4 operator+(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+__device__ __forceinline__ float4 operator-(float4 a, float b) { return make_float4(a.x - b, a.y - b, a.z - b, a.w - b); }
+__device__ __forceinline__ float4 operator*(float4 a, float4 b) { return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
+__device__ __forceinline__ float4 operator*(float4 a, float b) { return make_float4(a.x * b, a.y * b, a.z * b, a.w * b); }
+__device__ __forceinline__ float total(float4 a) { return (a.x + a.y) + (a.z + a.w); }
+
+// Over neighbouring lanes.
+template <int LANES> __device__ __forceinline__ float lanes_sum(float x) {
 #pragma unroll
-    for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(~0u, x, i);
+    for (int i = LANES / 2; i > 0; i /= 2) x += __shfl_xor_sync(~0u, x, i);
     return x;
 }
+
+__device__ __forceinline__ float warp_sum(float x) { return lanes_sum<32>(x); }

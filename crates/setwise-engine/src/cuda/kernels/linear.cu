@@ -5,29 +5,6 @@
 
 #define BK 32
 
-// One term of a product: the rows of a times the rows of b, over k. `vec` where rows can be read sixteen bytes at a time.
-struct Term {
-    const float *a, *b;
-    int lda, ldb, k, vec_a, vec_b, pad;
-};
-
-// y = act(Σ a bᵀ + bias) + residual, added to what is there if `accumulate`, and nothing where `gate` is not positive.
-struct ProductTask {
-    const Term* terms;
-    float* y;
-    const float *bias, *residual, *gate;
-    // `pairs` where two numbers of y can be written at once.
-    int count, ldy, ldr, ldg, n, activation, accumulate, pairs;
-    Space space;
-    int pad2;
-};
-
-__device__ __forceinline__ float activate(float x, int activation) {
-    if (activation == 1) return x > 0.0f || x != x ? x : 0.0f;
-    if (activation == 2) return 1.0f / (1.0f + __expf(-x));
-    return x;
-}
-
 // acc += A Bᵀ for one stage; both operands lie in rows of BK + 4.
 template <int WM, int WN>
 __device__ __forceinline__ void multiply_rows(float (*acc)[WN / 8][4], const float* a, const float* b, int wm, int wn) {
@@ -126,9 +103,9 @@ __device__ __forceinline__ void product(const ProductTask* tasks, const int* sha
             }
 }
 
-extern "C" __global__ void __launch_bounds__(128) product_small(const ProductTask* t, const int* s) { product<64, 32, 16, 32, 2>(t, s); }
-extern "C" __global__ void __launch_bounds__(256) product_medium(const ProductTask* t, const int* s) { product<128, 64, 32, 32, 3>(t, s); }
-extern "C" __global__ void __launch_bounds__(256, 2) product_large(const ProductTask* t, const int* s) { product<128, 128, 64, 32, 3>(t, s); }
+extern "C" __global__ void __launch_bounds__(128) product_small(const ProductTask* t, const int* s) { in_turn(); product<64, 32, 16, 32, 2>(t, s); }
+extern "C" __global__ void __launch_bounds__(256) product_medium(const ProductTask* t, const int* s) { in_turn(); product<128, 64, 32, 32, 3>(t, s); }
+extern "C" __global__ void __launch_bounds__(256, 2) product_large(const ProductTask* t, const int* s) { in_turn(); product<128, 128, 64, 32, 3>(t, s); }
 
 // Wᵀ beside W, so that gradients of inputs are products of rows too.
 struct TransposeTask {
@@ -138,6 +115,7 @@ struct TransposeTask {
 };
 
 extern "C" __global__ void __launch_bounds__(256) transpose(const TransposeTask* tasks, const int* shape) {
+    in_turn();
     const TransposeTask task = tasks[blockIdx.y];
     __shared__ float tile[32][33];
     int across = (task.cols + 31) / 32, r0 = blockIdx.x / across * 32, c0 = blockIdx.x % across * 32;
@@ -179,15 +157,6 @@ __device__ __forceinline__ void multiply_columns(float (*acc)[WN / 8][4], const 
             for (int j = 0; j < WN / 8; j++) mma(acc[i][j], fa[k / 8 % 2][i], fb[k / 8 % 2][j]);
     }
 }
-
-// A part of dW = dyᵀ x and of the bias's gradient: the rows of one use, cut into `splits`. Part p of use u is written to
-// parts + (u · splits + p) · (n · k + n).
-struct WeightTask {
-    const float *dy, *x;
-    float* parts;
-    int ldy, ldx, n, k, splits, vec;
-    Space space;
-};
 
 template <int BM, int BN, int WM, int WN, int STAGES>
 __device__ __forceinline__ void linear_weights(const WeightTask* tasks, const int* shape) {
@@ -240,28 +209,45 @@ __device__ __forceinline__ void linear_weights(const WeightTask* tasks, const in
     if (k0 == 0 && threadIdx.x < BM && n0 + threadIdx.x < task.n) out[(size_t)task.n * task.k + n0 + threadIdx.x] = sum;
 }
 
-extern "C" __global__ void __launch_bounds__(64) linear_weights_small(const WeightTask* t, const int* s) { linear_weights<32, 32, 16, 32, 3>(t, s); }
-extern "C" __global__ void __launch_bounds__(128) linear_weights_medium(const WeightTask* t, const int* s) { linear_weights<64, 64, 32, 32, 3>(t, s); }
-extern "C" __global__ void __launch_bounds__(128, 2) linear_weights_large(const WeightTask* t, const int* s) { linear_weights<128, 128, 64, 64, 3>(t, s); }
+extern "C" __global__ void __launch_bounds__(64) linear_weights_small(const WeightTask* t, const int* s) { in_turn(); linear_weights<32, 32, 16, 32, 3>(t, s); }
+extern "C" __global__ void __launch_bounds__(128) linear_weights_medium(const WeightTask* t, const int* s) { in_turn(); linear_weights<64, 64, 32, 32, 3>(t, s); }
+extern "C" __global__ void __launch_bounds__(128, 2) linear_weights_large(const WeightTask* t, const int* s) { in_turn(); linear_weights<128, 128, 64, 64, 3>(t, s); }
 
 // Adds parts to a gradient in their order. Where `rows_per_part` is not zero only the parts of rows that exist count.
 struct SumTask {
     const float* parts;
     float* out;
     size_t stride;
-    int count, len, rows_per_part, pad;
+    // `vec` where four numbers can be read at once.
+    int count, len, rows_per_part, vec;
     Space space;
 };
 
-extern "C" __global__ void sum_parts(const SumTask* tasks, const int* shape) {
+extern "C" __global__ void __launch_bounds__(256) sum_parts(const SumTask* tasks, const int* shape) {
+    in_turn();
     const SumTask task = tasks[blockIdx.y];
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= task.len) return;
     int count = task.count;
     if (task.rows_per_part) count = min(count, (rows_of(task.space, shape) + task.rows_per_part - 1) / task.rows_per_part);
-    float sum = 0.0f;
-    for (int p = 0; p < count; p++) sum += task.parts[p * task.stride + i];
-    task.out[i] += sum;
+    for (int i = (blockIdx.x * 256 + threadIdx.x) * 4; i < task.len; i += gridDim.x * 1024) {
+        if (task.vec) {
+            // Two sums at a time keep more reads on their way.
+            float4 even = make_float4(0, 0, 0, 0), odd = even;
+            int p = 0;
+            for (; p + 2 <= count; p += 2) {
+                even = even + *(const float4*)(task.parts + p * task.stride + i);
+                odd = odd + *(const float4*)(task.parts + (p + 1) * task.stride + i);
+            }
+            if (p < count) even = even + *(const float4*)(task.parts + p * task.stride + i);
+            float4* out = (float4*)(task.out + i);
+            *out = *out + (even + odd);
+        } else {
+            for (int e = i; e < min(i + 4, task.len); e++) {
+                float sum = 0.0f;
+                for (int p = 0; p < count; p++) sum += task.parts[p * task.stride + e];
+                task.out[e] += sum;
+            }
+        }
+    }
 }
 
 // In place: the gradient before an activation whose result is y.
@@ -273,10 +259,12 @@ struct ActivationTask {
 };
 
 extern "C" __global__ void activation_backward(const ActivationTask* tasks, const int* shape) {
+    in_turn();
     const ActivationTask task = tasks[blockIdx.y];
-    size_t total = (size_t)rows_of(task.space, shape) * task.cols;
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x) {
-        size_t at = i / task.cols * task.ld + i % task.cols;
+    u32 total = (u32)rows_of(task.space, shape) * task.cols;
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += gridDim.x * blockDim.x) {
+        u32 row = i / task.cols;
+        size_t at = (size_t)row * task.ld + (i - row * task.cols);
         float y = task.y[at];
         task.dy[at] *= task.activation == 1 ? (y > 0.0f ? 1.0f : 0.0f) : y * (1.0f - y);
     }

@@ -41,6 +41,7 @@ __device__ __forceinline__ float2 loss_at(int kind, float parameter, float p, fl
 }
 
 extern "C" __global__ void __launch_bounds__(256) loss(const LossTasks* tasks, const int* shape) {
+    in_turn();
     const LossTasks task = *tasks;
     __shared__ double sums[256];
     size_t total = 0;
@@ -79,6 +80,7 @@ struct UpdateTask {
 #define NORM_BLOCKS 128
 
 extern "C" __global__ void __launch_bounds__(256) square_parts(const UpdateTask* tasks, const int* shape) {
+    in_turn();
     const UpdateTask task = *tasks;
     __shared__ double sums[256];
     size_t each = (task.len + NORM_BLOCKS - 1) / NORM_BLOCKS, first = blockIdx.x * each, last = min(task.len, first + each);
@@ -96,6 +98,7 @@ extern "C" __global__ void __launch_bounds__(256) square_parts(const UpdateTask*
 // Every block finds the length of the gradient from the parts, so no further launch is needed. A loss or gradient that is no
 // number changes nothing.
 extern "C" __global__ void __launch_bounds__(256) adam(const UpdateTask* tasks, const int* shape) {
+    in_turn();
     const UpdateTask task = *tasks;
     __shared__ double sums[NORM_BLOCKS];
     if (threadIdx.x < NORM_BLOCKS) sums[threadIdx.x] = task.parts[threadIdx.x];

@@ -11,6 +11,7 @@ struct PairTask {
 
 // kept_i = Σ_j relu(u_i + v_j): a thread owns a hidden column of eight elements.
 extern "C" __global__ void __launch_bounds__(128) pair_sums(const PairTask* tasks, const int* shape) {
+    in_turn();
     const PairTask& task = tasks[blockIdx.z];
     int e = blockIdx.y;
     if (e >= shape[0]) return;
@@ -34,6 +35,7 @@ extern "C" __global__ void __launch_bounds__(128) pair_sums(const PairTask* task
 
 // y_i += m b, after the linear map of the sums.
 extern "C" __global__ void pair_bias(const PairTask* tasks, const int* shape) {
+    in_turn();
     const PairTask& task = tasks[blockIdx.y];
     size_t total = (size_t)rows_of(task.space, shape) * task.outputs;
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x) {
@@ -45,6 +47,7 @@ extern "C" __global__ void pair_bias(const PairTask* tasks, const int* shape) {
 
 // Parts [examples][outputs] of the bias's gradient: Σ_i dy_i, times the number of partners for sums.
 extern "C" __global__ void pair_bias_gradient(const PairTask* tasks, const int* shape) {
+    in_turn();
     const PairTask& task = tasks[blockIdx.z];
     int e = blockIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;
     if (e >= shape[0] || c >= task.outputs) return;
@@ -56,6 +59,7 @@ extern "C" __global__ void pair_bias_gradient(const PairTask* tasks, const int* 
 
 // From the gradient dh_i of the sums: du_i = dh_i · #{j : u_i + v_j > 0}.
 extern "C" __global__ void __launch_bounds__(128) pair_sums_own(const PairTask* tasks, const int* shape) {
+    in_turn();
     const PairTask& task = tasks[blockIdx.z];
     int e = blockIdx.y;
     if (e >= shape[0]) return;
@@ -80,6 +84,7 @@ extern "C" __global__ void __launch_bounds__(128) pair_sums_own(const PairTask* 
 
 // dv_j = Σ_i dh_i [u_i + v_j > 0].
 extern "C" __global__ void __launch_bounds__(128) pair_sums_partner(const PairTask* tasks, const int* shape) {
+    in_turn();
     const PairTask& task = tasks[blockIdx.z];
     int e = blockIdx.y;
     if (e >= shape[0]) return;
@@ -104,6 +109,7 @@ extern "C" __global__ void __launch_bounds__(128) pair_sums_partner(const PairTa
 // y_i = max_j (W relu(u_i + v_j) + b) with the index of the winner: a block owns one element and 64 outputs, its four warps 16
 // partners each; the hidden layer is made in shared memory, 64 partners by 32 columns at a time.
 extern "C" __global__ void __launch_bounds__(128) pair_max(const PairTask* tasks, const int* shape) {
+    in_turn();
     const PairTask& task = tasks[blockIdx.z];
     int row = blockIdx.x, n0 = blockIdx.y * 64;
     if (row >= rows_of(task.space, shape) || n0 >= task.outputs) return;
@@ -170,6 +176,7 @@ extern "C" __global__ void __launch_bounds__(128) pair_max(const PairTask* tasks
 
 // Gradients through the winners: one warp owns 32 hidden columns of an example, so that nothing is summed across warps.
 extern "C" __global__ void __launch_bounds__(32) pair_max_inputs(const PairTask* tasks, const int* shape) {
+    in_turn();
     const PairTask& task = tasks[blockIdx.z];
     int e = blockIdx.y, lane = threadIdx.x, h = blockIdx.x * 32 + lane;
     if (e >= shape[0] || (int)blockIdx.x * 32 >= task.hidden) return;
@@ -204,6 +211,7 @@ extern "C" __global__ void __launch_bounds__(32) pair_max_inputs(const PairTask*
 
 // Parts [splits][outputs · hidden] of dW[c, h] = Σ_i dy_i[c] relu(u_i[h] + v_w(i, c)[h]): a block owns one output and some rows.
 extern "C" __global__ void __launch_bounds__(128) pair_max_weights(const PairTask* tasks, const int* shape) {
+    in_turn();
     const PairTask& task = tasks[blockIdx.z];
     int c = blockIdx.x, split = blockIdx.y;
     if (c >= task.outputs || split >= task.splits) return;

@@ -18,6 +18,7 @@ __device__ __forceinline__ int segments(const PoolTask& task, const int* shape) 
 }
 
 extern "C" __global__ void pool_forward(const PoolTask* tasks, const int* shape) {
+    in_turn();
     const PoolTask task = tasks[blockIdx.y];
     size_t total = (size_t)segments(task, shape) * task.cols;
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x) {
@@ -40,6 +41,7 @@ struct PoolBackwardTask {
 
 // The first of the largest takes a maximum's gradient.
 extern "C" __global__ void pool_backward(const PoolBackwardTask* tasks, const int* shape) {
+    in_turn();
     const PoolBackwardTask task = tasks[blockIdx.y];
     const PoolTask& pool = task.pool;
     size_t total = (size_t)segments(pool, shape) * pool.cols;
@@ -88,6 +90,7 @@ __device__ __forceinline__ int2 union_place(const UnionTask& task, const int* sh
 }
 
 extern "C" __global__ void to_union(const UnionTask* tasks, const int* shape) {
+    in_turn();
     const UnionTask& task = tasks[blockIdx.y];
     size_t total = (size_t)rows_of(task.space, shape) * task.cols;
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x) {
@@ -100,6 +103,7 @@ extern "C" __global__ void to_union(const UnionTask* tasks, const int* shape) {
 
 // To the sets, added to what is there where `add`.
 extern "C" __global__ void from_union(const UnionTask* tasks, const int* shape) {
+    in_turn();
     const UnionTask& task = tasks[blockIdx.y];
     size_t total = (size_t)rows_of(task.space, shape) * task.cols;
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x) {
@@ -113,6 +117,7 @@ extern "C" __global__ void from_union(const UnionTask* tasks, const int* shape) 
 
 // From the sets to the union's gradient; `add` of the first set says whether to add.
 extern "C" __global__ void union_gradient(const UnionTask* tasks, const int* shape) {
+    in_turn();
     const UnionTask& task = tasks[blockIdx.y];
     size_t total = (size_t)rows_of(task.space, shape) * task.cols;
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x) {
@@ -130,6 +135,7 @@ struct EncodingTask {
 
 // Gradients of the sets' encodings: column sums of the union's gradient, one block per set and column.
 extern "C" __global__ void encoding_gradient(const EncodingTask* tasks, const int* shape) {
+    in_turn();
     const EncodingTask& task = tasks[0];
     int k = blockIdx.y, c = blockIdx.x;
     __shared__ float sums[128];
@@ -152,6 +158,7 @@ struct RepeatTask {
 };
 
 extern "C" __global__ void repeat_forward(const RepeatTask* tasks, const int* shape) {
+    in_turn();
     const RepeatTask task = tasks[blockIdx.y];
     size_t total = (size_t)shape[0] * task.len;
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x)
@@ -160,6 +167,7 @@ extern "C" __global__ void repeat_forward(const RepeatTask* tasks, const int* sh
 
 // param += Σ over examples.
 extern "C" __global__ void repeat_backward(const RepeatTask* tasks, const int* shape) {
+    in_turn();
     const RepeatTask task = tasks[blockIdx.y];
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= task.len) return;
@@ -175,6 +183,7 @@ struct ConcatTask {
 };
 
 extern "C" __global__ void concat_forward(const ConcatTask* tasks, const int* shape) {
+    in_turn();
     const ConcatTask task = tasks[blockIdx.y];
     size_t total = (size_t)shape[0] * task.len;
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x)
@@ -182,6 +191,7 @@ extern "C" __global__ void concat_forward(const ConcatTask* tasks, const int* sh
 }
 
 extern "C" __global__ void concat_backward(const ConcatTask* tasks, const int* shape) {
+    in_turn();
     const ConcatTask task = tasks[blockIdx.y];
     size_t total = (size_t)shape[0] * task.len;
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x) {
@@ -208,6 +218,7 @@ __device__ __forceinline__ u64 mixed(u64 z) {
 }
 
 extern "C" __global__ void dropout(const DropoutTask* tasks, const int* shape) {
+    in_turn();
     const DropoutTask task = tasks[blockIdx.y];
     u64 seed = mixed(*task.seed ^ mixed(task.stream + 0x9e3779b97f4a7c15ull));
     size_t total = (size_t)rows_of(task.space, shape) * task.cols;
@@ -231,6 +242,7 @@ struct PineTask {
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
 
 extern "C" __global__ void pine_forward(const PineTask* tasks, const int* shape) {
+    in_turn();
     const PineTask task = tasks[blockIdx.z];
     int e = blockIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x, width = task.projections * task.each;
     if (e >= shape[0] || i >= width) return;
@@ -242,6 +254,7 @@ extern "C" __global__ void pine_forward(const PineTask* tasks, const int* shape)
 
 // Parts [examples][2 · width] of the gradients of spread and shift.
 extern "C" __global__ void pine_backward(const PineTask* tasks, const int* shape) {
+    in_turn();
     const PineTask task = tasks[blockIdx.z];
     int e = blockIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x, width = task.projections * task.each;
     if (e >= shape[0] || i >= width) return;
@@ -256,6 +269,7 @@ extern "C" __global__ void pine_backward(const PineTask* tasks, const int* shape
 }
 
 extern "C" __global__ void pine_inputs(const PineTask* tasks, const int* shape) {
+    in_turn();
     const PineTask task = tasks[blockIdx.z];
     size_t total = (size_t)rows_of(task.space, shape) * task.projections;
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x) {

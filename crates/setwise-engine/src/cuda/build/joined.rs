@@ -1,0 +1,95 @@
+//! Linear maps that are one product: of one input, with results side by side, and weights and biases that follow each other in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::flow::group_by;
+use crate::params::ParamId;
+use crate::program::{Linear, Map, Norm, Op, Program, Slice};
+
+/// One product, of one map or several.
+#[derive(Clone)]
+pub(super) struct Joined {
+    pub x: Slice,
+    pub y: Slice,
+    /// Where the weights begin among the parameters, as `[y.cols, x.cols]`.
+    pub weight: usize,
+    /// Where the biases begin.
+    pub bias: Option<usize>,
+    pub residual: Option<Slice>,
+    pub norm: Option<Norm>,
+    members: Vec<ParamId>,
+}
+
+impl Joined {
+    fn one(program: &Program, map: &Map) -> Self {
+        let offset = |p: ParamId| program.params.spec(p).offset;
+        Joined {
+            x: map.x,
+            y: map.y,
+            weight: offset(map.weight),
+            bias: map.bias.map(offset),
+            residual: map.residual,
+            norm: map.norm,
+            members: vec![map.weight],
+        }
+    }
+
+    /// Takes up the next map of the same input, if it can.
+    fn take(&mut self, next: &Joined) -> bool {
+        let plain = |j: &Joined| j.residual.is_none() && j.norm.is_none();
+        let biases = match (self.bias, next.bias) {
+            (None, None) => true,
+            (Some(a), Some(b)) => a + self.y.cols == b,
+            _ => false,
+        };
+        let follows = self.y.value == next.y.value
+            && self.y.col + self.y.cols == next.y.col
+            && self.weight + self.y.cols * self.x.cols == next.weight;
+        let fits = plain(self) && plain(next) && biases && follows;
+        if fits {
+            self.y.cols += next.y.cols;
+            self.members.extend(&next.members);
+        }
+        fits
+    }
+}
+
+/// The products of an operation; maps with a weight in `apart` stay alone.
+pub(super) fn joined(program: &Program, op: &Linear, apart: &BTreeSet<ParamId>) -> Vec<Joined> {
+    let mut all: Vec<Joined> = Vec::new();
+    for (_, maps) in group_by(op.maps.iter().map(|m| m.x)) {
+        let begin = all.len();
+        for &m in &maps {
+            let next = Joined::one(program, &op.maps[m]);
+            let alone = |j: &Joined| j.members.iter().any(|w| apart.contains(w));
+            let taken = all[begin..].last_mut().is_some_and(|last| !alone(last) && !alone(&next) && last.take(&next));
+            if !taken {
+                all.push(next);
+            }
+        }
+    }
+    all
+}
+
+/// Weights that must stay alone: a weight has one transposed copy, so it may not be joined in one way here and in another there.
+pub(super) fn kept_apart(program: &Program) -> BTreeSet<ParamId> {
+    let mut apart = BTreeSet::new();
+    loop {
+        let mut ways: BTreeMap<ParamId, Vec<ParamId>> = BTreeMap::new();
+        let before = apart.len();
+        for op in &program.ops {
+            let Op::Linear(l) = op else { continue };
+            for j in joined(program, l, &apart) {
+                for &w in &j.members {
+                    let known = ways.entry(w).or_insert_with(|| j.members.clone());
+                    if *known != j.members {
+                        apart.extend(known.iter().chain(&j.members).copied());
+                    }
+                }
+            }
+        }
+        if apart.len() == before {
+            return apart;
+        }
+    }
+}

@@ -1,0 +1,73 @@
+// Matrix products of compute capability 9, tf32: a warpgroup of four warps multiplies 64 rows by up to 128 columns straight from shared memory.
+//
+// Both operands lie in tiles whose rows are 32 numbers along the sum. A row is 128 bytes: eight chunks of sixteen, chunk c of row r lying at c ^ (r % 8), which is the order the instruction expects
+// and keeps every access free of bank conflicts. Eight rows are 1024 bytes, so tiles start at multiples of that.
+
+// Where four numbers of a tile's row lie.
+__device__ __forceinline__ int chunk_at(int row, int chunk) { return row * 32 + ((chunk ^ (row & 7)) * 4); }
+
+// What the instruction needs to know of a tile: its address, 1024 bytes from eight rows to the next eight, chunks permuted over 128 bytes.
+__device__ __forceinline__ u64 tile_descriptor(const float* tile) {
+    u64 at = (u32)__cvta_generic_to_shared(tile);
+    return (at >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+
+#define SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define SUMS_16(i) SUMS_4(i), SUMS_4(i + 4), SUMS_4(i + 8), SUMS_4(i + 12)
+#define NAMES_8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define NAMES_16 NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define NAMES_32 NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define NAMES_40 NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define NAMES_64 NAMES_40 ",%40,%41,%42,%43,%44,%45,%46,%47" \
+                          ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define MULTIPLY(N, NAMES, A, B) \
+    "{.reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n" N "k8.f32.tf32.tf32 {" NAMES "}, " A ", " B ", p, 1, 1;}"
+
+// d += A Bᵀ over eight columns: 64 rows of a tile by N rows of another. Sums lie as those of `mma`: 16 rows a warp.
+template <int N>
+__device__ __forceinline__ void warpgroup_multiply(float* d, u64 a, u64 b) {
+    if constexpr (N == 16) asm volatile(MULTIPLY("16", NAMES_8, "%8", "%9") : SUMS_4(0), SUMS_4(4) : "l"(a), "l"(b));
+    else if constexpr (N == 32) asm volatile(MULTIPLY("32", NAMES_16, "%16", "%17") : SUMS_16(0) : "l"(a), "l"(b));
+    else if constexpr (N == 64) asm volatile(MULTIPLY("64", NAMES_32, "%32", "%33") : SUMS_16(0), SUMS_16(16) : "l"(a), "l"(b));
+    else {
+        asm volatile(MULTIPLY("128", NAMES_64, "%64", "%65")
+                     : SUMS_16(0), SUMS_16(16), SUMS_16(32), SUMS_16(48) : "l"(a), "l"(b));
+        // Wider tiles take several instructions.
+        if constexpr (N > 128) warpgroup_multiply<N - 128>(d + 64, a, b + 128 * 32 * 4 / 16);
+    }
+}
+
+// As above with 64 by 8 numbers from registers on the left, 16 rows a warp: lane 4g + t has (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4).
+template <int N>
+__device__ __forceinline__ void warpgroup_multiply(float* d, const u32* a, u64 b) {
+#define LEFT "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
+    if constexpr (N == 16) asm volatile(MULTIPLY("16", NAMES_8, "{%8,%9,%10,%11}", "%12") : SUMS_4(0), SUMS_4(4) : LEFT);
+    else if constexpr (N == 32) asm volatile(MULTIPLY("32", NAMES_16, "{%16,%17,%18,%19}", "%20") : SUMS_16(0) : LEFT);
+    else if constexpr (N == 64) asm volatile(MULTIPLY("64", NAMES_32, "{%32,%33,%34,%35}", "%36") : SUMS_16(0), SUMS_16(16) : LEFT);
+    else if constexpr (N == 80)
+        asm volatile(MULTIPLY("80", NAMES_40, "{%40,%41,%42,%43}", "%44") : SUMS_16(0), SUMS_16(16), SUMS_4(32), SUMS_4(36) : LEFT);
+    else asm volatile(MULTIPLY("128", NAMES_64, "{%64,%65,%66,%67}", "%68") : SUMS_16(0), SUMS_16(16), SUMS_16(32), SUMS_16(48) : LEFT);
+#undef LEFT
+}
+
+// The sum over the 32 columns of a pair of tiles.
+template <int N>
+__device__ __forceinline__ void multiply_tiles(float* d, const float* a, const float* b) {
+    u64 da = tile_descriptor(a), db = tile_descriptor(b);
+#pragma unroll
+    for (int k = 0; k < 4; k++) warpgroup_multiply<N>(d, da + 2 * k, db + 2 * k);
+}
+
+__device__ __forceinline__ void multiply_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void multiply_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+
+// Makes what this thread wrote to shared memory visible to the matrix units; a barrier of all writers has to follow.
+__device__ __forceinline__ void tiles_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Dynamic shared memory from the next multiple of 1024 bytes on.
+__device__ __forceinline__ float* tiles_begin() {
+    extern __shared__ __align__(16) float shared[];
+    u32 at = (u32)__cvta_generic_to_shared(shared);
+    return shared + ((1024 - at % 1024) % 1024) / 4;
+}

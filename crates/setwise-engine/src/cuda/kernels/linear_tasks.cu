@@ -1,0 +1,35 @@
+// What is asked of linear maps, whichever kernel does it.
+
+// One term of a product: the rows of a times the rows of b, over k. `vec` where rows can be read sixteen bytes at a time.
+struct Term {
+    const float *a, *b;
+    int lda, ldb, k, vec_a, vec_b, pad;
+};
+
+// y = act(Σ a bᵀ + bias) + residual, added to what is there if `accumulate`, and nothing where `gate` is not positive. With a `gain` the
+// LayerNorm of that, kept as in NormTask (only `product_wide` does this).
+struct ProductTask {
+    const Term* terms;
+    float* y;
+    const float *bias, *residual, *gate, *gain, *shift;
+    float *normalised, *inv_std;
+    // `pairs` where two numbers of y can be written at once.
+    int count, ldy, ldr, ldg, n, activation, accumulate, pairs;
+    Space space;
+    int pad2;
+};
+
+__device__ __forceinline__ float activate(float x, int activation) {
+    if (activation == 1) return x > 0.0f || x != x ? x : 0.0f;
+    if (activation == 2) return 1.0f / (1.0f + __expf(-x));
+    return x;
+}
+
+// A part of dW = dyᵀ x and of the bias's gradient: the rows of one use, cut into `splits`. Part p of use u is written to
+// parts + (u · splits + p) · (n · k + n).
+struct WeightTask {
+    const float *dy, *x;
+    float* parts;
+    int ldy, ldx, n, k, splits, vec;
+    Space space;
+};

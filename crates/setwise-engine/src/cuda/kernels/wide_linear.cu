@@ -1,0 +1,295 @@
+// Linear maps with the matrix products of `hopper.cu`, where rows start at sixteen bytes.
+
+// Copies tiles of R rows and 32 columns: a thread has one chunk of every THREADS / 8 rows, so all it needs to know of rows is settled once.
+template <int R, int THREADS>
+struct TileCopy {
+    static constexpr int ROWS = THREADS / 8, COUNT = (R + ROWS - 1) / ROWS;
+    const float* from;
+    int stride, to, column;
+    u32 ok;
+
+    __device__ __forceinline__ TileCopy(const float* g, int ld, int row0, int rows) {
+        int r = threadIdx.x / 8, c = threadIdx.x % 8;
+        from = g + (size_t)(row0 + r) * ld + c * 4;
+        stride = ROWS * ld;
+        to = chunk_at(r, c);
+        column = c * 4;
+        ok = 0;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) ok |= (r + i * ROWS < R && row0 + r + i * ROWS < rows ? 1u : 0u) << i;
+    }
+
+    // Starts copying columns at..at + 32 of k; zeros outside. Rows of eight keep their order of chunks, so places differ by whole rows.
+    __device__ __forceinline__ void copy(float* tile, int at, int k) const {
+        bool inside = at + column < k;
+        const float* source = from + at;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            if (R % ROWS && (threadIdx.x / 8 + i * ROWS >= R)) break;
+            copy16(tile + to + i * ROWS * 32, source, inside && (ok >> i & 1));
+            source += stride;
+        }
+    }
+};
+
+// What follows a product, for 16 rows of a warp that lie in shared memory at a distance of BN + 8: each row by LANES lanes, four numbers at
+// a time, several rows together so that their reads overlap.
+template <int BN>
+__device__ __forceinline__ void finish_rows(const ProductTask& task, const float* sums, int m0, int rows, int n0) {
+    constexpr int LANES = BN < 128 ? BN / 4 : 32, CHUNKS = (BN + 127) / 128, ROWS = 32 / LANES, TOGETHER = 16 / ROWS < 4 ? 16 / ROWS : 4;
+    int lane = threadIdx.x % LANES, row = threadIdx.x % 32 / LANES;
+    for (int r0 = 0; r0 < 16; r0 += ROWS * TOGETHER) {
+        float4 v[TOGETHER][CHUNKS];
+        float mean[TOGETHER], inv_std[TOGETHER];
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            int r = r0 + i * ROWS + row, m = m0 + r;
+            float sum = 0.0f;
+#pragma unroll
+            for (int k = 0; k < CHUNKS; k++) {
+                int c = (lane + k * LANES) * 4, n = n0 + c;
+                v[i][k] = make_float4(0, 0, 0, 0);
+                if (m >= rows || n >= task.n) continue;
+                float4 x = *(const float4*)(sums + r * (BN + 8) + c);
+                if (task.bias) x = x + *(const float4*)(task.bias + n);
+                if (task.activation)
+                    x = make_float4(activate(x.x, task.activation), activate(x.y, task.activation), activate(x.z, task.activation),
+                                    activate(x.w, task.activation));
+                if (task.residual) x = x + *(const float4*)(task.residual + (size_t)m * task.ldr + n);
+                if (task.accumulate) x = x + *(const float4*)(task.y + (size_t)m * task.ldy + n);
+                if (task.gate) {
+                    float4 g = *(const float4*)(task.gate + (size_t)m * task.ldg + n);
+                    x = make_float4(g.x > 0.0f ? x.x : 0.0f, g.y > 0.0f ? x.y : 0.0f, g.z > 0.0f ? x.z : 0.0f, g.w > 0.0f ? x.w : 0.0f);
+                }
+                v[i][k] = x;
+                sum += total(x);
+            }
+            mean[i] = sum;
+        }
+        if (task.gain) {
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++) {
+                mean[i] = lanes_sum<LANES>(mean[i]) / task.n;
+                float square = 0.0f;
+#pragma unroll
+                for (int k = 0; k < CHUNKS; k++)
+                    if ((lane + k * LANES) * 4 < task.n) { float4 d = v[i][k] - mean[i]; square += total(d * d); }
+                inv_std[i] = rsqrtf(lanes_sum<LANES>(square) / task.n + 1e-5f);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            int m = m0 + r0 + i * ROWS + row;
+            if (m >= rows) continue;
+            if (task.gain && lane == 0) task.inv_std[m] = inv_std[i];
+#pragma unroll
+            for (int k = 0; k < CHUNKS; k++) {
+                int n = n0 + (lane + k * LANES) * 4;
+                if (n >= task.n) continue;
+                float4 x = v[i][k];
+                if (task.gain) {
+                    x = (x - mean[i]) * inv_std[i];
+                    *(float4*)(task.normalised + (size_t)m * task.n + n) = x;
+                    x = x * *(const float4*)(task.gain + n) + *(const float4*)(task.shift + n);
+                }
+                *(float4*)(task.y + (size_t)m * task.ldy + n) = x;
+            }
+        }
+    }
+}
+
+// As `product`, 128 rows by BN columns a block, each of two warpgroups 64 rows. A task whose whole rows lie in one block may end in a
+// LayerNorm.
+template <int BN, int STAGES>
+__device__ __forceinline__ void product_wide(const ProductTask* tasks, const int* shape) {
+    constexpr int BM = 128, THREADS = 256, STAGE = (BM + BN) * 32, S = BN + 8;
+    const ProductTask task = tasks[blockIdx.z];
+    int rows = rows_of(task.space, shape), m0 = blockIdx.x * BM, n0 = blockIdx.y * BN;
+    if (m0 >= rows || n0 >= task.n) return;
+    float* tiles = tiles_begin();
+    float acc[BN / 8][4] = {};
+    int term = 0, at = 0, loaded = 0, k = task.terms[0].k;
+    TileCopy<BM, THREADS> a(task.terms[0].a, task.terms[0].lda, m0, rows);
+    TileCopy<BN, THREADS> b(task.terms[0].b, task.terms[0].ldb, n0, task.n);
+    auto load = [&]() {
+        if (term < task.count) {
+            float* stage = tiles + loaded % STAGES * STAGE;
+            a.copy(stage, at, k);
+            b.copy(stage + BM * 32, at, k);
+            loaded++;
+            at += 32;
+            if (at >= k && ++term < task.count) {
+                const Term part = task.terms[term];
+                at = 0;
+                k = part.k;
+                a = TileCopy<BM, THREADS>(part.a, part.lda, m0, rows);
+                b = TileCopy<BN, THREADS>(part.b, part.ldb, n0, task.n);
+            }
+        }
+        copies_commit();
+    };
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) load();
+    int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    for (int step = 0; step < loaded; step++) {
+        copies_wait<STAGES - 2>();
+        tiles_written();
+        __syncthreads();
+        const float* stage = tiles + step % STAGES * STAGE;
+        multiply_begin();
+        multiply_tiles<BN>(&acc[0][0], stage + warp / 4 * 64 * 32, stage + BM * 32);
+        multiply_commit();
+        // The stage that is loaded now was multiplied before the barrier just passed.
+        load();
+        multiply_wait();
+    }
+    // All tiles are done with; sums take their place, each warp's 16 rows on its own.
+    __syncthreads();
+    float* sums = tiles + warp * 16 * S;
+#pragma unroll
+    for (int j = 0; j < BN / 8; j++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            *(float2*)(sums + (g + 8 * h) * S + j * 8 + 2 * t) = make_float2(acc[j][2 * h], acc[j][2 * h + 1]);
+    __syncwarp();
+    finish_rows<BN>(task, sums, m0 + warp * 16, rows, n0);
+}
+
+#define PRODUCT_WIDE(BN, STAGES, BLOCKS)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(256, BLOCKS) product_wide_n##BN(const ProductTask* t, const int* s) { in_turn();        \
+        product_wide<BN, STAGES>(t, s);                                                                                       \
+    }
+PRODUCT_WIDE(16, 3, 3)
+PRODUCT_WIDE(32, 3, 3)
+PRODUCT_WIDE(64, 3, 2)
+PRODUCT_WIDE(128, 3, 2)
+PRODUCT_WIDE(256, 4, 1)
+
+// Brings 32 columns of ROWS rows into tiles with the sum along rows, which are the tiles' columns. A warp reads four rows by eight chunks of sixteen
+// bytes; lane 4c' + r of chunk c, row r. It writes the numbers of a chunk one by one, beginning with number c / 2 % 4, so that the 32 lanes always
+// meet 32 banks: eight different columns modulo 8, four different rows.
+template <int ROWS, int COLS, int WARPS>
+struct Turned {
+    static constexpr int ACROSS = (COLS + 31) / 32, COUNT = ACROSS * (ROWS / 4) / WARPS;
+    static_assert(ACROSS * (ROWS / 4) % WARPS == 0 && WARPS % ACROSS == 0, "warps share the work evenly, each in one strip of columns");
+    const float* from;
+    int stride, row, column;
+    bool inside;
+    float4 v[COUNT];
+
+    __device__ __forceinline__ Turned(const float* g, int ld, int first, int col0, int cols) {
+        int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        row = warp / ACROSS * 4 + lane % 4;
+        column = warp % ACROSS * 32 + lane / 4 * 4;
+        inside = column < COLS && col0 + column < cols;
+        from = g + (size_t)(first + row) * ld + col0 + column;
+        stride = WARPS / ACROSS * 4 * ld;
+    }
+
+    // Reads ROWS rows of which `count` are there, and moves on.
+    __device__ __forceinline__ void fetch(int count) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            v[i] = inside && row + i * (WARPS / ACROSS * 4) < count ? *(const float4*)from : make_float4(0, 0, 0, 0);
+            from += stride;
+        }
+    }
+
+    __device__ __forceinline__ void place(float* tiles) const {
+        if (COLS < 32 && column >= COLS) return;
+        int turn = threadIdx.x % 32 / 8;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            float4 x = v[i];
+            if (turn & 1) x = make_float4(x.y, x.z, x.w, x.x);
+            if (turn & 2) x = make_float4(x.z, x.w, x.x, x.y);
+            float e[4] = {x.x, x.y, x.z, x.w};
+            int r = row + i * (WARPS / ACROSS * 4);
+            float* tile = tiles + r / 32 * COLS * 32 + r % 4;
+#pragma unroll
+            for (int j = 0; j < 4; j++) tile[chunk_at(column + (j + turn) % 4, r % 32 / 4)] = e[j];
+        }
+    }
+};
+
+// As `linear_weights`, BM columns of dy by BN of x a block, 64 of dy a warpgroup.
+template <int BM, int BN, int ROWS>
+__device__ __forceinline__ void weights_wide(const WeightTask* tasks, const int* shape) {
+    constexpr int WARPS = BM / 16, SLABS = ROWS / 32, STAGE = (BM + BN) * ROWS, STRIPS = BM / 32;
+    const WeightTask task = tasks[blockIdx.z];
+    int tiles_k = (task.k + BN - 1) / BN, count = ((task.n + BM - 1) / BM) * tiles_k, split = blockIdx.y;
+    if ((int)blockIdx.x >= count || split >= task.splits) return;
+    int n0 = blockIdx.x / tiles_k * BM, k0 = blockIdx.x % tiles_k * BN;
+    int rows = rows_of(task.space, shape);
+    int each = ((rows + task.splits - 1) / task.splits + ROWS - 1) / ROWS * ROWS;
+    int first = split * each, left = min(rows - first, each), steps = left > 0 ? (left + ROWS - 1) / ROWS : 0;
+    float* tiles = tiles_begin();
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float acc[BN / 8][4] = {};
+    float4 sum = make_float4(0, 0, 0, 0);
+    Turned<ROWS, BM, WARPS> a(task.dy, task.ldy, first, n0, task.n);
+    Turned<ROWS, BN, WARPS> b(task.x, task.ldx, first, k0, task.k);
+    auto stage_of = [&](int step) { return tiles + step % 2 * STAGE; };
+    auto fetch = [&](int step) {
+        a.fetch(left - step * ROWS);
+        b.fetch(left - step * ROWS);
+    };
+    auto place = [&](float* stage) {
+        a.place(stage);
+        b.place(stage + BM * ROWS);
+#pragma unroll
+        for (int i = 0; i < a.COUNT; i++) sum = sum + a.v[i];
+        tiles_written();
+    };
+    fetch(0);
+    place(stage_of(0));
+    fetch(1);
+    __syncthreads();
+    for (int step = 0; step < steps; step++) {
+        const float* stage = stage_of(step);
+        multiply_begin();
+#pragma unroll
+        for (int s = 0; s < SLABS; s++)
+            multiply_tiles<BN>(&acc[0][0], stage + s * BM * 32 + warp / 4 * 64 * 32, stage + BM * ROWS + s * BN * 32);
+        multiply_commit();
+        // The other stage was multiplied before the last barrier.
+        place(stage_of(step + 1));
+        fetch(step + 2);
+        multiply_wait();
+        __syncthreads();
+    }
+    float* out = task.parts + (size_t)split * ((size_t)task.n * task.k + task.n);
+    int g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int j = 0; j < BN / 8; j++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int n = n0 + warp * 16 + g + h * 8, k = k0 + j * 8 + 2 * t;
+            if (n < task.n && k < task.k) *(float2*)(out + (size_t)n * task.k + k) = make_float2(acc[j][2 * h], acc[j][2 * h + 1]);
+        }
+    if (k0) return;
+    // The bias: four lanes hold rows of one chunk, and several warps rows of one strip.
+    float4* sums = (float4*)tiles;
+    sum = make_float4(lanes_sum<4>(sum.x), lanes_sum<4>(sum.y), lanes_sum<4>(sum.z), lanes_sum<4>(sum.w));
+    if (t == 0) sums[warp / STRIPS * (BM / 4) + warp % STRIPS * 8 + g] = sum;
+    __syncthreads();
+    int c = threadIdx.x;
+    if (c >= BM / 4 || n0 + c * 4 >= task.n) return;
+    sum = sums[c];
+#pragma unroll
+    for (int w = 1; w < WARPS / STRIPS; w++) sum = sum + sums[w * (BM / 4) + c];
+    float* bias = out + (size_t)task.n * task.k + n0 + c * 4;
+    bias[0] = sum.x; bias[1] = sum.y; bias[2] = sum.z; bias[3] = sum.w;
+}
+
+#define WEIGHTS_WIDE(BM, BN, ROWS, BLOCKS)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(BM * 2, BLOCKS) weights_wide_m##BM##_n##BN(const WeightTask* t, const int* s) { in_turn();       \
+        weights_wide<BM, BN, ROWS>(t, s);                                                                                              \
+    }
+WEIGHTS_WIDE(64, 16, 64, 4)
+WEIGHTS_WIDE(64, 32, 64, 4)
+WEIGHTS_WIDE(64, 64, 64, 3)
+WEIGHTS_WIDE(128, 16, 64, 2)
+WEIGHTS_WIDE(128, 32, 64, 2)
+WEIGHTS_WIDE(128, 64, 64, 2)
+WEIGHTS_WIDE(128, 128, 32, 2)
