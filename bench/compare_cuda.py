@@ -164,8 +164,11 @@ class Case:
                              known["parameters"], args.batch, args.points)
 
     def remarks(self):
+        by_reason = {}
         for name, reason in self.failures.items():
-            yield f"{self}: {name} failed: {reason}"
+            by_reason.setdefault(reason, []).append(name)
+        for reason, names in by_reason.items():
+            yield f"{self}: {', '.join(names)} failed: {reason}"
         theirs, ours = self.shape()
         for key in ("latent", "hidden", "blocks", "parameters"):
             if theirs and ours and theirs[key] != ours.get(key):
@@ -191,7 +194,8 @@ class Case:
 
 def start_workers(case, python, args, folder, log):
     """One process for what is quick to prepare, and one for each variant that takes long to compile."""
-    slow = [v for v in args.variants if v.startswith("compile") and ":stacked" not in v]
+    quick = ("plain:", "graph:", "compile:stacked", "compile-graph:stacked")
+    slow = [v for v in args.variants if not v.startswith(quick)]
     groups = [[v for v in args.variants if v not in slow], *([v] for v in slow)]
     for variants in filter(None, groups):
         try:

@@ -16,6 +16,7 @@ A variant is MODE:LAYOUT, where LAYOUT is one of torch_models.py and MODE is
 * ``graph``          the whole step captured in a CUDA graph
 * ``compile``        forward and backward through torch.compile
 * ``compile-graph``  the compiled step captured in a CUDA graph
+* ``autotune-graph`` the same, and the compiler tries out kernels for every product (minutes)
 """
 
 import argparse
@@ -28,7 +29,8 @@ import sys
 import time
 import traceback
 
-MODES = ("plain", "graph", "compile", "compile-graph")
+COMPILERS = {"compile": "default", "compile-graph": "default", "autotune-graph": "max-autotune-no-cudagraphs"}
+MODES = ("plain", "graph", *COMPILERS)
 WARM_UP_STEPS = 3
 REPETITION_SECONDS = 0.02
 LEAST_REPETITIONS = 5
@@ -58,7 +60,9 @@ class Step:
         self.on_gpu = device.type == "cuda"
         captured = mode.endswith("graph") and self.on_gpu
         self.adam = torch.optim.Adam(self.model.parameters(), lr=1e-4, fused=True, capturable=captured)
-        self.call = torch.compile(self.model, dynamic=False) if mode.startswith("compile") else self.model
+        self.call = self.model
+        if mode in COMPILERS:
+            self.call = torch.compile(self.model, dynamic=False, mode=COMPILERS[mode])
         self.losses = []  # of the first steps, to see that all variants train the same
         if captured:
             self.capture()
