@@ -193,10 +193,10 @@ class Case:
 
 
 def start_workers(case, python, args, folder, log):
-    """One process for what is quick to prepare, and one for each variant that takes long to compile."""
-    quick = ("plain:", "graph:", "compile:stacked", "compile-graph:stacked")
-    slow = [v for v in args.variants if not v.startswith(quick)]
-    groups = [[v for v in args.variants if v not in slow], *([v] for v in slow)]
+    """A process for each compiled variant, the first of which also takes those that need no compiler."""
+    plain = [v for v in args.variants if v.startswith(("plain:", "graph:"))]
+    compiled = [v for v in args.variants if v not in plain]
+    groups = [plain + compiled[:1], *([v] for v in compiled[1:])]
     for variants in filter(None, groups):
         try:
             case.workers.append(Worker(case, variants, python, args, folder, log))
