@@ -4,12 +4,13 @@ A set is a tensor [batch, points, channels, features]. The multi-set transformer
 holds all d coordinates; the dimension-equivariant one has d channels of one coordinate each and applies
 the same weights to every channel. Everything else is shared.
 
-Four layouts hold the same parameters:
+Six layouts hold the same parameters:
 
 * ``eager``       one module per relation and projection, softmax(Q Kᵀ) V written out
 * ``sdpa``        the same modules, ``scaled_dot_product_attention``
 * ``fused``       all query, key and value projections that read one set are a single matrix product
 * ``fused-sdpa``  both
+* ``stacked``, ``stacked-sdpa``  both sets and all relations of a block in one operation (torch_stacked.py)
 
 Run this file to check that they agree, with ``--compile`` also when compiled (minutes).
 """
@@ -22,8 +23,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from torch_stacked import StackedBody, stack_state
+
 SETS = 2
-LAYOUTS = ("eager", "sdpa", "fused", "fused-sdpa")
+LAYOUTS = ("eager", "sdpa", "fused", "fused-sdpa", "stacked", "stacked-sdpa")
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class CompiledRelu(torch.autograd.Function):
 
 
 def relu(x):
-    return CompiledRelu.apply(x) if torch.compiler.is_compiling() else F.relu(x)
+    return CompiledRelu.apply(x) if x.is_cpu and torch.compiler.is_compiling() else F.relu(x)
 
 
 class Finish(nn.Module):
@@ -216,6 +219,14 @@ class MultiSetTransformer(nn.Module):
             raise ValueError(f"unknown layout {layout!r}; known are {', '.join(LAYOUTS)}")
         self.config, self.layout = config, layout
         latent, hidden, heads = config.latent, config.hidden, config.heads
+        self.decoder = nn.Sequential(
+            nn.Linear(SETS * latent, hidden), nn.ReLU(), nn.Linear(hidden, 1)
+        )
+        self.stacked = layout.startswith("stacked")
+        if self.stacked:
+            scale, sdpa = (latent / heads) ** -0.5, layout.endswith("sdpa")
+            self.body = StackedBody(config, lambda q, k, v: attend(q, k, v, scale, sdpa))
+            return
         n_in = 1 if config.equivariant else config.dim
         args = latent, hidden, heads, not config.equivariant
         make = {
@@ -227,11 +238,10 @@ class MultiSetTransformer(nn.Module):
         self.inputs = nn.ModuleList(nn.Linear(n_in, latent) for _ in range(SETS))
         self.blocks = nn.ModuleList(make() for _ in range(config.blocks))
         self.pools = nn.ModuleList(Pool(latent, hidden, heads, layout) for _ in range(SETS))
-        self.decoder = nn.Sequential(
-            nn.Linear(SETS * latent, hidden), nn.ReLU(), nn.Linear(hidden, 1)
-        )
 
     def forward(self, x, y):
+        if self.stacked:
+            return self.decoder(self.body(x, y)).squeeze(-1)
         axis = 3 if self.config.equivariant else 2
         sets = [project(s.unsqueeze(axis)) for project, s in zip(self.inputs, (x, y))]
         for block in self.blocks:
@@ -244,6 +254,8 @@ class MultiSetTransformer(nn.Module):
 
 def convert_state(state, blocks, layout):
     """The parameters of the ``eager`` or ``sdpa`` layout, rearranged for another one."""
+    if layout.startswith("stacked"):
+        return stack_state(convert_state(state, blocks, "fused"))
     if not layout.startswith("fused"):
         return dict(state)
     result = dict(state)
@@ -268,7 +280,7 @@ def convert_state(state, blocks, layout):
 
 
 def check(name, dim, compiled=False, batch=5, points=17):
-    """Asserts that all layouts agree in output and gradient, and the symmetries of the model."""
+    """Asserts that all layouts agree in output and gradients, and the symmetries of the model."""
     torch.manual_seed(dim)
     config = preset(name, dim)
     reference = MultiSetTransformer(config, "eager")
@@ -282,10 +294,17 @@ def check(name, dim, compiled=False, batch=5, points=17):
         output = model(x, y)
         return output.detach(), torch.autograd.grad(output.sum(), x)[0]
 
+    def parameter_gradients(model, call):
+        model.zero_grad()
+        call(x, y).sum().backward()
+        return {key: parameter.grad for key, parameter in model.named_parameters()}
+
     expected, gradient = run(reference, x, y)
+    expected_gradients = parameter_gradients(reference, reference)
     for layout in LAYOUTS:
         model = MultiSetTransformer(config, layout)
         model.load_state_dict(convert_state(reference.state_dict(), config.blocks, layout))
+        plain = model
         if compiled:
             model = torch.compile(model, dynamic=False)
         output, grad = run(model, x, y)
@@ -294,6 +313,9 @@ def check(name, dim, compiled=False, batch=5, points=17):
         variant = f"compile:{layout}" if compiled else layout
         print(f"{name} d={dim} {variant}: output {difference:.1e}, gradient {grad_difference:.1e}")
         assert difference < 1e-5 * max(1, expected.abs().max().item()) and grad_difference < 1e-4
+        gradients = parameter_gradients(plain, model)
+        for key, value in convert_state(expected_gradients, config.blocks, layout).items():
+            assert torch.allclose(gradients[key], value, rtol=1e-3, atol=1e-4 * value.abs().max().item() + 1e-5), key
 
         order = torch.randperm(points)
         assert (run(model, x[:, order], y)[0] - output).abs().max() < 1e-4, "order of points matters"
