@@ -33,7 +33,7 @@ pub use adam::Adam;
 pub use batch::{BatchView, SetView};
 pub use cpu::{Cpu, Outputs};
 pub use error::Error;
-pub use loss::Loss;
+pub use loss::{Levels, Loss, MOST_LEVELS};
 pub use mix::mix;
 pub use params::{Init, ParamId, ParamLayout, ParamSpec};
 pub use program::*;

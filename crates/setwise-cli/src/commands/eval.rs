@@ -65,6 +65,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     say(format!("mean absolute error  {:.4} ± {:.4}", e.mean_absolute_error, e.standard_error))?;
     say(format!("root mean square     {:.4}", e.root_mean_square_error))?;
     say(format!("bias                 {:+.4}", e.bias))?;
+    if let Some(coverage) = e.coverage {
+        say(format!("within the interval  {:.1} %", 100.0 * coverage))?;
+    }
     say(format!("{} fresh examples in {} dimensions", e.examples, experiment.task.dim()))?;
     if e.deficient > 0 {
         let why = "have points in fewer dimensions than coordinates and are whitened with a ridge";

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use setwise::data::Feed;
 use setwise::experiment::{ValidExperiment, find};
+use setwise::sets::Frame;
 
 use super::say;
 use crate::failure::Failure;
@@ -41,10 +42,10 @@ pub fn run(name: &str, seconds: f64, json: bool) -> Result<(), Failure> {
         };
         return say(serde_json::json!({
             "experiment": name, "dim": dim, "batch": batch, "set_size": [size.least, size.most],
-            "whitened": experiment.task.whiten(), "sampler": rates.iter().map(rate).collect::<Vec<_>>(),
+            "whitened": experiment.task.frame() != Frame::Own, "sampler": rates.iter().map(rate).collect::<Vec<_>>(),
         }));
     }
-    let whitened = if experiment.task.whiten() { ", whitened" } else { "" };
+    let whitened = if experiment.task.frame() != Frame::Own { ", whitened" } else { "" };
     say(format!(
         "{name}: batches of {batch}, sets of {} to {} points in {dim} dimensions{whitened}",
         size.least, size.most

@@ -145,7 +145,11 @@ impl Progress {
                     note(format!("step {step}/{}  loss {smooth:.4}{error}  {rate:.1}/s  {left:.0} s left", self.total));
                 }
             }
-            Event::Validated { error, .. } => self.error = format!("  error {:.4}", error.mean_absolute_error),
+            Event::Validated { error, .. } => {
+                let covered =
+                    error.coverage.map_or(String::new(), |c| format!(", {:.0} % within the interval", 100.0 * c));
+                self.error = format!("  error {:.4}{covered}", error.mean_absolute_error);
+            }
             Event::Saved(_) => {}
             Event::Warning(text) => self.line(&format!("warning: {text}")),
         }

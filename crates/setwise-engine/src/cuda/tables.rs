@@ -82,7 +82,7 @@ plain! {
     struct Controls { rate: f32, root: f32, keep: f32, clip: f32, seed: u64 }
     struct Results { loss: f32, norm: f32, scale: f32, ok: f32 }
     struct LossTask { values: Address, targets: Address, grads: Address, width: i32, pad2: i32, space: Space, pad: i32 }
-    struct LossTasks { outputs: Address, results: Address, count: i32, kind: i32, parameter: f32, pad: i32 }
+    struct LossTasks { outputs: Address, results: Address, count: i32, kind: i32, parameters: [f32; 8] }
     struct UpdateTask {
         params: Address, first: Address, second: Address, grads: Address, parts: Address, controls: Address, results: Address,
         len: u64, beta1: f32, beta2: f32, epsilon: f32, pad: i32,

@@ -13,7 +13,7 @@ use super::{Bound, Capacity, Precision, capacity_of, io_layout, output_numbers, 
 use crate::adam::Adam;
 use crate::batch::BatchView;
 use crate::error::Error;
-use crate::loss::Loss;
+use crate::loss::{Loss, MOST_LEVELS};
 use crate::program::{Mode, Program};
 
 /// Parts of the gradient's length, as in the kernel.
@@ -281,12 +281,23 @@ impl StepTables {
     ) -> Result<Self, Error> {
         let layout = io_layout(program, &bound.capacity);
         let mut tables = t::Tables::new(bound.tables_at);
-        let (kind, parameter) = match loss {
-            Loss::L1 => (0, 0.0),
-            Loss::Mse => (1, 0.0),
-            Loss::Huber { delta } => (2, delta),
-            Loss::Bce => (3, 0.0),
-            Loss::Pinball { level } => (4, level),
+        let mut parameters = [0.0; MOST_LEVELS];
+        let kind = match loss {
+            Loss::L1 => 0,
+            Loss::Mse => 1,
+            Loss::Huber { delta } => {
+                parameters[0] = delta as f32;
+                2
+            }
+            Loss::Bce => 3,
+            Loss::Pinball { level } => {
+                parameters[0] = level as f32;
+                4
+            }
+            Loss::Quantiles(levels) => {
+                parameters.iter_mut().zip(levels.as_slice()).for_each(|(p, l)| *p = *l as f32);
+                5
+            }
         };
         let values = program.values.len();
         let outputs: Vec<t::LossTask> = program
@@ -304,14 +315,7 @@ impl StepTables {
             .collect();
         let outputs_at = tables.push(&outputs);
         let count = outputs.len() as i32;
-        let task = t::LossTasks {
-            outputs: outputs_at,
-            results: results.ptr,
-            count,
-            kind,
-            parameter: parameter as f32,
-            pad: 0,
-        };
+        let task = t::LossTasks { outputs: outputs_at, results: results.ptr, count, kind, parameters };
         let loss_at = tables.push(&[task]);
         let update_at = tables.push(&[t::UpdateTask {
             params: bound.params.ptr,

@@ -3,8 +3,8 @@
 use rand::SeedableRng;
 use setwise_engine::mix;
 
-use super::{Generator, Sampler, Span};
-use crate::sets::{PackedSet, Whitening};
+use super::{Generator, Sampler, Span, Targets};
+use crate::sets::{Canonical, Frame, PackedSet, Whitening};
 use crate::{Result, SetBatch};
 
 /// What a batch is for; each use has seeds of its own, so that no example is seen in two of them.
@@ -51,7 +51,9 @@ pub struct Drawn {
 pub struct Batch {
     /// The sets.
     pub sets: SetBatch,
-    /// A target per example.
+    /// A label per example.
+    pub labels: Vec<f64>,
+    /// What every number of an answer is held against, example by example.
     pub targets: Vec<f32>,
     /// What they were drawn from.
     pub seed: u64,
@@ -82,24 +84,17 @@ impl Drawn {
         &s.rows[s.offsets[example] * self.dim..s.offsets[example + 1] * self.dim]
     }
 
-    /// Whitens the sets of each example together, if wanted, and packs them for a model.
-    pub fn prepare(&self, whiten: bool) -> Result<Batch> {
+    /// Writes the sets of each example in the coordinates wanted, and packs them for a model.
+    pub fn prepare(&self, frame: Frame, targets: &Targets) -> Result<Batch> {
         let mut deficient = 0;
         let mut packed: Vec<Vec<f32>> = self.sets.iter().map(|s| Vec::with_capacity(s.rows.len())).collect();
         let mut scratch = Vec::new();
         for example in 0..self.labels.len() {
             let sets: Vec<&[f64]> = (0..self.sets.len()).map(|k| self.rows(k, example)).collect();
-            let whitening = whiten.then(|| Whitening::of(&sets, self.dim));
-            deficient += usize::from(whitening.as_ref().is_some_and(|w| w.rank() < self.dim));
+            let map = Map::of(frame, &sets, self.dim);
+            deficient += usize::from(map.rank().is_some_and(|rank| rank < self.dim));
             for (packed, rows) in packed.iter_mut().zip(sets) {
-                let rows = match &whitening {
-                    Some(w) => {
-                        scratch.resize(rows.len(), 0.0);
-                        w.apply(rows, &mut scratch);
-                        &scratch
-                    }
-                    None => rows,
-                };
+                let rows = map.apply(rows, &mut scratch);
                 packed.extend(rows.iter().map(|&x| x as f32));
             }
         }
@@ -108,8 +103,46 @@ impl Drawn {
             .zip(&self.sets)
             .map(|(data, s)| PackedSet::new(data, self.dim, s.offsets.clone()))
             .collect();
-        let targets = self.labels.iter().map(|&l| l as f32).collect();
-        Ok(Batch { sets: SetBatch::new(sets)?, targets, seed: self.seed, deficient })
+        let labels = self.labels.clone();
+        let repeated = labels.iter().flat_map(|&l| std::iter::repeat_n(targets.target(l) as f32, targets.width()));
+        let targets = repeated.collect();
+        Ok(Batch { sets: SetBatch::new(sets)?, labels, targets, seed: self.seed, deficient })
+    }
+}
+
+/// The map of one example's points into a frame.
+enum Map {
+    Own,
+    Whitened(Whitening),
+    Canonical(Canonical),
+}
+
+impl Map {
+    /// Of a frame; the canonical one is that of the first two sets.
+    fn of(frame: Frame, sets: &[&[f64]], dim: usize) -> Self {
+        match (frame, sets) {
+            (Frame::Own, _) => Map::Own,
+            (Frame::Canonical, [p, q, ..]) => Map::Canonical(Canonical::of(p, q, dim)),
+            _ => Map::Whitened(Whitening::of(sets, dim)),
+        }
+    }
+
+    fn rank(&self) -> Option<usize> {
+        match self {
+            Map::Own => None,
+            Map::Whitened(w) => Some(w.rank()),
+            Map::Canonical(c) => Some(c.rank()),
+        }
+    }
+
+    fn apply<'a>(&self, rows: &'a [f64], scratch: &'a mut Vec<f64>) -> &'a [f64] {
+        scratch.resize(rows.len(), 0.0);
+        match self {
+            Map::Own => return rows,
+            Map::Whitened(w) => w.apply(rows, scratch),
+            Map::Canonical(c) => c.apply(rows, scratch),
+        }
+        scratch
     }
 }
 
@@ -136,9 +169,15 @@ mod tests {
     fn examples_in_fewer_dimensions_than_coordinates_are_counted() {
         let sampler = Divergence { mixture: MixtureLaw::default(), label: Label::Sample };
         // Two points span a line.
-        let batch = Drawn::draw(&sampler, 3, Span::new(1, 1), 5, 1).prepare(true).unwrap();
+        let batch = Drawn::draw(&sampler, 3, Span::new(1, 1), 5, 1).prepare(Frame::Whitened, &Targets::Label).unwrap();
         assert_eq!(batch.deficient, 5);
-        assert_eq!(Drawn::draw(&sampler, 3, Span::new(9, 9), 5, 1).prepare(true).unwrap().deficient, 0);
+        assert_eq!(
+            Drawn::draw(&sampler, 3, Span::new(9, 9), 5, 1)
+                .prepare(Frame::Whitened, &Targets::Label)
+                .unwrap()
+                .deficient,
+            0
+        );
         assert!(batch.sets.sets()[0].data().iter().all(|x| x.is_finite()));
     }
 

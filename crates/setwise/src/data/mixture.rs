@@ -1,7 +1,7 @@
-//! Gaussian mixtures: random ones, points from them, their log density, and their divergence.
+//! Mixtures of Gaussians, or of Student's t with the same shape: random ones, points from them, their log density, and their divergence.
 
 use rand::{Rng, RngExt};
-use rand_distr::{Distribution, Exp1, LogNormal, StandardNormal};
+use rand_distr::{ChiSquared, Distribution, Exp1, LogNormal, StandardNormal};
 use serde::{Deserialize, Serialize};
 use setwise_engine::simd::{Isa, isa};
 
@@ -30,11 +30,13 @@ impl Default for MixtureLaw {
     }
 }
 
-/// A mixture of Gaussians.
+/// A mixture of Gaussians, or of multivariate t distributions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mixture {
     dim: usize,
     components: Vec<Component>,
+    /// Degrees of freedom; infinite for Gaussians.
+    freedom: f64,
 }
 
 /// One Gaussian of a mixture, with its share.
@@ -70,7 +72,26 @@ impl Mixture {
                 Component { cumulative, log_height, weight, mean: mean.to_vec(), factor: factor.to_vec(), columns }
             })
             .collect();
-        Mixture { dim, components }
+        Mixture { dim, components, freedom: f64::INFINITY }
+    }
+
+    /// The same with components of Student's t: each factor is that of the scale matrix, and tails are those of `freedom` degrees.
+    pub fn with_freedom(mut self, freedom: f64) -> Self {
+        let (d, gaussian) = (self.dim as f64, 0.5 * self.dim as f64 * std::f64::consts::TAU.ln());
+        let constant = match freedom.is_finite() {
+            true => {
+                ln_gamma(0.5 * (freedom + d))
+                    - ln_gamma(0.5 * freedom)
+                    - 0.5 * d * (freedom * std::f64::consts::PI).ln()
+            }
+            false => -gaussian,
+        };
+        for c in &mut self.components {
+            let log_root_det: f64 = (0..self.dim).map(|i| c.factor[i * self.dim + i].ln()).sum();
+            c.log_height = c.weight.ln() - log_root_det + constant;
+        }
+        self.freedom = freedom;
+        self
     }
 
     /// A random mixture of the law.
@@ -102,8 +123,12 @@ impl Mixture {
             let c = self.components[..last].iter().find(|c| u < c.cumulative).unwrap_or(&self.components[last]);
             // Column by column: the sums of all coordinates grow side by side instead of one after another.
             point.fill(0.0);
+            let stretch = match self.freedom.is_finite() {
+                true => (self.freedom / ChiSquared::new(self.freedom).expect("degrees above zero").sample(rng)).sqrt(),
+                false => 1.0,
+            };
             for column in c.columns.chunks_exact(dim) {
-                let z: f64 = StandardNormal.sample(rng);
+                let z: f64 = stretch * Distribution::<f64>::sample(&StandardNormal, rng);
                 point.iter_mut().zip(column).for_each(|(x, l)| *x += l * z);
             }
             rows.extend(c.mean.iter().zip(&point).map(|(mean, x)| mean + x));
@@ -136,6 +161,9 @@ impl Mixture {
     pub fn exact_kl(&self, q: &Mixture) -> Option<f64> {
         if self == q {
             return Some(0.0);
+        }
+        if self.freedom.is_finite() || q.freedom.is_finite() {
+            return None;
         }
         match (&self.components[..], &q.components[..]) {
             ([p], [q]) => Some(gaussian_kl(self.dim, &p.mean, &p.factor, &q.mean, &q.factor)),
@@ -171,6 +199,18 @@ pub fn gaussian_kl(dim: usize, mean_p: &[f64], factor_p: &[f64], mean_q: &[f64],
     0.5 * sum
 }
 
+/// log Γ(x) for x > 0: Stirling's series, after steps up to where it is exact.
+pub(crate) fn ln_gamma(mut x: f64) -> f64 {
+    let mut product = 1.0;
+    while x < 12.0 {
+        product *= x;
+        x += 1.0;
+    }
+    let r = 1.0 / (x * x);
+    let series = (1.0 / 12.0 - r * (1.0 / 360.0 - r * (1.0 / 1260.0 - r * (1.0 / 1680.0 - r / 1188.0)))) / x;
+    (x - 0.5) * x.ln() - x + 0.5 * std::f64::consts::TAU.ln() + series - product.ln()
+}
+
 /// Points treated together, one per lane.
 const BLOCK: usize = 8;
 
@@ -191,6 +231,7 @@ unsafe fn log_density_avx2(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
 #[inline(always)]
 fn log_density_blocks(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
     let dim = mixture.dim;
+    let tail = 0.5 * (mixture.freedom + dim as f64);
     let mut x = vec![[0.0; BLOCK]; dim];
     let mut z = vec![[0.0; BLOCK]; dim];
     let mut logs = vec![[0.0; BLOCK]; mixture.components.len()];
@@ -217,7 +258,10 @@ fn log_density_blocks(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
                     square[k] += value * value;
                 }
             }
-            *log = std::array::from_fn(|k| c.log_height - 0.5 * square[k]);
+            *log = match mixture.freedom.is_finite() {
+                true => std::array::from_fn(|k| c.log_height - tail * (1.0 + square[k] / mixture.freedom).ln()),
+                false => std::array::from_fn(|k| c.log_height - 0.5 * square[k]),
+            };
         }
         for (k, out) in out.iter_mut().enumerate() {
             let largest = logs.iter().fold(f64::NEG_INFINITY, |a, log| a.max(log[k]));
@@ -244,6 +288,27 @@ mod tests {
             assert!((exact - drawn).abs() < 0.02 * exact + 0.005, "d = {dim}: {exact} and {drawn}");
             assert_eq!(p.exact_kl(&p), Some(0.0));
         }
+    }
+
+    #[test]
+    fn densities_of_student_components_integrate_to_one_and_have_heavy_tails() {
+        let m = Mixture::new(1, &[1.0, 2.0], &[-1.0, 1.5], &[0.5, 1.0]).with_freedom(3.0);
+        let grid: Vec<f64> = (0..400_000).map(|i| (f64::from(i) - 200_000.0) * 1e-3).collect();
+        let total: f64 = m.log_density(&grid).iter().map(|l| l.exp() * 1e-3).sum();
+        assert!((total - 1.0).abs() < 1e-5, "{total}");
+        let mut rows = Vec::new();
+        m.sample(200_000, &mut Generator::seed_from_u64(4), &mut rows);
+        let far = rows.iter().filter(|x| x.abs() > 8.0).count() as f64 / 2e5;
+        let expected: f64 =
+            grid.iter().zip(m.log_density(&grid)).filter(|(x, _)| x.abs() > 8.0).map(|(_, l)| l.exp() * 1e-3).sum();
+        assert!((far / expected - 1.0).abs() < 0.1, "{far} and {expected}");
+        assert_eq!(m.exact_kl(&m), Some(0.0));
+    }
+
+    #[test]
+    fn log_gamma_is_that_of_factorials_and_halves() {
+        assert!((ln_gamma(5.0) - 24f64.ln()).abs() < 1e-13);
+        assert!((ln_gamma(0.5) - 0.5 * std::f64::consts::PI.ln()).abs() < 1e-13);
     }
 
     #[test]

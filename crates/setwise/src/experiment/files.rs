@@ -25,6 +25,7 @@ const BUILT_IN: &[(&str, &str)] = built_in![
     "ours/kl-d8",
     "ours/kl-d16",
     "quick/kl-d2",
+    "product/kl",
 ];
 
 /// Names of the experiments that are built in.
@@ -84,6 +85,8 @@ mod tests {
             ("[training]\nloss = 'l3'\n", ["l3", "huber"]),
             ("[training.schedule.cosine]\nlast = 2.0\n", ["training.schedule.cosine.last", "between 0 and 1"]),
             ("[training.loss.huber]\ndelta = -1.0\n", ["training.loss.huber.delta", "above 0 and finite"]),
+            ("[training.loss.quantiles]\nlevels = [0.9, 0.1]\nscale = 1.0\n", ["quantiles.levels", "rising"]),
+            ("[training.loss.quantiles]\nlevels = [0.1]\nscale = 0.0\n", ["quantiles.scale", "above 0"]),
             ("[training]\nschedule = 'cosine'\n", ["schedule = 'cosine'", "{ cosine = { last = 0.01 } }"]),
             ("[training]\nbatch = 65536\nset-sizes = [{ steps = 1, size = 1000000 }]\n", ["training.batch", "memory"]),
             ("whitten = true\n", ["whitten", "set-size"]),

@@ -44,7 +44,7 @@ pub struct Experiment {
 
 /// How choices that have options are written.
 const WITH_OPTIONS: &str = "this choice has options, as in { cosine = { last = 0.01 } }, { adamw = { weight-decay = 0.01 } }, \
-    { huber = { delta = 1.0 } }, { pinball = { level = 0.9 } } or { true = { points = 1000 } }";
+    { huber = { delta = 1.0 } }, { pinball = { level = 0.9 } }, { quantiles = { levels = [0.05, 0.5, 0.95], scale = 1.0 } } or { true = { points = 1000 } }";
 
 /// Most numbers a batch, or all held-out examples of a run, may have: they are kept in memory.
 const MOST_NUMBERS: usize = 1 << 31;
@@ -83,7 +83,8 @@ impl Experiment {
         if let Some(other) = self.model.get("preset").filter(|p| !p.is_str()) {
             return Err(bad("model.preset", format!("is {other}, must be the name of a preset")));
         }
-        let preset = ModelConfig::preset(self.preset(), self.task.dim())?;
+        let mut preset = ModelConfig::preset(self.preset(), self.task.dim())?;
+        preset.output_width = self.training.loss.targets().width();
         let mut table = toml::Table::try_from(&preset).expect("a config is plain data");
         for (key, value) in self.model.iter().filter(|(k, _)| *k != "preset") {
             table.insert(key.clone(), value.clone());
@@ -125,8 +126,10 @@ impl Experiment {
             let reason = format!("is {:?}, the task's points have {} coordinates", model.input_widths, self.task.dim());
             return Err(bad("model.input-widths", reason));
         }
-        if model.output != crate::models::OutputKind::Invariant || model.output_width != 1 {
-            return Err(bad("model.output", "the task's labels are one number per example"));
+        let width = self.training.loss.targets().width();
+        if model.output != crate::models::OutputKind::Invariant || model.output_width != width {
+            let reason = format!("the task's labels are one number per example, and the loss asks for {width} of it");
+            return Err(bad("model.output", reason));
         }
         Ok(ValidExperiment { experiment: self, model, sampler })
     }
@@ -172,12 +175,21 @@ impl ValidExperiment {
 
     /// The batch of a training step, as the model sees it.
     pub fn training_batch(&self, step: u64) -> Result<Batch> {
-        self.training_draw(step).prepare(self.task.whiten())
+        self.prepare(&self.training_draw(step))
+    }
+
+    /// A batch as the model sees it.
+    pub fn prepare(&self, drawn: &Drawn) -> Result<Batch> {
+        drawn.prepare(self.task.frame(), &self.training.loss.targets())
     }
 
     /// Batch `index` of held-out examples, as drawn.
     pub fn held_out(&self, stream: Stream, index: u64, examples: usize) -> Drawn {
         let seed = batch_seed(self.seed, stream, index);
-        Drawn::draw(&*self.sampler, self.task.dim(), self.task.set_size(), examples, seed)
+        let dim = match self.model.dimension_equivariant {
+            true => self.task.held_out_dims().draw(&mut Generator::seed_from_u64(!seed)),
+            false => self.task.dim(),
+        };
+        Drawn::draw(&*self.sampler, dim, self.task.set_size(), examples, seed)
     }
 }

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::settings::bad;
 use crate::Result;
-use crate::data::{Dependence, Divergence, Label, MixtureLaw, Sampler, Span};
+use crate::data::{Broad, Dependence, Divergence, Label, MixtureLaw, Sampler, Span};
+use crate::sets::Frame;
 
 /// The examples of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,6 +15,8 @@ pub enum Task {
     Kl(KlTask),
     /// Mutual information of correlated Gaussians.
     Mi(MiTask),
+    /// KL divergence of two samples of very different distributions, in coordinates no affine map changes.
+    BroadKl(BroadKlTask),
 }
 
 /// See [`Task::Kl`].
@@ -53,6 +56,18 @@ pub struct MiTask {
     pub rho: [f64; 2],
 }
 
+/// See [`Task::BroadKl`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct BroadKlTask {
+    /// Coordinates of a point; models for one dimension only take the most.
+    pub dims: Span,
+    /// Points of each set; logarithms are uniform.
+    pub set_size: Span,
+    /// The largest divergence.
+    pub largest: f64,
+}
+
 fn yes() -> bool {
     true
 }
@@ -71,6 +86,7 @@ impl Task {
         match self {
             Task::Kl(t) => t.dim,
             Task::Mi(t) => t.dim,
+            Task::BroadKl(t) => t.dims.most,
         }
     }
 
@@ -79,8 +95,17 @@ impl Task {
         let dims = match self {
             Task::Kl(t) => t.equivariant_dims,
             Task::Mi(t) => t.equivariant_dims,
+            Task::BroadKl(t) => Some(t.dims),
         };
         dims.unwrap_or(Span::new(self.dim(), self.dim()))
+    }
+
+    /// Dimensions that models of any dimension are judged by.
+    pub fn held_out_dims(&self) -> Span {
+        match self {
+            Task::BroadKl(t) => t.dims,
+            _ => Span::new(self.dim(), self.dim()),
+        }
     }
 
     /// Points of a set.
@@ -88,14 +113,16 @@ impl Task {
         match self {
             Task::Kl(t) => t.set_size,
             Task::Mi(t) => t.set_size,
+            Task::BroadKl(t) => t.set_size,
         }
     }
 
-    /// Whether the sets of an example are whitened together.
-    pub fn whiten(&self) -> bool {
+    /// The coordinates models see the sets of an example in.
+    pub fn frame(&self) -> Frame {
         match self {
-            Task::Kl(t) => t.whiten,
-            Task::Mi(_) => false,
+            Task::Kl(t) if t.whiten => Frame::Whitened,
+            Task::Kl(_) | Task::Mi(_) => Frame::Own,
+            Task::BroadKl(_) => Frame::Canonical,
         }
     }
 
@@ -104,6 +131,7 @@ impl Task {
         match self {
             Task::Kl(t) => Box::new(Divergence { mixture: t.mixture.clone(), label: t.label }),
             Task::Mi(t) => Box::new(Dependence { rho: t.rho }),
+            Task::BroadKl(t) => Box::new(Broad { largest: t.largest }),
         }
     }
 
@@ -111,6 +139,7 @@ impl Task {
         let dims = self.equivariant_dims();
         for (key, n) in [("dim", self.dim()), ("equivariant-dims", dims.least), ("equivariant-dims", dims.most)] {
             if n == 0 || n > WIDEST {
+                let key = if matches!(self, Task::BroadKl(_)) { "dims" } else { key };
                 return Err(bad(format!("task.{key}"), format!("is {n}, must be between 1 and {WIDEST}")));
             }
         }
@@ -133,6 +162,11 @@ impl Task {
                     && (points == 0 || points > LARGEST)
                 {
                     return Err(bad("task.label.true.points", format!("is {points}, must be between 1 and {LARGEST}")));
+                }
+            }
+            Task::BroadKl(t) => {
+                if !(t.largest >= 1.0 && t.largest <= 1e3) {
+                    return Err(bad("task.largest", format!("is {}, must be between 1 and 1000", t.largest)));
                 }
             }
             Task::Mi(t) => {

@@ -1,15 +1,16 @@
 //! How a model learns: steps, loss, optimiser, learning rate.
 
 use serde::{Deserialize, Serialize};
-use setwise_engine::Loss;
+use setwise_engine::{Levels, Loss, MOST_LEVELS};
 
 use super::settings::bad;
 use super::task::check_size;
 use crate::Result;
-use crate::data::Span;
+use crate::data::{Span, Targets};
 
-/// A loss, as experiment files name it: `"l1"`, `"mse"`, `{ huber = { delta = 1.0 } }`, `"bce"`, `{ pinball = { level = 0.9 } }`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// A loss, as experiment files name it: `"l1"`, `"mse"`, `{ huber = { delta = 1.0 } }`, `"bce"`, `{ pinball = { level = 0.9 } }`,
+/// `{ quantiles = { levels = [0.05, 0.5, 0.95], scale = 1.0 } }` (of log(1 + label/scale), a number of the answer for each).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
 pub enum LossName {
@@ -18,17 +19,29 @@ pub enum LossName {
     Huber { delta: f64 },
     Bce,
     Pinball { level: f64 },
+    Quantiles { levels: Vec<f64>, scale: f64 },
 }
 
 impl LossName {
     /// The loss itself.
-    pub fn loss(self) -> Loss {
-        match self {
+    pub fn loss(&self) -> Loss {
+        match *self {
             LossName::L1 => Loss::L1,
             LossName::Mse => Loss::Mse,
             LossName::Huber { delta } => Loss::Huber { delta },
             LossName::Bce => Loss::Bce,
             LossName::Pinball { level } => Loss::Pinball { level },
+            LossName::Quantiles { ref levels, .. } => {
+                Loss::Quantiles(Levels::new(levels).expect("levels that have been checked"))
+            }
+        }
+    }
+
+    /// What it holds answers against.
+    pub fn targets(&self) -> Targets {
+        match self {
+            LossName::Quantiles { levels, scale } => Targets::Quantiles { levels: levels.clone(), scale: *scale },
+            _ => Targets::Label,
         }
     }
 }
@@ -199,6 +212,14 @@ impl Training {
         }
         match self.loss {
             LossName::Huber { delta } => positive("loss.huber.delta", delta, f64::MAX)?,
+            LossName::Quantiles { ref levels, scale } => {
+                positive("loss.quantiles.scale", scale, f64::MAX)?;
+                let rising = levels.windows(2).all(|w| w[0] < w[1]);
+                if Levels::new(levels).is_none() || !rising {
+                    let reason = format!("is {levels:?}, must be 1 to {MOST_LEVELS} rising numbers between 0 and 1");
+                    return Err(bad("training.loss.quantiles.levels", reason));
+                }
+            }
             LossName::Pinball { level } if !(level > 0.0 && level < 1.0) => {
                 return Err(bad("training.loss.pinball.level", format!("is {level}, must be between 0 and 1")));
             }

@@ -1,11 +1,24 @@
 //! Packed ragged batches of examples.
 
+mod canonical;
 mod whiten;
 
 use setwise_engine::{BatchView, SetView};
 
 use crate::{Error, Result};
+pub use canonical::Canonical;
 pub use whiten::Whitening;
+
+/// The coordinates a model sees the sets of an example in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// Those they come in.
+    Own,
+    /// Whitened together ([`Whitening`]).
+    Whitened,
+    /// Those of two sets that no affine map changes ([`Canonical`]).
+    Canonical,
+}
 
 /// A batch of examples, each of the same number of sets; every set of every example has its own size.
 ///

@@ -19,6 +19,9 @@ pub struct Evaluation {
     pub root_mean_square_error: f64,
     /// Mean of prediction − label.
     pub bias: f64,
+    /// Share of labels between the lowest and the highest quantile, where answers are quantiles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coverage: Option<f64>,
     /// Examples that could only be whitened with a ridge: their points lie in fewer dimensions than they have coordinates.
     #[serde(default)]
     pub deficient: usize,
@@ -45,6 +48,7 @@ impl Evaluation {
             standard_error: (spread / n).sqrt(),
             root_mean_square_error: square.sqrt(),
             bias: mean(&|e| e),
+            coverage: None,
             deficient: 0,
         }
     }
@@ -72,12 +76,12 @@ pub fn for_held_out<T: Send + 'static>(
 /// All held-out batches of a stream, as a model sees them.
 pub(super) fn held_out(experiment: &ValidExperiment, stream: Stream, examples: usize) -> Result<Vec<Batch>> {
     let mut batches = Vec::new();
-    let whiten = experiment.task.whiten();
+    let source = experiment.clone();
     for_held_out(
         experiment,
         stream,
         examples,
-        move |drawn| drawn.prepare(whiten),
+        move |drawn| source.prepare(&drawn),
         |batch| {
             batches.push(batch?);
             Ok(())
@@ -86,38 +90,65 @@ pub(super) fn held_out(experiment: &ValidExperiment, stream: Stream, examples: u
     Ok(batches)
 }
 
-/// Predictions and labels of a batch.
-fn pairs(model: &mut Model, batch: &Batch) -> Result<Vec<(f64, f64)>> {
-    let answers = model.predict(&batch.sets)?;
-    Ok(answers.values().iter().zip(&batch.targets).map(|(&p, &t)| (f64::from(p), f64::from(t))).collect())
+/// What answers and labels come to, batch by batch.
+struct Tally<'a> {
+    experiment: &'a ValidExperiment,
+    pairs: Vec<(f64, f64)>,
+    /// Labels within their interval, of those that have one.
+    within: usize,
+    intervals: usize,
+    deficient: usize,
+}
+
+impl<'a> Tally<'a> {
+    fn new(experiment: &'a ValidExperiment) -> Self {
+        Tally { experiment, pairs: Vec::new(), within: 0, intervals: 0, deficient: 0 }
+    }
+
+    fn add(&mut self, model: &mut Model, batch: &Batch) -> Result<()> {
+        let answers = model.predict(&batch.sets)?;
+        let targets = self.experiment.training.loss.targets();
+        if answers.width() != targets.width() {
+            let (found, wanted) = (answers.width(), targets.width());
+            return Err(Error::Sets(format!(
+                "the model answers with {found} numbers, the experiment asks for {wanted}"
+            )));
+        }
+        for (i, &label) in batch.labels.iter().enumerate() {
+            let reading = targets.read(answers.example(i));
+            self.pairs.push((reading.value, label));
+            if let Some([low, high]) = reading.interval {
+                self.intervals += 1;
+                self.within += usize::from(low <= label && label <= high);
+            }
+        }
+        self.deficient += batch.deficient;
+        Ok(())
+    }
+
+    fn evaluation(self) -> Evaluation {
+        let coverage = (self.intervals > 0).then(|| self.within as f64 / self.intervals as f64);
+        Evaluation { deficient: self.deficient, coverage, ..Evaluation::of(self.pairs) }
+    }
 }
 
 /// The error of a model on batches.
-pub(super) fn measure(model: &mut Model, batches: &[Batch]) -> Result<Evaluation> {
-    let mut all = Vec::new();
-    for batch in batches {
-        all.extend(pairs(model, batch)?);
-    }
-    let deficient = batches.iter().map(|b| b.deficient).sum();
-    Ok(Evaluation { deficient, ..Evaluation::of(all) })
+pub(super) fn measure(model: &mut Model, experiment: &ValidExperiment, batches: &[Batch]) -> Result<Evaluation> {
+    let mut tally = Tally::new(experiment);
+    batches.iter().try_for_each(|batch| tally.add(model, batch))?;
+    Ok(tally.evaluation())
 }
 
 /// The error of a model on fresh examples of an experiment's task, which neither training nor validation has seen.
 pub fn evaluate(model: &mut Model, experiment: &ValidExperiment, examples: usize) -> Result<Evaluation> {
-    let mut all = Vec::new();
-    let mut deficient = 0;
-    let whiten = experiment.task.whiten();
+    let mut tally = Tally::new(experiment);
+    let source = experiment.clone();
     for_held_out(
         experiment,
         Stream::Test,
         examples,
-        move |drawn| drawn.prepare(whiten),
-        |batch| {
-            let batch = batch?;
-            deficient += batch.deficient;
-            all.extend(pairs(model, &batch)?);
-            Ok(())
-        },
+        move |drawn| source.prepare(&drawn),
+        |batch| tally.add(model, &batch?),
     )?;
-    Ok(Evaluation { deficient, ..Evaluation::of(all) })
+    Ok(tally.evaluation())
 }

@@ -29,6 +29,9 @@ pub struct Record {
     /// Its standard error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standard_error: Option<f64>,
+    /// Share of held-out labels between the lowest and highest quantile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coverage: Option<f64>,
     /// Seconds since the process started to train.
     pub seconds: f64,
 }
@@ -105,6 +108,7 @@ mod tests {
             learning_rate: None,
             validation_error: None,
             standard_error: None,
+            coverage: None,
             seconds: 0.0,
         };
         let mut log = Log::open(path.clone(), 0).unwrap();

@@ -84,7 +84,7 @@ pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn
     }
     let validation = held_out(experiment, Stream::Validation, experiment.training.validation_examples)?;
     // Memory for validation is found missing now rather than after a thousand steps.
-    measure(run.trainer.model(), &validation[..1])?;
+    measure(run.trainer.model(), experiment, &validation[..1])?;
     let source = experiment.clone();
     let mut feed = Feed::new(options.feed_threads, run.step, move |step| source.training_batch(step));
     let training = &experiment.training;
@@ -102,7 +102,7 @@ pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn
                 "step {}: {} of {} examples have points in fewer dimensions than coordinates; they are whitened with a ridge",
                 run.started,
                 batch.deficient,
-                batch.targets.len()
+                batch.labels.len()
             )));
         }
         run.start_step(&batch)?;
@@ -121,7 +121,7 @@ pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn
     }
     let validation = match last_validation {
         Some(error) => error,
-        None => measure(run.trainer.model(), &validation)?,
+        None => measure(run.trainer.model(), experiment, &validation)?,
     };
     let mut model = run.trainer.into_model();
     model.set_experiment(Some(experiment.to_toml()));
@@ -253,15 +253,17 @@ impl<'a> Run<'a> {
             learning_rate: None,
             validation_error: None,
             standard_error: None,
+            coverage: None,
             seconds: self.start.elapsed().as_secs_f64(),
         }
     }
 
     fn validate(&mut self, batches: &[Batch]) -> Result<Evaluation> {
-        let error = measure(self.trainer.model(), batches)?;
+        let error = measure(self.trainer.model(), self.experiment, batches)?;
         let record = Record {
             validation_error: Some(error.mean_absolute_error),
             standard_error: Some(error.standard_error),
+            coverage: error.coverage,
             ..self.record()
         };
         self.log.write(&record)?;

@@ -23,10 +23,11 @@ struct LossTasks {
     const LossTask* outputs;
     Results* results;
     int count, kind;
-    float parameter;
-    int pad;
+    // Of a column, where columns differ; otherwise the first counts.
+    float parameters[8];
 };
 
+// Kinds in the order of the host's list; 4 and 5 are quantiles, of one level and of one per column.
 __device__ __forceinline__ float2 loss_at(int kind, float parameter, float p, float t) {
     float d = p - t;
     if (kind == 0) return make_float2(fabsf(d), d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d);
@@ -52,7 +53,8 @@ extern "C" __global__ void __launch_bounds__(256) loss(const LossTasks* tasks, c
         const LossTask out = task.outputs[o];
         size_t n = (size_t)rows_of(out.space, shape) * out.width;
         for (size_t i = threadIdx.x; i < n; i += 256) {
-            float2 l = loss_at(task.kind, task.parameter, out.values[i], out.targets[before + i]);
+            float parameter = task.parameters[task.kind == 5 ? i % out.width : 0];
+            float2 l = loss_at(task.kind, parameter, out.values[i], out.targets[before + i]);
             sum += l.x;
             out.grads[i] = l.y / (float)total;
         }
