@@ -84,7 +84,8 @@ impl Loss {
         let share = 1.0 / self.targets(total).max(1) as f64;
         let mut sum = 0.0;
         if let Loss::CrossEntropy { classes } = self {
-            for ((row, &t), grad) in predictions.chunks_exact(classes).zip(targets).zip(grad.chunks_exact_mut(classes)) {
+            for ((row, &t), grad) in predictions.chunks_exact(classes).zip(targets).zip(grad.chunks_exact_mut(classes))
+            {
                 sum += cross_entropy(row, t.to_f64() as usize, grad, share);
             }
             return sum * share;

@@ -21,9 +21,7 @@ fn sets<T: Real>(image: Image, sizes: &[&[usize]], rng: &mut Pcg64Mcg) -> Sets<T
 }
 
 fn view<T>(sets: &Sets<T>, image: Image) -> BatchView<'_, T> {
-    BatchView {
-        sets: sets.iter().map(|(data, offsets)| SetView { data, width: image.numbers(), offsets }).collect(),
-    }
+    BatchView { sets: sets.iter().map(|(data, offsets)| SetView { data, width: image.numbers(), offsets }).collect() }
 }
 
 /// A program of some operations on sets of images.
@@ -82,7 +80,8 @@ fn convolutions_are_the_sums_over_their_windows() {
         for (height, width, channels, filters) in [(7, 9, 3, 5), (12, 5, 1, 32), (5, 5, 4, 40), (9, 8, 16, 3)] {
             let image = Image { height, width, channels };
             for bias in [false, true] {
-                let program = build(image, 2, Mode::Infer, |b, xs| b.convolution("c", xs, image, filters, window, bias).0);
+                let program =
+                    build(image, 2, Mode::Infer, |b, xs| b.convolution("c", xs, image, filters, window, bias).0);
                 let mut cpu = Cpu::<f64>::new(program);
                 let params: Vec<f64> = cpu.program().params().init(&mut rng);
                 let batch = sets(image, &[&[1, 3, 2], &[4, 1, 1]], &mut rng);
