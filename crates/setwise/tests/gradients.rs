@@ -176,17 +176,13 @@ fn every_choice_of_the_config_has_the_gradients_of_finite_differences() {
 
 #[test]
 fn models_of_images_have_the_gradients_of_finite_differences() {
-    let images = Images { features: 6, ..Images::new(ImageEncoder::Mnist).with_size(5, 4, 2) };
-    for sets in 1..=2 {
-        for (name, config) in small_presets(sets, 3).into_iter().filter(|p| !p.1.dimension_equivariant) {
-            Checker::new(config.with_images(images), &sizes(sets), 40)
-                .check(&format!("{name} on {sets} sets of images"));
-        }
+    let images = Images { features: 6, ..Images::new(ImageEncoder::Mnist).with_size(5, 4, 1) };
+    let wanted = ["multi-set-transformer", "pine", "union-transformer"];
+    for (name, config) in small_presets(2, 3).into_iter().filter(|p| wanted.contains(&p.0)) {
+        Checker::new(config.with_images(images), &[vec![1, 2], vec![2, 1]], 20).check(&format!("{name} on images"));
     }
     let images = Images { features: 6, ..Images::new(ImageEncoder::Omniglot).with_size(15, 17, 1) };
-    let (name, config) = small_presets(2, 3).swap_remove(0);
-    Checker::new(config.with_images(images), &sizes(2), 40).check(&format!("{name} with the encoder for Omniglot"));
-    Checker::new(ModelConfig::classifier(images, 3), &sizes(1), 40).check("classifier");
+    Checker::new(ModelConfig::classifier(images, 3), &[vec![1, 1]], 255).check("classifier");
 }
 
 #[test]

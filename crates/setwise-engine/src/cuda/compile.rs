@@ -12,7 +12,7 @@ use super::driver::{Device, Function, Module};
 use crate::error::Error;
 
 const COMMON: &str = include_str!("kernels/common.cu");
-/// Everything but attention, in the order its parts build on each other.
+/// Everything but attention and images, in the order its parts build on each other.
 const BASE: [&str; 5] = [
     include_str!("kernels/linear.cu"),
     include_str!("kernels/norm.cu"),
@@ -21,17 +21,19 @@ const BASE: [&str; 5] = [
     include_str!("kernels/optimise.cu"),
 ];
 const ATTENTION: &str = include_str!("kernels/attention.cu");
+const IMAGES: &str = include_str!("kernels/images.cu");
 
-/// All kernels a program needs. Attention is compiled for each width of heads on its own.
+/// All kernels a program needs. Attention is compiled for each width of heads on its own, those of images only for programs that have them.
 pub(super) struct Kernels {
     shared_memory: usize,
     base: Module,
     attention: Vec<(usize, Module)>,
+    images: Option<Module>,
 }
 
 impl Kernels {
-    /// Compiles the kernels, with attention for heads of these widths, or loads them if that was done before.
-    pub fn new(device: &Arc<Device>, precision: Precision, depths: &[usize]) -> Result<Self, Error> {
+    /// Compiles the kernels, with attention for heads of these widths and perhaps those of images, or loads them if that was done before.
+    pub fn new(device: &Arc<Device>, precision: Precision, depths: &[usize], images: bool) -> Result<Self, Error> {
         let base = module(device, precision, &[&[COMMON], &BASE[..]].concat().concat())?;
         let attention = depths
             .iter()
@@ -40,7 +42,8 @@ impl Kernels {
                 Ok((depth, module(device, precision, &[COMMON, ATTENTION, &instance].concat())?))
             })
             .collect::<Result<_, Error>>()?;
-        Ok(Kernels { shared_memory: device.shared_memory, base, attention })
+        let images = images.then(|| module(device, precision, &[COMMON, IMAGES].concat())).transpose()?;
+        Ok(Kernels { shared_memory: device.shared_memory, base, attention, images })
     }
 
     /// Whether a block may have this much shared memory.
@@ -48,8 +51,11 @@ impl Kernels {
         bytes <= self.shared_memory
     }
 
-    /// A kernel by name; those of attention end in the width of their heads.
+    /// A kernel by name; those of attention end in the width of their heads, those of images begin with what they are for.
     pub fn function(&self, name: &str, shared: usize) -> Result<Function, Error> {
+        if let Some(images) = self.images.as_ref().filter(|_| name.starts_with("image_")) {
+            return images.function(name, shared);
+        }
         let depth = name.rsplit('_').next().and_then(|d| d.parse::<usize>().ok());
         let module = self.attention.iter().find(|(d, _)| Some(*d) == depth).map_or(&self.base, |(_, m)| m);
         module.function(name, shared)

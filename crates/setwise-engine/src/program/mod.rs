@@ -125,6 +125,11 @@ impl Program {
         &self.params
     }
 
+    /// Whether the program is for training.
+    pub fn training(&self) -> bool {
+        self.mode == Mode::Train
+    }
+
     /// Whether what a program computes for an example depends on the others of its batch, as batch normalisation does in training.
     pub fn couples_examples(&self) -> bool {
         self.mode == Mode::Train && self.ops.iter().any(|op| matches!(op, Op::BatchNorm(_)))

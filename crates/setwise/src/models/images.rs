@@ -48,6 +48,17 @@ impl ImageEncoder {
         })
     }
 
+    /// What it is, in one line.
+    pub fn summary(self) -> &'static str {
+        match self {
+            ImageEncoder::Mnist => "3×3 convolutions of 32 and 64 filters, a 2×2 max pooling after each, linear",
+            ImageEncoder::Omniglot => {
+                "a 7×7 convolution of stride 2, three pairs of 3×3 of 32, 64 and 128 filters with a max pooling after each, linear"
+            }
+            ImageEncoder::Meta => "the layers of omniglot for colour images",
+        }
+    }
+
     pub(super) fn layers(self) -> &'static [Layer] {
         match self {
             ImageEncoder::Mnist => &MNIST,
