@@ -7,6 +7,9 @@ use crate::real::Real;
 /// Values of one task; elementwise, so any cut gives the same bits.
 const CHUNK: usize = 1 << 14;
 
+/// Share of a batch's statistic in its running average.
+pub(crate) const FRESH: f64 = 0.1;
+
 /// Adam (Kingma and Ba, 2015), with decoupled weight decay (Loshchilov and Hutter, 2019) if `weight_decay` is not zero.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adam<T> {
@@ -27,7 +30,7 @@ pub struct Adam<T> {
 }
 
 impl<T: Real> Adam<T> {
-    /// For `len` parameters, with the usual constants and no weight decay.
+    /// For `len` trained parameters, with the usual constants and no weight decay.
     pub fn new(len: usize) -> Self {
         Adam {
             beta1: 0.9,
@@ -40,12 +43,19 @@ impl<T: Real> Adam<T> {
         }
     }
 
-    /// One step: `p −= lr · m̂ / (√v̂ + ε)`.
+    /// One step: `p −= lr · m̂ / (√v̂ + ε)`. Parameters beyond the moments are running averages: they move a tenth of the way to what
+    /// stands in their gradient's place.
     ///
     /// # Panics
-    /// If the buffers are not all as long as the moments.
+    /// If the buffers differ in length or are shorter than the moments.
     pub fn step(&mut self, params: &mut [T], grads: &[T], learning_rate: f64) {
-        assert!(params.len() == self.first.len() && grads.len() == self.first.len(), "buffers of one length");
+        assert!(params.len() == grads.len() && params.len() >= self.first.len(), "buffers of one length");
+        let (params, averages) = params.split_at_mut(self.first.len());
+        let (grads, fresh) = grads.split_at(params.len());
+        let share = T::from_f64(FRESH);
+        for (average, &fresh) in averages.iter_mut().zip(fresh) {
+            *average += (fresh - *average) * share;
+        }
         self.steps += 1;
         let t = i32::try_from(self.steps).unwrap_or(i32::MAX);
         let correct1 = 1.0 - self.beta1.powi(t);
@@ -80,6 +90,15 @@ mod tests {
         let mut p = [1.0, -2.0];
         adam.step(&mut p, &[0.3, -40.0], 0.1);
         assert!((p[0] - 0.9).abs() < 1e-6 && (p[1] + 1.9).abs() < 1e-6, "{p:?}");
+    }
+
+    #[test]
+    fn running_averages_follow_their_place_in_the_gradient_and_do_not_decay() {
+        let mut adam = Adam::<f64>::new(1);
+        adam.weight_decay = 0.5;
+        let mut p = [1.0, 2.0];
+        adam.step(&mut p, &[0.0, 3.0], 0.1);
+        assert_eq!(p, [0.95, 2.1]);
     }
 
     #[test]

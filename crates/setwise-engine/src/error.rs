@@ -71,6 +71,24 @@ pub enum Error {
         /// Values found.
         found: usize,
     },
+    /// Rows of logits that are not as wide as there are classes.
+    #[error("{predictions} predicted numbers are no rows of {classes} classes")]
+    Classes {
+        /// Classes of the loss.
+        classes: usize,
+        /// Numbers predicted.
+        predictions: usize,
+    },
+    /// A target that is no class.
+    #[error("target {index} is {found}, not the index of one of {classes} classes")]
+    NoClass {
+        /// Which target.
+        index: usize,
+        /// What it is.
+        found: f64,
+        /// How many classes there are.
+        classes: usize,
+    },
     /// The GPU cannot be used.
     #[error("CUDA: {0}")]
     Device(String),

@@ -39,6 +39,9 @@ pub(crate) fn gradients_to_clear(program: &Program) -> Vec<Vec<Value>> {
             Op::FromUnion(f) => whole.push(f.x),
             Op::Concat(c) => whole.extend(&c.inputs),
             Op::PineSum(p) => whole.push(p.x),
+            Op::Convolution(c) => whole.extend(&c.xs),
+            Op::BatchNorm(b) => whole.extend(&b.xs),
+            Op::MaxPool(p) => whole.extend(&p.xs),
             Op::Repeat(_) => {}
         }
         for v in slices.iter().map(|s| s.value).chain(whole.iter().copied()) {

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::real::Real;
 
-/// How predictions are held against targets; all are means over all values.
+/// How predictions are held against targets; all are means over all targets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Loss {
     /// |p − t|.
@@ -24,6 +24,11 @@ pub enum Loss {
     },
     /// The quantile loss with a level for every column of the answer.
     Quantiles(Levels),
+    /// Cross-entropy of the softmax of a row of logits with the index of the right class, the one target of the row.
+    CrossEntropy {
+        /// Logits of a row.
+        classes: usize,
+    },
 }
 
 /// Most levels of [`Loss::Quantiles`].
@@ -68,29 +73,57 @@ impl Loss {
     /// assert_eq!(grad, [-0.5, 0.5]);
     /// ```
     pub fn evaluate<T: Real>(self, predictions: &[T], targets: &[T], grad: &mut [T]) -> Result<f64, Error> {
-        let expected = predictions.len();
-        self.check(expected, targets, grad)?;
-        Ok(self.part(predictions, targets, grad, expected))
+        self.check(predictions.len(), targets)?;
+        if grad.len() != predictions.len() {
+            let (expected, found) = (predictions.len(), grad.len());
+            return Err(Error::Length { what: "the gradient of the loss", expected, found });
+        }
+        Ok(self.part(predictions, targets, grad, predictions.len()))
     }
 
-    fn check<T: Real>(self, expected: usize, targets: &[T], grad: &[T]) -> Result<(), Error> {
-        for (what, found) in [("the target", targets.len()), ("the gradient of the loss", grad.len())] {
-            if found != expected {
-                return Err(Error::Length { what, expected, found });
+    /// Targets for this many predicted numbers.
+    pub fn targets(self, predictions: usize) -> usize {
+        match self {
+            Loss::CrossEntropy { classes } => predictions / classes.max(1),
+            _ => predictions,
+        }
+    }
+
+    /// Checks that there are as many targets as `predictions` numbers ask for, and that classes exist.
+    pub fn check<T: Real>(self, predictions: usize, targets: &[T]) -> Result<(), Error> {
+        let expected = self.targets(predictions);
+        if targets.len() != expected {
+            return Err(Error::Length { what: "the target", expected, found: targets.len() });
+        }
+        if let Loss::CrossEntropy { classes } = self {
+            if classes == 0 || !predictions.is_multiple_of(classes) {
+                return Err(Error::Classes { classes, predictions });
+            }
+            let exists = |t: f64| t >= 0.0 && t < classes as f64 && t.fract() == 0.0;
+            if let Some(index) = targets.iter().position(|t| !exists(t.to_f64())) {
+                return Err(Error::NoClass { index, found: targets[index].to_f64(), classes });
             }
         }
         Ok(())
     }
 
-    /// The part some of `total` values have in the mean, with its gradient. They are whole rows of the answer, where its columns
+    /// The part some of `total` predicted numbers have in the mean, with its gradient. They are whole rows of the answer, where its columns
     /// differ in their loss.
     ///
     /// # Panics
-    /// If the buffers differ in length.
+    /// If the buffers do not fit each other, or a class does not exist; [`Loss::check`] tells before.
     pub fn part<T: Real>(self, predictions: &[T], targets: &[T], grad: &mut [T], total: usize) -> f64 {
-        assert!(predictions.len() == targets.len() && predictions.len() == grad.len(), "buffers of one length");
-        let share = 1.0 / total.max(1) as f64;
+        assert!(predictions.len() == grad.len(), "buffers of one length");
+        assert!(targets.len() == self.targets(predictions.len()), "a target for every prediction");
+        let share = 1.0 / self.targets(total).max(1) as f64;
         let mut sum = 0.0;
+        if let Loss::CrossEntropy { classes } = self {
+            for ((row, &t), grad) in predictions.chunks_exact(classes).zip(targets).zip(grad.chunks_exact_mut(classes))
+            {
+                sum += cross_entropy(row, t.to_f64() as usize, grad, share);
+            }
+            return sum * share;
+        }
         for (i, ((&p, &t), g)) in predictions.iter().zip(targets).zip(grad).enumerate() {
             let (value, slope) = self.column(i).at(p.to_f64(), t.to_f64());
             sum += value;
@@ -128,8 +161,20 @@ impl Loss {
                     ((1.0 - level) * d, if d == 0.0 { 0.0 } else { 1.0 - level })
                 }
             }
+            Loss::CrossEntropy { .. } => unreachable!("a loss of whole rows"),
         }
     }
+}
+
+/// −log softmax(row)[class], with its gradient times `share`.
+fn cross_entropy<T: Real>(row: &[T], class: usize, grad: &mut [T], share: f64) -> f64 {
+    let largest = row.iter().fold(f64::NEG_INFINITY, |m, x| m.max(x.to_f64()));
+    let total: f64 = row.iter().map(|x| (x.to_f64() - largest).exp()).sum();
+    for (i, (g, x)) in grad.iter_mut().zip(row).enumerate() {
+        let right = if i == class { 1.0 } else { 0.0 };
+        *g = T::from_f64(((x.to_f64() - largest).exp() / total - right) * share);
+    }
+    total.ln() + largest - row[class].to_f64()
 }
 
 #[cfg(test)]
@@ -149,6 +194,39 @@ mod tests {
             assert!((6.0 * grad[i] - slope[0]).abs() < 1e-15, "column {i}");
         }
         assert!((value - expected / 6.0).abs() < 1e-15);
+    }
+
+    #[test]
+    fn cross_entropy_and_its_slopes_agree_with_the_textbook() {
+        let loss = Loss::CrossEntropy { classes: 3 };
+        let (mut logits, targets) = ([0.3, -1.0, 2.0, 500.0, 1.0, -3.0], [2.0, 1.0]);
+        let mut grad = [0.0; 6];
+        let value = loss.evaluate(&logits, &targets, &mut grad).unwrap();
+        let softmax = |row: &[f64], t: usize| row[t].exp() / row.iter().map(|x| x.exp()).sum::<f64>();
+        let exact = -(softmax(&logits[..3], 2).ln() - 499.0) / 2.0;
+        assert!((value - exact).abs() < 1e-9, "{value}, not {exact}");
+        for i in 0..6 {
+            let mut at = |x: f64| {
+                let before = std::mem::replace(&mut logits[i], x);
+                let value = loss.evaluate(&logits, &targets, &mut [0.0; 6]).unwrap();
+                logits[i] = before;
+                value
+            };
+            let x = [0.3, -1.0, 2.0, 500.0, 1.0, -3.0][i];
+            let difference = (at(x + 1e-5) - at(x - 1e-5)) / 2e-5;
+            assert!((difference - grad[i]).abs() < 1e-6, "logit {i}: {difference} and {}", grad[i]);
+        }
+        for (targets, said) in [
+            (vec![0.0], "expected 2"),
+            (vec![0.0, 3.0], "target 1 is 3"),
+            (vec![-1.0, 0.0], "target 0"),
+            (vec![0.0, 0.5], "0.5"),
+            (vec![f64::NAN, 0.5], "NaN"),
+        ] {
+            let error = loss.check(6, &targets).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+        assert!(loss.check(7, &[0.0, 0.0]).unwrap_err().to_string().contains("7"));
     }
 
     #[test]

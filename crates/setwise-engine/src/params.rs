@@ -31,6 +31,8 @@ pub struct ParamSpec {
     pub offset: usize,
     /// How it begins.
     pub init: Init,
+    /// Whether gradients move it; otherwise it is a running average of what stands in its gradient's place.
+    pub trained: bool,
 }
 
 impl ParamSpec {
@@ -60,6 +62,7 @@ pub struct ParamLayout {
     specs: Vec<ParamSpec>,
     by_name: HashMap<String, usize>,
     len: usize,
+    trained: usize,
 }
 
 impl ParamLayout {
@@ -68,15 +71,39 @@ impl ParamLayout {
     /// # Panics
     /// If the name is known with another shape; that is a mistake in the program that builds the model.
     pub fn add(&mut self, name: &str, shape: &[usize], init: Init) -> ParamId {
+        self.insert(name, shape, init, true)
+    }
+
+    /// Adds a running average, or returns the one of that name. Running averages lie behind all trained tensors.
+    ///
+    /// # Panics
+    /// As [`ParamLayout::add`].
+    pub fn add_running(&mut self, name: &str, shape: &[usize], init: Init) -> ParamId {
+        self.insert(name, shape, init, false)
+    }
+
+    fn insert(&mut self, name: &str, shape: &[usize], init: Init, trained: bool) -> ParamId {
         if let Some(&i) = self.by_name.get(name) {
-            assert_eq!(self.specs[i].shape, shape, "parameter {name} asked for with two shapes");
+            let known = &self.specs[i];
+            assert!(known.shape == shape && known.trained == trained, "parameter {name} asked for in two ways");
             return ParamId(i);
         }
-        let spec = ParamSpec { name: name.to_owned(), shape: shape.to_vec(), offset: self.len, init };
-        self.len += spec.len();
+        let offset = if trained { self.trained } else { self.len };
+        let spec = ParamSpec { name: name.to_owned(), shape: shape.to_vec(), offset, init, trained };
+        let len = spec.len();
+        if trained {
+            self.specs.iter_mut().filter(|s| !s.trained).for_each(|s| s.offset += len);
+            self.trained += len;
+        }
+        self.len += len;
         self.by_name.insert(name.to_owned(), self.specs.len());
         self.specs.push(spec);
         ParamId(self.specs.len() - 1)
+    }
+
+    /// Number of values gradients move; they stand first in the flat buffer.
+    pub fn trained(&self) -> usize {
+        self.trained
     }
 
     /// Number of values in the flat buffer.
@@ -89,7 +116,7 @@ impl ParamLayout {
         self.len == 0
     }
 
-    /// All tensors in the order of the buffer.
+    /// All tensors in the order they were added.
     pub fn specs(&self) -> &[ParamSpec] {
         &self.specs
     }
@@ -117,16 +144,15 @@ impl ParamLayout {
     /// assert!(values.iter().all(|v| v.abs() < 0.5));
     /// ```
     pub fn init<T: Real>(&self, rng: &mut impl Rng) -> Vec<T> {
-        let mut values = Vec::with_capacity(self.len);
+        let mut values = vec![T::ZERO; self.len];
         for spec in &self.specs {
-            let n = spec.len();
-            match spec.init {
-                Init::Zeros => values.extend(std::iter::repeat_n(T::ZERO, n)),
-                Init::Ones => values.extend(std::iter::repeat_n(T::ONE, n)),
-                Init::Uniform(bound) => {
-                    values.extend((0..n).map(|_| T::from_f64((rng.random::<f64>() * 2.0 - 1.0) * bound)));
-                }
-                Init::Normal(sd) => values.extend((0..n).map(|_| T::from_f64(standard_normal(rng) * sd))),
+            for value in &mut values[spec.range()] {
+                *value = match spec.init {
+                    Init::Zeros => T::ZERO,
+                    Init::Ones => T::ONE,
+                    Init::Uniform(bound) => T::from_f64((rng.random::<f64>() * 2.0 - 1.0) * bound),
+                    Init::Normal(sd) => T::from_f64(standard_normal(rng) * sd),
+                };
             }
         }
         values
@@ -138,4 +164,24 @@ fn standard_normal(rng: &mut impl Rng) -> f64 {
     let u = 1.0 - rng.random::<f64>();
     let angle = std::f64::consts::TAU * rng.random::<f64>();
     (-2.0 * u.ln()).sqrt() * angle.cos()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_averages_lie_behind_what_is_trained_whatever_came_first() {
+        let mut layout = ParamLayout::default();
+        layout.add("a", &[2], Init::Ones);
+        let mean = layout.add_running("mean", &[3], Init::Zeros);
+        layout.add_running("variance", &[3], Init::Ones);
+        let b = layout.add("b", &[4], Init::Uniform(1.0));
+        assert_eq!((layout.trained(), layout.len()), (6, 12));
+        assert_eq!((layout.spec(b).range(), layout.spec(mean).range()), (2..6, 6..9));
+        let values: Vec<f64> = layout.init(&mut rand_pcg::Pcg64Mcg::new(1));
+        assert_eq!((&values[..2], &values[6..]), (&[1.0; 2][..], &[0.0, 0.0, 0.0, 1.0, 1.0, 1.0][..]));
+        assert!(values[2..6].iter().all(|v| *v != 0.0));
+        assert_eq!(layout.add_running("mean", &[3], Init::Zeros), mean);
+    }
 }

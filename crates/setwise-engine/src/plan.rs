@@ -35,6 +35,7 @@ impl Shape {
             Space::Set(k) => self.set_offsets[k][self.examples],
             Space::Union => self.union_offsets[self.examples],
             Space::PerExample(n) => n * self.examples,
+            Space::Batch => 1,
         }
     }
 
@@ -45,6 +46,7 @@ impl Shape {
             Space::Set(k) => self.set_offsets[k][example]..self.set_offsets[k][example + 1],
             Space::Union => self.union_offsets[example]..self.union_offsets[example + 1],
             Space::PerExample(n) => n * example..n * (example + 1),
+            Space::Batch => 0..1,
         }
     }
 }
@@ -144,6 +146,7 @@ impl Capacity {
             Space::Set(k) => self.sets[k],
             Space::Union => self.union,
             Space::PerExample(n) => n * self.examples,
+            Space::Batch => 1,
         }
     }
 }

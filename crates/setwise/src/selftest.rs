@@ -4,20 +4,22 @@ use std::sync::Arc;
 
 use rand::{RngExt, SeedableRng};
 use setwise_engine::cuda::{Cuda, Device, Precision};
-use setwise_engine::{BatchView, Cpu, Mode, SetView};
+use setwise_engine::{Activation, BatchView, Cpu, Image, Mode, Program, SetView, Window};
 
 use crate::data::Generator;
 use crate::models::{
-    AttentionScale, Merge, ModelConfig, OutputKind, PRESETS, Pooling, RelationPool, Relations, Sharing, program,
+    AttentionScale, ImageEncoder, Images, Merge, ModelConfig, OutputKind, PRESETS, Pooling, RelationPool, Relations,
+    Sharing, program,
 };
-use crate::{Error, Result};
+use crate::train::BatchLimits;
+use crate::{Error, Loss, Model, Result, SetBatch, Trainer};
 
 /// One comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
     /// Architecture and options.
     pub case: String,
-    /// Outputs, gradients of inputs, or gradients of parameters.
+    /// Outputs, gradients of inputs or parameters, statistics of batch norms, answers, a loss.
     pub what: &'static str,
     /// ‖GPU − CPU‖ / ‖CPU‖.
     pub error: f64,
@@ -86,6 +88,21 @@ fn cases() -> Result<Vec<(String, ModelConfig, usize)>> {
     for dim in [1, 2, 9, 17] {
         option(&format!("equivariant, {dim} dimensions"), small("multi-set-transformer-equi", 2)?, dim);
     }
+    let sized = |encoder, (height, width, channels), features| Images {
+        features,
+        ..Images::new(encoder).with_size(height, width, channels)
+    };
+    let (mnist, omniglot) = (ImageEncoder::Mnist, ImageEncoder::Omniglot);
+    for (name, preset, images) in [
+        ("images, encoder mnist", "multi-set-transformer", sized(mnist, (12, 13, 1), 16)),
+        ("images of two channels, encoder mnist", "multi-set-rn", sized(mnist, (9, 8, 2), 10)),
+        ("images, encoder omniglot", "sum-merge", sized(omniglot, (19, 17, 1), 16)),
+        ("images, encoder meta", "union-transformer", sized(ImageEncoder::Meta, (16, 18, 3), 12)),
+    ] {
+        option(name, small(preset, 3)?.with_images(images), images.numbers());
+    }
+    let images = sized(mnist, (8, 8, 4), 16);
+    option("classifier of images", ModelConfig::classifier(images, 5), images.numbers());
     option("own relations only", ModelConfig { relations: Relations::Own, ..base()? }, 3);
     Ok(cases)
 }
@@ -126,53 +143,124 @@ pub fn run(device: &Arc<Device>, precision: Precision, seed: u64, tell: &mut dyn
     let mut rng = Generator::seed_from_u64(seed);
     for (case, config, dim) in cases()? {
         let config = config.validate()?;
-        let model = crate::Model::new(config.clone(), rng.random());
+        let model = Model::new(config.clone(), rng.random());
         let inputs = Inputs::random(config.sets, dim, &mut rng);
-        for check in compare(device, precision, &case, &model, &inputs, &mut rng)? {
-            tell(&check);
-            checks.push(check);
+        let of = |mode| Arc::new(program(&config, mode, true));
+        let mut found = compare(device, precision, &case, of(Mode::Train), model.params(), &inputs, &mut rng)?;
+        if config.images.is_some() {
+            // Batch norms do something else when they answer.
+            let infer = of(Mode::Infer);
+            found.extend(compare(device, precision, &case, infer, model.params(), &inputs, &mut rng)?);
+        }
+        found.iter().for_each(&mut *tell);
+        checks.extend(found);
+    }
+    for (case, program, image) in windows() {
+        let params: Vec<f32> = program.params().init(&mut rng);
+        let inputs = Inputs::random(program.inputs().len(), image.numbers(), &mut rng);
+        let found = compare(device, precision, &case, Arc::new(program), &params, &inputs, &mut rng)?;
+        found.iter().for_each(&mut *tell);
+        checks.extend(found);
+    }
+    let found = classifier_step(device, precision, &mut rng)?;
+    found.iter().for_each(&mut *tell);
+    checks.extend(found);
+    Ok(checks)
+}
+
+/// Convolutions of windows, strides and sizes no encoder has, with biases, around a batch norm without ReLU and a pooling.
+fn windows() -> Vec<(String, Program, Image)> {
+    let mut all = Vec::new();
+    for (kernel, stride, padding) in [(1, 1, 0), (2, 3, 2), (3, 2, 0), (5, 1, 4), (4, 2, 1)] {
+        for channels in [1, 4, 35] {
+            let (image, window) = (Image { height: 7, width: 9, channels }, Window { kernel, stride, padding });
+            let mut b = Program::builder(&[image.numbers(); 2], false, Mode::Train, true);
+            let xs = [b.input(0), b.input(1)];
+            let (ys, made) = b.convolution("c", &xs, image, 6 + channels, window, true);
+            let ys = b.batch_norm("n", &ys, made, Activation::None);
+            let (pooled, _) = b.max_pool(&xs, image);
+            let name = format!("window {kernel}, stride {stride}, padding {padding}, {channels} channels");
+            all.push((name, b.finish([ys, pooled].concat()), image));
         }
     }
-    Ok(checks)
+    all
+}
+
+/// A whole step of a classifier: its loss, and the running averages after it.
+fn classifier_step(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -> Result<Vec<Check>> {
+    let images = Images::new(ImageEncoder::Mnist).with_size(9, 10, 1);
+    let (classes, count) = (37, 50);
+    let config = ModelConfig::classifier(images, classes).validate()?;
+    let model = || Trainer::new(Model::new(config.clone(), 3), Loss::CrossEntropy { classes });
+    let pixels: Vec<f32> = (0..count * images.numbers()).map(|_| rng.random()).collect();
+    let batch = SetBatch::from_examples(images.numbers(), &[vec![&pixels[..]]])?;
+    let labels: Vec<f32> = (0..count).map(|i| (i * 7 % classes) as f32).collect();
+    let (mut cpu, mut gpu) = (model(), model());
+    let limits = BatchLimits { examples: 2, set_size: count, dims: 1 };
+    gpu.use_device(&crate::Device::Cuda { device: device.clone(), precision }, limits)?;
+    let mut losses = [Vec::new(), Vec::new()];
+    for _ in 0..2 {
+        losses[0].push(gpu.step(&batch, &labels, 1e-3)?);
+        losses[1].push(cpu.step(&batch, &labels, 1e-3)?);
+    }
+    let averages = |t: &mut Trainer| -> Vec<f64> {
+        let trained = t.model().layout().trained();
+        t.model().params()[trained..].iter().map(|&v| f64::from(v)).collect()
+    };
+    let errors = [relative(&losses[0], &losses[1]), relative(&averages(&mut gpu), &averages(&mut cpu))];
+    let whats = ["losses of two steps", "running averages"];
+    let check = |(what, error)| Check {
+        case: "training a classifier".to_owned(),
+        what,
+        error,
+        tolerance: ALLOWED * unit(precision),
+    };
+    Ok(whats.into_iter().zip(errors).map(check).collect())
 }
 
 fn compare(
     device: &Arc<Device>,
     precision: Precision,
     case: &str,
-    model: &crate::Model,
+    program: Arc<Program>,
+    params: &[f32],
     inputs: &Inputs,
     rng: &mut Generator,
 ) -> Result<Vec<Check>> {
-    let program = Arc::new(program(model.config(), Mode::Train, true));
+    let (trained, training) = (program.params().trained(), program.training());
     let mut gpu = Cuda::new(device, program.clone(), precision)?;
     let mut cpu = Cpu::<f64>::new(program);
     // Once to make room, and once more with everything in it poisoned.
-    gpu.forward(model.params(), &inputs.view())?;
+    gpu.forward(params, &inputs.view())?;
     gpu.poison()?;
-    let outputs = gpu.forward(model.params(), &inputs.view())?;
+    let outputs = gpu.forward(params, &inputs.view())?;
     let slopes: Vec<Vec<f32>> =
         outputs.iter().map(|o| o.iter().map(|_| rng.random::<f32>() * 2.0 - 1.0).collect()).collect();
-    let grads = gpu.backward(&slopes)?;
-    let mut input_grads = Vec::new();
-    for k in 0..inputs.data.len() {
-        input_grads.extend(gpu.input_grad(k)?.ok_or_else(|| Error::Device("no gradient of an input".into()))?);
-    }
     let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<f64>>();
-    let found = [wide(&outputs.concat()), wide(&input_grads), wide(&grads)];
-    let expected = exact(&mut cpu, model.params(), inputs, &slopes, 0.0, rng)?;
+    let mut found = vec![wide(&outputs.concat())];
+    if training {
+        let grads = gpu.backward(&slopes)?;
+        let mut input_grads = Vec::new();
+        for k in 0..inputs.data.len() {
+            input_grads.extend(gpu.input_grad(k)?.ok_or_else(|| Error::Device("no gradient of an input".into()))?);
+        }
+        found.extend([wide(&input_grads), wide(&grads[..trained]), wide(&grads[trained..])]);
+    }
+    let expected = exact(&mut cpu, params, inputs, &slopes, 0.0, rng)?;
     // How far the exact result moves when parameters and inputs are rounded as the GPU rounds operands: where a ReLU, a maximum
     // or a row of almost equal numbers makes it move far, the GPU's may too.
     let unit = unit(precision);
-    let mut moved = [0.0f64; 3];
+    let mut moved = vec![0.0f64; expected.len()];
     for _ in 0..4 {
-        let rounded = exact(&mut cpu, model.params(), inputs, &slopes, unit, rng)?;
+        let rounded = exact(&mut cpu, params, inputs, &slopes, unit, rng)?;
         for (m, (a, b)) in moved.iter_mut().zip(rounded.iter().zip(&expected)) {
             *m = m.max(relative(a, b));
         }
     }
-    let names = ["outputs", "gradients of inputs", "gradients of parameters"];
-    Ok((0..3)
+    let first = if training { "outputs" } else { "answers" };
+    let names = [first, "gradients of inputs", "gradients of parameters", "statistics of batch norms"];
+    Ok((0..expected.len())
+        .filter(|&i| !expected[i].is_empty())
         .map(|i| Check {
             case: case.to_owned(),
             what: names[i],
@@ -205,7 +293,8 @@ fn relative(a: &[f64], b: &[f64]) -> f64 {
     (difference / b.iter().map(|b| b * b).sum::<f64>().max(1e-30)).sqrt()
 }
 
-/// Outputs, gradients of inputs and of parameters in double precision, with parameters and inputs off by up to `noise` of themselves.
+/// Outputs and, of training programs, gradients of inputs and of parameters and the statistics of batch norms, in double precision, with
+/// parameters and inputs off by up to `noise` of themselves.
 fn exact(
     cpu: &mut Cpu<f64>,
     params: &[f32],
@@ -213,7 +302,7 @@ fn exact(
     slopes: &[Vec<f32>],
     noise: f64,
     rng: &mut Generator,
-) -> Result<[Vec<f64>; 3]> {
+) -> Result<Vec<Vec<f64>>> {
     let mut off = |x: &[f32]| -> Vec<f64> {
         x.iter().map(|&v| f64::from(v) * (1.0 + noise * (rng.random::<f64>() * 2.0 - 1.0))).collect()
     };
@@ -222,9 +311,13 @@ fn exact(
     let sets = data.iter().zip(&inputs.offsets).map(|(data, offsets)| SetView { data, width: inputs.dim, offsets });
     cpu.forward(&params, &BatchView { sets: sets.collect() })?;
     let outputs = (0..slopes.len()).flat_map(|i| cpu.output(i).to_vec()).collect();
+    if !cpu.program().training() {
+        return Ok(vec![outputs]);
+    }
     let slopes: Vec<Vec<f64>> = slopes.iter().map(|s| s.iter().map(|&v| f64::from(v)).collect()).collect();
     let mut grads = vec![0.0; params.len()];
     cpu.backward(&params, &slopes.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut grads)?;
     let input_grads = (0..inputs.data.len()).flat_map(|k| cpu.input_grad(k).unwrap_or(&[]).to_vec()).collect();
-    Ok([outputs, input_grads, grads])
+    let averages = grads.split_off(cpu.program().params().trained());
+    Ok(vec![outputs, input_grads, grads, averages])
 }

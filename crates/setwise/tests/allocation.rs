@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use setwise::models::PRESETS;
+use setwise::models::{ImageEncoder, Images, PRESETS};
 use setwise::{Loss, Model, ModelConfig, SetBatch, Trainer};
 
 /// The system's allocator, counting.
@@ -56,5 +56,19 @@ fn steps_after_the_first_allocate_only_the_view_of_the_batch() {
             let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
             assert!(made <= 3, "{}: {made} allocations in three steps", preset.name);
         }
+        let images = Images::new(ImageEncoder::Mnist).with_size(10, 10, 1);
+        let config = ModelConfig::preset("multi-set-transformer", 1).unwrap().with_images(images);
+        let config = config.with_latent(16).with_hidden(32).validate().unwrap();
+        let pixels: Vec<f32> = (0..900).map(|i| ((i * 37) % 100) as f32 * 0.01).collect();
+        let batch = |a: usize, b: usize| SetBatch::from_examples(100, &[vec![&pixels[..a * 100], &pixels[..b * 100]]]);
+        let (large, small) = (batch(7, 9).unwrap(), batch(2, 3).unwrap());
+        let mut trainer = Trainer::new(Model::new(config, 1), Loss::Mse);
+        trainer.step(&large, &[0.1], 1e-3).unwrap();
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for b in [&large, &small, &large] {
+            trainer.step(b, &[0.1], 1e-3).unwrap();
+        }
+        let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        assert!(made <= 3, "images: {made} allocations in three steps");
     });
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+use setwise::models::{ImageEncoder, Images};
 use setwise::sets::PackedSet;
 use setwise::train::BatchLimits;
 use setwise::{Loss, Model, ModelConfig, SetBatch, Trainer};
@@ -20,6 +21,10 @@ pub struct Args {
     /// Width of the sets' rows; latent is 16 and hidden 32 times that, unless given.
     #[arg(long, default_value_t = 2)]
     dim: usize,
+    /// Sets of images of the size this encoder was made for, with it in front: mnist, omniglot or meta; latent is 128 and hidden 256,
+    /// unless given.
+    #[arg(long, value_name = "ENCODER", conflicts_with = "dim")]
+    images: Option<String>,
     /// Examples in a batch.
     #[arg(long, default_value_t = 64)]
     batch: usize,
@@ -40,7 +45,7 @@ pub struct Args {
     heads: Option<usize>,
     /// Time how fast this experiment's batches are drawn and whitened instead, on one thread and on all.
     #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = [
-        "model", "dim", "batch", "points", "latent", "hidden", "blocks", "heads", "forward_only", "operations",
+        "model", "dim", "images", "batch", "points", "latent", "hidden", "blocks", "heads", "forward_only", "operations",
     ])]
     sampler: Option<String>,
     /// Only the forward pass.
@@ -63,11 +68,17 @@ pub struct Args {
 const MOST: usize = 1 << 28;
 
 /// Runs it.
-pub fn run(args: Args) -> Result<(), Failure> {
+pub fn run(mut args: Args) -> Result<(), Failure> {
     if let Some(experiment) = &args.sampler {
         return sampler::run(experiment, args.seconds, args.json);
     }
+    let images = args.images.as_deref().map(ImageEncoder::find).transpose()?.map(Images::new);
+    args.dim = images.map_or(args.dim, |i| i.numbers());
     let mut config = ModelConfig::preset(&args.model, args.dim)?;
+    if let Some(images) = images {
+        config = config.with_images(images).with_latent(128).with_hidden(256);
+        config.projection_size = ModelConfig::default().projection_size;
+    }
     config.latent = args.latent.unwrap_or(config.latent);
     config.hidden = args.hidden.unwrap_or(config.hidden);
     config.blocks = args.blocks.unwrap_or(config.blocks);
@@ -111,7 +122,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let c = trainer.model().config().clone();
     if args.json {
         return say(serde_json::json!({
-            "model": args.model, "dim": args.dim, "batch": args.batch, "points": args.points,
+            "model": args.model, "dim": args.dim, "images": c.images, "batch": args.batch, "points": args.points,
             "threads": rayon::current_num_threads(), "latent": c.latent, "hidden": c.hidden, "blocks": c.blocks, "heads": c.heads,
             "parameters": parameters, "forward_ms": forward.0, "train_step_ms": step,
             "peak_memory_bytes": peak, "device_memory_bytes": trainer.device_memory(), "repetitions": repetitions,

@@ -2,7 +2,7 @@
 
 use comfy_table::{Table, presets};
 use setwise::ModelConfig;
-use setwise::models::PRESETS;
+use setwise::models::{ImageEncoder, Images, PRESETS};
 
 use super::say;
 use crate::failure::Failure;
@@ -36,7 +36,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 serde_json::json!({"name": p.name, "summary": p.summary, "operations": p.order, "config": *config}),
             );
         }
-        return say(serde_json::json!({"architectures": all, "pretrained": []}));
+        let encoders: Vec<_> = ImageEncoder::ALL
+            .iter()
+            .map(|&(name, e)| serde_json::json!({"name": name, "summary": e.summary(), "images": Images::new(e)}))
+            .collect();
+        return say(serde_json::json!({"architectures": all, "image_encoders": encoders, "pretrained": []}));
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(["architecture", "operations", "what it is"]);
@@ -44,6 +48,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
         table.add_row([p.name, p.order, p.summary]);
     }
     say(table.trim_fmt())?;
-    say("\nOperations count set sizes n, m and width d. `setwise models --config NAME` shows a config.")?;
+    say("\nOperations count set sizes n, m and width d. `setwise models --config NAME` shows a config.\n")?;
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(["encoder of images", "made for", "what it is"]);
+    for (name, encoder) in ImageEncoder::ALL {
+        let Images { height, width, channels, .. } = Images::new(encoder);
+        table.add_row([name.to_owned(), format!("{height}×{width}×{channels}"), encoder.summary().to_owned()]);
+    }
+    say(table.trim_fmt())?;
+    say(
+        "\nAn encoder stands in front of any architecture but the equivariant one: `[model.images] encoder = \"mnist\"`, with height,",
+    )?;
+    say("width, channels and features where they differ; batch norm and ReLU follow every convolution.")?;
     say("There are no pretrained models in this version.")
 }

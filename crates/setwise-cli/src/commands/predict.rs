@@ -13,8 +13,9 @@ use crate::failure::Failure;
 pub struct Args {
     /// A model file.
     model: PathBuf,
-    /// One file per set: CSV or TSV with one set, or NPY with one set [n, d] or a stack of examples [batch, n, d]. `-` is
-    /// standard input.
+    /// One file per set: CSV or TSV with one set, or NPY with one set [n, d] or a stack of examples [batch, n, d]; models of images
+    /// also take [n, height, width] and [n, height, width, channels], bytes from 0 to 255 or numbers from 0 to 1. `-` is standard
+    /// input.
     #[arg(required = true)]
     sets: Vec<PathBuf>,
     #[command(flatten)]
@@ -36,7 +37,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.sets.iter().filter(|p| p.as_os_str() == "-").count() > 1 {
         return Err(Failure::usage("standard input can be one set only"));
     }
-    let samples = args.sets.iter().map(Sample::read).collect::<Result<Vec<_>, _>>()?;
+    let read = |path| match &model.config().images {
+        Some(images) => Sample::read_images(path, images),
+        None => Sample::read(path),
+    };
+    let samples = args.sets.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     for (k, sample) in samples.iter().enumerate() {
         let wanted = match model.config().dimension_equivariant {
             true => samples[0].width,

@@ -6,11 +6,15 @@
 //! how examples are cut into lanes and chunks, follows from sizes alone, so results do not depend on the number of threads.
 //!
 //! `worker` runs programs; `gemm` holds the one register tile everything multiplies with, `weight_product` its use for weight gradients, `panels` the packed weights; `linear`,
-//! `attention`, `norm`, `pair`, `pool`, `pine` and `rows` each hold one kind of operation, forward and backward; `tasks` cuts work.
+//! `attention`, `norm`, `pair`, `pool`, `pine`, `rows`, `convolution`, `batch_norm` and `max_pool` each hold one kind of operation, forward
+//! and backward; `tasks` cuts work.
 
 mod attention;
+mod batch_norm;
+mod convolution;
 mod gemm;
 mod linear;
+mod max_pool;
 mod norm;
 mod pair;
 mod panels;
@@ -313,6 +317,7 @@ impl<T: Real> Cpu<T> {
             Space::Set(k) => batch.sets[k].offsets[example],
             Space::Union => batch.sets.iter().map(|s| s.offsets[example]).sum(),
             Space::PerExample(n) => n * example,
+            Space::Batch => 0,
         };
         rows * spec.cols
     }
@@ -328,8 +333,12 @@ impl<T: Real> Cpu<T> {
         }
     }
 
-    /// Lanes for a batch: a power of two, so that they spread evenly, limited by examples and by memory for gradients.
+    /// Lanes for a batch: a power of two, so that they spread evenly, limited by examples and by memory for gradients; one where
+    /// examples depend on each other.
     fn lane_count(&self, examples: usize) -> usize {
+        if self.program.couples_examples() {
+            return 1;
+        }
         let most = LANES.min(examples).min(LANE_GRADIENTS / self.program.params.len().max(1));
         if most == 0 { 1 } else { 1 << most.ilog2() }
     }
@@ -347,6 +356,7 @@ impl<T: Real> Cpu<T> {
                     Space::Set(k) => batch.sets[k].offsets[examples] / examples,
                     Space::Union => batch.sets.iter().map(|s| s.offsets[examples] / examples).sum(),
                     Space::PerExample(n) => n,
+                    Space::Batch => 1,
                 };
                 rows.saturating_mul(v.cols).saturating_mul(if v.per_dim { dims } else { 1 })
             })

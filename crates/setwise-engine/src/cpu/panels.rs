@@ -24,13 +24,13 @@ impl<T: Real> Panels<T> {
         let used = program.ops.iter().flat_map(|op| match op {
             Op::Linear(l) => l.maps.iter().map(|m| m.weight).collect(),
             Op::Pairs(p) => p.nets.iter().map(|n| n.weight).collect(),
+            Op::Convolution(c) => vec![c.weight],
             _ => Vec::new(),
         });
         for id in used {
-            let &[outputs, inputs] = program.params.spec(id).shape.as_slice() else {
-                unreachable!("weights are matrices")
-            };
-            panels.weights[id.0] = Some([outputs, inputs, 0, 0]);
+            let spec = program.params.spec(id);
+            let outputs = spec.shape[0];
+            panels.weights[id.0] = Some([outputs, spec.len() / outputs, 0, 0]);
         }
         let mut at = 0;
         for [outputs, inputs, forward, _] in panels.weights.iter_mut().flatten() {

@@ -139,6 +139,9 @@ impl<T: Real> Worker<T> {
                 (Op::Concat(c), _) => self.concat_forward(c),
                 (Op::PineSum(p), _) => self.pine_forward(params, p),
                 (Op::Dropout(d), _) => self.dropout_forward(d),
+                (Op::Convolution(c), _) => self.convolution_forward(params, panels, c),
+                (Op::BatchNorm(b), _) => self.batch_norm_forward(params, b),
+                (Op::MaxPool(p), _) => self.max_pool_forward(p),
                 (Op::Linear(_), _) => unreachable!("every linear operation has its plan"),
             }
             self.plans[i] = plan;
@@ -199,6 +202,9 @@ impl<T: Real> Worker<T> {
                 (Op::Concat(c), _) => self.concat_backward(c),
                 (Op::PineSum(p), _) => self.pine_backward(run, p),
                 (Op::Dropout(d), _) => self.dropout_backward(d),
+                (Op::Convolution(c), _) => self.convolution_backward(run, c),
+                (Op::BatchNorm(b), _) => self.batch_norm_backward(run, b),
+                (Op::MaxPool(p), _) => self.max_pool_backward(p),
                 (Op::Linear(_) | Op::Pairs(_), _) => unreachable!("these operations have their plans"),
             }
             self.plans[i] = plan;

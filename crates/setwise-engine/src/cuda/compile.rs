@@ -16,7 +16,7 @@ const LINEAR_TASKS: &str = include_str!("kernels/linear_tasks.cu");
 const ATTENTION: &str = include_str!("kernels/attention.cu");
 const HOPPER: &str = include_str!("kernels/hopper.cu");
 
-/// Everything but attention, in the order its parts build on each other.
+/// Everything but attention and images, in the order its parts build on each other.
 const BASE: [&str; 7] = [
     COMMON,
     LINEAR_TASKS,
@@ -26,11 +26,13 @@ const BASE: [&str; 7] = [
     include_str!("kernels/pair.cu"),
     include_str!("kernels/optimise.cu"),
 ];
+const IMAGES: [&str; 2] = [COMMON, include_str!("kernels/images.cu")];
 /// With the instructions of compute capability 9.
 const WIDE: [&str; 4] = [COMMON, LINEAR_TASKS, HOPPER, include_str!("kernels/wide_linear.cu")];
 const WIDE_ATTENTION: [&str; 4] = [COMMON, ATTENTION, HOPPER, include_str!("kernels/wide_attention.cu")];
 
-/// All kernels a program needs, in modules that are compiled side by side. Attention is compiled for each width of heads on its own.
+/// All kernels a program needs, in modules that are compiled side by side. Attention is compiled for each width of heads on its own,
+/// those of images only for programs that have them.
 pub(super) struct Kernels {
     shared_memory: usize,
     /// Whether the kernels for compute capability 9 are there.
@@ -39,13 +41,16 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
-    /// Compiles the kernels, with attention for heads of these widths, or loads them if that was done before.
-    pub fn new(device: &Arc<Device>, precision: Precision, depths: &[usize]) -> Result<Self, Error> {
+    /// Compiles the kernels, with attention for heads of these widths and perhaps those of images, or loads them if that was done before.
+    pub fn new(device: &Arc<Device>, precision: Precision, depths: &[usize], images: bool) -> Result<Self, Error> {
         let wide = device.capability.0 == 9 && precision == Precision::Tf32;
         let mut sources = vec![BASE.concat()];
         for &depth in depths {
             let tile = super::build::key_tile(depth);
             sources.push([COMMON, ATTENTION, &format!("ATTENTION({depth}, {tile})\n")].concat());
+        }
+        if images {
+            sources.push(IMAGES.concat());
         }
         if wide {
             sources.push(WIDE.concat());
@@ -56,11 +61,11 @@ impl Kernels {
             sources.sort_unstable();
             sources.dedup();
         }
-        let images: Vec<Result<Vec<u8>, Error>> = std::thread::scope(|scope| {
+        let compiled: Vec<Result<Vec<u8>, Error>> = std::thread::scope(|scope| {
             let jobs: Vec<_> = sources.iter().map(|s| scope.spawn(|| image(device, precision, s))).collect();
             jobs.into_iter().map(|j| j.join().expect("compiling does not panic")).collect()
         });
-        let modules = images.into_iter().map(|i| Module::load(device, &i?)).collect::<Result<_, _>>()?;
+        let modules = compiled.into_iter().map(|i| Module::load(device, &i?)).collect::<Result<_, _>>()?;
         Ok(Kernels { shared_memory: device.shared_memory, wide, modules })
     }
 
@@ -151,6 +156,18 @@ fn compile(source: &str, options: &[String]) -> Result<Vec<u8>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_kernel_waits_for_the_one_before() {
+        let all = [&BASE[..], &IMAGES, &WIDE, &WIDE_ATTENTION].concat().concat();
+        let kernels: Vec<&str> = all.split("__global__").skip(1).collect();
+        assert!(kernels.len() > 40, "{} kernels", kernels.len());
+        for kernel in kernels {
+            let body = kernel.split_once('{').map_or("", |(_, body)| body);
+            let body = body.trim_start_matches([' ', '\n', '\\']);
+            assert!(body.starts_with("in_turn();"), "a kernel begins with {}", &kernel[..60.min(kernel.len())]);
+        }
+    }
 
     #[test]
     fn a_damaged_image_is_not_taken_from_disk() {

@@ -63,7 +63,8 @@ struct Bound {
 
 impl Bound {
     fn new(device: &Arc<Device>, program: &Program, precision: Precision, capacity: Capacity) -> Result<Self, Error> {
-        let module = Kernels::new(device, precision, &build::depths(program, &capacity)?)?;
+        let depths = build::depths(program, &capacity)?;
+        let module = Kernels::new(device, precision, &depths, build::has_images(program))?;
         let mut plan = Plan::default();
         let lives = Lives::in_groups(program, build::together(&program.ops));
         plan.make(program, &lives, &full_shape(&capacity))?;
@@ -314,15 +315,19 @@ impl Cuda {
         self.program.check(batch)?;
         /// Elements of all sets that are taken at once, unless one example has more.
         const ELEMENTS: usize = 1 << 16;
+        /// Numbers the widest of their values may have.
+        const NUMBERS: usize = 1 << 28;
         /// Examples that are taken at once, so that examples times heads fit a grid.
         const EXAMPLES: usize = 1 << 10;
+        let widest = self.program.values.iter().map(|v| v.cols).max().unwrap_or(1);
+        let most = (NUMBERS / widest).clamp(1, ELEMENTS);
         let examples = batch.examples();
         let before = |e: usize| -> usize { batch.sets.iter().map(|s| s.offsets[e]).sum() };
         let mut outputs = vec![Vec::new(); self.program.outputs.len()];
         let mut first = 0;
         while first < examples {
             let mut last = first + 1;
-            while last < examples.min(first + EXAMPLES) && before(last + 1) - before(first) <= ELEMENTS {
+            while last < examples.min(first + EXAMPLES) && before(last + 1) - before(first) <= most {
                 last += 1;
             }
             let offsets: Vec<Vec<usize>> = batch

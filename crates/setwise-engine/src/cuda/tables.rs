@@ -79,13 +79,33 @@ plain! {
         d_own: Address, d_partner: Address, d_kept: Address, parts: Address,
         ld_own: i32, ld_partner: i32, ldy: i32, hidden: i32, outputs: i32, splits: i32, space: Space, partners: Space,
     }
+    struct ConvolveTask {
+        x: Address, w: Address, bias: Address, y: Address, from_h: i32, from_w: i32, from_c: i32, to_h: i32, to_w: i32, n: i32,
+        kernel: i32, up: i32, off: i32, turn: i32, down: i32, accumulate: i32, vec_a: i32, vec_b: i32, space: Space, pad: i32,
+    }
+    struct TurnTask { from: Address, to: Address, outputs: i32, taps: i32, channels: i32, pad: i32 }
+    struct PatchTask {
+        dy: Address, x: Address, parts: Address, from_h: i32, from_w: i32, from_c: i32, to_h: i32, to_w: i32, n: i32,
+        kernel: i32, stride: i32, padding: i32, splits: i32, vec_dy: i32, vec_x: i32, space: Space, pad: i32,
+    }
+    struct BatchNormTask {
+        x: Address, dy: Address, gain: Address, shift: Address, stats: Address, means: Address, y: Address, dx: Address, parts: Address,
+        channels: i32, pixels: i32, relu: i32, accumulate: i32, each: i32, pad: i32, space: Space, pad2: i32,
+    }
+    struct ChannelTask {
+        values: Address, parts: Address, mean: Address, variance: Address, stats: Address, means: Address,
+        d_gain: Address, d_shift: Address, d_mean: Address, d_variance: Address, count: i32, blocks: i32, channels: i32, pad: i32,
+    }
+    struct MaxPoolTask {
+        from: Address, to: Address, winners: Address, height: i32, width: i32, channels: i32, accumulate: i32, space: Space, pad: i32,
+    }
     struct Controls { rate: f32, root: f32, keep: f32, clip: f32, seed: u64 }
     struct Results { loss: f32, norm: f32, scale: f32, ok: f32 }
     struct LossTask { values: Address, targets: Address, grads: Address, width: i32, pad2: i32, space: Space, pad: i32 }
     struct LossTasks { outputs: Address, results: Address, count: i32, kind: i32, parameters: [f32; 8] }
     struct UpdateTask {
         params: Address, first: Address, second: Address, grads: Address, parts: Address, controls: Address, results: Address,
-        len: u64, beta1: f32, beta2: f32, epsilon: f32, pad: i32,
+        len: u64, all: u64, beta1: f32, beta2: f32, epsilon: f32, fresh: f32,
     }
 }
 

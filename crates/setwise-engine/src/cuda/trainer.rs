@@ -10,7 +10,7 @@ use super::build::{Work, space_of};
 use super::driver::{self, Device, Event, Graph, Memory, Pinned, Stream};
 use super::tables as t;
 use super::{Bound, Capacity, Precision, capacity_of, io_layout, output_numbers, shape_numbers};
-use crate::adam::Adam;
+use crate::adam::{Adam, FRESH};
 use crate::batch::BatchView;
 use crate::error::Error;
 use crate::loss::{Loss, MOST_LEVELS};
@@ -57,6 +57,7 @@ pub struct CudaTrainer {
     next: usize,
     adam: Adam<f32>,
     steps: u64,
+    loss: Loss,
     step: StepTables,
     device: Arc<Device>,
 }
@@ -84,7 +85,7 @@ impl CudaTrainer {
     ) -> Result<Self, Error> {
         assert_eq!(program.mode, Mode::Train, "training needs a training program");
         let bound = Bound::new(device, &program, precision, capacity)?;
-        let len = program.params.len();
+        let len = program.params.trained();
         let first = Memory::new(device, 4 * len, "Adam's moments")?;
         let second = Memory::new(device, 4 * len, "Adam's moments")?;
         let results = Memory::new(device, 256, "results")?;
@@ -119,6 +120,7 @@ impl CudaTrainer {
             next: 0,
             adam: Adam { first: Vec::new(), second: Vec::new(), ..adam.clone() },
             steps: adam.steps,
+            loss,
             step,
             device: device.clone(),
         };
@@ -170,10 +172,7 @@ impl CudaTrainer {
         self.device.bind()?;
         self.program.check(batch)?;
         let own = capacity_of(&self.program, batch);
-        let expected = output_numbers(&self.program, &own);
-        if targets.len() != expected {
-            return Err(Error::Length { what: "the target", expected, found: targets.len() });
-        }
+        self.loss.check(output_numbers(&self.program, &own), targets)?;
         let most = &self.bound.capacity;
         if !most.holds(&own) {
             return Err(Error::Device(format!("a batch of {own:?} is larger than the {most:?} that was prepared for")));
@@ -298,6 +297,7 @@ impl StepTables {
                 parameters.iter_mut().zip(levels.as_slice()).for_each(|(p, l)| *p = *l as f32);
                 5
             }
+            Loss::CrossEntropy { .. } => 6,
         };
         let values = program.values.len();
         let outputs: Vec<t::LossTask> = program
@@ -325,11 +325,12 @@ impl StepTables {
             parts: norm_parts.ptr,
             controls: bound.io.ptr,
             results: results.ptr,
-            len: program.params.len() as u64,
+            len: program.params.trained() as u64,
+            all: program.params.len() as u64,
             beta1: adam.beta1 as f32,
             beta2: adam.beta2 as f32,
             epsilon: adam.epsilon as f32,
-            pad: 0,
+            fresh: FRESH as f32,
         }]);
         bound.tables.write((bound.tables_at - bound.tables.ptr) as usize, tables.bytes())?;
         let launch = |name: &str, grid: usize, tasks: u64| -> Result<_, Error> {

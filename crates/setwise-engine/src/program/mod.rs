@@ -4,8 +4,10 @@
 //! a fixed number of rows per example, or the union of all sets. How many rows a space has is known only when a batch is
 //! bound, so one program serves batches of any shape, on any backend.
 
+mod images;
 mod ops;
 
+pub use images::*;
 pub use ops::*;
 
 use crate::batch::BatchView;
@@ -21,6 +23,8 @@ pub enum Space {
     Union,
     /// This many rows for every example.
     PerExample(usize),
+    /// One row for all examples together; no input or output lies there.
+    Batch,
 }
 
 /// Index of a value.
@@ -121,6 +125,16 @@ impl Program {
         &self.params
     }
 
+    /// Whether the program is for training.
+    pub fn training(&self) -> bool {
+        self.mode == Mode::Train
+    }
+
+    /// Whether what a program computes for an example depends on the others of its batch, as batch normalisation does in training.
+    pub fn couples_examples(&self) -> bool {
+        self.mode == Mode::Train && self.ops.iter().any(|op| matches!(op, Op::BatchNorm(_)))
+    }
+
     /// Checks that a batch has the sets this program takes, of the widths it takes.
     pub fn check<T>(&self, batch: &BatchView<T>) -> Result<(), Error> {
         let expected = self.inputs.len();
@@ -187,6 +201,11 @@ impl ProgramBuilder {
     /// A parameter; asking again for a name gives the same one.
     pub fn param(&mut self, name: &str, shape: &[usize], init: Init) -> ParamId {
         self.program.params.add(name, shape, init)
+    }
+
+    /// A running average that training follows but no gradient moves; asking again for a name gives the same one.
+    pub fn running(&mut self, name: &str, shape: &[usize], init: Init) -> ParamId {
+        self.program.params.add_running(name, shape, init)
     }
 
     /// A LayerNorm over `cols` columns for rows like those of `like`.

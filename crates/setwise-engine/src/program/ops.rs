@@ -1,6 +1,6 @@
 //! The operations: what each reads, writes and keeps.
 
-use super::{Slice, Value};
+use super::{BatchNorm, Convolution, MaxPool, Slice, Value};
 use crate::params::ParamId;
 
 /// What is done to a sum before it is stored.
@@ -230,6 +230,9 @@ pub enum Op {
     Concat(Concat),
     PineSum(PineSum),
     Dropout(Dropout),
+    Convolution(Convolution),
+    BatchNorm(BatchNorm),
+    MaxPool(MaxPool),
 }
 
 /// What an operation touches, for planning memory and gradients.
@@ -268,6 +271,12 @@ impl Op {
             Op::Concat(_) => "concatenation".to_owned(),
             Op::PineSum(_) => "sum of sigmoids".to_owned(),
             Op::Dropout(_) => "dropout".to_owned(),
+            Op::Convolution(c) => {
+                let (from, to) = (c.from.channels, c.to.channels);
+                format!("convolution {0}×{0}, {from} to {to} channels", c.window.kernel)
+            }
+            Op::BatchNorm(b) => format!("batch norm, {} channels", b.channels),
+            Op::MaxPool(_) => "max pooling of pixels".to_owned(),
         }
     }
 
@@ -339,6 +348,21 @@ impl Op {
             Op::Dropout(d) => {
                 u.reads.push(d.x.value);
                 u.writes.push(d.y.value);
+            }
+            Op::Convolution(c) => {
+                u.reads.extend(&c.xs);
+                u.writes.extend(&c.ys);
+                u.kept.extend(&c.xs);
+            }
+            Op::BatchNorm(b) => {
+                u.reads.extend(&b.xs);
+                u.writes.extend(b.ys.iter().chain([&b.stats]));
+                u.kept.extend(b.xs.iter().chain([&b.stats]));
+            }
+            Op::MaxPool(p) => {
+                u.reads.extend(&p.xs);
+                u.writes.extend(p.ys.iter().chain(&p.winners));
+                u.kept.extend(&p.winners);
             }
         }
         u

@@ -1,7 +1,8 @@
-//! Files: models (`model_file`), samples ([`Sample`]), arrays ([`write_npy`]), weights of the published PyTorch code (`reference`); all through safetensors,
+//! Files: models (`model_file`), samples ([`Sample`]) also of images (`images`), arrays ([`write_npy`]), weights of the published PyTorch code (`reference`); all through safetensors,
 //! CSV and NPY readers that check every claim against what the file holds.
 
 pub(crate) mod atomic;
+mod images;
 mod model_file;
 mod npy;
 mod reference;

@@ -81,7 +81,6 @@ pub(super) fn collect<'a>(
     layout: &ParamLayout,
     tensor: impl Fn(&str) -> (Vec<usize>, &'a [f32]),
 ) -> Result<Vec<f32>, String> {
-    let mut params = Vec::new();
     for spec in layout.specs() {
         let (shape, data) = tensor(&spec.name);
         if shape != spec.shape {
@@ -90,7 +89,11 @@ pub(super) fn collect<'a>(
         if let Some(i) = data.iter().position(|x| !x.is_finite()) {
             return Err(format!("tensor {:?} holds {} at element {i}", spec.name, data[i]));
         }
-        params.extend_from_slice(data);
+    }
+    // All tensors are there, so the buffer is no larger than what was read.
+    let mut params = vec![0.0; layout.len()];
+    for spec in layout.specs() {
+        params[spec.range()].copy_from_slice(tensor(&spec.name).1);
     }
     Ok(params)
 }

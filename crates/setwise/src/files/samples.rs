@@ -30,18 +30,17 @@ impl Sample {
     /// Reads a file; errors name it and, where there is one, the row and column.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let mut bytes = Vec::new();
-        if path == Path::new("-") {
-            std::io::stdin().lock().read_to_end(&mut bytes).map_err(Error::io(path))?;
-        } else {
-            bytes = std::fs::read(path).map_err(Error::io(path))?;
-        }
-        Self::parse(path, &bytes)
+        Self::parse(path, &content(path)?)
     }
 
     /// Reads a file's content.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
-        let parsed = if bytes.starts_with(b"\x93NUMPY") { parse_npy(bytes) } else { parse_text(bytes) };
+        Self::parse_as(path, bytes, parse_npy)
+    }
+
+    /// Reads a file's content; NPY files are understood by `npy`.
+    pub(super) fn parse_as(path: &Path, bytes: &[u8], npy: impl Fn(&[u8]) -> Parsed) -> Result<Self> {
+        let parsed = if bytes.starts_with(b"\x93NUMPY") { npy(bytes) } else { parse_text(bytes) };
         let bad = |reason: String| Error::Sample { path: path.to_owned(), reason };
         let (data, examples, rows, width) = parsed.map_err(bad)?;
         if examples == 0 || rows == 0 {
@@ -88,8 +87,19 @@ pub fn batch_of(samples: Vec<Sample>) -> Result<SetBatch> {
     SetBatch::new(sets)
 }
 
+/// What a file holds, or standard input where the path is `-`.
+pub(super) fn content(path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if path == Path::new("-") {
+        std::io::stdin().lock().read_to_end(&mut bytes).map_err(Error::io(path))?;
+    } else {
+        bytes = std::fs::read(path).map_err(Error::io(path))?;
+    }
+    Ok(bytes)
+}
+
 /// Numbers, examples, rows, width.
-type Parsed = std::result::Result<(Vec<f64>, usize, usize, usize), String>;
+pub(super) type Parsed = std::result::Result<(Vec<f64>, usize, usize, usize), String>;
 
 /// The reader multiplies the header's sizes unchecked, so a product that overflows is refused before it.
 fn check_claimed_size(bytes: &[u8]) -> std::result::Result<(), String> {
@@ -108,25 +118,36 @@ fn check_claimed_size(bytes: &[u8]) -> std::result::Result<(), String> {
 }
 
 fn parse_npy(bytes: &[u8]) -> Parsed {
+    let Array { shape, data, .. } = read_npy(bytes)?;
+    match *shape.as_slice() {
+        [n, d] => Ok((data, 1, n, d)),
+        [b, n, d] => Ok((data, b, n, d)),
+        _ => {
+            Err(format!("has shape {shape:?}; a set is [rows, columns], a stack of examples [examples, rows, columns]"))
+        }
+    }
+}
+
+/// An array of a NPY file.
+pub(super) struct Array {
+    pub shape: Vec<usize>,
+    /// The last index runs fastest.
+    pub data: Vec<f64>,
+    /// Whether its numbers are bytes.
+    pub bytes: bool,
+}
+
+pub(super) fn read_npy(bytes: &[u8]) -> std::result::Result<Array, String> {
     check_claimed_size(bytes)?;
     let file = NpyFile::new(Cursor::new(bytes)).map_err(|e| format!("not a NPY file: {e}"))?;
     let shape: Vec<u64> = file.shape().to_vec();
-    let (examples, rows, width) = match *shape.as_slice() {
-        [n, d] => (1, n, d),
-        [b, n, d] => (b, n, d),
-        _ => {
-            return Err(format!(
-                "has shape {shape:?}; a set is [rows, columns], a stack of examples [examples, rows, columns]"
-            ));
-        }
-    };
     let order = file.order();
     let DType::Plain(kind) = file.dtype() else {
         return Err("holds records; plain numbers are read".to_owned());
     };
     let size = kind.size_field();
     // The header's claim is held against the file before anything is allocated for it.
-    let count = examples.checked_mul(rows).and_then(|n| n.checked_mul(width));
+    let count = shape.iter().try_fold(1u64, |n, &m| n.checked_mul(m));
     match count.and_then(|n| n.checked_mul(size.max(1))) {
         Some(wanted) if wanted <= bytes.len() as u64 => {}
         _ => {
@@ -141,6 +162,7 @@ fn parse_npy(bytes: &[u8]) -> Parsed {
             file.into_vec::<$t>().map(|v| v.into_iter().map(|x| x as f64).collect::<Vec<f64>>())
         };
     }
+    let is_bytes = (kind.type_char(), size) == (TypeChar::Uint, 1);
     let data = match (kind.type_char(), size) {
         (TypeChar::Float, 4) => read!(f32),
         (TypeChar::Float, 8) => read!(f64),
@@ -155,17 +177,23 @@ fn parse_npy(bytes: &[u8]) -> Parsed {
         _ => return Err(format!("holds numbers of type {kind}; floats of 4 and 8 bytes and integers are read")),
     };
     let mut data = data.map_err(|e| format!("its numbers cannot be read: {e}"))?;
-    let (examples, rows, width) = (examples as usize, rows as usize, width as usize);
+    let shape: Vec<usize> = shape.iter().map(|&n| n as usize).collect();
     if order == Order::Fortran {
         let columns = data;
-        data = Vec::with_capacity(columns.len());
-        for e in 0..examples {
-            for r in 0..rows {
-                data.extend((0..width).map(|c| columns[e + examples * (r + rows * c)]));
-            }
-        }
+        data = (0..columns.len()).map(|i| columns[fortran_place(i, &shape)]).collect();
     }
-    Ok((data, examples, rows, width))
+    Ok(Array { shape, data, bytes: is_bytes })
+}
+
+/// Where the element that is `i`-th with the last index running fastest stands with the first index running fastest.
+fn fortran_place(mut i: usize, shape: &[usize]) -> usize {
+    let (mut place, mut step) = (0, shape.iter().product::<usize>());
+    for &n in shape.iter().rev() {
+        step /= n;
+        place += i % n * step;
+        i /= n;
+    }
+    place
 }
 
 fn parse_text(bytes: &[u8]) -> Parsed {
@@ -226,7 +254,7 @@ fn delimiter(bytes: &[u8]) -> u8 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     fn text(content: &str) -> Result<Sample> {
@@ -262,7 +290,7 @@ mod tests {
     }
 
     /// A NPY file by hand.
-    fn npy(header: &str, data: &[u8]) -> Vec<u8> {
+    pub fn npy(header: &str, data: &[u8]) -> Vec<u8> {
         let mut text = header.to_owned();
         while !(10 + text.len() + 1).is_multiple_of(64) {
             text.push(' ');
@@ -287,6 +315,8 @@ mod tests {
         assert_eq!(s.data[..4], [1.0, 2.0, 3.0, 4.0]);
         let s = parse("{'descr': '<f8', 'fortran_order': True, 'shape': (3, 4), }", &numbers).unwrap();
         assert_eq!(s.data[..4], [1.0, 4.0, 7.0, 10.0]);
+        let s = parse("{'descr': '<f8', 'fortran_order': True, 'shape': (2, 3, 2), }", &numbers).unwrap();
+        assert_eq!(s.data[..6], [1.0, 7.0, 3.0, 9.0, 5.0, 11.0]);
         let bytes: Vec<u8> = vec![1, 2, 3, 4];
         assert_eq!(
             parse("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 2), }", &bytes).unwrap().data,

@@ -9,8 +9,8 @@ use super::config::{
     AttentionScale, Encoder, Merge, ModelConfig, OutputKind, Pooling, RelationPool, Relations, Sharing, ValidConfig,
 };
 use crate::nn::{
-    FeedForwardOptions, PoolKind, Relate, RelateOptions, Relation, Sublayer, decoder, feed_forward, fresh_like,
-    max_over_dimensions, pool, relate, sublayers,
+    FeedForwardOptions, PoolKind, Relate, RelateOptions, Relation, Sublayer, decoder, encode_images, feed_forward,
+    fresh_like, max_over_dimensions, pool, relate, sublayers,
 };
 
 /// The program of a config, for training or inference; `input_grad` asks for gradients of the inputs too.
@@ -18,11 +18,15 @@ pub fn program(config: &ValidConfig, mode: Mode, input_grad: bool) -> Program {
     let c: &ModelConfig = config;
     let widths = if c.dimension_equivariant { vec![1; c.sets] } else { c.input_widths.clone() };
     let mut b = Program::builder(&widths, c.dimension_equivariant, mode, input_grad);
+    let mut xs: Vec<Value> = (0..c.sets).map(|k| b.input(k)).collect();
+    if let Some(images) = &c.images {
+        xs = encode_images(&mut b, &xs, images.image(), images.encoder.layers(), images.features);
+    }
     if c.encoder == Encoder::Pine {
-        let out = pine(&mut b, c);
+        let out = pine(&mut b, c, &xs);
         return b.finish(vec![out]);
     }
-    let mut xs = project_inputs(&mut b, c);
+    xs = project_inputs(&mut b, c, &xs);
     if c.relations == Relations::Union {
         let spec = b.spec(xs[0]);
         let y = b.fresh(Space::Union, spec.cols, spec.per_dim);
@@ -59,11 +63,10 @@ pub fn program(config: &ValidConfig, mode: Mode, input_grad: bool) -> Program {
 }
 
 /// A linear map to the latent width for each set that needs one.
-fn project_inputs(b: &mut ProgramBuilder, c: &ModelConfig) -> Vec<Value> {
+fn project_inputs(b: &mut ProgramBuilder, c: &ModelConfig, inputs: &[Value]) -> Vec<Value> {
     let mut maps = Vec::new();
     let mut xs = Vec::new();
-    for k in 0..c.sets {
-        let x = b.input(k);
+    for (k, &x) in inputs.iter().enumerate() {
         if b.spec(x).cols == c.latent && !c.always_project {
             xs.push(x);
             continue;
@@ -230,18 +233,17 @@ fn pool_sets(b: &mut ProgramBuilder, c: &ModelConfig, xs: &[Value]) -> Value {
 }
 
 /// PINE: `C sigmoid(W [z_1; …; z_K])` with `z_k = Σ_x sigmoid(U_k (A_k x) + V_k)`.
-fn pine(b: &mut ProgramBuilder, c: &ModelConfig) -> Value {
+fn pine(b: &mut ProgramBuilder, c: &ModelConfig, inputs: &[Value]) -> Value {
     let (p, j) = (c.projections, c.projection_size);
     let width = p * j;
     let z = b.fresh(Space::PerExample(1), c.sets * width, false);
     let mut maps = Vec::new();
     let mut sums = Vec::new();
-    for k in 0..c.sets {
-        let x = b.input(k);
+    for (k, &x) in inputs.iter().enumerate() {
         let projected = fresh_like(b, x, p);
+        let bound = 1.0 / (b.spec(x).cols as f64).sqrt();
         let (x, whole) = (b.whole(x), b.whole(projected));
         maps.push(b.map(&format!("pine.{k}.direction"), x, whole, false));
-        let bound = 1.0 / (c.input_widths[k] as f64).sqrt();
         sums.push(PineSum {
             x: projected,
             spread: b.param(&format!("pine.{k}.spread"), &[p, j], Init::Uniform(1.0 / (j as f64).sqrt())),
@@ -263,10 +265,12 @@ fn pine(b: &mut ProgramBuilder, c: &ModelConfig) -> Value {
 /// An upper bound on the number of parameters, in arithmetic that does not overflow for sizes up to 2¹⁶.
 pub(super) fn parameter_bound(c: &ModelConfig) -> u128 {
     let n = |x: usize| x as u128;
-    let widest = c.input_widths.iter().max().copied().unwrap_or(1);
+    let widest = c.images.map_or(c.input_widths.iter().max().copied().unwrap_or(1), |i| i.features);
+    let images = c.images.map_or(0, |i| i.parameters());
     if c.encoder == Encoder::Pine {
         let features = n(c.projections) * n(c.projection_size);
-        return n(c.sets) * (n(c.projections) * n(widest) + 2 * features)
+        return images
+            + n(c.sets) * (n(c.projections) * n(widest) + 2 * features)
             + n(c.hidden) * (n(c.sets) * features)
             + n(c.output_width) * (n(c.hidden) + 1);
     }
@@ -289,13 +293,13 @@ pub(super) fn parameter_bound(c: &ModelConfig) -> u128 {
     let decoder = n(c.sets) * n(c.seeds) * latent * (hidden + n(c.output_width))
         + n(c.decoder_layers) * hidden * (hidden + 1)
         + (hidden + 1) * n(c.output_width);
-    n(c.sets) * (n(widest) + 2) * latent + n(c.blocks) * (relations * relation + merge) + pooling + decoder
+    images + n(c.sets) * (n(widest) + 2) * latent + n(c.blocks) * (relations * relation + merge) + pooling + decoder
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::models::PRESETS;
+    use crate::models::{ImageEncoder, Images, PRESETS};
 
     #[test]
     fn the_parameter_bound_holds_and_is_not_far_off() {
@@ -304,6 +308,13 @@ mod tests {
             let exact = program(&config, Mode::Infer, false).params().len() as u128;
             let bound = parameter_bound(&config);
             assert!(exact <= bound && bound < 5 * exact, "{}: {exact} parameters, bound {bound}", preset.name);
+            if !config.dimension_equivariant {
+                let images = Images::new(ImageEncoder::Mnist);
+                let config = ModelConfig::clone(&config).with_images(images).validate().unwrap();
+                let exact = program(&config, Mode::Infer, false).params().len() as u128;
+                let bound = parameter_bound(&config);
+                assert!(exact <= bound && bound < 5 * exact, "{}: {exact} parameters, bound {bound}", preset.name);
+            }
         }
     }
 }

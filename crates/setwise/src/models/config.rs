@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::images::Images;
 use crate::{Error, Result};
 
 macro_rules! choice {
@@ -180,6 +181,9 @@ pub struct ModelConfig {
     pub projections: usize,
     /// PINE only: sigmoids per projection.
     pub projection_size: usize,
+    /// What the elements of the sets are, where they are images.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub images: Option<Images>,
 }
 
 impl Default for ModelConfig {
@@ -217,6 +221,7 @@ impl Default for ModelConfig {
             feed_forward_layers: 2,
             projections: 16,
             projection_size: 8,
+            images: None,
         }
     }
 }
@@ -301,8 +306,10 @@ impl ModelConfig {
             return Err(Error::config("sets", format!("is {}, must be between 1 and 64", c.sets)));
         }
         let pine = c.encoder == Encoder::Pine;
-        if !pine && (c.blocks == 0 || c.blocks > 256) {
-            return Err(Error::config("blocks", format!("is {}, must be between 1 and 256", c.blocks)));
+        // A classifier of images has no blocks.
+        let least = usize::from(!(c.images.is_some() && c.output == OutputKind::Equivariant));
+        if !pine && !(least..=256).contains(&c.blocks) {
+            return Err(Error::config("blocks", format!("is {}, must be between {least} and 256", c.blocks)));
         }
         for (field, n) in [("decoder-layers", c.decoder_layers), ("feed-forward-layers", c.feed_forward_layers)] {
             if n > 256 {
@@ -348,6 +355,9 @@ impl ModelConfig {
 
     fn validate_inputs(&self) -> Result<()> {
         let c = self;
+        if c.dimension_equivariant && c.images.is_some() {
+            return Err(Error::config("dimension-equivariant", "is not made for images: their pixels are not alike"));
+        }
         if c.dimension_equivariant {
             if !c.input_widths.is_empty() {
                 return Err(Error::config(
@@ -360,6 +370,15 @@ impl ModelConfig {
         if c.input_widths.len() != c.sets {
             let reason = format!("has {} entries for {} sets", c.input_widths.len(), c.sets);
             return Err(Error::config("input-widths", reason));
+        }
+        if let Some(images) = &c.images {
+            images.check()?;
+            let wanted = images.numbers();
+            if let Some(w) = c.input_widths.iter().find(|&&w| w != wanted) {
+                let reason = format!("holds {w}, an image of the size under `images` has {wanted} numbers");
+                return Err(Error::config("input-widths", reason));
+            }
+            return Ok(());
         }
         if let Some(w) = c.input_widths.iter().find(|&&w| w == 0 || w > LARGEST) {
             return Err(Error::config("input-widths", format!("holds {w}, each must be between 1 and {LARGEST}")));

@@ -1,8 +1,9 @@
 //! Models: one validated config ([`ModelConfig`]), the paper's architectures as presets of it, the program each config stands
-//! for (`build`), and a config with its parameters ([`Model`]).
+//! for (`build`), and a config with its parameters ([`Model`]). [`Images`] puts a convolutional encoder in front of any of them.
 
 mod build;
 mod config;
+mod images;
 mod model;
 mod presets;
 
@@ -10,5 +11,6 @@ pub use build::program;
 pub use config::{
     AttentionScale, Encoder, Merge, ModelConfig, OutputKind, Pooling, RelationPool, Relations, Sharing, ValidConfig,
 };
+pub use images::{ImageEncoder, Images};
 pub use model::{Model, Prediction};
 pub use presets::{PRESETS, Preset};

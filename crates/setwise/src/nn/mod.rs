@@ -2,11 +2,13 @@
 //! weights. A multi-set block is K² of them, pooling by attention is seeds asking a set; both run through the same operations.
 
 mod decoder;
+mod encoder;
 mod feed_forward;
 mod pooling;
 mod relate;
 
 pub use decoder::decoder;
+pub use encoder::{ENCODER, Layer, encode_images};
 pub use feed_forward::{FeedForwardOptions, feed_forward};
 pub(crate) use pooling::max_over_dimensions;
 pub use pooling::{PoolKind, pool};

@@ -66,8 +66,13 @@ impl Checkpoint {
     pub fn restore(self, trainer: &mut Trainer, path: &Path) -> Result<()> {
         let [params, first, second] = self.buffers;
         let expected = trainer.model().params().len();
-        if params.len() != expected {
-            let reason = format!("holds {} parameters, the experiment's model has {expected}", params.len());
+        let trained = trainer.model().layout().trained();
+        if params.len() != expected || first.len() != trained {
+            let held = (params.len(), first.len());
+            let reason = format!(
+                "holds {} parameters, {} of them trained, the experiment's model has {expected} and {trained}",
+                held.0, held.1
+            );
             return Err(Error::Run { path: path.to_owned(), reason });
         }
         trainer.model().params_mut().copy_from_slice(&params);
@@ -113,7 +118,8 @@ fn read(path: &Path) -> Result<Checkpoint> {
     if checksum(buffers.each_ref().map(Vec::as_slice)).to_string() != sum {
         return Err(bad("its checksum does not fit"));
     }
-    if buffers.iter().any(|b| b.len() != buffers[0].len() || b.iter().any(|x| !x.is_finite())) {
+    let [params, first, second] = buffers.each_ref().map(Vec::len);
+    if first != second || first > params || buffers.iter().flatten().any(|x| !x.is_finite()) {
         return Err(bad("its numbers are not those of a run"));
     }
     Ok(Checkpoint { step, window, newer_damaged: None, buffers })

@@ -57,12 +57,12 @@ impl Trainer {
     /// Starts from a model's parameters with fresh moments.
     pub fn new(model: Model, loss: Loss) -> Self {
         let cpu = Cpu::new(program(model.config(), Mode::Train, false));
-        let len = model.params().len();
+        let (len, trained) = (model.params().len(), model.layout().trained());
         Trainer {
             model,
             loss,
             cpu,
-            adam: Adam::new(len),
+            adam: Adam::new(trained),
             grads: vec![0.0; len],
             seed: 0,
             outcomes: VecDeque::new(),
@@ -73,6 +73,7 @@ impl Trainer {
 
     /// Lets a device make the steps started with [`Trainer::submit`] from now on, and answer for the model.
     pub fn use_device(&mut self, device: &Device, limits: BatchLimits) -> Result<()> {
+        self.check_classes()?;
         self.sync()?;
         self.model.use_device(device)?;
         #[cfg(feature = "cuda")]
@@ -208,7 +209,7 @@ impl Trainer {
         self.cpu.memory()
     }
 
-    /// One step: forward, loss, backward, Adam. Targets stand example by example for answers
+    /// One step: forward, loss, backward, Adam; running averages of batch norms follow the batch. Targets stand example by example for answers
     /// per example; for answers per element set by set, in each the elements of all examples one after another. Returns the loss before the step.
     pub fn step(&mut self, batch: &SetBatch, targets: &[f32], learning_rate: f64) -> Result<f64> {
         #[cfg(feature = "cuda")]
@@ -229,21 +230,34 @@ impl Trainer {
         self.adam.step(self.model.params_mut(), &self.grads, learning_rate);
     }
 
-    /// Length of the last gradient, which is shortened to `most` if it is longer.
+    /// Length of the last gradient, which is shortened to `most` if it is longer. Running averages are no part of it.
     pub fn clip(&mut self, most: Option<f64>) -> f64 {
+        let grads = &mut self.grads[..self.adam.first.len()];
         // Parts of a fixed size, added up in their order: the same bits for any number of threads.
         let parts: Vec<f64> =
-            self.grads.par_chunks(1 << 14).map(|c| c.iter().map(|&g| f64::from(g) * f64::from(g)).sum()).collect();
+            grads.par_chunks(1 << 14).map(|c| c.iter().map(|&g| f64::from(g) * f64::from(g)).sum()).collect();
         let norm = parts.iter().sum::<f64>().sqrt();
         if let Some(most) = most.filter(|&most| norm > most) {
             let scale = (most / norm) as f32;
-            self.grads.par_chunks_mut(1 << 14).for_each(|c| c.iter_mut().for_each(|g| *g *= scale));
+            grads.par_chunks_mut(1 << 14).for_each(|c| c.iter_mut().for_each(|g| *g *= scale));
         }
         norm
     }
 
+    /// A loss over classes needs a logit for each.
+    fn check_classes(&self) -> Result<()> {
+        let width = self.model.config().output_width;
+        match self.loss {
+            Loss::CrossEntropy { classes } if classes != width => {
+                Err(Error::config("output-width", format!("is {width}, the loss is over {classes} classes")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The loss and its gradient ([`Trainer::grads`]), without a step.
     pub fn gradient(&mut self, batch: &SetBatch, targets: &[f32]) -> Result<f64> {
+        self.check_classes()?;
         self.cpu.set_seed(self.seed.wrapping_add(self.adam.steps));
         let width = self.model.config().output_width;
         let view = batch.view();
@@ -254,22 +268,21 @@ impl Trainer {
         let outputs = self.cpu.program().outputs().len();
         let start = |output: usize| -> usize { (0..output).map(|o| rows(o, batch.examples())).sum() };
         let total = start(outputs) * width;
-        if targets.len() != total {
-            return Err(Error::Sets(format!("{} targets for {total} predicted numbers", targets.len())));
-        }
         let loss = self.loss;
+        loss.check(total, targets)?;
         let loss = self.cpu.step(self.model.params(), &view, &mut self.grads, |part: Outputs<f32>| {
             let mut sum = 0.0;
             for (i, (values, grad)) in part.values.iter().zip(part.grads).enumerate() {
-                let first = (start(i) + rows(i, part.examples.start)) * width;
-                sum += loss.part(values, &targets[first..first + values.len()], grad, total);
+                let first = loss.targets((start(i) + rows(i, part.examples.start)) * width);
+                let targets = &targets[first..first + loss.targets(values.len())];
+                sum += loss.part(values, targets, grad, total);
             }
             sum
         })?;
         Ok(loss)
     }
 
-    /// The gradient of the last step.
+    /// The gradient of the last step; in the places of running averages, what they follow.
     pub fn grads(&self) -> &[f32] {
         &self.grads
     }

@@ -21,6 +21,7 @@ impl Capacity {
             Space::Set(k) => self.rows[k],
             Space::Union => self.rows.iter().sum(),
             Space::PerExample(n) => n * self.examples,
+            Space::Batch => 1,
         }
     }
 
@@ -29,6 +30,7 @@ impl Capacity {
             Space::Set(k) => self.longest[k],
             Space::Union => self.longest.iter().sum(),
             Space::PerExample(n) => n,
+            Space::Batch => 1,
         }
     }
 

@@ -4,10 +4,12 @@
 //! and leave when there is nothing to do. So launches never change, and a captured graph of them serves every batch.
 
 //!
-//! `linear` (with `joined`, which maps are one product), `norm`, `attention`, `rows`, `pair` and `pine` hold one kind of operation each, forward and backward.
+//! `linear` (with `joined`, which maps are one product), `norm`, `attention`, `rows`, `pair`, `pine` and `images` hold one kind of operation
+//! each, forward and backward.
 
 mod attention;
 mod capacity;
+mod images;
 mod joined;
 mod linear;
 mod norm;
@@ -17,6 +19,7 @@ mod rows;
 
 pub(super) use attention::{depths, key_tile, wide_depth};
 pub use capacity::Capacity;
+pub(super) use images::has_images;
 pub(super) use norm::together;
 
 use std::collections::BTreeSet;
@@ -133,6 +136,9 @@ impl<'a> Builder<'a> {
                 Op::Concat(c) => self.concat(c, false)?,
                 Op::PineSum(p) => self.pine_forward(p)?,
                 Op::Dropout(d) => self.dropout(d, false)?,
+                Op::Convolution(c) => self.convolution_forward(c)?,
+                Op::BatchNorm(b) => self.batch_norm_forward(b)?,
+                Op::MaxPool(p) => self.max_pool(p, false)?,
             }
         }
         Ok(())
@@ -171,6 +177,9 @@ impl<'a> Builder<'a> {
                 Op::Concat(c) => self.concat(c, true)?,
                 Op::PineSum(p) => self.pine_backward(p)?,
                 Op::Dropout(d) => self.dropout(d, true)?,
+                Op::Convolution(c) => self.convolution_backward(c)?,
+                Op::BatchNorm(b) => self.batch_norm_backward(b)?,
+                Op::MaxPool(p) => self.max_pool(p, true)?,
             }
         }
         self.sum_parts()
@@ -286,6 +295,7 @@ pub(super) fn space_of(program: &Program, capacity: &Capacity, v: Value) -> t::S
         Space::Set(k) => (2 + k * stride, 0),
         Space::Union => (2 + capacity.rows.len() * stride, 0),
         Space::PerExample(n) => (0, n),
+        Space::Batch => unreachable!("kernels find what belongs to no example by its address"),
     };
     t::Space { offsets: offsets as i32, per_example: per_example as i32, per_dim: i32::from(spec.per_dim) }
 }

@@ -27,7 +27,7 @@ struct LossTasks {
     float parameters[8];
 };
 
-// Kinds in the order of the host's list; 4 and 5 are quantiles, of one level and of one per column.
+// Kinds in the order of the host's list; 4 and 5 are quantiles, of one level and of one per column, 6 is of whole rows.
 __device__ __forceinline__ float2 loss_at(int kind, float parameter, float p, float t) {
     float d = p - t;
     if (kind == 0) return make_float2(fabsf(d), d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d);
@@ -41,18 +41,38 @@ __device__ __forceinline__ float2 loss_at(int kind, float parameter, float p, fl
     return make_float2((1.0f - parameter) * d, d == 0.0f ? 0.0f : 1.0f - parameter);
 }
 
+// −log softmax(row)[class] of a row of logits, by one warp; its gradient times `share` goes to `grad`.
+__device__ __forceinline__ float cross_entropy(const float* row, int width, int right, float* grad, float share) {
+    int lane = threadIdx.x % 32;
+    float most = -3.4e38f, sum = 0.0f;
+    for (int c = lane; c < width; c += 32) most = fmaxf(most, row[c]);
+    for (int i = 16; i > 0; i /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
+    for (int c = lane; c < width; c += 32) sum += expf(row[c] - most);
+    sum = warp_sum(sum);
+    for (int c = lane; c < width; c += 32) grad[c] = (expf(row[c] - most) / sum - (c == right ? 1.0f : 0.0f)) * share;
+    return logf(sum) + most - row[right];
+}
+
 extern "C" __global__ void __launch_bounds__(256) loss(const LossTasks* tasks, const int* shape) {
     in_turn();
     const LossTasks task = *tasks;
     __shared__ double sums[256];
     size_t total = 0;
-    for (int o = 0; o < task.count; o++) total += (size_t)rows_of(task.outputs[o].space, shape) * task.outputs[o].width;
+    // A cross-entropy has one target for a row, every other loss one for a number.
+    bool by_rows = task.kind == 6;
+    for (int o = 0; o < task.count; o++)
+        total += (size_t)rows_of(task.outputs[o].space, shape) * (by_rows ? 1 : task.outputs[o].width);
     double sum = 0.0;
     size_t before = 0;
     for (int o = 0; o < task.count; o++) {
         const LossTask out = task.outputs[o];
-        size_t n = (size_t)rows_of(out.space, shape) * out.width;
-        for (size_t i = threadIdx.x; i < n; i += 256) {
+        size_t rows = rows_of(out.space, shape), n = by_rows ? rows : rows * out.width;
+        for (size_t r = threadIdx.x / 32; by_rows && r < rows; r += 8) {
+            size_t at = r * out.width;
+            float l = cross_entropy(out.values + at, out.width, (int)out.targets[before + r], out.grads + at, 1.0f / (float)total);
+            if (threadIdx.x % 32 == 0) sum += l;
+        }
+        for (size_t i = threadIdx.x; !by_rows && i < n; i += 256) {
             float parameter = task.parameters[task.kind == 5 ? i % out.width : 0];
             float2 l = loss_at(task.kind, parameter, out.values[i], out.targets[before + i]);
             sum += l.x;
@@ -74,9 +94,10 @@ struct UpdateTask {
     double* parts;
     const Controls* controls;
     Results* results;
-    size_t len;
-    float beta1, beta2, epsilon;
-    int pad;
+    // Parameters that gradients move, and all: the rest are running averages, which go by the share `fresh` to what stands in their
+    // gradient's place.
+    size_t len, all;
+    float beta1, beta2, epsilon, fresh;
 };
 
 #define NORM_BLOCKS 128
@@ -126,4 +147,6 @@ extern "C" __global__ void __launch_bounds__(256) adam(const UpdateTask* tasks, 
         task.second[i] = v;
         task.params[i] = task.params[i] * c.keep - c.rate * m / (sqrtf(v) * c.root + task.epsilon);
     }
+    for (size_t i = task.len + blockIdx.x * (size_t)256 + threadIdx.x; i < task.all; i += (size_t)gridDim.x * 256)
+        task.params[i] += (task.grads[i] - task.params[i]) * task.fresh;
 }

@@ -1,0 +1,239 @@
+//! Convolutions of images as products: the patches the window sees, one per row, times the weight.
+//!
+//! Patches of some lines of one image at a time are laid out in a thread's scratch, small enough for its second cache level, and
+//! never all at once: those of a batch would be many times its images. Backward, a task owns whole images of the input's gradient;
+//! the weight's gradient is summed over a fixed number of parts of the batch, each owned by one task, and then over the parts in
+//! their order.
+
+use super::gemm::{PanelProduct, Strided};
+use super::panels::Panels;
+use super::tasks::{Ptr, locate};
+use super::weight_product::{WeightProduct, weight_scratch};
+use super::worker::{Run, Worker};
+use crate::params::ParamId;
+use crate::program::{Activation, Convolution, Value};
+use crate::real::Real;
+
+/// Numbers of patches laid out at a time, unless one line has more.
+const PATCHES: usize = 1 << 16;
+
+/// Most parts a weight's gradient is summed from: as many threads can work on it.
+const PARTS: usize = 16;
+
+/// Numbers of a task that adds up parts.
+const SUMS: usize = 4096;
+
+/// Output lines whose patches are laid out together.
+fn lines(op: &Convolution) -> usize {
+    (PATCHES / (op.to.width * op.patch()).max(1)).clamp(1, op.to.height)
+}
+
+/// Lays out the patches of output lines `first..first + count` of the image at `x`, one after another.
+unsafe fn gather<T: Real>(op: &Convolution, x: *const T, first: usize, count: usize, patches: *mut T) {
+    let channels = op.from.channels;
+    let (kernel, stride, padding) = (op.window.kernel, op.window.stride, op.window.padding);
+    let mut to = patches;
+    for line in first..first + count {
+        for pixel in 0..op.to.width {
+            // The columns of the window that lie in the image.
+            let left = padding.saturating_sub(pixel * stride).min(kernel);
+            let right = (op.from.width + padding).saturating_sub(pixel * stride).min(kernel).max(left);
+            for p in 0..kernel {
+                // SAFETY: the caller's patches have room for every window; reads stay within lines of the image.
+                unsafe {
+                    let row = line * stride + p;
+                    if row < padding || row >= op.from.height + padding {
+                        std::slice::from_raw_parts_mut(to, kernel * channels).fill(T::ZERO);
+                    } else {
+                        let at = ((row - padding) * op.from.width + pixel * stride + left).wrapping_sub(padding);
+                        let (a, b) = (left * channels, right * channels);
+                        std::slice::from_raw_parts_mut(to, a).fill(T::ZERO);
+                        if b > a {
+                            std::ptr::copy_nonoverlapping(x.add(at * channels), to.add(a), b - a);
+                        }
+                        std::slice::from_raw_parts_mut(to.add(b), kernel * channels - b).fill(T::ZERO);
+                    }
+                    to = to.add(kernel * channels);
+                }
+            }
+        }
+    }
+}
+
+/// The way back: adds gradients of patches to the image they were taken from.
+unsafe fn scatter<T: Real>(op: &Convolution, dx: *mut T, first: usize, count: usize, patches: *const T) {
+    let channels = op.from.channels;
+    let (kernel, stride, padding) = (op.window.kernel, op.window.stride, op.window.padding);
+    let mut from = patches;
+    for line in first..first + count {
+        for pixel in 0..op.to.width {
+            let left = padding.saturating_sub(pixel * stride).min(kernel);
+            let right = (op.from.width + padding).saturating_sub(pixel * stride).min(kernel).max(left);
+            for p in 0..kernel {
+                let row = line * stride + p;
+                if row >= padding && row < op.from.height + padding && right > left {
+                    let at = ((row - padding) * op.from.width + pixel * stride + left) - padding;
+                    let n = (right - left) * channels;
+                    // SAFETY: pixels of one line of the image, which belongs to this task.
+                    let (into, out) = unsafe {
+                        let into = std::slice::from_raw_parts_mut(dx.add(at * channels), n);
+                        (into, std::slice::from_raw_parts(from.add(left * channels), n))
+                    };
+                    for (d, &g) in into.iter_mut().zip(out) {
+                        *d += g;
+                    }
+                }
+                // SAFETY: the patches lie one after another.
+                from = unsafe { from.add(kernel * channels) };
+            }
+        }
+    }
+}
+
+impl<T: Real> Worker<T> {
+    /// Images of each value.
+    fn image_counts<'a>(&'a self, values: &'a [Value]) -> impl Iterator<Item = usize> + Clone + 'a {
+        values.iter().map(|&v| self.rows_of(v))
+    }
+
+    pub(super) fn convolution_forward(&mut self, params: &[T], panels: &Panels<T>, op: &Convolution) {
+        let this = &*self;
+        let (step, patch) = (lines(op), op.patch());
+        let counts = this.image_counts(&op.xs);
+        self.threads.run(counts.clone().sum(), |t| {
+            let (k, image) = locate(t, counts.clone());
+            this.scratch.with(step * op.to.width * patch, |patches| {
+                for first in (0..op.to.height).step_by(step) {
+                    let count = step.min(op.to.height - first);
+                    // SAFETY: a task writes its own image.
+                    unsafe {
+                        let x = this.value(op.xs[k]).at(image * op.from.numbers());
+                        gather(op, x, first, count, patches);
+                        let channels = op.to.channels;
+                        let y = this.value(op.ys[k]).at(image * op.to.numbers() + first * op.to.width * channels);
+                        T::dispatch(PanelProduct {
+                            bias: op.bias.map_or(std::ptr::null(), |b| this.param(params, b)),
+                            ..product(count * op.to.width, patch, channels, patches, panels.forward(op.weight), y)
+                        });
+                    }
+                }
+            });
+        });
+    }
+
+    pub(super) fn convolution_backward(&mut self, run: &mut Run<T>, op: &Convolution) {
+        self.convolution_inputs(run, op);
+        self.convolution_weights(run, op);
+    }
+
+    fn convolution_inputs(&mut self, run: &mut Run<T>, op: &Convolution) {
+        let this = &*self;
+        let (step, patch, channels) = (lines(op), op.patch(), op.to.channels);
+        let counts = op.xs.iter().map(|&x| if this.wants_grad(x) { this.rows_of(x) } else { 0 });
+        let panels = run.panels;
+        self.threads.run(counts.clone().sum(), |t| {
+            let (k, image) = locate(t, counts.clone());
+            this.scratch.with(step * op.to.width * patch, |patches| {
+                // SAFETY: a task changes the gradient of its own image.
+                unsafe {
+                    let dx = this.grad(op.xs[k]).at(image * op.from.numbers());
+                    if !this.written(op.xs[k]) {
+                        std::slice::from_raw_parts_mut(dx, op.from.numbers()).fill(T::ZERO);
+                    }
+                    for first in (0..op.to.height).step_by(step) {
+                        let count = step.min(op.to.height - first);
+                        let dy = this.grad(op.ys[k]).at(image * op.to.numbers() + first * op.to.width * channels);
+                        let back = panels.backward(op.weight);
+                        T::dispatch(product(count * op.to.width, channels, patch, dy, back, patches));
+                        scatter(op, dx, first, count, patches);
+                    }
+                }
+            });
+        });
+        op.xs.iter().for_each(|&x| self.mark(x));
+    }
+
+    fn convolution_weights(&mut self, run: &mut Run<T>, op: &Convolution) {
+        let (step, patch, channels) = (lines(op), op.patch(), op.to.channels);
+        let images: usize = self.image_counts(&op.xs).sum();
+        let parts = images.clamp(1, PARTS);
+        // A part: the weight's gradient, then the bias's.
+        let len = channels * patch + channels;
+        let partials = Ptr(self.partials(parts * len));
+        let this = &*self;
+        let counts = this.image_counts(&op.xs);
+        let room = (step * op.to.width * patch).next_multiple_of(16);
+        self.threads.run(parts, |part| {
+            this.scratch.with(room + weight_scratch::<T>(channels, patch), |scratch| {
+                // SAFETY: the part belongs to this task; both buffers lie in its scratch.
+                unsafe {
+                    let (patches, scratch) = (scratch, scratch.add(room));
+                    let sums = partials.at(part * len);
+                    std::slice::from_raw_parts_mut(sums, len).fill(T::ZERO);
+                    for i in images * part / parts..images * (part + 1) / parts {
+                        let (k, image) = locate(i, counts.clone());
+                        let x = this.value(op.xs[k]).at(image * op.from.numbers());
+                        for first in (0..op.to.height).step_by(step) {
+                            let count = step.min(op.to.height - first);
+                            gather(op, x, first, count, patches);
+                            let dy = this.grad(op.ys[k]).at(image * op.to.numbers() + first * op.to.width * channels);
+                            T::dispatch(WeightProduct {
+                                m: channels,
+                                n: patch,
+                                rows: count * op.to.width,
+                                a: dy,
+                                a_row: channels,
+                                b: patches,
+                                b_row: patch,
+                                c: sums,
+                                c_row: patch,
+                                sums: sums.add(channels * patch),
+                                scratch,
+                            });
+                        }
+                    }
+                }
+            });
+        });
+        let grads = Ptr(run.grads.as_mut_ptr());
+        let add = |param: ParamId, at: usize| {
+            let spec = this.program.params.spec(param);
+            this.threads.run(spec.len().div_ceil(SUMS), |c| {
+                let first = c * SUMS;
+                let n = SUMS.min(spec.len() - first);
+                // SAFETY: a task adds to its own numbers of the gradient; all parts have been written.
+                unsafe {
+                    let grads = std::slice::from_raw_parts_mut(grads.at(spec.offset + first), n);
+                    for part in 0..parts {
+                        let sums = std::slice::from_raw_parts(partials.at(part * len + at + first), n);
+                        grads.iter_mut().zip(sums).for_each(|(g, s)| *g += *s);
+                    }
+                }
+            });
+        };
+        add(op.weight, 0);
+        if let Some(bias) = op.bias {
+            add(bias, channels * patch);
+        }
+    }
+}
+
+/// `c[m × n] = a · panels` of rows without gaps.
+fn product<T: Real>(m: usize, k: usize, n: usize, a: *const T, panels: *const T, c: *mut T) -> PanelProduct<T> {
+    PanelProduct {
+        m,
+        k,
+        n,
+        a: Strided { ptr: a, row: k, col: 1 },
+        panels,
+        c,
+        c_row: n,
+        bias: std::ptr::null(),
+        accumulate: false,
+        activation: Activation::None,
+        residual: std::ptr::null(),
+        residual_row: 0,
+        gate: std::ptr::null(),
+        gate_row: 0,
+    }
+}

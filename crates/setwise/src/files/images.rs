@@ -1,0 +1,106 @@
+//! Sample files of images.
+
+use std::path::Path;
+
+use super::samples::{Array, Parsed, Sample, content, read_npy};
+use crate::Result;
+use crate::models::Images;
+
+impl Sample {
+    /// Reads sets of images: NPY `[n, height, width]`, with a last `[…, channels]` where pixels have colours, or the pixels of an image as
+    /// one row; a stack of examples has one more index in front. Bytes are divided by 255. CSV and TSV hold an image per line.
+    ///
+    /// ```
+    /// use setwise::files::{Sample, write_npy};
+    /// use setwise::models::{ImageEncoder, Images};
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("x.npy");
+    /// write_npy(&path, &[5, 28, 28], &[255u8; 5 * 28 * 28])?;
+    /// let sample = Sample::read_images(&path, &Images::new(ImageEncoder::Mnist))?;
+    /// assert_eq!((sample.examples, sample.rows, sample.width, sample.data[0]), (1, 5, 784, 1.0));
+    /// # Ok::<(), setwise::Error>(())
+    /// ```
+    pub fn read_images(path: impl AsRef<Path>, images: &Images) -> Result<Self> {
+        let path = path.as_ref();
+        Self::parse_images(path, &content(path)?, images)
+    }
+
+    /// Reads a file's content as [`Sample::read_images`] does.
+    pub fn parse_images(path: &Path, bytes: &[u8], images: &Images) -> Result<Self> {
+        Self::parse_as(path, bytes, |bytes| parse(bytes, images))
+    }
+}
+
+fn parse(bytes: &[u8], images: &Images) -> Parsed {
+    let Array { shape, mut data, bytes } = read_npy(bytes)?;
+    let Images { height, width, channels, .. } = *images;
+    let whole = [height, width, channels];
+    let row = [images.numbers()];
+    // What an image may look like, and what is left of the shape in front of it.
+    let mut ends: Vec<&[usize]> = vec![&whole, &row];
+    if channels == 1 {
+        ends.push(&whole[..2]);
+    }
+    let found = ends.iter().find_map(|end| shape.strip_suffix(*end).filter(|left| matches!(left.len(), 1 | 2)));
+    let (examples, rows) = match found {
+        Some(&[rows]) => (1, rows),
+        Some(&[examples, rows]) => (examples, rows),
+        _ => {
+            let size =
+                if channels == 1 { format!("{height}, {width}") } else { format!("{height}, {width}, {channels}") };
+            return Err(format!(
+                "has shape {shape:?}; the model takes sets of images [n, {size}] or [n, {}], or a stack of such sets",
+                images.numbers()
+            ));
+        }
+    };
+    if bytes {
+        data.iter_mut().for_each(|x| *x /= 255.0);
+    }
+    Ok((data, examples, rows, images.numbers()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::tests::npy;
+    use super::*;
+    use crate::models::ImageEncoder;
+
+    fn read(shape: &str, kind: &str, data: &[u8], images: &Images) -> Result<Sample> {
+        let header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}");
+        Sample::parse_images(Path::new("a.npy"), &npy(&header, data), images)
+    }
+
+    #[test]
+    fn images_are_read_from_every_shape_that_says_the_same() {
+        let grey = Images::new(ImageEncoder::Mnist).with_size(4, 5, 1);
+        let data: Vec<u8> = (0..120).map(|i| i * 2).collect();
+        for (shape, sizes) in [
+            ("(6, 4, 5)", (1, 6)),
+            ("(6, 4, 5, 1)", (1, 6)),
+            ("(6, 20)", (1, 6)),
+            ("(2, 3, 4, 5)", (2, 3)),
+            ("(2, 3, 4, 5, 1)", (2, 3)),
+            ("(2, 3, 20)", (2, 3)),
+        ] {
+            let s = read(shape, "|u1", &data, &grey).unwrap();
+            assert_eq!(((s.examples, s.rows), s.width), (sizes, 20), "{shape}");
+            assert_eq!(s.data[100], 200.0 / 255.0);
+        }
+        let colour = grey.with_size(4, 5, 3);
+        assert_eq!(read("(2, 4, 5, 3)", "|u1", &data, &colour).unwrap().width, 60);
+        let floats: Vec<u8> = (0..20).flat_map(|i| (i as f32).to_le_bytes()).collect();
+        assert_eq!(read("(1, 4, 5)", "<f4", &floats, &grey).unwrap().data[7], 7.0);
+    }
+
+    #[test]
+    fn other_shapes_are_refused_with_those_that_are_taken() {
+        let colour = Images::new(ImageEncoder::Meta).with_size(15, 15, 3);
+        for shape in ["(2, 15, 15)", "(15, 15, 3)", "(675,)", "(1, 1, 1, 15, 15, 3)", "(1, 15, 45)"] {
+            let error = read(shape, "|u1", &[0; 675], &colour).unwrap_err().to_string();
+            assert!(error.starts_with("a.npy: "), "{shape}: {error}");
+        }
+        let error = read("(1, 15, 45)", "|u1", &[0; 675], &colour).unwrap_err().to_string();
+        assert!(error.contains("[n, 15, 15, 3]") && error.contains("[n, 675]"), "{error}");
+    }
+}
