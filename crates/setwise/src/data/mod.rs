@@ -3,11 +3,14 @@
 //! * [`Sampler`]: draws one example; [`Divergence`] and [`Dependence`] are those of the paper.
 //! * [`Mixture`], [`Lkj`]: Gaussian mixtures, and correlation matrices.
 //! * [`Drawn`]: a batch as drawn; [`Batch`]: as a model sees it.
+//! * [`Examples`], [`Epochs`]: examples that are handed in, and the order a data set is gone through.
 //! * [`Feed`]: draws batches on threads, in an order of their own.
 
 mod batch;
 mod dependence;
 mod divergence;
+mod epochs;
+mod examples;
 mod feed;
 mod lkj;
 mod mixture;
@@ -16,6 +19,8 @@ mod range;
 pub use batch::{Batch, Drawn, DrawnSet, Stream, batch_seed};
 pub use dependence::Dependence;
 pub use divergence::{Divergence, Label};
+pub use epochs::Epochs;
+pub use examples::Examples;
 pub use feed::Feed;
 pub use lkj::Lkj;
 pub use mixture::{Mixture, MixtureLaw, gaussian_kl};

@@ -1,10 +1,12 @@
 //! Models: one validated config ([`ModelConfig`]), the paper's architectures as presets of it, the program each config stands
-//! for (`build`), and a config with its parameters ([`Model`]).
+//! for (`build`), a config with its parameters ([`Model`]),
+//! and one that many threads ask at once ([`SharedModel`]).
 
 mod build;
 mod config;
 mod model;
 mod presets;
+mod shared;
 
 pub use build::program;
 pub use config::{
@@ -12,3 +14,4 @@ pub use config::{
 };
 pub use model::{Model, Prediction};
 pub use presets::{PRESETS, Preset};
+pub use shared::SharedModel;

@@ -2,9 +2,8 @@
 
 mod whiten;
 
-use setwise_engine::{BatchView, SetView};
-
 use crate::{Error, Result};
+pub use setwise_engine::{BatchView, SetView};
 pub use whiten::Whitening;
 
 /// A batch of examples, each of the same number of sets; every set of every example has its own size.
@@ -42,6 +41,16 @@ impl PackedSet {
     /// `offsets()[i]..offsets()[i + 1]` are the rows of example `i`.
     pub fn offsets(&self) -> &[usize] {
         &self.offsets
+    }
+
+    /// Appends the rows of one more example.
+    ///
+    /// # Panics
+    /// If they are not a whole number of rows.
+    pub fn push(&mut self, rows: &[f32]) {
+        assert!(self.width > 0 && rows.len().is_multiple_of(self.width), "{} numbers, {} wide", rows.len(), self.width);
+        self.data.extend_from_slice(rows);
+        self.offsets.push(self.data.len() / self.width);
     }
 
     /// The rows of one example.
@@ -91,8 +100,7 @@ impl SetBatch {
                         set.width
                     )));
                 }
-                set.data.extend_from_slice(rows);
-                set.offsets.push(set.data.len() / set.width);
+                set.push(rows);
             }
         }
         Self::new(sets)
