@@ -270,7 +270,10 @@ impl<'py> Given<'py> {
             [n, d] => ([1, n, d], true),
             [b, n, d] => ([b, n, d], false),
             _ => {
-                return Err(wrong(&array, "a set is [rows, columns], a batch [examples, rows, columns] or a list of sets"));
+                return Err(wrong(
+                    &array,
+                    "a set is [rows, columns], a batch [examples, rows, columns] or a list of sets",
+                ));
             }
         };
         Ok(Given { arrays: vec![array], shapes: vec![shape], single })

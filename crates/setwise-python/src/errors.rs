@@ -4,6 +4,8 @@ use pyo3::PyErr;
 use pyo3::exceptions::{PyFloatingPointError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use setwise::Error;
 
+use crate::options::python_name;
+
 /// What went wrong while the interpreter ran on: no exception can be made there.
 pub enum Failure {
     /// A `ValueError` with this text.
@@ -33,21 +35,16 @@ pub fn raised(error: Error) -> PyErr {
     match error {
         // FileNotFoundError, PermissionError and so on.
         Error::Io { source, .. } => std::io::Error::new(source.kind(), text).into(),
-        Error::Config { field, reason } => PyValueError::new_err(format!("{}: {reason}", name(field))),
+        Error::Config { field, reason } => PyValueError::new_err(format!("{}: {reason}", python_name(field))),
         Error::Experiment { key, reason } => {
             let key = key.strip_prefix("training.").unwrap_or(&key);
-            PyValueError::new_err(format!("{}: {reason}", name(key)))
+            PyValueError::new_err(format!("{}: {reason}", python_name(key)))
         }
         Error::NotFinite { .. } => PyFloatingPointError::new_err(text),
         Error::Engine(setwise_engine::Error::TooLarge { .. }) => PyMemoryError::new_err(text),
         Error::Device(_) | Error::Feed => PyRuntimeError::new_err(text),
         _ => PyValueError::new_err(text),
     }
-}
-
-/// An option's name in Python.
-pub fn name(key: &str) -> String {
-    key.replace('-', "_")
 }
 
 /// A `ValueError`.

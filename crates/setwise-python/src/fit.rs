@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use setwise::data::{Epochs, Examples};
 use setwise::experiment::Training;
 use setwise::models::OutputKind;
@@ -14,11 +14,12 @@ use crate::arrays::{Array, Given, sequence};
 use crate::errors::{Failure, raised, type_error, value_error};
 use crate::estimate::whole;
 use crate::model::Model;
+use crate::options::{changed, settings};
 use crate::pool::compute;
 
 /// A training under way; after every step the model has what was learnt.
 ///
-/// `training` is a Training of the library as JSON. `data`, if given, is a list of (sets, target), of which every step takes a
+/// `training` holds settings of the library's Training. `data`, if given, is a list of (sets, target), of which every step takes a
 /// batch; otherwise every step is given its own.
 #[pyclass(frozen, module = "setwise._setwise")]
 pub struct Fit {
@@ -38,13 +39,12 @@ impl Fit {
     fn new(
         py: Python<'_>,
         model: Py<Model>,
-        training: &str,
+        training: &Bound<'_, PyDict>,
         seed: i128,
         data: Option<&Bound<'_, PyList>>,
     ) -> PyResult<Self> {
         let seed = whole("seed", seed)?;
-        let training: Training =
-            serde_json::from_str(training).map_err(|e| value_error(format!("how to learn: {e}")))?;
+        let training = changed(&Training::default(), settings(training)?)?;
         let shared = &model.get().shared;
         let data = match data {
             Some(list) if list.is_empty() => return Err(value_error("the data set has no examples")),

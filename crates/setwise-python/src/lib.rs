@@ -1,7 +1,7 @@
 //! The native half of the Python package `setwise`: arrays in, the library's answers out.
 //!
 //! Everything is computed by the library; here are the conversions. `arrays` reads what counts as an array, `errors` says which exception an
-//! error is, `pool` has the threads that compute while the interpreter runs on. `estimate`, `model` and `fit` hold what the module
+//! error is, `options` turns keyword arguments into settings, `pool` has the threads that compute while the interpreter runs on. `estimate`, `model` and `fit` hold what the module
 //! offers. The other half, in `python/setwise`, holds result classes, the loop of `fit` and its progress line.
 
 mod arrays;
@@ -9,6 +9,7 @@ mod errors;
 mod estimate;
 mod fit;
 mod model;
+mod options;
 mod pool;
 
 use pyo3::prelude::*;

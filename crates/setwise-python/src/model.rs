@@ -8,14 +8,15 @@ use numpy::{IntoPyArray, PyArrayMethods};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple, PyType};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use setwise::models::{PRESETS, SharedModel};
 use setwise::sets::{BatchView, SetView};
 use setwise::{ModelConfig, Prediction};
 
 use crate::arrays::{Given, Set, Slice};
-use crate::errors::{Failure, name, raised, type_error, value_error};
+use crate::errors::{Failure, raised, type_error, value_error};
 use crate::estimate::whole;
+use crate::options::{changed, python_name, settings};
 use crate::pool::compute;
 
 /// A function of several sets: fresh, learnt or loaded.
@@ -31,7 +32,7 @@ use crate::pool::compute;
 /// >>> answer = model(x, y)                   # one example: a number
 /// >>> model([x, y, x], [y, y, x]).shape      # three examples, every set of its own size: an array
 /// (3,)
-/// >>> model(x[::-1], y) == answer            # the order of the rows does not matter
+/// >>> np.allclose(model(x[::-1], y), answer) # the order of the rows does not matter
 /// True
 #[pyclass(frozen, module = "setwise")]
 pub struct Model {
@@ -90,10 +91,7 @@ impl Model {
         config: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let seed = whole("seed", seed)?;
-        let fields = match config {
-            Some(config) => fields(py, config)?,
-            None => serde_json::Map::new(),
-        };
+        let fields = config.map(settings).transpose()?.unwrap_or_default();
         let widest = || fields.get("input-widths")?.as_array()?.iter().filter_map(Value::as_u64).max();
         let dim = match dim {
             Some(dim) => Some(whole("dim", dim)?),
@@ -134,7 +132,7 @@ impl Model {
         let config: &ModelConfig = self.shared.config();
         let value = serde_json::to_value(config).map_err(|e| value_error(e.to_string()))?;
         let fields = value.as_object().into_iter().flatten();
-        let named: serde_json::Map<String, Value> = fields.map(|(k, v)| (name(k), v.clone())).collect();
+        let named: Map<String, Value> = fields.map(|(k, v)| (python_name(k), v.clone())).collect();
         py.import("json")?.call_method1("loads", (Value::Object(named).to_string(),))
     }
 
@@ -269,42 +267,19 @@ fn per_element<'py>(
     PyTuple::new(py, arrays)
 }
 
-/// Keyword arguments as fields of a config.
-fn fields(py: Python<'_>, config: &Bound<'_, PyDict>) -> PyResult<serde_json::Map<String, Value>> {
-    // NumPy's numbers and arrays become Python's.
-    let plain = py.import("operator")?.call_method1("methodcaller", ("tolist",))?;
-    let options = [("default", plain)].into_py_dict(py)?;
-    let text: String = py
-        .import("json")?
-        .call_method("dumps", (config,), Some(&options))
-        .map_err(|e| type_error(format!("create() takes numbers, strings, bools and lists: {}", e.value(py))))?
-        .extract()?;
-    let value: Value = serde_json::from_str(&text).map_err(|e| value_error(format!("create(): {e}")))?;
-    let fields = value.as_object().into_iter().flatten();
-    Ok(fields.map(|(key, value)| (key.replace('_', "-"), value.clone())).collect())
-}
-
-/// A config with some fields replaced.
-fn overlaid(mut config: ModelConfig, fields: serde_json::Map<String, Value>) -> PyResult<ModelConfig> {
+/// A preset with some fields changed.
+fn overlaid(mut config: ModelConfig, fields: Map<String, Value>) -> PyResult<ModelConfig> {
     if let Some(sets) = fields.get("sets").and_then(Value::as_u64) {
         config = config.with_sets(sets.try_into()?);
     }
-    let all = serde_json::to_value(&config).map_err(|e| value_error(e.to_string()))?;
-    let Value::Object(mut all) = all else { return Err(value_error("a config is an object")) };
-    for (key, value) in fields {
-        if !all.contains_key(&key) {
-            let known = all.keys().map(|k| name(k)).collect::<Vec<_>>().join(", ");
-            let key = name(&key);
-            return Err(type_error(format!("create() got {key:?}, which is no field of a config; there are {known}")));
-        }
-        let mut changed = all.clone();
-        changed.insert(key.clone(), value.clone());
-        // Field by field, so that the message can say which one.
-        serde_json::from_value::<ModelConfig>(Value::Object(changed))
-            .map_err(|e| value_error(format!("{}: {e}", name(&key))))?;
-        all.insert(key, value);
+    let all = serde_json::to_value(&config).unwrap_or_default();
+    if let Some(other) = fields.keys().find(|key| all.get(key).is_none()) {
+        let known =
+            all.as_object().into_iter().flat_map(Map::keys).map(|k| python_name(k)).collect::<Vec<_>>().join(", ");
+        let other = python_name(other);
+        return Err(type_error(format!("create() got {other:?}, which is no field of a config; there are {known}")));
     }
-    serde_json::from_value(Value::Object(all)).map_err(|e| value_error(e.to_string()))
+    changed(&config, fields)
 }
 
 /// The names of the architectures a model can be created from, each with a line on what it is.

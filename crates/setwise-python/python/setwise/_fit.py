@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -75,14 +74,15 @@ def fit(
     Examples
     --------
     >>> import numpy as np, setwise
-    >>> def larger_mean(rng):
+    >>> def difference_of_means(rng):
     ...     x, y = rng.normal(size=(rng.integers(5, 9), 1)), rng.normal(size=(rng.integers(5, 9), 1))
     ...     return [x, y], x.mean() - y.mean()
-    >>> model = setwise.Model.create("single-set-rff", dim=1, latent=8, hidden=16, blocks=1)
-    >>> history = setwise.fit(model, larger_mean, steps=200, batch=16, progress=False)
-    >>> np.mean(history.loss[-20:]) < 0.5 * np.mean(history.loss[:20])
+    >>> model = setwise.Model.create("single-set-rff", dim=1, latent=8, hidden=16, blocks=1, pooling="mean")
+    >>> history = setwise.fit(
+    ...     model, difference_of_means, steps=200, batch=16, learning_rate=1e-2, progress=False)
+    >>> bool(np.mean(history.loss[-20:]) < 0.5 * np.mean(history.loss[:20]))
     True
-    >>> bool(model(np.full((6, 1), 1.0), np.full((6, 1), -1.0)) > 1.0)
+    >>> bool(model([0.5, 0.7, 0.6], [-0.6, -0.5, -0.7]) > 0.5)
     True
     """
     if not isinstance(model, Model):
@@ -92,30 +92,28 @@ def fit(
         "batch": batch,
         "loss": loss,
         "optimizer": {"adamw": {"weight-decay": weight_decay}} if weight_decay else "adam",
-        "learning-rate": learning_rate,
+        "learning_rate": learning_rate,
         "schedule": _SCHEDULES.get(schedule, schedule) if isinstance(schedule, str) else schedule,
-        "warm-up": warm_up,
+        "warm_up": warm_up,
         "clip": clip,
     }
-    data = None if callable(sampler) else _examples(sampler)
-    # NumPy's numbers become Python's.
-    training_text = json.dumps(training, default=lambda number: number.item())
-    fitting = Fit(model, training_text, seed, data)
+    draw = sampler if callable(sampler) else None
+    data = _examples(sampler) if draw is None else None
+    fitting = Fit(model, training, seed, data)
     rng = np.random.default_rng(seed)
     history = History()
     line = Progress(steps, progress)
     start = time.monotonic()
     try:
         for done in range(1, steps + 1):
-            drawn = None if data is not None else [sampler(rng) for _ in range(batch)]
-            outcome = fitting.step(drawn)
+            outcome = fitting.step(None if draw is None else [draw(rng) for _ in range(batch)])
             for values, value in zip((history.loss, history.gradient, history.learning_rate), outcome):
                 values.append(value)
             line.step(done, outcome[0])
     except BaseException as error:
         history.seconds = time.monotonic() - start
         with contextlib.suppress(AttributeError, TypeError):
-            error.history = history
+            setattr(error, "history", history)
         raise
     finally:
         line.close()

@@ -12,7 +12,7 @@ __version__: str
 
 # A list of arrays is a batch. (So is an array of three axes, which types do not tell from one of two.)
 @overload
-def kl(  # type: ignore[overload-overlap]
+def kl(
     p: Sequence[NDArray[Any]],
     q: Sequence[NDArray[Any]],
     *,
@@ -30,7 +30,7 @@ def kl(
     seed: int = 0,
 ) -> Estimate: ...
 @overload
-def mi(  # type: ignore[overload-overlap]
+def mi(
     x: Sequence[NDArray[Any]],
     y: Sequence[NDArray[Any]],
     *,
@@ -69,6 +69,6 @@ class Model:
 
 @final
 class Fit:
-    def __new__(cls, model: Model, training: str, seed: int, data: list[Any] | None = None) -> Fit: ...
+    def __new__(cls, model: Model, training: dict[str, Any], seed: int, data: list[Any] | None = None) -> Fit: ...
     def step(self, batch: list[Any] | None = None) -> tuple[float, float, float]: ...
     def close(self) -> None: ...
