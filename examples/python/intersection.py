@@ -24,7 +24,7 @@ def draw(rng):
 # %% A model, and its training
 model = setwise.Model.create("multi-set-transformer", dim=SYMBOLS, latent=16, hidden=32, blocks=2, seed=2)
 print(model)
-history = setwise.fit(model, draw, steps=1200, loss="mse", learning_rate=3e-3, seed=1)
+history = setwise.fit(model, draw, steps=800, loss="mse", learning_rate=3e-3, seed=1)
 print(history)
 
 # %% Fresh examples, all asked in one call

@@ -30,7 +30,8 @@ class Progress:
         if self._live:
             if now - self._last < 0.1 and done < self._steps:
                 return
-            self._write("\r" + self._text(done, now))
+            # Spaces at the end cover what a longer line has left.
+            self._write(f"\r{self._text(done, now)}   ")
         elif done * 10 // self._steps > (done - 1) * 10 // self._steps:
             self._write(self._text(done, now) + "\n")
         self._last = now

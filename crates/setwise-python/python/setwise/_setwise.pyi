@@ -8,6 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._results import Estimate
 
+__all__ = ["Fit", "Model", "__version__", "kl", "mi", "presets"]
+
 __version__: str
 
 # A list of arrays is a batch. (So is an array of three axes, which types do not tell from one of two.)
