@@ -18,7 +18,7 @@ def _find_command():
     given = os.environ.get("SETWISE_COMMAND")
     if given:
         assert Path(given).is_file(), f"SETWISE_COMMAND is {given}, where there is no file"
-        return given
+        return str(Path(given).resolve())
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     built = [target / profile / "setwise" for profile in ("release", "debug")]
     return next((str(path) for path in built if path.is_file()), None) or shutil.which("setwise")

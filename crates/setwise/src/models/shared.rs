@@ -1,6 +1,6 @@
 //! A model that many threads ask at once.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use setwise_engine::BatchView;
 
@@ -30,7 +30,7 @@ use crate::Result;
 pub struct SharedModel {
     config: ValidConfig,
     /// Keeps the parameters; never asked itself.
-    latest: RwLock<Model>,
+    latest: Mutex<Model>,
     /// Those that are not answering now.
     idle: Mutex<Vec<Model>>,
 }
@@ -38,7 +38,7 @@ pub struct SharedModel {
 impl SharedModel {
     /// Shares a model, on the CPU.
     pub fn new(model: Model) -> Self {
-        SharedModel { config: model.config().clone(), latest: RwLock::new(model), idle: Mutex::default() }
+        SharedModel { config: model.config().clone(), latest: Mutex::new(model), idle: Mutex::default() }
     }
 
     /// What it was made of.
@@ -48,7 +48,7 @@ impl SharedModel {
 
     /// A model with the parameters of this moment.
     pub fn snapshot(&self) -> Model {
-        self.latest.read().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.latest).clone()
     }
 
     /// Goes on with the parameters of another model of the same config.
@@ -57,27 +57,28 @@ impl SharedModel {
     /// If its config differs.
     pub fn update(&self, model: &Model) {
         assert_eq!(*model.config(), self.config, "a model of the same config");
-        self.latest.write().unwrap_or_else(PoisonError::into_inner).adopt(model);
+        lock(&self.latest).adopt(model);
     }
 
     /// Answers for every example of a batch.
     pub fn predict(&self, batch: &BatchView<f32>) -> Result<Prediction> {
-        let free = self.idle().pop();
+        let free = lock(&self.idle).pop();
         let mut model = match free {
             Some(mut model) => {
-                model.adopt(&self.latest.read().unwrap_or_else(PoisonError::into_inner));
+                model.adopt(&lock(&self.latest));
                 model
             }
             None => self.snapshot(),
         };
         let answer = model.predict_view(batch);
-        self.idle().push(model);
+        lock(&self.idle).push(model);
         answer
     }
+}
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Model>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Locks; a thread that panicked has left whole models behind.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -109,7 +110,7 @@ mod tests {
                 });
             }
         });
-        assert!(shared.idle().len() <= 4);
+        assert!(lock(&shared.idle).len() <= 4);
     }
 
     #[test]
