@@ -45,9 +45,10 @@ impl From<setwise::Error> for Failure {
                 | std::io::ErrorKind::NotADirectory => Failure::usage(error.to_string()),
                 _ => Failure::other(error.to_string()),
             },
-            setwise::Error::Checkpoint { .. } | setwise::Error::Diverged { .. } | setwise::Error::Feed => {
-                Failure::other(error.to_string())
-            }
+            setwise::Error::Checkpoint { .. }
+            | setwise::Error::Diverged { .. }
+            | setwise::Error::NotFinite { .. }
+            | setwise::Error::Feed => Failure::other(error.to_string()),
             _ => Failure::usage(error.to_string()),
         }
     }

@@ -99,6 +99,16 @@ pub enum Error {
         /// The checkpoint to go back to.
         last: String,
     },
+    /// A step that has left the numbers and was not made.
+    #[error("the {what} of step {step} is {value}; the model is as it was before this step")]
+    NotFinite {
+        /// Loss or gradient.
+        what: &'static str,
+        /// The step.
+        step: u64,
+        /// What it was.
+        value: f64,
+    },
     /// A device that is not there.
     #[error("{0}")]
     Device(String),

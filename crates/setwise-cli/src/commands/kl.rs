@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use setwise::estimate::{Estimator, GaussianKl, Knn, Points};
+use setwise::estimate::{KlMethod, KlOptions, Points, kl};
 
 use super::{answer, read_samples};
 use crate::failure::Failure;
@@ -47,9 +47,9 @@ enum Method {
 pub fn run(args: Args) -> Result<(), Failure> {
     let [p, q] = read_samples([&args.p, &args.q])?;
     let (p, q) = (Points::of(&p)?, Points::of(&q)?);
-    let estimate = match args.method {
-        Method::Knn => Knn::new(args.k).estimate(p, q, args.seed),
-        Method::Gaussian => GaussianKl.estimate(p, q, args.seed),
-    }?;
-    answer("KL(P‖Q)", &estimate, args.json)
+    let method = match args.method {
+        Method::Knn => KlMethod::Knn,
+        Method::Gaussian => KlMethod::Gaussian,
+    };
+    answer("KL(P‖Q)", &kl(p, q, &KlOptions { method, k: args.k, seed: args.seed })?, args.json)
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use setwise::estimate::{Estimator, GaussianMi, Ksg, Mine, Points, Variant};
+use setwise::estimate::{MiMethod, MiOptions, Points, Variant, mi};
 use setwise::files::Sample;
 
 use super::{answer, read_samples, say};
@@ -64,15 +64,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     let (x, y) = (Points::of(&x)?, Points::of(&y)?);
     let variant = if args.variant == 1 { Variant::One } else { Variant::Two };
-    let estimator: Box<dyn Estimator> = match args.method {
-        Method::Ksg => Box::new(Ksg::new(args.k).with_variant(variant)),
-        Method::Gaussian => Box::new(GaussianMi),
-        Method::Mine => Box::new(Mine { seed: args.seed, ..Mine::default() }),
+    let method = match args.method {
+        Method::Ksg => MiMethod::Ksg,
+        Method::Gaussian => MiMethod::Gaussian,
+        Method::Mine => MiMethod::Mine,
     };
+    let options = MiOptions { method, variant, k: args.k, seed: args.seed };
     if args.plain {
-        return say(estimator.value(x, y)?);
+        return say(options.estimator().value(x, y)?);
     }
-    answer("I(X; Y)", &estimator.estimate(x, y, args.seed)?, args.json)
+    answer("I(X; Y)", &mi(x, y, &options)?, args.json)
 }
 
 /// X and Y from the columns of one file.

@@ -4,12 +4,15 @@
 //! * [`Broad`]: pairs of very different distributions with known divergence, for the estimator that is built in.
 //! * [`Mixture`], [`Lkj`]: Gaussian mixtures, and correlation matrices.
 //! * [`Drawn`]: a batch as drawn; [`Batch`]: as a model sees it, with labels as [`Targets`].
+//! * [`Examples`], [`Epochs`]: examples that are handed in, and the order a data set is gone through.
 //! * [`Feed`]: draws batches on threads, in an order of their own.
 
 mod batch;
 mod broad;
 mod dependence;
 mod divergence;
+mod epochs;
+mod examples;
 mod feed;
 mod lkj;
 mod mixture;
@@ -20,6 +23,8 @@ pub use batch::{Batch, Drawn, DrawnSet, Stream, batch_seed};
 pub use broad::{Broad, Law, Pair, Truth, divergence};
 pub use dependence::Dependence;
 pub use divergence::{Divergence, Label};
+pub use epochs::Epochs;
+pub use examples::Examples;
 pub use feed::Feed;
 pub use lkj::Lkj;
 pub use mixture::{Mixture, MixtureLaw, gaussian_kl};

@@ -2,12 +2,14 @@
 //!
 //! [`Knn`] and [`Ksg`] use nearest neighbours ([`neighbors`] finds them), [`GaussianKl`] and [`GaussianMi`] the closed forms at the samples'
 //! moments, [`Mine`] a trained network. Each is an [`Estimator`]: [`Estimator::value`] is the number alone and cheap on small samples,
-//! [`Estimator::estimate`] adds a 90 % interval and warnings (`interval` says how).
+//! [`Estimator::estimate`] adds a 90 % interval and warnings (`interval` says how). [`kl`] and [`mi`], with batches [`kl_batch`] and [`mi_batch`], choose one by
+//! name or by default.
 
 mod gaussian;
 mod interval;
 mod knn;
 mod ksg;
+mod method;
 mod mine;
 pub mod neighbors;
 mod points;
@@ -17,6 +19,7 @@ pub use gaussian::{GaussianKl, GaussianMi};
 pub use interval::LEVEL;
 pub use knn::Knn;
 pub use ksg::{Ksg, Variant};
+pub use method::{KlMethod, KlOptions, MiMethod, MiOptions, kl, kl_batch, mi, mi_batch};
 pub use mine::{Mine, donsker_varadhan};
 pub use neighbors::Norm;
 pub use points::Points;

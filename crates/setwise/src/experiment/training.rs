@@ -172,7 +172,7 @@ impl Training {
         phase.map_or(usual, |p| p.size)
     }
 
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let counts = [
             ("steps", self.steps),
             ("batch", self.batch as u64),

@@ -41,8 +41,15 @@ impl Model {
     /// shapes.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
+        let bytes = std::fs::read(path).map_err(Error::io(path))?;
+        Self::from_bytes(path, &bytes)
+    }
+
+    /// The model of a file's content, with the same checks; `name` is what errors call it.
+    pub fn from_bytes(name: impl AsRef<Path>, bytes: &[u8]) -> Result<Self> {
+        let path = name.as_ref();
         let bad = |reason: String| Error::ModelFile { path: path.to_owned(), reason };
-        let file = TensorFile::read(path)?;
+        let file = TensorFile::parse(bytes).map_err(bad)?;
         let Some(config) = file.metadata.get(CONFIG) else {
             return Err(bad(format!(
                 "has no {CONFIG:?} in its metadata; weights of the published PyTorch code need `setwise import`"

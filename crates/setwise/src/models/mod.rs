@@ -1,11 +1,13 @@
 //! Models: one validated config ([`ModelConfig`]), the paper's architectures as presets of it, the program each config stands
-//! for (`build`), and a config with its parameters ([`Model`]). [`Images`] puts a convolutional encoder in front of any of them.
+//! for (`build`), a config with its parameters ([`Model`]), and one that many threads ask at once ([`SharedModel`]). [`Images`] puts a
+//! convolutional encoder in front of any of them.
 
 mod build;
 mod config;
 mod images;
 mod model;
 mod presets;
+mod shared;
 
 pub use build::program;
 pub use config::{
@@ -14,3 +16,4 @@ pub use config::{
 pub use images::{ImageEncoder, Images};
 pub use model::{Model, Prediction};
 pub use presets::{PRESETS, Preset};
+pub use shared::SharedModel;

@@ -1,8 +1,10 @@
 //! A config with its parameters: what predicts, is saved and is loaded.
 
+use std::sync::Arc;
+
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
-use setwise_engine::{Cpu, Mode, ParamLayout};
+use setwise_engine::{BatchView, Cpu, Mode, ParamLayout};
 
 use super::build::program;
 use super::config::{OutputKind, ValidConfig};
@@ -17,7 +19,8 @@ type Gpu = std::convert::Infallible;
 /// A model that can answer.
 pub struct Model {
     config: ValidConfig,
-    params: Vec<f32>,
+    /// Shared with clones until one of them changes.
+    params: Arc<Vec<f32>>,
     cpu: Cpu<f32>,
     experiment: Option<String>,
     gpu: Option<Gpu>,
@@ -28,14 +31,14 @@ impl Model {
     pub fn new(config: ValidConfig, seed: u64) -> Self {
         let cpu = Cpu::new(program(&config, Mode::Infer, false));
         let params = cpu.program().params().init(&mut Pcg64Mcg::seed_from_u64(seed));
-        Model { config, params, cpu, experiment: None, gpu: None }
+        Model { config, params: Arc::new(params), cpu, experiment: None, gpu: None }
     }
 
     /// A model with given parameters, as long as the layout of its config.
     pub(crate) fn with_params(config: ValidConfig, params: Vec<f32>) -> Self {
         let cpu = Cpu::new(program(&config, Mode::Infer, false));
         assert_eq!(params.len(), cpu.program().params().len(), "parameters of the config's layout");
-        Model { config, params, cpu, experiment: None, gpu: None }
+        Model { config, params: Arc::new(params), cpu, experiment: None, gpu: None }
     }
 
     /// What it was made of.
@@ -60,7 +63,12 @@ impl Model {
 
     /// All parameters, to be changed.
     pub fn params_mut(&mut self) -> &mut [f32] {
-        &mut self.params
+        Arc::make_mut(&mut self.params).as_mut_slice()
+    }
+
+    /// Takes over the parameters of a model of the same config; they are not copied until one of the two changes.
+    pub(super) fn adopt(&mut self, other: &Model) {
+        self.params = other.params.clone();
     }
 
     /// Names and places of the parameters.
@@ -82,17 +90,21 @@ impl Model {
 
     /// Answers for every example of a batch.
     pub fn predict(&mut self, batch: &SetBatch) -> Result<Prediction> {
-        let view = batch.view();
+        self.predict_view(&batch.view())
+    }
+
+    /// Answers for every example of a batch that lies elsewhere, and is not copied.
+    pub fn predict_view(&mut self, view: &BatchView<f32>) -> Result<Prediction> {
         let outputs = match &mut self.gpu {
             #[cfg(feature = "cuda")]
-            Some(gpu) => &gpu.predict(&self.params, &view)?,
-            _ => self.cpu.predict(&self.params, &view)?,
+            Some(gpu) => &gpu.predict(&self.params, view)?,
+            _ => self.cpu.predict(&self.params, view)?,
         };
         let width = self.config.output_width;
         let per_element = self.config.output == OutputKind::Equivariant;
         let mut values = Vec::new();
         let mut offsets = vec![0];
-        for example in 0..batch.examples() {
+        for example in 0..view.examples() {
             for (output, set) in outputs.iter().zip(&view.sets) {
                 let rows =
                     if per_element { set.offsets[example]..set.offsets[example + 1] } else { example..example + 1 };
@@ -101,6 +113,19 @@ impl Model {
             offsets.push(values.len());
         }
         Ok(Prediction { values, offsets, width, per_element })
+    }
+}
+
+/// The same parameters with working memory of its own, on the CPU.
+impl Clone for Model {
+    fn clone(&self) -> Self {
+        Model {
+            config: self.config.clone(),
+            params: self.params.clone(),
+            cpu: Cpu::new(program(&self.config, Mode::Infer, false)),
+            experiment: self.experiment.clone(),
+            gpu: None,
+        }
     }
 }
 

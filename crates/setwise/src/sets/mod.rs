@@ -3,10 +3,9 @@
 mod canonical;
 mod whiten;
 
-use setwise_engine::{BatchView, SetView};
-
 use crate::{Error, Result};
 pub use canonical::Canonical;
+pub use setwise_engine::{BatchView, SetView};
 pub use whiten::Whitening;
 
 /// The coordinates a model sees the sets of an example in.
@@ -57,6 +56,16 @@ impl PackedSet {
         &self.offsets
     }
 
+    /// Appends the rows of one more example.
+    ///
+    /// # Panics
+    /// If they are not a whole number of rows.
+    pub fn push(&mut self, rows: &[f32]) {
+        assert!(self.width > 0 && rows.len().is_multiple_of(self.width), "{} numbers, {} wide", rows.len(), self.width);
+        self.data.extend_from_slice(rows);
+        self.offsets.push(self.data.len() / self.width);
+    }
+
     /// The rows of one example.
     pub fn example(&self, i: usize) -> &[f32] {
         &self.data[self.offsets[i] * self.width..self.offsets[i + 1] * self.width]
@@ -104,8 +113,7 @@ impl SetBatch {
                         set.width
                     )));
                 }
-                set.data.extend_from_slice(rows);
-                set.offsets.push(set.data.len() / set.width);
+                set.push(rows);
             }
         }
         Self::new(sets)

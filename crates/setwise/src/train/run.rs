@@ -14,7 +14,7 @@ use super::folder::RunFolder;
 use super::metrics::{Log, Record, Window};
 use super::trainer::{BatchLimits, StepOutcome, Trainer};
 use crate::data::{Batch, Feed, Stream};
-use crate::experiment::{Optimizer, ValidExperiment};
+use crate::experiment::ValidExperiment;
 use crate::files::atomic::write_atomically;
 use crate::{Device, Error, Model, Result};
 
@@ -151,10 +151,7 @@ impl<'a> Run<'a> {
     /// From the last checkpoint, or from fresh parameters; with what is wrong with a newer checkpoint that could not be used.
     fn start(experiment: &'a ValidExperiment, folder: &'a RunFolder, device: &Device) -> Result<(Self, Option<Error>)> {
         let model = Model::new(experiment.model().clone(), experiment.seed);
-        let mut trainer = Trainer::new(model, experiment.training.loss.loss()).with_seed(experiment.seed);
-        if let Optimizer::Adamw { weight_decay } = experiment.training.optimizer {
-            trainer.adam().weight_decay = weight_decay;
-        }
+        let mut trainer = Trainer::of(model, &experiment.training, experiment.seed);
         let (mut step, mut window, mut saved) = (0, Window::default(), None);
         let mut damage = None;
         if let Some(mut checkpoint) = Checkpoint::load(folder)? {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use rayon::prelude::*;
 use setwise_engine::{Adam, Cpu, Loss, Mode, Outputs};
 
+use crate::experiment::{Optimizer, Training};
 use crate::models::{Model, OutputKind, program};
 use crate::{Device, Error, Result, SetBatch};
 
@@ -69,6 +70,15 @@ impl Trainer {
             #[cfg(feature = "cuda")]
             gpu: None,
         }
+    }
+
+    /// Starts from a model's parameters with the loss and the optimiser of a training; the seed is that of dropout.
+    pub fn of(model: Model, training: &Training, seed: u64) -> Self {
+        let mut trainer = Trainer::new(model, training.loss.loss()).with_seed(seed);
+        if let Optimizer::Adamw { weight_decay } = training.optimizer {
+            trainer.adam.weight_decay = weight_decay;
+        }
+        trainer
     }
 
     /// Lets a device make the steps started with [`Trainer::submit`] from now on, and answer for the model.

@@ -1,0 +1,20 @@
+"""Functions of several sets: estimate them from samples, or learn your own.
+
+``kl`` and ``mi`` estimate the divergence and the mutual information of samples. ``Model`` is a learnt function of one or
+more sets, and ``fit`` lets it learn. An array is whatever NumPy makes one of: arrays of any number type and stride, pandas and
+polars frames, PyTorch tensors on the CPU, lists. Computation runs on all cores (``RAYON_NUM_THREADS`` limits them) while
+other Python threads go on; do not write to an array while a call reads it.
+
+>>> import numpy as np, setwise
+>>> rng = np.random.default_rng(1)
+>>> p, q = rng.normal(size=(300, 2)), 2.0 * rng.normal(size=(300, 2))
+>>> estimate = setwise.kl(p, q)
+>>> 0.3 < float(estimate) < 1.0  # it is 0.636
+True
+"""
+
+from ._fit import fit
+from ._results import Estimate, History
+from ._setwise import Model, __version__, kl, mi, presets
+
+__all__ = ["Estimate", "History", "Model", "__version__", "fit", "kl", "mi", "presets"]

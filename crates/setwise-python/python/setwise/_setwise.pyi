@@ -1,0 +1,76 @@
+"""What the native half offers; a test holds it against the module."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal, final, overload
+
+from numpy.typing import ArrayLike, NDArray
+
+from ._results import Estimate
+
+__all__ = ["Fit", "Model", "__version__", "kl", "mi", "presets"]
+
+__version__: str
+
+# A list of arrays is a batch. (So is an array of three axes, which types do not tell from one of two.)
+@overload
+def kl(
+    p: Sequence[NDArray[Any]],
+    q: Sequence[NDArray[Any]],
+    *,
+    method: Literal["knn", "gaussian"] | None = None,
+    k: int = 3,
+    seed: int = 0,
+) -> list[Estimate]: ...
+@overload
+def kl(
+    p: ArrayLike,
+    q: ArrayLike,
+    *,
+    method: Literal["knn", "gaussian"] | None = None,
+    k: int = 3,
+    seed: int = 0,
+) -> Estimate: ...
+@overload
+def mi(
+    x: Sequence[NDArray[Any]],
+    y: Sequence[NDArray[Any]],
+    *,
+    method: Literal["ksg", "gaussian", "mine"] | None = None,
+    variant: Literal[1, 2] = 1,
+    k: int = 3,
+    seed: int = 0,
+) -> list[Estimate]: ...
+@overload
+def mi(
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    method: Literal["ksg", "gaussian", "mine"] | None = None,
+    variant: Literal[1, 2] = 1,
+    k: int = 3,
+    seed: int = 0,
+) -> Estimate: ...
+def presets() -> dict[str, str]: ...
+@final
+class Model:
+    @staticmethod
+    def create(preset: str = "multi-set-transformer", dim: int | None = None, *, seed: int = 0, **config: Any) -> Model: ...
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Model: ...
+    def save(self, path: str | os.PathLike[str]) -> None: ...
+    @property
+    def config(self) -> dict[str, Any]: ...
+    @property
+    def parameters(self) -> int: ...
+    # A number, an array, a tuple of arrays or a list of these: see its documentation.
+    def __call__(self, *sets: Any) -> Any: ...
+    def __reduce__(self) -> tuple[Any, tuple[bytes]]: ...
+    @classmethod
+    def _from_bytes(cls, bytes: bytes) -> Model: ...
+
+@final
+class Fit:
+    def __new__(cls, model: Model, training: dict[str, Any], seed: int, data: list[Any] | None = None) -> Fit: ...
+    def step(self, batch: list[Any] | None = None) -> tuple[float, float, float]: ...
+    def close(self) -> None: ...

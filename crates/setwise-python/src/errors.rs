@@ -1,0 +1,58 @@
+//! Which exception an error is.
+
+use pyo3::PyErr;
+use pyo3::exceptions::{PyFloatingPointError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
+use setwise::Error;
+
+use crate::options::python_name;
+
+/// What went wrong while the interpreter ran on: no exception can be made there.
+pub enum Failure {
+    /// A `ValueError` with this text.
+    Value(String),
+    /// An error of the library.
+    Library(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Library(error)
+    }
+}
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Value(text) => value_error(text),
+            Failure::Library(error) => raised(error),
+        }
+    }
+}
+
+/// The exception of a library error; options are called by their Python names.
+pub fn raised(error: Error) -> PyErr {
+    let text = error.to_string();
+    match error {
+        // FileNotFoundError, PermissionError and so on.
+        Error::Io { source, .. } => std::io::Error::new(source.kind(), text).into(),
+        Error::Config { field, reason } => PyValueError::new_err(format!("{}: {reason}", python_name(field))),
+        Error::Experiment { key, reason } => {
+            let key = key.strip_prefix("training.").unwrap_or(&key);
+            PyValueError::new_err(format!("{}: {reason}", python_name(key)))
+        }
+        Error::NotFinite { .. } => PyFloatingPointError::new_err(text),
+        Error::Engine(setwise_engine::Error::TooLarge { .. }) => PyMemoryError::new_err(text),
+        Error::Device(_) | Error::Feed => PyRuntimeError::new_err(text),
+        _ => PyValueError::new_err(text),
+    }
+}
+
+/// A `ValueError`.
+pub fn value_error(text: impl Into<String>) -> PyErr {
+    PyValueError::new_err(text.into())
+}
+
+/// A `TypeError`.
+pub fn type_error(text: impl Into<String>) -> PyErr {
+    PyTypeError::new_err(text.into())
+}

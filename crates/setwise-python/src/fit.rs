@@ -1,0 +1,177 @@
+//! The native half of `setwise.fit`: one step at a time.
+
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+use setwise::data::{Epochs, Examples};
+use setwise::experiment::Training;
+use setwise::models::OutputKind;
+use setwise::{ModelConfig, train};
+
+use crate::arrays::{Array, Given, sequence};
+use crate::errors::{Failure, raised, type_error, value_error};
+use crate::estimate::whole;
+use crate::model::Model;
+use crate::options::{changed, settings};
+use crate::pool::compute;
+
+/// A training under way; after every step the model has what was learnt.
+///
+/// `training` holds settings of the library's Training. `data`, if given, is a list of (sets, target), of which every step takes a
+/// batch; otherwise every step is given its own.
+#[pyclass(frozen, module = "setwise._setwise")]
+pub struct Fit {
+    model: Py<Model>,
+    state: Mutex<State>,
+}
+
+struct State {
+    fit: train::Fit,
+    data: Option<(Examples, Epochs)>,
+}
+
+#[pymethods]
+impl Fit {
+    #[new]
+    #[pyo3(signature = (model, training, seed, data=None))]
+    fn new(
+        py: Python<'_>,
+        model: Py<Model>,
+        training: &Bound<'_, PyDict>,
+        seed: i128,
+        data: Option<&Bound<'_, PyList>>,
+    ) -> PyResult<Self> {
+        let seed = whole("seed", seed)?;
+        let training = changed(&Training::default(), settings(training)?)?;
+        let shared = &model.get().shared;
+        let data = match data {
+            Some(list) if list.is_empty() => return Err(value_error("the data set has no examples")),
+            Some(list) => {
+                let examples = examples(py, list, shared.config())?;
+                let epochs = Epochs::new(examples.len(), seed);
+                Some((examples, epochs))
+            }
+            None => None,
+        };
+        let fit = compute(py, || train::Fit::new(shared.snapshot(), training, seed))?.map_err(raised)?;
+        // The last thing that can fail: from here on `close` gives the model free.
+        model.get().begin_learning()?;
+        Ok(Fit { model, state: Mutex::new(State { fit, data }) })
+    }
+
+    /// One step; its loss before it, the length of its gradient, and its learning rate.
+    #[pyo3(signature = (batch=None))]
+    fn step(&self, py: Python<'_>, batch: Option<&Bound<'_, PyList>>) -> PyResult<(f64, f64, f64)> {
+        let shared = &self.model.get().shared;
+        let batch = batch.map(|list| examples(py, list, shared.config())).transpose()?;
+        compute(py, || {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let State { fit, data } = &mut *state;
+            let size = fit.training().batch;
+            let batch = match (batch, data) {
+                (Some(batch), _) => batch,
+                (None, Some((all, epochs))) => all.select(&epochs.deal(size.min(all.len()))),
+                (None, None) => return Err(Failure::Value("there is no data set to take a batch of".to_owned())),
+            };
+            let (sets, targets) = batch.into_batch()?;
+            let rate = fit.rate();
+            let outcome = fit.step(&sets, &targets)?;
+            shared.update(fit.model());
+            Ok((outcome.loss, outcome.gradient, rate))
+        })?
+        .map_err(PyErr::from)
+    }
+
+    /// Gives the model free for another training.
+    fn close(&self) {
+        self.model.get().end_learning();
+    }
+}
+
+/// An example whose arrays are still Python's.
+struct Read<'py> {
+    sets: Vec<Given<'py>>,
+    targets: Vec<Array<'py>>,
+}
+
+/// Reads a list of (sets, target).
+fn examples(py: Python<'_>, list: &Bound<'_, PyList>, config: &ModelConfig) -> PyResult<Examples> {
+    let mut read = Vec::with_capacity(list.len());
+    for (i, item) in list.iter().enumerate() {
+        read.push(example(&item, config).map_err(|error| about(py, i, error))?);
+    }
+    let views: Vec<_> = read
+        .iter()
+        .map(|e| {
+            let targets: Vec<_> = e.targets.iter().map(Array::view).collect();
+            let views = e.sets.iter().flat_map(Given::views).chain(targets.iter().copied()).collect::<Vec<_>>();
+            let sets: Vec<_> = e.sets.iter().flat_map(Given::sets).collect();
+            (views, sets, targets)
+        })
+        .collect();
+    let fill = || {
+        let mut examples = Examples::new(config);
+        for (i, (views, sets, targets)) in views.iter().enumerate() {
+            let mut push = || -> Result<(), Failure> {
+                views.iter().try_for_each(|v| v.check(true))?;
+                let sets: Vec<_> = sets.iter().map(|s| (s.numbers.single(), s.width)).collect();
+                let targets: Vec<_> = targets.iter().map(|t| t.numbers.single()).collect();
+                let sets: Vec<(&[f32], usize)> = sets.iter().map(|(rows, width)| (&**rows, *width)).collect();
+                Ok(examples.push(&sets, &targets.iter().map(|t| &**t).collect::<Vec<_>>())?)
+            };
+            push().map_err(|failure| (i, failure))?;
+        }
+        Ok(examples)
+    };
+    compute(py, fill)?.map_err(|(i, failure): (usize, Failure)| about(py, i, failure.into()))
+}
+
+/// The same exception, saying which example it is about.
+fn about(py: Python<'_>, example: usize, error: PyErr) -> PyErr {
+    let text = format!("example {example}: {}", error.value(py));
+    if !error.is_instance_of::<PyException>(py) {
+        return error;
+    }
+    match error.get_type(py).call1((text,)) {
+        Ok(named) => PyErr::from_value(named),
+        Err(_) => error,
+    }
+}
+
+fn example<'py>(item: &Bound<'py, PyAny>, config: &ModelConfig) -> PyResult<Read<'py>> {
+    let pair = item.cast::<PyTuple>().ok().filter(|t| t.len() == 2);
+    let Some(pair) = pair else {
+        return Err(type_error(format!("is of type {}; a tuple (sets, target) is wanted", item.get_type().name()?)));
+    };
+    let (sets, target) = (pair.get_item(0)?, pair.get_item(1)?);
+    let read = |(k, set): (usize, &Bound<'py, PyAny>)| {
+        let given = Given::read(set, &format!("sets[{k}]"))?;
+        match given.single {
+            true => Ok(given),
+            false => Err(value_error(format!("sets[{k}]: is a batch of sets, one set [rows, columns] is wanted"))),
+        }
+    };
+    let listed = of_each(&sets, config.sets, "sets")?;
+    let per_element = config.output == OutputKind::Equivariant;
+    let targets = if per_element { of_each(&target, config.sets, "target")? } else { vec![target] };
+    let name = |k: usize| if per_element { format!("target[{k}]") } else { "target".to_owned() };
+    Ok(Read {
+        sets: listed.iter().enumerate().map(read).collect::<PyResult<_>>()?,
+        targets: targets.iter().enumerate().map(|(k, t)| Array::read(t, name(k))).collect::<PyResult<_>>()?,
+    })
+}
+
+/// A list with an item for each of `count` sets; where there is one set only it need not be a list.
+fn of_each<'py>(object: &Bound<'py, PyAny>, count: usize, name: &str) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    match sequence(object) {
+        Some(items) if items.len() == count => Ok(items),
+        Some(items) => Err(value_error(format!("{name}: has {} items, the model takes {count} sets", items.len()))),
+        None if count == 1 => Ok(vec![object.clone()]),
+        None => Err(type_error(format!(
+            "{name}: is of type {}, a list or tuple with an array for each of {count} sets is wanted",
+            object.get_type().name()?
+        ))),
+    }
+}

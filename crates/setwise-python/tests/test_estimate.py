@@ -1,0 +1,137 @@
+"""`kl` and `mi`: the command line's numbers to the last digit."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import setwise
+from conftest import ROOT
+
+
+def same(estimate, answer):
+    """Holds an estimate against the command line's JSON."""
+    dim = answer["dim"] if isinstance(answer["dim"], list) else [answer["dim"]]
+    interval = None if answer["interval"] is None else tuple(answer["interval"])
+    assert estimate.value == answer["estimate"]
+    assert estimate.interval == interval
+    assert (estimate.quantity, estimate.level, estimate.unit) == (answer["quantity"], answer["level"], answer["unit"])
+    assert (list(estimate.n), list(estimate.dim)) == (answer["n"], dim)
+    assert (estimate.method, estimate.interval_method) == (answer["method"], answer["interval_method"])
+    assert len(estimate.warnings) == len(answer["warnings"])
+
+
+@pytest.fixture
+def saved(tmp_path, samples):
+    """The samples, also as files."""
+    paths = tmp_path / "p.npy", tmp_path / "q.npy"
+    for path, sample in zip(paths, samples):
+        np.save(path, sample)
+    return samples, paths
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"method": "knn", "k": 1}, {"method": "gaussian"}, {"seed": 9}, {"method": "knn", "k": 7, "seed": 2**63 + 1}],
+)
+def test_kl_is_the_command_lines_to_the_last_digit(command, saved, options):
+    (p, q), paths = saved
+    flags = [flag for key, value in options.items() for flag in (f"--{key}", value)]
+    same(setwise.kl(p, q, **options), command("kl", *paths, *flags))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"method": "ksg", "k": 5, "variant": 2}, {"method": "gaussian"}, {"method": "mine", "seed": 4}]
+)
+def test_mi_is_the_command_lines_to_the_last_digit(command, saved, options):
+    (p, q), paths = saved
+    np.save(paths[0], p[:90])
+    flags = [flag for key, value in options.items() for flag in (f"--{key}", value)]
+    same(setwise.mi(p[:90], q, **options), command("mi", *paths, *flags))
+
+
+def test_files_of_text_and_arrays_give_the_same(command):
+    paths = [ROOT / "examples/samples" / name for name in ("p.csv", "q.csv")]
+    p, q = (np.loadtxt(path, delimiter=",", skiprows=1) for path in paths)
+    same(setwise.kl(p, q), command("kl", *paths))
+
+
+def test_single_precision_is_read_exactly(command, saved):
+    (p, q), paths = saved
+    p, q = p.astype(np.float32), q.astype(np.float32)
+    np.save(paths[0], p)
+    np.save(paths[1], q)
+    same(setwise.kl(p, q), command("kl", *paths))
+
+
+def test_a_batch_is_its_estimates_one_by_one(samples):
+    p, q = samples
+    batch = setwise.kl([p, q, p[:50]], (q, p, q), seed=2)
+    assert batch == [setwise.kl(p, q, seed=2), setwise.kl(q, p, seed=2), setwise.kl(p[:50], q, seed=2)]
+    stacked = np.stack([p[:90], q])
+    assert setwise.mi(stacked, stacked[::-1]) == [setwise.mi(p[:90], q), setwise.mi(q, p[:90])]
+    assert setwise.kl([p.tolist()], [q.tolist()]) == [setwise.kl(p, q)]
+
+
+def test_an_estimate_is_a_number_that_says_what_it_is(samples):
+    estimate = setwise.kl(*samples)
+    assert float(estimate) == estimate.value
+    text = repr(estimate)
+    assert text.startswith(f"<KL(P‖Q) = {estimate.value:.4f} nats, 90 % interval ") and "method knn, k = 3" in text
+    assert pickle.loads(pickle.dumps(estimate)) == copy.deepcopy(estimate) == estimate
+    with pytest.raises(AttributeError):
+        estimate.value = 0.0
+
+
+def test_what_makes_data_unfit_is_said_under_the_arguments_names():
+    p = np.repeat(np.arange(20.0), 2)
+    estimate = setwise.kl(p, p + 0.5)
+    assert any(w.startswith("p: 20 of 40 rows repeat") for w in estimate.warnings), estimate.warnings
+    assert "note: p: 20 of 40 rows" in repr(estimate)
+    batch = setwise.kl([p[:, None]], [p[:, None] + 0.5])
+    assert any(w.startswith("p[0]: ") for w in batch[0].warnings)
+
+
+def test_one_axis_is_one_column(samples):
+    p, q = samples
+    assert setwise.kl(p[:, 0], q[:, 0]) == setwise.kl(p[:, :1], q[:, :1])
+    assert setwise.mi(list(p[:, 0]), p[:, 1:].tolist()) == setwise.mi(p[:, :1], p[:, 1:])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "said"),
+    [
+        (([[1.0, 2.0]], [[1.0]]), {}, "p has 2 columns, q has 1"),
+        ((np.ones((3, 1)), np.ones((3, 1))), {}, "p: has 3 rows, k = 3 needs at least 4"),
+        ((np.ones((9, 1)), np.ones((9, 1))), {}, "p: all rows are one point"),
+        ((np.ones((9, 1)), np.ones((9, 1))), {"method": "ksg"}, "there is no method \"ksg\"; there are knn, gaussian"),
+        ((np.ones((9, 1)), np.ones((9, 1))), {"k": 0}, "k is 0"),
+        ((np.ones((9, 1)), np.ones((9, 1))), {"k": -1}, "k: is -1"),
+        ((np.ones((9, 1)), np.ones((9, 1))), {"seed": -1}, "seed: is -1"),
+        (([np.ones((9, 1))], np.ones((9, 1))), {}, "p is a batch of samples and q is a single one"),
+        (([np.ones((9, 1))] * 2, [np.ones((9, 1))]), {}, "p has 2 samples, q has 1"),
+        (([np.ones((9, 1)), np.ones(9)], [np.ones((9, 1))] * 2), {}, r"p\[1\]: has shape \(9,\)"),
+    ],
+)
+def test_samples_that_cannot_be_estimated_from_are_value_errors(arguments, options, said):
+    with pytest.raises(ValueError, match=said):
+        setwise.kl(*arguments, **options)
+
+
+def test_pairs_must_be_pairs(samples):
+    with pytest.raises(ValueError, match="x has 120 rows, y has 90"):
+        setwise.mi(*samples)
+    with pytest.raises(ValueError, match="variant: is 3"):
+        setwise.mi(samples[0], samples[0], variant=3)
+
+
+def test_wrong_arguments_are_type_errors(samples):
+    with pytest.raises(TypeError):
+        setwise.kl(samples[0])
+    with pytest.raises(TypeError):
+        setwise.kl(*samples, "gaussian")
+    with pytest.raises(TypeError):
+        setwise.kl(*samples, method=3)
+    with pytest.raises(TypeError):
+        setwise.kl(*samples, neighbours=3)

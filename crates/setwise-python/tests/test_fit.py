@@ -1,0 +1,287 @@
+"""Learning: from samplers and from arrays, and however it ends."""
+
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import setwise
+
+
+def difference(rng):
+    """Two sets of single numbers, and the difference of their means."""
+    x, y = (rng.normal(size=(rng.integers(3, 8), 1)) for _ in range(2))
+    return [x, y], x.mean() - y.mean()
+
+
+def fresh(**config):
+    return setwise.Model.create(
+        "single-set-rff", dim=1, **{"latent": 8, "hidden": 16, "blocks": 1, "pooling": "mean", "seed": 1, **config}
+    )
+
+
+X, Y = np.array([[1.0], [2.0]]), np.array([[0.5], [-1.0], [0.0]])
+
+
+def test_a_model_learns_from_a_sampler():
+    model = fresh()
+    history = setwise.fit(model, difference, steps=300, batch=32, learning_rate=5e-3, progress=False)
+    assert len(history) == len(history.loss) == len(history.gradient) == len(history.learning_rate) == 300
+    assert np.mean(history.loss[-30:]) < 0.3 * np.mean(history.loss[:10])
+    assert history.learning_rate[0] == 5e-3 and history.learning_rate[-1] < 1e-4
+    assert "300 steps" in repr(history) and history.seconds > 0.0
+    rng = np.random.default_rng(99)
+    errors = [abs(model(*sets) - target) for sets, target in (difference(rng) for _ in range(100))]
+    assert np.mean(errors) < 0.25
+
+
+def test_a_model_learns_from_arrays_of_equal_and_of_other_sizes():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(200, 5, 1)), [rng.normal(size=(n, 1)) for n in rng.integers(3, 8, size=200)]
+    targets = x.mean(axis=(1, 2)) - np.array([s.mean() for s in y])
+    history = setwise.fit(fresh(), ([x, y], targets), steps=200, batch=32, learning_rate=5e-3, progress=False)
+    assert np.mean(history.loss[-20:]) < 0.5 * np.mean(history.loss[:10])
+    # A data set smaller than a batch is the batch.
+    few = setwise.fit(fresh(), ([x[:3], y[:3]], targets[:3]), steps=5, schedule="constant", progress=False)
+    assert few.loss[4] < few.loss[0]
+
+
+def test_the_same_seed_learns_the_same():
+    def learnt(seed):
+        model = fresh(dropout=0.1)
+        return setwise.fit(model, difference, steps=5, batch=8, seed=seed, progress=False).loss, model(X, Y)
+
+    assert learnt(1) == learnt(1)
+    assert learnt(1) != learnt(2)
+
+
+def test_a_step_is_the_librarys_whatever_form_the_arrays_have():
+    def first_losses(convert):
+        def draw(rng):
+            sets, target = difference(rng)
+            return [convert(s) for s in sets], target
+
+        return setwise.fit(fresh(), draw, steps=3, batch=4, progress=False).loss
+
+    expected = first_losses(np.asarray)
+    for convert in (np.asfortranarray, lambda s: s[:, 0], np.ndarray.tolist, lambda s: np.repeat(s, 2, axis=0)[::2]):
+        assert first_losses(convert) == expected
+
+
+def test_targets_may_be_vectors_and_may_belong_to_elements():
+    model = fresh(output_width=2)
+    draw = lambda rng: ([X, Y], [1.0, np.float32(2.0)])  # noqa: E731
+    history = setwise.fit(model, draw, steps=150, batch=1, learning_rate=1e-2, progress=False)
+    assert history.loss[-1] < 0.2 * history.loss[0]
+    np.testing.assert_allclose(model(X, Y), [1.0, 2.0], atol=0.3)
+    each = fresh(output="equivariant")
+    draw = lambda rng: ([X, Y], [X[:, 0] * 2, -Y])  # noqa: E731
+    history = setwise.fit(each, draw, steps=100, batch=1, loss="mse", learning_rate=1e-2, progress=False)
+    assert history.loss[-1] < 0.2 * history.loss[0]
+
+
+def test_one_set_needs_no_list():
+    model = setwise.Model.create("single-set-rff", dim=1, sets=1, latent=8, hidden=8, blocks=1)
+    setwise.fit(model, lambda rng: (X, 1.0), steps=2, batch=2, progress=False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss": "mse"},
+        {"loss": "bce"},
+        {"loss": {"huber": {"delta": 0.5}}},
+        {"loss": {"pinball": {"level": np.float64(0.9)}}},
+        {"schedule": "constant"},
+        {"schedule": {"cosine": {"last": 0.5}}},
+        {"warm_up": 2, "clip": 0.1, "weight_decay": 0.01, "batch": np.int64(3), "steps": np.int32(4)},
+    ],
+)
+def test_how_to_learn_can_be_chosen(options):
+    draw = lambda rng: ([X, Y], 0.5)  # noqa: E731
+    history = setwise.fit(fresh(), draw, **{"steps": 4, "batch": 2, "progress": False, **options})
+    assert len(history) == 4 and np.isfinite(history.loss).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"steps": 0}, ValueError, "steps: is 0"),
+        ({"steps": -1}, ValueError, "steps: .*-1"),
+        ({"steps": 2.5}, ValueError, "steps: .*2.5"),
+        ({"batch": 0}, ValueError, "batch: is 0"),
+        ({"learning_rate": 0.0}, ValueError, "learning_rate: is 0"),
+        ({"learning_rate": float("nan")}, ValueError, "learning_rate: is NaN"),
+        ({"loss": "l3"}, ValueError, "loss: .*l3.*mse"),
+        ({"loss": abs}, TypeError, "loss: is of type builtin_function_or_method"),
+        ({"loss": {"pinball": {"level": 1.5}}}, ValueError, "level: is 1.5"),
+        ({"schedule": "linear"}, ValueError, "linear"),
+        ({"clip": -1.0}, ValueError, "clip: is -1"),
+        ({"seed": -1}, ValueError, "seed"),
+        ({"steps": "many"}, ValueError, "steps: .*many"),
+    ],
+)
+def test_what_cannot_be_learnt_by_is_refused_by_name(options, error, said):
+    with pytest.raises(error, match=said):
+        setwise.fit(fresh(), difference, **{"steps": 2, "progress": False, **options})
+
+
+@pytest.mark.parametrize(
+    ("example", "error", "said"),
+    [
+        (None, TypeError, "example 0: is of type NoneType; a tuple"),
+        (([X, Y], 1.0, 2.0), TypeError, "a tuple \\(sets, target\\) is wanted"),
+        ((X, 1.0), TypeError, "sets: is of type ndarray, a list or tuple with an array for each of 2 sets"),
+        (([X], 1.0), ValueError, "sets: has 1 items, the model takes 2 sets"),
+        (([X, np.ones((3, 2))], 1.0), ValueError, "set 1 has rows of width 2, the model takes 1"),
+        (([X, Y[:0]], 1.0), ValueError, r"example 0: sets\[1\]: is empty"),
+        (([X, [Y, Y]], 1.0), ValueError, r"sets\[1\]: is a batch of sets"),
+        (([X, Y], None), TypeError, "target: holds Python objects"),
+        (([X, Y], [1.0, 2.0]), ValueError, "the target has 2 numbers, the model answers with 1"),
+        (([X, Y], np.nan), ValueError, "example 0: target is nan"),
+        (([X, Y], 1e300), ValueError, "example 0: target is 1e300, too large"),
+        (([X, np.array([[1.0], [np.nan]])], 1.0), ValueError, r"example 0: sets\[1\]\[1, 0\] \(row 2, column 1\) is nan"),
+    ],
+)
+def test_examples_that_do_not_fit_are_refused_and_the_model_lives(example, error, said):
+    model = fresh()
+    before = model(X, Y)
+    with pytest.raises(error, match=said):
+        setwise.fit(model, lambda rng: example, steps=2, batch=2, progress=False)
+    assert model(X, Y) == before
+    setwise.fit(model, difference, steps=1, batch=2, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "said"),
+    [
+        (3, TypeError, "sampler: is of type int"),
+        ((X, [1.0]), TypeError, "sets: is of type ndarray"),
+        (([[X, X], [Y]], [1.0, 2.0]), ValueError, r"sets\[0\] has 2, sets\[1\] has 1 examples, there are 2 targets"),
+        (([[X], [Y]], 3.0), ValueError, "targets: is a single number"),
+        (([[], []], []), ValueError, "the data set has no examples"),
+        (([[X, X], [Y, Y * np.nan]], [1.0, 2.0]), ValueError, r"example 1: sets\[1\]\[0, 0\]"),
+    ],
+)
+def test_data_sets_that_do_not_fit_are_refused(data, error, said):
+    with pytest.raises(error, match=said):
+        setwise.fit(fresh(), data, steps=2, progress=False)
+
+
+def counted(calls, then):
+    """A sampler that does something else after some calls."""
+
+    def draw(rng):
+        if draw.calls == calls:
+            then()
+        draw.calls += 1
+        return difference(rng)
+
+    draw.calls = 0
+    return draw
+
+
+def reference(steps, of):
+    """What the model answers after the first steps of a longer training."""
+
+    def stop():
+        raise StopIteration
+
+    model = fresh()
+    with pytest.raises(StopIteration):
+        setwise.fit(model, counted(steps * 4, stop), steps=of, batch=4, progress=False)
+    return model(X, Y)
+
+
+def test_a_samplers_own_exception_comes_out_and_the_model_keeps_what_it_learnt():
+    class Mine(Exception):
+        pass
+
+    def fail():
+        raise Mine("no more data")
+
+    model = fresh()
+    untouched = model(X, Y)
+    with pytest.raises(Mine, match="no more data") as caught:
+        setwise.fit(model, counted(5 * 4 + 2, fail), steps=20, batch=4, progress=False)
+    assert len(caught.value.history) == 5
+    assert model(X, Y) == reference(5, of=20) != untouched
+    assert len(setwise.fit(model, difference, steps=2, batch=4, progress=False)) == 2
+
+
+def test_an_interrupt_comes_out_and_the_model_keeps_what_it_learnt():
+    model = fresh()
+    interrupt = lambda: signal.raise_signal(signal.SIGINT)  # noqa: E731
+    with pytest.raises(KeyboardInterrupt) as caught:
+        setwise.fit(model, counted(3 * 4, interrupt), steps=20, batch=4, progress=False)
+    assert len(caught.value.history) == 3
+    assert model(X, Y) == reference(3, of=20)
+
+
+def test_a_loss_that_is_no_number_ends_the_training():
+    model = fresh()
+    with pytest.raises(FloatingPointError, match="the (loss|gradient) of step .* is (inf|NaN); the model is as it was"):
+        setwise.fit(model, lambda rng: ([X, Y], 3e38), steps=5, batch=4, loss="mse", progress=False)
+    assert np.isfinite(model(X, Y))
+
+
+def test_the_model_can_be_asked_by_its_sampler_and_learns_once_at_a_time():
+    model = fresh()
+    answers = []
+
+    def draw(rng):
+        answers.append(model(X, Y))
+        if len(answers) == 4:
+            with pytest.raises(RuntimeError, match="one fit at a time"):
+                setwise.fit(model, difference, steps=1, progress=False)
+        return difference(rng)
+
+    setwise.fit(model, draw, steps=4, batch=2, progress=False)
+    assert answers[0] == answers[1] != answers[2], "what the last step learnt"
+    assert model(X, Y) != answers[-1]
+
+
+def test_models_learn_in_threads_of_their_own():
+    expected = fresh()
+    setwise.fit(expected, difference, steps=10, batch=4, progress=False)
+    models = [fresh() for _ in range(4)]
+    threads = [
+        threading.Thread(target=setwise.fit, args=(m, difference), kwargs={"steps": 10, "batch": 4, "progress": False})
+        for m in models
+    ]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert [m(X, Y) for m in models] == [expected(X, Y)] * 4
+
+
+def test_progress_is_shown_on_standard_error(capsys):
+    setwise.fit(fresh(), difference, steps=20, batch=2)
+    out, shown = capsys.readouterr()
+    assert out == "" and len(shown.splitlines()) == 10
+    assert shown.splitlines()[-1].startswith("20/20") and "loss" in shown and "steps/s" in shown
+    setwise.fit(fresh(), difference, steps=20, batch=2, progress=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_on_a_terminal_one_line_is_rewritten(capsys, monkeypatch):
+    import sys
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    setwise.fit(fresh(), difference, steps=3, batch=2)
+    shown = capsys.readouterr().err
+    assert shown.startswith("\r") and shown.endswith("\n") and shown.count("\n") == 1 and "3/3 ████" in shown
+
+
+def test_nobody_has_to_be_listening(monkeypatch):
+    import sys
+
+    monkeypatch.setattr(sys, "stderr", None)
+    assert len(setwise.fit(fresh(), difference, steps=2, batch=2)) == 2
+
+
+def test_only_models_learn():
+    with pytest.raises(TypeError, match="model: is of type int, a setwise.Model is wanted"):
+        setwise.fit(3, difference, steps=1)

@@ -1,0 +1,190 @@
+//! Estimators by name, with the defaults everyone gets who names none: the command line and the Python package ask here.
+
+use std::str::FromStr;
+
+use rayon::prelude::*;
+
+use super::{Estimate, Estimator, GaussianKl, GaussianMi, Knn, Ksg, Mine, Points, Variant};
+use crate::{Error, Result};
+
+/// How KL(P‖Q) is estimated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KlMethod {
+    /// [`Knn`].
+    #[default]
+    Knn,
+    /// [`GaussianKl`].
+    Gaussian,
+}
+
+/// How I(X; Y) is estimated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MiMethod {
+    /// [`Ksg`].
+    #[default]
+    Ksg,
+    /// [`GaussianMi`].
+    Gaussian,
+    /// [`Mine`].
+    Mine,
+}
+
+/// The entry of a table of names, or an error that lists them.
+fn named<T: Copy>(name: &str, known: &[(&str, T)]) -> Result<T> {
+    known.iter().find(|(n, _)| *n == name).map(|&(_, method)| method).ok_or_else(|| {
+        let names: Vec<&str> = known.iter().map(|(n, _)| *n).collect();
+        Error::Estimate(format!("there is no method {name:?}; there are {}", names.join(", ")))
+    })
+}
+
+impl FromStr for KlMethod {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        named(name, &[("knn", KlMethod::Knn), ("gaussian", KlMethod::Gaussian)])
+    }
+}
+
+impl FromStr for MiMethod {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        named(name, &[("ksg", MiMethod::Ksg), ("gaussian", MiMethod::Gaussian), ("mine", MiMethod::Mine)])
+    }
+}
+
+/// What may be chosen about an estimate of KL(P‖Q).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KlOptions {
+    /// How to estimate.
+    pub method: KlMethod,
+    /// Which neighbour [`Knn`] measures the distance to.
+    pub k: usize,
+    /// Seed of the interval.
+    pub seed: u64,
+}
+
+impl Default for KlOptions {
+    fn default() -> Self {
+        KlOptions { method: KlMethod::default(), k: 3, seed: 0 }
+    }
+}
+
+impl KlOptions {
+    /// What estimates so.
+    pub fn estimator(&self) -> Box<dyn Estimator + Send + Sync> {
+        match self.method {
+            KlMethod::Knn => Box::new(Knn::new(self.k)),
+            KlMethod::Gaussian => Box::new(GaussianKl),
+        }
+    }
+}
+
+/// What may be chosen about an estimate of I(X; Y).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MiOptions {
+    /// How to estimate.
+    pub method: MiMethod,
+    /// Which of its two forms [`Ksg`] has.
+    pub variant: Variant,
+    /// Which neighbour [`Ksg`] measures the distance to.
+    pub k: usize,
+    /// Seed of the interval, and of the networks of [`Mine`].
+    pub seed: u64,
+}
+
+impl Default for MiOptions {
+    fn default() -> Self {
+        MiOptions { method: MiMethod::default(), variant: Variant::One, k: 3, seed: 0 }
+    }
+}
+
+impl MiOptions {
+    /// What estimates so.
+    pub fn estimator(&self) -> Box<dyn Estimator + Send + Sync> {
+        match self.method {
+            MiMethod::Ksg => Box::new(Ksg::new(self.k).with_variant(self.variant)),
+            MiMethod::Gaussian => Box::new(GaussianMi),
+            MiMethod::Mine => Box::new(Mine { seed: self.seed, ..Mine::default() }),
+        }
+    }
+}
+
+/// KL(P‖Q) of two samples, with its interval.
+///
+/// ```
+/// use setwise::estimate::{KlMethod, KlOptions, Points, kl};
+/// let (p, q) = (Points::new(&[-1.0, 0.0, 1.0], 1), Points::new(&[0.0, 1.0, 2.0], 1));
+/// let estimate = kl(p, q, &KlOptions { method: KlMethod::Gaussian, ..Default::default() })?;
+/// assert!((estimate.value - 0.5).abs() < 1e-12);
+/// # Ok::<(), setwise::Error>(())
+/// ```
+pub fn kl(p: Points, q: Points, options: &KlOptions) -> Result<Estimate> {
+    options.estimator().estimate(p, q, options.seed)
+}
+
+/// KL(P‖Q) of every pair of samples, each just what [`kl`] gives for it.
+pub fn kl_batch(pairs: &[(Points, Points)], options: &KlOptions) -> Result<Vec<Estimate>> {
+    estimates(pairs, &*options.estimator(), options.seed)
+}
+
+/// I(X; Y) of paired rows, with its interval.
+pub fn mi(x: Points, y: Points, options: &MiOptions) -> Result<Estimate> {
+    options.estimator().estimate(x, y, options.seed)
+}
+
+/// I(X; Y) of every pair of samples, each just what [`mi`] gives for it.
+pub fn mi_batch(pairs: &[(Points, Points)], options: &MiOptions) -> Result<Vec<Estimate>> {
+    estimates(pairs, &*options.estimator(), options.seed)
+}
+
+fn estimates(
+    pairs: &[(Points, Points)],
+    estimator: &(dyn Estimator + Send + Sync),
+    seed: u64,
+) -> Result<Vec<Estimate>> {
+    let all: Vec<Result<Estimate>> = pairs.par_iter().map(|&(a, b)| estimator.estimate(a, b, seed)).collect();
+    // Of several that fail the first is told of, whichever failed first.
+    all.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(n: usize, step: usize) -> Vec<f64> {
+        (0..n).map(|i| ((i * step) % 101) as f64).collect()
+    }
+
+    #[test]
+    fn a_batch_is_its_estimates_one_by_one() {
+        let data: Vec<Vec<f64>> = [7, 13, 29, 31].map(|step| column(60, step)).into();
+        let points: Vec<Points> = data.iter().map(|d| Points::new(d, 1)).collect();
+        let pairs = [(points[0], points[1]), (points[2], points[3]), (points[3], points[0])];
+        let (of_kl, of_mi) = (KlOptions { k: 2, ..Default::default() }, MiOptions::default());
+        let kls = kl_batch(&pairs, &of_kl).unwrap();
+        let mis = mi_batch(&pairs, &of_mi).unwrap();
+        for (i, &(a, b)) in pairs.iter().enumerate() {
+            assert_eq!(kls[i], kl(a, b, &of_kl).unwrap());
+            assert_eq!(mis[i], mi(a, b, &of_mi).unwrap());
+        }
+        assert!(kl_batch(&[], &of_kl).unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_first_pair_that_fails_is_named() {
+        let (good, short) = (column(60, 7), column(2, 1));
+        let (good, p) = (Points::new(&good, 1), Points::new(&short, 1));
+        let pairs = [(good, good), (p.named("p[1]"), good), (p.named("p[2]"), good)];
+        let error = kl_batch(&pairs, &KlOptions::default()).unwrap_err().to_string();
+        assert!(error.starts_with("p[1]: has 2 rows"), "{error}");
+    }
+
+    #[test]
+    fn methods_have_names_and_other_names_are_answered_with_them() {
+        assert_eq!("gaussian".parse::<KlMethod>().unwrap(), KlMethod::Gaussian);
+        assert_eq!("mine".parse::<MiMethod>().unwrap(), MiMethod::Mine);
+        let error = "ksg".parse::<KlMethod>().unwrap_err().to_string();
+        assert_eq!(error, "there is no method \"ksg\"; there are knn, gaussian");
+    }
+}
