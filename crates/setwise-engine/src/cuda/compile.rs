@@ -56,7 +56,8 @@ impl Kernels {
             sources.push(WIDE.concat());
             for &depth in depths.iter().filter(|&&d| super::build::wide_depth(d).is_some()) {
                 let (depth, tile) = super::build::wide_depth(depth).expect("just asked");
-                sources.push([&WIDE_ATTENTION.concat(), format!("WIDE_ATTENTION({depth}, {tile})\n").as_str()].concat());
+                sources
+                    .push([&WIDE_ATTENTION.concat(), format!("WIDE_ATTENTION({depth}, {tile})\n").as_str()].concat());
             }
             sources.sort_unstable();
             sources.dedup();

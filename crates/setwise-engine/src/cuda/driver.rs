@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
 
+use super::tables::TensorMap;
 use crate::error::Error;
 
 /// What the driver says about a failed call.
@@ -457,6 +458,28 @@ pub(super) fn launch(
     unsafe { sys::cuLaunchKernelEx(&config, f.raw, args.as_mut_ptr(), std::ptr::null_mut()) }
         .result()
         .map_err(|e| failed("a kernel does not start", e))
+}
+
+/// How the card's copy engine finds tiles of `box_rows` rows and 32 columns in a matrix: `rows` by `cols`, rows at a distance of `ld` numbers. What is
+/// outside reads as zero, numbers are rounded to tf32, and tiles lie as `hopper.cu` describes.
+pub(super) fn tensor_map(at: u64, rows: usize, cols: usize, ld: usize, box_rows: usize) -> Result<TensorMap, Error> {
+    use sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 as TF32;
+    use sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE as ZERO;
+    use sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE as PLAIN;
+    use sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B as PROMOTE;
+    use sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B as SWIZZLE;
+    let mut map = sys::CUtensorMap { opaque: [0; 16] };
+    let (dims, strides) = ([cols as u64, rows as u64], [4 * ld as u64]);
+    let (tile, each) = ([32, box_rows as u32], [1, 1]);
+    let place = at as *mut c_void;
+    // SAFETY: only writes the description; nothing at the address is touched.
+    unsafe {
+        let (d, s, t, e) = (dims.as_ptr(), strides.as_ptr(), tile.as_ptr(), each.as_ptr());
+        sys::cuTensorMapEncodeTiled(&mut map, TF32, 2, place, d, s, t, e, PLAIN, SWIZZLE, PROMOTE, ZERO)
+    }
+    .result()
+    .map_err(|e| failed("a matrix cannot be described to the copy engine", e))?;
+    Ok(TensorMap { opaque: map.opaque })
 }
 
 /// Puts a copy within the device into a stream.

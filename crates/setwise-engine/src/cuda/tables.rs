@@ -25,11 +25,12 @@ macro_rules! plain {
 
 plain! {
     struct Space { offsets: i32, per_example: i32, per_dim: i32 }
-    struct Term { a: Address, b: Address, lda: i32, ldb: i32, k: i32, vec_a: i32, vec_b: i32, pad: i32 }
+    struct Term { a: Address, b: Address, maps: Address, lda: i32, ldb: i32, k: i32, vec_a: i32, vec_b: i32, pad: i32 }
+    struct TensorMap { opaque: [u64; 16] }
     struct ProductTask {
         terms: Address, y: Address, bias: Address, residual: Address, gate: Address,
         gain: Address, shift: Address, normalised: Address, inv_std: Address,
-        count: i32, ldy: i32, ldr: i32, ldg: i32, n: i32, activation: i32, accumulate: i32, pairs: i32, space: Space, pad2: i32,
+        count: i32, ldy: i32, ldr: i32, ldg: i32, n: i32, activation: i32, accumulate: i32, pairs: i32, space: Space, steps: i32,
     }
     struct TransposeTask { from: Address, to: Address, rows: i32, cols: i32 }
     struct WeightTask {
@@ -121,9 +122,10 @@ impl Tables {
         Tables { base, bytes: Vec::new() }
     }
 
-    /// Appends a table; returns where it will lie.
+    /// Appends a table; returns where it will lie: at sixteen bytes, or 128 for what is as large.
     pub fn push<T: Plain>(&mut self, tasks: &[T]) -> Address {
-        self.bytes.resize(self.bytes.len().next_multiple_of(16), 0);
+        let alignment = if size_of::<T>() == 128 { 128 } else { 16 };
+        self.bytes.resize(self.bytes.len().next_multiple_of(alignment), 0);
         let at = self.base + self.bytes.len() as u64;
         // SAFETY: plain types have no gaps.
         let raw = unsafe { std::slice::from_raw_parts(tasks.as_ptr().cast::<u8>(), size_of_val(tasks)) };

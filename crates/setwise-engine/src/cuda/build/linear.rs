@@ -1,5 +1,6 @@
 //! Linear maps: products of rows, gradients of inputs with transposed weights, gradients of weights in parts.
 
+use super::super::driver;
 use super::super::tables::{self as t, Address};
 use super::Builder;
 use super::joined::joined;
@@ -19,6 +20,8 @@ pub(super) struct Use {
 pub(super) struct Product {
     pub task: t::ProductTask,
     pub terms: Vec<t::Term>,
+    /// Most rows.
+    pub rows: usize,
 }
 
 impl Product {
@@ -58,7 +61,7 @@ pub(super) fn no_product(space: t::Space) -> t::ProductTask {
         accumulate: 0,
         pairs: 0,
         space,
-        pad2: 0,
+        steps: 0,
     }
 }
 
@@ -86,6 +89,7 @@ impl<'a> Builder<'a> {
                 b: self.param_at(m.weight),
                 lda: ldx,
                 ldb: k,
+                maps: 0,
                 k,
                 vec_a: i32::from(self.aligned(m.x)),
                 vec_b: i32::from(m.x.cols.is_multiple_of(4) && m.weight.is_multiple_of(4)),
@@ -105,7 +109,7 @@ impl<'a> Builder<'a> {
                 inv_std: m.norm.map_or(0, |n| self.value(n.inv_std)),
                 ..no_product(self.space(m.x.value))
             };
-            products.push(Product { task, terms: vec![term] });
+            products.push(Product { task, terms: vec![term], rows: self.rows(m.x.value) });
         }
         let rows = maps.iter().map(|m| self.rows(m.x.value)).max().unwrap_or(0);
         if self.product(&products, rows)? {
@@ -119,6 +123,11 @@ impl<'a> Builder<'a> {
     /// Tiled products in the shape that suits their width. Tells whether norms were taken as well.
     pub(super) fn product(&mut self, products: &[Product], rows: usize) -> Result<bool, Error> {
         let widest = products.iter().map(|p| p.task.n as usize).max().unwrap_or(0);
+        let normed = products.iter().any(|p| p.task.gain != 0);
+        if self.module.wide && products.iter().all(Product::in_chunks) && !(normed && widest > 256) {
+            self.product_wide(products, rows, widest, normed)?;
+            return Ok(true);
+        }
         let even = |t: &t::ProductTask| t.y.is_multiple_of(8) && t.ldy % 2 == 0 && t.n % 2 == 0;
         let tasks: Vec<t::ProductTask> = products
             .iter()
@@ -129,24 +138,6 @@ impl<'a> Builder<'a> {
                 ..p.task
             })
             .collect();
-        let normed = tasks.iter().any(|t| t.gain != 0);
-        if self.module.wide && products.iter().all(Product::in_chunks) && !(normed && widest > 256) {
-            let bn = match widest {
-                ..=16 => 16,
-                ..=32 => 32,
-                129.. if normed => 256,
-                _ if (1..=64).contains(&(widest % 128)) => 64,
-                _ => 128,
-            };
-            // Short sums need no more stages than they have steps, and leave room for more blocks.
-            let steps = products.iter().map(Product::steps).max().unwrap_or(0);
-            let stages = steps.clamp(1, if bn == 256 { 4 } else { 3 });
-            let grid = [rows.div_ceil(128), widest.div_ceil(bn), tasks.len()];
-            // The sums take the place of the tiles at the end.
-            let shared = (stages * (128 + bn) * 32).max(128 * (bn + 8)) * 4 + 1024;
-            self.launch(&format!("product_wide_n{bn}"), &tasks, grid, 256, shared)?;
-            return Ok(true);
-        }
         let (name, bm, bn, block, stages) = match widest {
             128.. if self.module.fits(3 * 256 * 36 * 4) => ("product_large", 128, 128, 256, 3),
             64.. => ("product_medium", 128, 64, 256, 3),
@@ -155,6 +146,36 @@ impl<'a> Builder<'a> {
         let grid = [rows.div_ceil(bm), widest.div_ceil(bn), tasks.len()];
         self.launch(name, &tasks, grid, block, stages * (bm + bn) * 36 * 4)?;
         Ok(false)
+    }
+
+    /// Products by warpgroups, whose operands the copy engine fetches.
+    fn product_wide(&mut self, products: &[Product], rows: usize, widest: usize, normed: bool) -> Result<(), Error> {
+        let bn = match widest {
+            ..=16 => 16,
+            ..=32 => 32,
+            129.. if normed => 256,
+            _ if (1..=64).contains(&(widest % 128)) => 64,
+            _ => 128,
+        };
+        let mut tasks = Vec::new();
+        for p in products {
+            let mut terms = p.terms.clone();
+            for term in &mut terms {
+                let k = term.k as usize;
+                let left = driver::tensor_map(term.a, p.rows, k, term.lda as usize, 128)?;
+                let right = driver::tensor_map(term.b, p.task.n as usize, k, term.ldb as usize, bn)?;
+                term.maps = self.tables.push(&[left, right]);
+            }
+            let (count, steps) = (terms.len() as i32, p.steps() as i32);
+            tasks.push(t::ProductTask { terms: self.tables.push(&terms), count, steps, ..p.task });
+        }
+        // Short sums need no more stages than they have steps, and leave room for more blocks.
+        let steps = products.iter().map(Product::steps).max().unwrap_or(0);
+        let stages = steps.clamp(1, if bn == 256 { 4 } else { 3 });
+        let grid = [rows.div_ceil(128), widest.div_ceil(bn), tasks.len()];
+        // The sums take the place of the tiles at the end.
+        let shared = (stages * (128 + bn) * 32).max(128 * (bn + 8)) * 4 + 1024;
+        self.launch(&format!("product_wide_n{bn}"), &tasks, grid, 288, shared)
     }
 
     pub(super) fn linear_backward(&mut self, op: &Linear, gated: &[bool]) -> Result<(), Error> {
@@ -201,7 +222,7 @@ impl<'a> Builder<'a> {
                 accumulate: i32::from(self.written[x.value.0]),
                 ..no_product(self.space(x.value))
             };
-            products.push(Product { task, terms });
+            products.push(Product { task, terms, rows: self.rows(x.value) });
             rows = rows.max(self.rows(x.value));
         }
         self.product(&products, rows)?;
@@ -220,6 +241,7 @@ impl<'a> Builder<'a> {
             b: self.places.transposed + 4 * weight as u64,
             lda,
             ldb: k,
+            maps: 0,
             k,
             vec_a: i32::from(self.aligned(dy)),
             vec_b: i32::from(dy.cols.is_multiple_of(4) && weight.is_multiple_of(4)),

@@ -212,7 +212,9 @@ impl<'a> Builder<'a> {
     /// A launch of a kernel that walks over `most` numbers of each task.
     fn walk<T: t::Plain>(&mut self, name: &str, tasks: &[T], most: usize) -> Result<(), Error> {
         if u32::try_from(most).is_err() {
-            return Err(Error::Device(format!("{most} numbers of one value are too many; lower the batch or set size")));
+            return Err(Error::Device(format!(
+                "{most} numbers of one value are too many; lower the batch or set size"
+            )));
         }
         self.launch(name, tasks, [most.div_ceil(256).min(WALKERS), tasks.len(), 1], 256, 0)
     }

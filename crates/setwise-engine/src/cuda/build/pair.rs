@@ -60,13 +60,14 @@ impl<'a> Builder<'a> {
                 b: self.param(n.weight),
                 lda: k,
                 ldb: k,
+                maps: 0,
                 k,
                 vec_a: vec,
                 vec_b,
                 pad: 0,
             };
             let task = t::ProductTask { y, ldy, n: n.y.cols as i32, ..no_product(self.space(n.own.value)) };
-            products.push(Product { task, terms: vec![term] });
+            products.push(Product { task, terms: vec![term], rows: self.rows(n.own.value) });
         }
         self.product(&products, rows)?;
         self.walk("pair_bias", &tasks, rows * net.y.cols)
@@ -120,13 +121,8 @@ impl<'a> Builder<'a> {
                 let space = self.space(n.own.value);
                 let cols = hidden as i32;
                 let task = t::ProductTask { y: task.d_kept, ldy: cols, n: cols, ..no_product(space) };
-                inputs.push(Product { task, terms });
-                uses.push(Use {
-                    weight,
-                    bias: None,
-                    x: Slice { value: n.kept, col: 0, cols: hidden },
-                    dy: n.y,
-                });
+                inputs.push(Product { task, terms, rows: self.rows(n.own.value) });
+                uses.push(Use { weight, bias: None, x: Slice { value: n.kept, col: 0, cols: hidden }, dy: n.y });
             }
             self.product(&inputs, rows)?;
             let longest = op.nets.iter().map(|n| self.longest(n.own.value).max(self.longest(n.partner.value)));

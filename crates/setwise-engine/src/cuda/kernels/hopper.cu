@@ -62,6 +62,35 @@ __device__ __forceinline__ void multiply_begin() { asm volatile("wgmma.fence.syn
 __device__ __forceinline__ void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void multiply_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
+// Barriers in shared memory: `count` arrivals, and bytes that copies have announced, complete a phase; phases alternate between 0 and 1.
+__device__ __forceinline__ u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+__device__ __forceinline__ void barrier_init(u64* barrier, int count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(barrier)), "r"(count) : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(u64* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(barrier)) : "memory");
+}
+
+__device__ __forceinline__ void barrier_expect(u64* barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(barrier)), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(u64* barrier, int phase) {
+    asm volatile(
+        "{.reg .pred done;\n"
+        "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;}" ::"r"(shared_at(barrier)), "r"(phase) : "memory");
+}
+
+// Lets the copy engine fetch a tile from column x and row y on; its bytes count for the barrier.
+__device__ __forceinline__ void fetch_tile(float* tile, const void* map, int x, int y, u64* barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(shared_at(tile)),
+                 "l"(map), "r"(shared_at(barrier)), "r"(x), "r"(y)
+                 : "memory");
+}
+
 // Makes what this thread wrote to shared memory visible to the matrix units; a barrier of all writers has to follow.
 __device__ __forceinline__ void tiles_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -1,8 +1,14 @@
 // What is asked of linear maps, whichever kernel does it.
 
-// One term of a product: the rows of a times the rows of b, over k. `vec` where rows can be read sixteen bytes at a time.
+struct TensorMap {
+    u64 opaque[16];
+};
+
+// One term of a product: the rows of a times the rows of b, over k. `vec` where rows can be read sixteen bytes at a time; `maps` describes
+// both to the copy engine, for `product_wide`.
 struct Term {
     const float *a, *b;
+    const TensorMap* maps;
     int lda, ldb, k, vec_a, vec_b, pad;
 };
 
@@ -16,7 +22,8 @@ struct ProductTask {
     // `pairs` where two numbers of y can be written at once.
     int count, ldy, ldr, ldg, n, activation, accumulate, pairs;
     Space space;
-    int pad2;
+    // Of 32 along the sum, for `product_wide`.
+    int steps;
 };
 
 __device__ __forceinline__ float activate(float x, int activation) {

@@ -1,37 +1,5 @@
 // Linear maps with the matrix products of `hopper.cu`, where rows start at sixteen bytes.
 
-// Copies tiles of R rows and 32 columns: a thread has one chunk of every THREADS / 8 rows, so all it needs to know of rows is settled once.
-template <int R, int THREADS>
-struct TileCopy {
-    static constexpr int ROWS = THREADS / 8, COUNT = (R + ROWS - 1) / ROWS;
-    const float* from;
-    int stride, to, column;
-    u32 ok;
-
-    __device__ __forceinline__ TileCopy(const float* g, int ld, int row0, int rows) {
-        int r = threadIdx.x / 8, c = threadIdx.x % 8;
-        from = g + (size_t)(row0 + r) * ld + c * 4;
-        stride = ROWS * ld;
-        to = chunk_at(r, c);
-        column = c * 4;
-        ok = 0;
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) ok |= (r + i * ROWS < R && row0 + r + i * ROWS < rows ? 1u : 0u) << i;
-    }
-
-    // Starts copying columns at..at + 32 of k; zeros outside. Rows of eight keep their order of chunks, so places differ by whole rows.
-    __device__ __forceinline__ void copy(float* tile, int at, int k) const {
-        bool inside = at + column < k;
-        const float* source = from + at;
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            if (R % ROWS && (threadIdx.x / 8 + i * ROWS >= R)) break;
-            copy16(tile + to + i * ROWS * 32, source, inside && (ok >> i & 1));
-            source += stride;
-        }
-    }
-};
-
 // What follows a product, for 16 rows of a warp that lie in shared memory at a distance of BN + 8: each row by LANES lanes, four numbers at
 // a time, several rows together so that their reads overlap.
 template <int BN>
@@ -98,54 +66,55 @@ __device__ __forceinline__ void finish_rows(const ProductTask& task, const float
     }
 }
 
-// As `product`, 128 rows by BN columns a block, each of two warpgroups 64 rows. A task whose whole rows lie in one block may end in a
-// LayerNorm.
+// As `product`, 128 rows by BN columns a block, each of two warpgroups 64 rows; a ninth warp has the copy engine fill stages ahead of them. A
+// task whose whole rows lie in one block may end in a LayerNorm.
 template <int BN, int STAGES>
 __device__ __forceinline__ void product_wide(const ProductTask* tasks, const int* shape) {
-    constexpr int BM = 128, THREADS = 256, STAGE = (BM + BN) * 32, S = BN + 8;
+    constexpr int BM = 128, STAGE = (BM + BN) * 32, S = BN + 8;
     const ProductTask task = tasks[blockIdx.z];
     int rows = rows_of(task.space, shape), m0 = blockIdx.x * BM, n0 = blockIdx.y * BN;
     if (m0 >= rows || n0 >= task.n) return;
     float* tiles = tiles_begin();
-    float acc[BN / 8][4] = {};
-    int term = 0, at = 0, loaded = 0, k = task.terms[0].k;
-    TileCopy<BM, THREADS> a(task.terms[0].a, task.terms[0].lda, m0, rows);
-    TileCopy<BN, THREADS> b(task.terms[0].b, task.terms[0].ldb, n0, task.n);
-    auto load = [&]() {
-        if (term < task.count) {
-            float* stage = tiles + loaded % STAGES * STAGE;
-            a.copy(stage, at, k);
-            b.copy(stage + BM * 32, at, k);
-            loaded++;
-            at += 32;
-            if (at >= k && ++term < task.count) {
-                const Term part = task.terms[term];
-                at = 0;
-                k = part.k;
-                a = TileCopy<BM, THREADS>(part.a, part.lda, m0, rows);
-                b = TileCopy<BN, THREADS>(part.b, part.ldb, n0, task.n);
+    __shared__ u64 full[STAGES], empty[STAGES];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(full + i, 1);
+            barrier_init(empty + i, 8);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (warp == 8) {
+        if (lane) return;
+        int step = 0;
+        for (int t = 0; t < task.count; t++) {
+            const Term term = task.terms[t];
+            for (int at = 0; at < term.k; at += 32, step++) {
+                int s = step % STAGES;
+                if (step >= STAGES) barrier_wait(empty + s, (step / STAGES - 1) % 2);
+                barrier_expect(full + s, STAGE * 4);
+                fetch_tile(tiles + s * STAGE, term.maps, at, m0, full + s);
+                fetch_tile(tiles + s * STAGE + BM * 32, term.maps + 1, at, n0, full + s);
             }
         }
-        copies_commit();
-    };
-#pragma unroll
-    for (int i = 0; i < STAGES - 1; i++) load();
-    int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    for (int step = 0; step < loaded; step++) {
-        copies_wait<STAGES - 2>();
-        tiles_written();
-        __syncthreads();
-        const float* stage = tiles + step % STAGES * STAGE;
+        return;
+    }
+    float acc[BN / 8][4] = {};
+    for (int step = 0; step < task.steps; step++) {
+        int s = step % STAGES;
+        const float* stage = tiles + s * STAGE;
+        barrier_wait(full + s, step / STAGES % 2);
         multiply_begin();
         multiply_tiles<BN>(&acc[0][0], stage + warp / 4 * 64 * 32, stage + BM * 32);
         multiply_commit();
-        // The stage that is loaded now was multiplied before the barrier just passed.
-        load();
         multiply_wait();
+        if (lane == 0) barrier_arrive(empty + s);
     }
-    // All tiles are done with; sums take their place, each warp's 16 rows on its own.
-    __syncthreads();
+    // All tiles are done with once all eight warps are here; sums take their place, each warp's 16 rows on its own.
+    asm volatile("bar.sync 1, 256;" ::: "memory");
     float* sums = tiles + warp * 16 * S;
+    int g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int j = 0; j < BN / 8; j++)
 #pragma unroll
@@ -155,9 +124,9 @@ __device__ __forceinline__ void product_wide(const ProductTask* tasks, const int
     finish_rows<BN>(task, sums, m0 + warp * 16, rows, n0);
 }
 
-#define PRODUCT_WIDE(BN, STAGES, BLOCKS)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(256, BLOCKS) product_wide_n##BN(const ProductTask* t, const int* s) { in_turn();        \
-        product_wide<BN, STAGES>(t, s);                                                                                       \
+#define PRODUCT_WIDE(BN, STAGES, BLOCKS)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(288, BLOCKS) product_wide_n##BN(const ProductTask* t, const int* s) { in_turn();        \
+        product_wide<BN, STAGES>(t, s);                                                                                                  \
     }
 PRODUCT_WIDE(16, 3, 3)
 PRODUCT_WIDE(32, 3, 3)
