@@ -5,6 +5,8 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{refused, run, setwise};
+use setwise::files::write_npy;
+use setwise::models::{ImageEncoder, Images, Model, ModelConfig};
 use tempfile::TempDir;
 
 fn repository(path: &str) -> PathBuf {
@@ -84,6 +86,32 @@ fn a_stack_of_examples_gives_the_published_outputs_one_a_line() {
     let piped =
         setwise().arg("predict").arg(&model).arg("-").arg(&y).write_stdin(std::fs::read(&x).unwrap()).output().unwrap();
     assert_eq!(String::from_utf8(piped.stdout).unwrap(), one.1);
+}
+
+#[test]
+fn models_of_images_take_stacks_of_pictures_and_rows_of_pixels_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let images = Images::new(ImageEncoder::Mnist).with_size(6, 5, 1);
+    let config = ModelConfig::preset("cross-only", 1).unwrap().with_images(images).with_latent(8).with_hidden(8);
+    let model = dir.path().join("images.safetensors");
+    Model::new(config.validate().unwrap(), 1).save(&model).unwrap();
+    let bytes: Vec<u8> = (0..4 * 30).map(|i| (i * 37 % 256) as u8).collect();
+    let numbers: Vec<f32> = bytes.iter().map(|&b| f32::from(b) / 255.0).collect();
+    let pictures = dir.path().join("pictures.npy");
+    write_npy(&pictures, &[4, 6, 5], &bytes).unwrap();
+    let stack = write(&dir, "stack.npy", npy(&[2, 4, 6, 5, 1], &[numbers.clone(), numbers.clone()].concat()));
+    let rows = write(&dir, "rows.npy", npy(&[4, 30], &numbers));
+    let answer = |a: &Path, b: &Path| {
+        let (code, out, error) = run([Path::new("predict"), &model, a, b]);
+        assert_eq!(code, 0, "{error}");
+        out
+    };
+    let one = answer(&pictures, &rows);
+    assert_eq!(one, answer(&rows, &pictures));
+    assert_eq!(answer(&stack, &stack), one.repeat(2));
+    let wide = write(&dir, "wide.npy", npy(&[4, 5, 6], &numbers));
+    let error = refused([Path::new("predict"), &model, &wide, &rows]);
+    assert!(error.contains("wide.npy") && error.contains("[n, 6, 5]"), "{error}");
 }
 
 #[test]

@@ -128,7 +128,8 @@ fn read(path: &Path) -> Result<Checkpoint> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Loss, Model, ModelConfig};
+    use crate::models::{ImageEncoder, Images};
+    use crate::{Loss, Model, ModelConfig, SetBatch};
 
     fn trainer() -> Trainer {
         let config = ModelConfig::preset("pine", 1).unwrap().with_latent(4).with_hidden(4);
@@ -166,6 +167,29 @@ mod tests {
         assert_eq!(Checkpoint::load(&folder).unwrap().unwrap().step, 2);
         std::fs::write(folder.previous_checkpoint(), "x").unwrap();
         assert!(Checkpoint::load(&folder).is_err());
+    }
+
+    #[test]
+    fn running_averages_go_on_from_a_checkpoint_as_if_it_had_never_been() {
+        let images = Images::new(ImageEncoder::Mnist).with_size(5, 4, 1);
+        let trainer = || {
+            let config = ModelConfig::preset("single-set-rff", 1).unwrap().with_images(images).with_latent(4);
+            Trainer::new(Model::new(config.with_hidden(4).validate().unwrap(), 1), Loss::Mse)
+        };
+        let pixels: Vec<f32> = (0..100).map(|i| (i * 7 % 13) as f32 / 13.0).collect();
+        let batch = SetBatch::from_examples(20, &[vec![&pixels[..60], &pixels[60..]]]).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::new(dir.path());
+        let (mut whole, mut cut) = (trainer(), trainer());
+        for step in 0..4 {
+            whole.step(&batch, &[1.0], 1e-2).unwrap();
+            cut.step(&batch, &[1.0], 1e-2).unwrap();
+            Checkpoint::save(&folder, &mut cut, step + 1, &Window::default()).unwrap();
+            cut = trainer();
+            Checkpoint::load(&folder).unwrap().unwrap().restore(&mut cut, &folder.checkpoint()).unwrap();
+            assert_eq!((whole.adam().steps, whole.model().params()), (step + 1, cut.model().params()));
+        }
+        assert!(whole.adam().first.len() < whole.model().params().len());
     }
 
     #[test]
