@@ -8,7 +8,7 @@ use setwise::sets::PackedSet;
 use setwise::train::BatchLimits;
 use setwise::{Loss, Model, ModelConfig, SetBatch, Trainer};
 
-use super::{DeviceArgs, sampler, say};
+use super::{DataArgs, DeviceArgs, sampler, say};
 use crate::failure::Failure;
 
 /// Arguments of `bench`.
@@ -53,6 +53,8 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["json", "forward_only"])]
     operations: bool,
     #[command(flatten)]
+    data: DataArgs,
+    #[command(flatten)]
     device: DeviceArgs,
     /// Print JSON.
     #[arg(long)]
@@ -65,7 +67,7 @@ const MOST: usize = 1 << 28;
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(experiment) = &args.sampler {
-        return sampler::run(experiment, args.seconds, args.json);
+        return sampler::run(experiment, &args.data.find()?, args.seconds, args.json);
     }
     let mut config = ModelConfig::preset(&args.model, args.dim)?;
     config.latent = args.latent.unwrap_or(config.latent);

@@ -1,24 +1,39 @@
 //! Random examples to learn from: samplers, the batches they draw, and threads that draw ahead.
 //!
-//! * [`Sampler`]: draws one example; [`Divergence`] and [`Dependence`] are those of the paper.
+//! * [`Sampler`]: draws one example; [`Divergence`], [`Dependence`] and [`SameMixture`] are those of the paper.
 //! * [`Mixture`], [`Lkj`]: Gaussian mixtures, and correlation matrices.
-//! * [`Drawn`]: a batch as drawn; [`Batch`]: as a model sees it.
+//! * [`readers`], [`DataFolder`], [`Items`]: recorded data, where it is, and its rows in memory.
+//! * [`Picker`]: draws one example of recorded data by picking items; [`Alignment`] is one.
+//! * [`Drawn`], [`Picked`]: a batch as drawn or picked; [`Batch`]: as a model sees it.
 //! * [`Feed`]: draws batches on threads, in an order of their own.
 
+mod alignment;
 mod batch;
+mod corpora;
 mod dependence;
+mod distinguish;
 mod divergence;
 mod feed;
+mod folder;
+mod items;
 mod lkj;
 mod mixture;
+mod pick;
 mod range;
+pub mod readers;
 
+pub use alignment::{Alignment, Entry, Scale};
 pub use batch::{Batch, Drawn, DrawnSet, Stream, batch_seed};
+pub use corpora::{CaptionFeatures, caption_alignment, word_alignment};
 pub use dependence::Dependence;
+pub use distinguish::SameMixture;
 pub use divergence::{Divergence, Label};
 pub use feed::Feed;
+pub use folder::{DATA_VARIABLE, DataFolder, DataSet};
+pub use items::Items;
 pub use lkj::Lkj;
 pub use mixture::{Mixture, MixtureLaw, gaussian_kl};
+pub use pick::{Picked, Picker};
 pub use range::Span;
 
 /// The generator everything random is drawn from, always seeded explicitly.

@@ -14,6 +14,8 @@ pub mod scaling;
 
 pub use paper::{KL_DIMS, KL_ERRORS, PaperErrors};
 
+use crate::data::Drawn;
+use crate::estimate::Points;
 use crate::report::{Figure, Table};
 use crate::{Error, Result};
 
@@ -46,4 +48,9 @@ fn checked_dims(asked: &[usize], of_paper: &[usize]) -> Result<Vec<usize>> {
         Some(dim) => Err(Error::Sets(format!("the paper has nothing for {dim} dimensions; it has {of_paper:?}"))),
         None => Ok(of_paper.iter().copied().filter(|d| asked.contains(d)).collect()),
     }
+}
+
+/// The points of one example's set.
+fn points(drawn: &Drawn, set: usize, example: usize) -> Points<'_> {
+    Points::new(drawn.rows(set, example), drawn.widths[set])
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::data::{Batch, Drawn, Feed, Stream};
-use crate::experiment::ValidExperiment;
+use crate::experiment::{Held, Metric, ValidExperiment};
 use crate::{Error, Model, Result};
 
 /// How far predictions are from labels.
@@ -22,6 +22,12 @@ pub struct Evaluation {
     /// Examples that could only be whitened with a ridge: their points lie in fewer dimensions than they have coordinates.
     #[serde(default)]
     pub deficient: usize,
+    /// Share of right answers, where answers are right or wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    /// The same by the strict rule, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict_accuracy: Option<f64>,
 }
 
 impl Evaluation {
@@ -46,6 +52,43 @@ impl Evaluation {
             root_mean_square_error: square.sqrt(),
             bias: mean(&|e| e),
             deficient: 0,
+            accuracy: None,
+            strict_accuracy: None,
+        }
+    }
+
+    /// From pairs of an answer and a label, judged as a task has it.
+    pub fn judged(metric: Metric, pairs: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        let pairs: Vec<(f64, f64)> = pairs.into_iter().collect();
+        let share = |right: &dyn Fn(f64, f64) -> bool| {
+            Some(pairs.iter().filter(|(p, l)| right(*p, *l)).count() as f64 / pairs.len() as f64)
+        };
+        match metric {
+            Metric::Distance => Evaluation::of(pairs),
+            Metric::Count => Evaluation {
+                accuracy: share(&|p, label| label == p.floor() || label == p.ceil()),
+                strict_accuracy: share(&|p, label| label == p.round()),
+                ..Evaluation::of(pairs.iter().copied())
+            },
+            Metric::Decision => Evaluation {
+                accuracy: share(&|p, label| (p > 0.0) == (label > 0.5)),
+                ..Evaluation::of(pairs.iter().map(|(p, label)| (1.0 / (1.0 + (-p).exp()), *label)))
+            },
+        }
+    }
+
+    /// Standard error of the share of right answers.
+    pub fn accuracy_error(&self) -> Option<f64> {
+        self.accuracy.map(|a| (a * (1.0 - a) / self.examples as f64).sqrt())
+    }
+}
+
+impl std::fmt::Display for Evaluation {
+    /// The number a task is judged by, with its standard error.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.accuracy, self.accuracy_error()) {
+            (Some(accuracy), Some(error)) => write!(f, "accuracy {accuracy:.4} ± {error:.4}"),
+            _ => write!(f, "error {:.4} ± {:.4}", self.mean_absolute_error, self.standard_error),
         }
     }
 }
@@ -53,71 +96,127 @@ impl Evaluation {
 /// Examples predicted at once.
 const BATCH: usize = 64;
 
+/// Makes batches of `examples` examples in all on threads, each from its index and number of examples, and hands them to `use_batch` in
+/// their order.
+fn in_batches<T: Send + 'static>(
+    examples: usize,
+    make: impl Fn(u64, usize) -> Result<T> + Send + Sync + 'static,
+    mut use_batch: impl FnMut(T) -> Result<()>,
+) -> Result<()> {
+    let mut feed = Feed::new(rayon::current_num_threads(), 0, move |i| {
+        let done = i as usize * BATCH;
+        // Threads run ahead of the last batch; nothing is asked of them there.
+        (done < examples).then(|| make(i, BATCH.min(examples - done)))
+    });
+    (0..examples.div_ceil(BATCH)).try_for_each(|_| use_batch(feed.next().flatten().ok_or(Error::Feed)??))
+}
+
 /// Draws held-out batches with `examples` examples in all on threads, and hands them to `use_batch` in their order.
 pub fn for_held_out<T: Send + 'static>(
     experiment: &ValidExperiment,
     stream: Stream,
     examples: usize,
     draw: impl Fn(Drawn) -> T + Send + Sync + 'static,
-    mut use_batch: impl FnMut(T) -> Result<()>,
+    use_batch: impl FnMut(T) -> Result<()>,
 ) -> Result<()> {
     let source = experiment.clone();
-    let mut feed = Feed::new(rayon::current_num_threads(), 0, move |i| {
-        let done = i as usize * BATCH;
-        draw(source.held_out(stream, i, BATCH.min(examples.saturating_sub(done))))
-    });
-    (0..examples.div_ceil(BATCH)).try_for_each(|_| use_batch(feed.next().ok_or(Error::Feed)?))
+    in_batches(examples, move |i, n| Ok(draw(source.held_out(stream, i, n)?.into_drawn())), use_batch)
 }
 
-/// All held-out batches of a stream, as a model sees them.
-pub(super) fn held_out(experiment: &ValidExperiment, stream: Stream, examples: usize) -> Result<Vec<Batch>> {
-    let mut batches = Vec::new();
-    let whiten = experiment.task.whiten();
-    for_held_out(
-        experiment,
-        stream,
-        examples,
-        move |drawn| drawn.prepare(whiten),
-        |batch| {
-            batches.push(batch?);
+/// Held-out examples of a stream that are measured again and again: batches of generated ones, and the places of recorded ones, whose
+/// rows are larger than what it takes to gather them again.
+pub(super) struct HeldOut(Vec<Kept>);
+
+enum Kept {
+    Batch(Batch),
+    Places(Held),
+}
+
+impl HeldOut {
+    /// Draws them.
+    pub fn draw(experiment: &ValidExperiment, stream: Stream, examples: usize) -> Result<Self> {
+        let mut kept = Vec::new();
+        let (source, whiten) = (experiment.clone(), experiment.task.whiten());
+        let make = move |i, n| match source.held_out(stream, i, n)? {
+            places @ Held::Picked(_) => Ok(Kept::Places(places)),
+            drawn => Ok(Kept::Batch(drawn.batch(whiten)?)),
+        };
+        in_batches(examples, make, |batch| {
+            kept.push(batch);
             Ok(())
-        },
-    )?;
-    Ok(batches)
-}
-
-/// Predictions and labels of a batch.
-fn pairs(model: &mut Model, batch: &Batch) -> Result<Vec<(f64, f64)>> {
-    let answers = model.predict(&batch.sets)?;
-    Ok(answers.values().iter().zip(&batch.targets).map(|(&p, &t)| (f64::from(p), f64::from(t))).collect())
-}
-
-/// The error of a model on batches.
-pub(super) fn measure(model: &mut Model, batches: &[Batch]) -> Result<Evaluation> {
-    let mut all = Vec::new();
-    for batch in batches {
-        all.extend(pairs(model, batch)?);
+        })?;
+        Ok(HeldOut(kept))
     }
-    let deficient = batches.iter().map(|b| b.deficient).sum();
-    Ok(Evaluation { deficient, ..Evaluation::of(all) })
+
+    /// Whether a model can be measured, tried with the first batch.
+    pub fn try_first(&self, model: &mut Model) -> Result<()> {
+        self.0[..1].iter().try_for_each(|k| k.answers(model).map(drop))
+    }
+
+    /// The error of a model.
+    pub fn measure(&self, model: &mut Model, metric: Metric) -> Result<Evaluation> {
+        let (mut all, mut deficient) = (Vec::new(), 0);
+        for kept in &self.0 {
+            let (pairs, some) = kept.answers(model)?;
+            all.extend(pairs);
+            deficient += some;
+        }
+        Ok(Evaluation { deficient, ..Evaluation::judged(metric, all) })
+    }
+}
+
+/// Predictions with labels, and how many examples could only be whitened with a ridge.
+type Answers = (Vec<(f64, f64)>, usize);
+
+impl Kept {
+    fn answers(&self, model: &mut Model) -> Result<Answers> {
+        match self {
+            Kept::Batch(batch) => pairs(model, batch),
+            Kept::Places(places) => pairs(model, &places.batch(false)?),
+        }
+    }
+}
+
+fn pairs(model: &mut Model, batch: &Batch) -> Result<Answers> {
+    let answers = model.predict(&batch.sets)?;
+    let pairs = answers.values().iter().zip(&batch.targets).map(|(&p, &t)| (f64::from(p), f64::from(t))).collect();
+    Ok((pairs, batch.deficient))
 }
 
 /// The error of a model on fresh examples of an experiment's task, which neither training nor validation has seen.
 pub fn evaluate(model: &mut Model, experiment: &ValidExperiment, examples: usize) -> Result<Evaluation> {
-    let mut all = Vec::new();
-    let mut deficient = 0;
-    let whiten = experiment.task.whiten();
-    for_held_out(
-        experiment,
-        Stream::Test,
+    let (mut all, mut deficient) = (Vec::new(), 0);
+    let (source, whiten) = (experiment.clone(), experiment.task.whiten());
+    in_batches(
         examples,
-        move |drawn| drawn.prepare(whiten),
+        move |i, n| source.held_out(Stream::Test, i, n)?.batch(whiten),
         |batch| {
-            let batch = batch?;
-            deficient += batch.deficient;
-            all.extend(pairs(model, &batch)?);
+            let (some, ridged) = pairs(model, &batch)?;
+            all.extend(some);
+            deficient += ridged;
             Ok(())
         },
     )?;
-    Ok(Evaluation { deficient, ..Evaluation::of(all) })
+    Ok(Evaluation { deficient, ..Evaluation::judged(experiment.task.metric(), all) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_right_just_above_and_below_and_strictly_right_when_nearest() {
+        let pairs = [(2.4, 2.0), (2.6, 2.0), (3.1, 2.0), (-0.2, 0.0), (4.0, 4.0), (4.0, 5.0)];
+        let e = Evaluation::judged(Metric::Count, pairs);
+        assert_eq!((e.accuracy, e.strict_accuracy), (Some(4.0 / 6.0), Some(3.0 / 6.0)));
+        assert!((e.mean_absolute_error - (0.4 + 0.6 + 1.1 + 0.2 + 0.0 + 1.0) / 6.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn decisions_are_right_on_the_side_of_their_label() {
+        let e = Evaluation::judged(Metric::Decision, [(3.0, 1.0), (-1.0, 1.0), (-2.0, 0.0), (0.5, 0.0)]);
+        assert_eq!((e.accuracy, e.strict_accuracy), (Some(0.5), None));
+        assert!(e.mean_absolute_error < 1.0);
+        assert_eq!(Evaluation::judged(Metric::Distance, [(1.0, 2.0)]), Evaluation::of([(1.0, 2.0)]));
+    }
 }

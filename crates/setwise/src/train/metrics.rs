@@ -29,6 +29,9 @@ pub struct Record {
     /// Its standard error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standard_error: Option<f64>,
+    /// Share of right answers on held-out examples, where answers are right or wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
     /// Seconds since the process started to train.
     pub seconds: f64,
 }
@@ -105,6 +108,7 @@ mod tests {
             learning_rate: None,
             validation_error: None,
             standard_error: None,
+            accuracy: None,
             seconds: 0.0,
         };
         let mut log = Log::open(path.clone(), 0).unwrap();
