@@ -1,6 +1,7 @@
 //! One file per command: its arguments and what it does with them.
 
 pub mod bench;
+pub mod embed;
 pub mod eval;
 pub mod import;
 pub mod kl;

@@ -209,7 +209,8 @@ pub(crate) mod tests {
     fn tangled() -> Alignment {
         let items = [Arc::new(Items::floats(1, vec![0.0; 300])), Arc::new(Items::floats(1, vec![0.0; 300]))];
         let stream = |left: u32| STREAMS[left as usize % 3];
-        let pairs = (0..300u32).flat_map(|l| [(l, l), (l, (l + 3) % 300), (l, (l * 7) % 300)].map(|(l, r)| (l, r, stream(l))));
+        let pairs =
+            (0..300u32).flat_map(|l| [(l, l), (l, (l + 3) % 300), (l, (l * 7) % 300)].map(|(l, r)| (l, r, stream(l))));
         Alignment::of(items, pairs)
     }
 

@@ -52,9 +52,15 @@ impl DataSet {
     /// Where a user gets it, and in which form it is read.
     pub fn origin(self) -> &'static str {
         match self {
-            DataSet::Mnist => "MNIST's four IDX files, packed or not, are at https://ossci-datasets.s3.amazonaws.com/mnist/",
-            DataSet::FashionMnist => "Fashion-MNIST's IDX files are at https://github.com/zalandoresearch/fashion-mnist",
-            DataSet::NotMnist => "notMNIST is at http://yaroslavvb.com/upload/notMNIST/; write its images as IDX files like MNIST's",
+            DataSet::Mnist => {
+                "MNIST's four IDX files, packed or not, are at https://ossci-datasets.s3.amazonaws.com/mnist/"
+            }
+            DataSet::FashionMnist => {
+                "Fashion-MNIST's IDX files are at https://github.com/zalandoresearch/fashion-mnist"
+            }
+            DataSet::NotMnist => {
+                "notMNIST is at http://yaroslavvb.com/upload/notMNIST/; write its images as IDX files like MNIST's"
+            }
             DataSet::Omniglot => {
                 "Omniglot is at https://github.com/brendenlake/omniglot; unpack images_background.zip and \
                  images_evaluation.zip there"
@@ -140,7 +146,14 @@ impl DataFolder {
         let folder = self.of(set)?;
         let found = names.iter().map(|name| folder.join(name)).find(|path| path.exists());
         found.ok_or_else(|| {
-            bad(&folder, format!("there is no {} (--data DIR or {DATA_VARIABLE} names the folder above). {}", names.join(" or "), set.origin()))
+            bad(
+                &folder,
+                format!(
+                    "there is no {} (--data DIR or {DATA_VARIABLE} names the folder above). {}",
+                    names.join(" or "),
+                    set.origin()
+                ),
+            )
         })
     }
 }

@@ -3,13 +3,15 @@
 //! * [`Sampler`]: draws one example; [`Divergence`], [`Dependence`] and [`SameMixture`] are those of the paper.
 //! * [`Mixture`], [`Lkj`]: Gaussian mixtures, and correlation matrices.
 //! * [`readers`], [`DataFolder`], [`Items`]: recorded data, where it is, and its rows in memory.
-//! * [`Picker`]: draws one example of recorded data by picking items; [`Alignment`] is one.
+//! * [`Picker`]: draws one example of recorded data by picking items: [`Alignment`], [`Counting`], [`SameClass`].
 //! * [`Drawn`], [`Picked`]: a batch as drawn or picked; [`Batch`]: as a model sees it.
 //! * [`Feed`]: draws batches on threads, in an order of their own.
 
 mod alignment;
 mod batch;
+mod classes;
 mod corpora;
+mod counting;
 mod dependence;
 mod distinguish;
 mod divergence;
@@ -19,12 +21,16 @@ mod items;
 mod lkj;
 mod mixture;
 mod pick;
+mod pictures;
 mod range;
 pub mod readers;
+mod same_class;
 
 pub use alignment::{Alignment, Entry, Scale};
 pub use batch::{Batch, Drawn, DrawnSet, Stream, batch_seed};
+pub use classes::Classes;
 pub use corpora::{CaptionFeatures, caption_alignment, word_alignment};
+pub use counting::Counting;
 pub use dependence::Dependence;
 pub use distinguish::SameMixture;
 pub use divergence::{Divergence, Label};
@@ -34,7 +40,9 @@ pub use items::Items;
 pub use lkj::Lkj;
 pub use mixture::{Mixture, MixtureLaw, gaussian_kl};
 pub use pick::{Picked, Picker};
+pub use pictures::{MIXED_SIDE, MNIST_SIDE, mixed_pictures, mnist_counting, omniglot_counting};
 pub use range::Span;
+pub use same_class::SameClass;
 
 /// The generator everything random is drawn from, always seeded explicitly.
 pub type Generator = rand_pcg::Pcg64Mcg;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rand::{Rng, RngExt, SeedableRng};
 
-use super::{Batch, Drawn, DrawnSet, Generator, Items, Span, Stream};
+use super::{Batch, Classes, Drawn, DrawnSet, Generator, Items, Span, Stream};
 use crate::sets::PackedSet;
 use crate::{Result, SetBatch};
 
@@ -16,6 +16,11 @@ pub trait Picker: Send + Sync {
     /// Draws one example: appends to `picked[k]` the items of set k, and returns the label. What is picked for different streams has
     /// nothing in common.
     fn pick(&self, stream: Stream, size: Span, rng: &mut Generator, picked: &mut [Vec<u32>]) -> f64;
+
+    /// The classes of the items for training, where they have any: what an encoder can be pretrained to tell apart.
+    fn training_classes(&self) -> Option<&Classes> {
+        None
+    }
 }
 
 /// Examples as picked: for each set the items of all examples.
@@ -47,6 +52,21 @@ impl Picked {
             }
         }
         Picked { items, sets, offsets, labels, seed }
+    }
+
+    /// Draws single pictures to tell the classes of: examples of one set with one item, labelled with its class. All classes are
+    /// equally likely. None where items have no classes.
+    pub fn classify(picker: &dyn Picker, examples: usize, seed: u64) -> Option<Self> {
+        let classes = &picker.training_classes()?.0;
+        let mut rng = Generator::seed_from_u64(seed);
+        let (mut set, mut labels) = (Vec::with_capacity(examples), Vec::with_capacity(examples));
+        for _ in 0..examples {
+            let class = rng.random_range(0..classes.len());
+            set.push(classes[class][rng.random_range(0..classes[class].len())]);
+            labels.push(class as f64);
+        }
+        let (items, offsets) = (vec![picker.items()[0].clone()], vec![(0..=examples).collect()]);
+        Some(Picked { items, sets: vec![set], offsets, labels, seed })
     }
 
     /// The rows of one set.
@@ -103,6 +123,19 @@ pub(super) fn distinct(n: usize, most: usize, rng: &mut impl Rng) -> Vec<usize> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pictures_to_classify_are_of_the_classes_they_are_labelled_with() {
+        let labels: Vec<u32> = (0..60).map(|i| i % 6).collect();
+        let items = Arc::new(Items::bytes(1, (0..60).collect()));
+        let classes = Classes::group(&labels, 0);
+        let counting = super::super::Counting::new(items, [classes, Classes::default(), Classes::default()]);
+        let picked = Picked::classify(&counting, 200, 3).unwrap();
+        assert!(picked.sets[0].iter().zip(&picked.labels).all(|(&i, &label)| f64::from(i % 6) == label));
+        let batch = picked.gather().unwrap();
+        assert_eq!((batch.sets.sets().len(), batch.sets.examples(), batch.targets.len()), (1, 200, 200));
+        assert!((0..6).all(|c| batch.targets.contains(&(c as f32))));
+    }
 
     #[test]
     fn distinct_numbers_are_distinct_and_all_equally_likely() {

@@ -11,7 +11,7 @@ mod task;
 mod training;
 
 pub use files::{built_in_names, find};
-pub use recorded::{AlignCaptionsTask, AlignWordsTask};
+pub use recorded::{AlignCaptionsTask, AlignWordsTask, CountTask, DistinguishImagesTask};
 pub use settings::{Experiment, Held, ValidExperiment};
-pub use task::{Metric, Task};
+pub use task::{DistinguishTask, KlTask, Metric, MiTask, Task};
 pub use training::{LossName, Optimizer, Schedule, SizePhase, Training};

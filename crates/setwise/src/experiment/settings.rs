@@ -197,12 +197,33 @@ impl ValidExperiment {
         self.draw(self.task.dim(), self.task.set_size(), stream, examples, seed)
     }
 
+    /// Number of classes the items for training are of, where the task's data is loaded and has any.
+    pub fn classes(&self) -> Option<usize> {
+        match &self.source {
+            Source::Recorded(picker) => picker.training_classes().map(|c| c.0.len()),
+            _ => None,
+        }
+    }
+
+    /// Batch `step` of single items for training, labelled with their classes: examples of one set with one element.
+    pub fn classified(&self, step: u64, examples: usize) -> Result<Batch> {
+        // Seeds of their own, beside those of the training examples.
+        let seed = batch_seed(!self.seed, Stream::Training, step);
+        let picked = match &self.source {
+            Source::Recorded(picker) => Picked::classify(&**picker, examples, seed),
+            _ => None,
+        };
+        picked.ok_or_else(|| bad("task.kind", "has no classes to learn to tell apart"))?.gather()
+    }
+
     fn draw(&self, dim: usize, size: Span, stream: Stream, examples: usize, seed: u64) -> Result<Held> {
         match &self.source {
             Source::Generated(sampler) => Ok(Held::Drawn(Drawn::draw(&**sampler, dim, size, examples, seed))),
             Source::Recorded(picker) => Ok(Held::Picked(Picked::draw(&**picker, stream, size, examples, seed))),
             Source::Absent => {
-                let reason = format!("works on recorded data, which has not been loaded; --data DIR or {DATA_VARIABLE} names its folder");
+                let reason = format!(
+                    "works on recorded data, which has not been loaded; --data DIR or {DATA_VARIABLE} names its folder"
+                );
                 Err(bad("task.kind", reason))
             }
         }

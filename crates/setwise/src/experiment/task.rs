@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use std::sync::Arc;
 
-use super::recorded::{AlignCaptionsTask, AlignWordsTask};
+use super::recorded::{AlignCaptionsTask, AlignWordsTask, CountTask, DistinguishImagesTask};
 use super::settings::bad;
 use crate::Result;
-use crate::data::{DataFolder, Dependence, Divergence, Label, MixtureLaw, Picker, SameMixture, Sampler, Span};
+use crate::data::{DataFolder, Dependence, Divergence, Label, MixtureLaw, Picker, SameMixture, Sampler, Scale, Span};
 
 /// The examples of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +23,10 @@ pub enum Task {
     AlignWords(AlignWordsTask),
     /// Whether the captions of a set are those of a set of images.
     AlignCaptions(AlignCaptionsTask),
+    /// How many characters are in two sets of pictures of them.
+    Count(CountTask),
+    /// Whether two sets of pictures are of one class or of two.
+    DistinguishImages(DistinguishImagesTask),
 }
 
 /// What answers are judged by.
@@ -122,6 +126,19 @@ impl Task {
             Task::Distinguish(t) => vec![t.dim; 2],
             Task::AlignWords(t) => vec![t.width; 2],
             Task::AlignCaptions(t) => t.widths.to_vec(),
+            Task::Count(_) | Task::DistinguishImages(_) => {
+                let picture = self.picture().expect("a task on pictures");
+                vec![picture.iter().product(); 2]
+            }
+        }
+    }
+
+    /// Height, width and channels, where elements are pictures: rows of pixels with their channels side by side, from 0 to 1.
+    pub fn picture(&self) -> Option<[usize; 3]> {
+        match self {
+            Task::Count(t) => Some(t.picture()),
+            Task::DistinguishImages(t) => Some(t.picture()),
+            _ => None,
         }
     }
 
@@ -141,7 +158,7 @@ impl Task {
             Task::Kl(t) => (t.equivariant_dims, t.dim),
             Task::Mi(t) => (t.equivariant_dims, t.dim),
             Task::Distinguish(t) => (t.equivariant_dims, t.dim),
-            Task::AlignWords(_) | Task::AlignCaptions(_) => return None,
+            Task::AlignWords(_) | Task::AlignCaptions(_) | Task::Count(_) | Task::DistinguishImages(_) => return None,
         };
         Some(dims.unwrap_or(Span::new(dim, dim)))
     }
@@ -154,6 +171,8 @@ impl Task {
             Task::Distinguish(t) => t.set_size,
             Task::AlignWords(t) => t.set_size,
             Task::AlignCaptions(t) => t.set_size,
+            Task::Count(t) => t.set_size,
+            Task::DistinguishImages(t) => t.set_size,
         }
     }
 
@@ -166,8 +185,26 @@ impl Task {
     pub fn metric(&self) -> Metric {
         match self {
             Task::Kl(_) | Task::Mi(_) => Metric::Distance,
-            Task::Distinguish(_) | Task::AlignWords(_) | Task::AlignCaptions(_) => Metric::Decision,
+            Task::Count(_) => Metric::Count,
+            Task::Distinguish(_) | Task::AlignWords(_) | Task::AlignCaptions(_) | Task::DistinguishImages(_) => {
+                Metric::Decision
+            }
         }
+    }
+
+    /// Whether two tasks are judged by the same examples: they may differ in how rows are scaled and pictures sized.
+    pub fn same_examples(&self, other: &Task) -> bool {
+        let plain = |task: &Task| {
+            let mut task = task.clone();
+            match &mut task {
+                Task::AlignWords(t) => t.scale = Scale::None,
+                Task::AlignCaptions(t) => t.scale = Scale::None,
+                Task::Count(t) => t.side = None,
+                _ => {}
+            }
+            task
+        };
+        plain(self) == plain(other)
     }
 
     /// What draws the examples; recorded data is loaded from a folder, if there is one.
@@ -179,12 +216,17 @@ impl Task {
             (_, None) => return Ok(Source::Absent),
             (Task::AlignWords(t), Some(data)) => return Ok(Source::Recorded(t.load(data)?)),
             (Task::AlignCaptions(t), Some(data)) => return Ok(Source::Recorded(t.load(data)?)),
+            (Task::Count(t), Some(data)) => return Ok(Source::Recorded(t.load(data)?)),
+            (Task::DistinguishImages(t), Some(data)) => return Ok(Source::Recorded(t.load(data)?)),
         };
         Ok(Source::Generated(generated))
     }
 
     pub(super) fn check(&self) -> Result<()> {
-        let dims = self.equivariant_dims().map_or(vec![], |d| vec![("equivariant-dims", d.least), ("equivariant-dims", d.most)]);
+        // Widths of pictures follow from what is checked below.
+        let dims = self
+            .equivariant_dims()
+            .map_or(vec![], |d| vec![("equivariant-dims", d.least), ("equivariant-dims", d.most)]);
         let widths = self.widths().into_iter().map(|w| (if dims.is_empty() { "width" } else { "dim" }, w));
         for (key, n) in widths.chain(dims.clone()) {
             if n == 0 || n > WIDEST {
@@ -204,6 +246,8 @@ impl Task {
             Task::Distinguish(t) => check_mixture(&t.mixture)?,
             Task::AlignWords(_) => {}
             Task::AlignCaptions(t) => t.check()?,
+            Task::Count(t) => t.check()?,
+            Task::DistinguishImages(t) => t.check()?,
             Task::Mi(t) => {
                 let [a, b] = t.rho;
                 if !(a > -1.0 && a <= b && b < 1.0) {

@@ -2,6 +2,7 @@
 //!
 //! * [`divergence`]: Table 1, errors of estimates of KL divergence.
 //! * [`dependence`]: the figure of errors against correlation for mutual information.
+//! * [`scores`]: Tables 2, 3 and 4, accuracies of counting, aligning and telling apart.
 //! * [`scaling`]: Table 5, how time grows with the sizes of sets and their width.
 //!
 //! Models are taken from the folders of finished runs; what has not been run is said plainly.
@@ -11,8 +12,9 @@ pub mod divergence;
 mod paper;
 mod runs;
 pub mod scaling;
+pub mod scores;
 
-pub use paper::{KL_DIMS, KL_ERRORS, PaperErrors};
+pub use paper::{KL_DIMS, KL_ERRORS, PaperErrors, PaperScores, SCORES};
 
 use crate::data::Drawn;
 use crate::estimate::Points;

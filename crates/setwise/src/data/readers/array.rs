@@ -212,7 +212,9 @@ mod tests {
 
     #[test]
     fn hostile_headers_are_refused_with_the_offset_and_allocate_nothing() {
-        for (descr, shape) in [("<f4", "(99999999999, 99999999999)"), ("<f4", "(1000000000,)"), ("<c8", "(1,)"), ("<f4", "(-1,)")] {
+        for (descr, shape) in
+            [("<f4", "(99999999999, 99999999999)"), ("<f4", "(1000000000,)"), ("<c8", "(1,)"), ("<f4", "(-1,)")]
+        {
             let error = parse(descr, shape, &[0; 16]).unwrap_err().to_string();
             assert!(error.starts_with("a.npy: offset "), "{error}");
         }

@@ -71,7 +71,10 @@ impl Captioned {
         let mut captions = vec![Vec::new(); file.images.len()];
         for (i, annotation) in file.annotations.into_iter().enumerate() {
             let Some(&place) = places.get(&annotation.image_id) else {
-                return Err(bad(path, format!("annotation {i} is about image {}, which is not there", annotation.image_id)));
+                return Err(bad(
+                    path,
+                    format!("annotation {i} is about image {}, which is not there", annotation.image_id),
+                ));
             };
             captions[place].push(annotation.caption.trim().to_owned());
         }
@@ -173,7 +176,10 @@ mod tests {
             "annotations": [{"id": 1, "image_id": 5, "caption": "One. "}, {"id": 2, "image_id": 5, "caption": "Two."}]}"#;
         let (_dir, path) = written(json);
         let found = Captioned::read_coco(&path).unwrap();
-        assert_eq!(found, Captioned { images: vec!["a.jpg".into()], captions: vec![vec!["One.".into(), "Two.".into()]] });
+        assert_eq!(
+            found,
+            Captioned { images: vec!["a.jpg".into()], captions: vec![vec!["One.".into(), "Two.".into()]] }
+        );
         let (_dir, path) = written(&json.replace("\"image_id\": 5", "\"image_id\": 6"));
         assert!(Captioned::read_coco(&path).unwrap_err().to_string().contains("annotation 0 is about image 6"));
         let (_dir, path) = written(&json[..100]);

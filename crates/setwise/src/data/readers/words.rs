@@ -36,7 +36,8 @@ impl WordVectors {
             let width = found.width;
             // A word may hold spaces, so that numbers are counted from the end.
             if width == 0 || parts.len() <= width {
-                let reason = format!("line {number}: {} parts, a word and {} numbers are expected", parts.len(), width.max(1));
+                let reason =
+                    format!("line {number}: {} parts, a word and {} numbers are expected", parts.len(), width.max(1));
                 return Err(bad(path, reason));
             }
             let (word, numbers) = parts.split_at(parts.len() - width);
@@ -176,7 +177,11 @@ pub fn read_pairs(path: &Path, rows: [usize; 2]) -> Result<Vec<Pair>> {
             row.ok_or_else(|| bad(path, format!("line {number}: {text:?} is no row of {rows} vectors")))
         };
         let (word, split) = (cells.get(word).copied().unwrap_or(""), cells.get(split).copied().unwrap_or(""));
-        pairs.push(Pair { left: row(left, rows[0])?, right: row(right, rows[1])?, part: part_of_word(word, split == "test") });
+        pairs.push(Pair {
+            left: row(left, rows[0])?,
+            right: row(right, rows[1])?,
+            part: part_of_word(word, split == "test"),
+        });
         Ok(())
     })?;
     if pairs.is_empty() {

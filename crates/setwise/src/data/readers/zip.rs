@@ -66,7 +66,8 @@ fn wide_sizes(entry: &mut Entry, mut extra: &[u8]) {
         let (id, size) = (u16_at(extra, 0), u16_at(extra, 2) as usize);
         let Some(field) = extra.get(4..4 + size) else { return };
         if id == 1 {
-            let mut numbers = field.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("eight bytes")) as usize);
+            let mut numbers =
+                field.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("eight bytes")) as usize);
             for size in [&mut entry.unpacked, &mut entry.packed, &mut entry.local] {
                 if *size == 0xffff_ffff {
                     *size = numbers.next().unwrap_or(*size);
@@ -92,10 +93,16 @@ fn content(path: &Path, bytes: &[u8], entry: &Entry) -> Result<Vec<u8>> {
             let mut content = Vec::new();
             // One byte more than is claimed shows that there is more.
             let unpacked = DeflateDecoder::new(packed).take(entry.unpacked as u64 + 1).read_to_end(&mut content);
-            unpacked.map_err(|e| rest.bad(format!("{:?} cannot be unpacked after {} bytes: {e}", entry.name, content.len())))?;
+            unpacked.map_err(|e| {
+                rest.bad(format!("{:?} cannot be unpacked after {} bytes: {e}", entry.name, content.len()))
+            })?;
             content
         }
-        other => return Err(rest.bad(format!("{:?} is packed by method {other}; stored and deflated ones are read", entry.name))),
+        other => {
+            return Err(
+                rest.bad(format!("{:?} is packed by method {other}; stored and deflated ones are read", entry.name))
+            );
+        }
     };
     if content.len() != entry.unpacked || crc32fast::hash(&content) != entry.crc {
         return Err(rest.bad(format!("the content of {:?} does not fit its size and checksum", entry.name)));
