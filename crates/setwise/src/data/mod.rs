@@ -16,7 +16,7 @@ mod dependence;
 mod distinguish;
 mod divergence;
 mod feed;
-mod folder;
+pub(crate) mod folder;
 mod items;
 mod lkj;
 mod mixture;

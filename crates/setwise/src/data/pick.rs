@@ -72,7 +72,8 @@ impl Picked {
     /// The rows of one set.
     fn rows(&self, set: usize) -> Vec<f32> {
         let (items, picked) = (&self.items[set], &self.sets[set]);
-        let mut rows = Vec::with_capacity(picked.len() * items.width());
+        // Rows of bits are written by the byte and may reach a little further for a moment.
+        let mut rows = Vec::with_capacity(picked.len() * items.width() + 8);
         picked.iter().for_each(|&i| items.append(i as usize, &mut rows));
         rows
     }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tract_onnx::prelude::*;
+use tract_onnx::tract_hir::infer::Factoid;
 
 use super::Preparation;
 use crate::data::readers::{Picture, bad};

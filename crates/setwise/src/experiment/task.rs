@@ -223,7 +223,10 @@ impl Task {
     }
 
     pub(super) fn check(&self) -> Result<()> {
-        // Widths of pictures follow from what is checked below.
+        if let Task::Count(t) = self {
+            // Before its width, which is a square.
+            t.check()?;
+        }
         let dims = self
             .equivariant_dims()
             .map_or(vec![], |d| vec![("equivariant-dims", d.least), ("equivariant-dims", d.most)]);
@@ -244,9 +247,8 @@ impl Task {
                 }
             }
             Task::Distinguish(t) => check_mixture(&t.mixture)?,
-            Task::AlignWords(_) => {}
             Task::AlignCaptions(t) => t.check()?,
-            Task::Count(t) => t.check()?,
+            Task::Count(_) | Task::AlignWords(_) => {}
             Task::DistinguishImages(t) => t.check()?,
             Task::Mi(t) => {
                 let [a, b] = t.rho;

@@ -9,7 +9,7 @@ use flate2::bufread::MultiGzDecoder;
 use crate::{Error, Result};
 
 /// More than this is not taken into memory at once.
-const MOST: u64 = 8 << 30;
+const MOST: u64 = 4 << 30;
 
 /// An error about a file of data.
 pub(crate) fn bad(path: &Path, reason: impl Into<String>) -> Error {
@@ -18,11 +18,17 @@ pub(crate) fn bad(path: &Path, reason: impl Into<String>) -> Error {
 
 /// A file's content. Memory grows with what really comes out of it.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    open(path)?.take(MOST + 1).read_to_end(&mut bytes).map_err(|e| damaged(path, &e, bytes.len()))?;
+    let bytes = read_start(path, MOST + 1)?;
     if bytes.len() as u64 > MOST {
         return Err(bad(path, format!("holds more than {MOST} bytes")));
     }
+    Ok(bytes)
+}
+
+/// The first bytes of a file, at most as many as wanted.
+pub(super) fn read_start(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.take(most).read_to_end(&mut bytes).map_err(|e| damaged(path, &e, bytes.len()))?;
     Ok(bytes)
 }
 

@@ -2,27 +2,41 @@
 
 use std::path::Path;
 
-use super::content::{Bytes, read};
+use super::content::{Bytes, bad, read_start};
 use super::{Array, Kind};
 use crate::Result;
 
 /// Reads an IDX file of bytes, packed with gzip or not: two zero bytes, the type, the number of dimensions, their sizes with the big end
 /// first, and the numbers.
 pub fn read_idx(path: &Path) -> Result<Array> {
-    parse(path, &read(path)?)
+    // A packed file may unpack to much more than its header speaks of; no more than that is unpacked, and one byte to tell.
+    let start = read_start(path, LONGEST_HEADER)?;
+    let mut rest = Bytes::new(path, &start);
+    let size = shape(path, &mut rest)?.iter().try_fold(1u64, |n, &s| n.checked_mul(s as u64));
+    match size.filter(|&n| n <= MOST) {
+        Some(size) => parse(path, &read_start(path, LONGEST_HEADER + size + 1)?),
+        None => Err(rest.bad(format!("the header speaks of more than {MOST} bytes"))),
+    }
+}
+
+/// Four bytes, and four for each of at most 255 dimensions.
+const LONGEST_HEADER: u64 = 4 + 4 * 255;
+/// No file of pictures is larger.
+const MOST: u64 = 1 << 31;
+
+/// The shape a header speaks of.
+fn shape(path: &Path, rest: &mut Bytes) -> Result<Vec<usize>> {
+    let [a, b, kind, dims] = rest.array("the first word of an IDX file")?;
+    if [a, b] != [0, 0] || kind != 8 {
+        let reason = format!("the first word is {a:02x} {b:02x} {kind:02x}; an IDX file of bytes begins with 00 00 08");
+        return Err(bad(path, format!("offset 0: {reason}")));
+    }
+    (0..dims).map(|_| Ok(u32::from_be_bytes(rest.array("a size")?) as usize)).collect()
 }
 
 fn parse(path: &Path, bytes: &[u8]) -> Result<Array> {
     let mut rest = Bytes::new(path, bytes);
-    let [a, b, kind, dims] = rest.array("the first word of an IDX file")?;
-    if [a, b] != [0, 0] || kind != 8 {
-        let reason = format!("the first word is {a:02x} {b:02x} {kind:02x}; an IDX file of bytes begins with 00 00 08");
-        return Err(super::content::bad(path, format!("offset 0: {reason}")));
-    }
-    let mut shape = Vec::new();
-    for _ in 0..dims {
-        shape.push(u32::from_be_bytes(rest.array("a size")?) as usize);
-    }
+    let shape = shape(path, &mut rest)?;
     let count = shape.iter().try_fold(1usize, |n, &s| n.checked_mul(s));
     let Some(count) = count.filter(|&n| n == rest.left()) else {
         return Err(rest.bad(format!("the header speaks of {shape:?} bytes, {} are there", rest.left())));
