@@ -94,6 +94,10 @@ impl Experiment {
         }
         let config: ModelConfig =
             table.try_into().map_err(|e: toml::de::Error| bad("model", e.to_string().trim().replace('\n', " ")))?;
+        if config.dimension_equivariant && self.task.equivariant_dims().is_none() {
+            let reason = "a dimension-equivariant model treats all coordinates alike, which those of this task's records are not";
+            return Err(bad("model.preset", format!("is {:?}: {reason}", self.preset())));
+        }
         config.validate()
     }
 
@@ -125,10 +129,6 @@ impl Experiment {
         if model.sets != widths.len() {
             let reason = format!("is {}, the task's examples have {} sets", model.sets, widths.len());
             return Err(bad("model.sets", reason));
-        }
-        if model.dimension_equivariant && self.task.equivariant_dims().is_none() {
-            let reason = "a dimension-equivariant model treats all coordinates alike, which those of this task's records are not";
-            return Err(bad("model.preset", format!("is {:?}: {reason}", self.preset())));
         }
         if !model.dimension_equivariant && model.input_widths != widths {
             let reason = format!("is {:?}, the task's points have {widths:?} coordinates", model.input_widths);
