@@ -272,6 +272,32 @@ mod tests {
     }
 
     #[test]
+    fn images_of_coco_that_are_for_validation_there_are_for_tests_here() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("coco/annotations");
+        std::fs::create_dir_all(&folder).unwrap();
+        let captions = |ids: std::ops::Range<usize>| {
+            let images: Vec<_> =
+                ids.clone().map(|i| serde_json::json!({"id": i, "file_name": format!("{i:012}.jpg")})).collect();
+            let annotations: Vec<_> =
+                ids.map(|i| serde_json::json!({"image_id": i, "caption": format!("Picture {i}.")})).collect();
+            serde_json::json!({"images": images, "annotations": annotations}).to_string()
+        };
+        std::fs::write(folder.join("captions_train2017.json"), captions(0..40)).unwrap();
+        std::fs::write(folder.join("captions_val2017.json"), captions(40..50)).unwrap();
+        for (name, width) in [("i.npy", 2), ("c.npy", 3)] {
+            crate::files::write_npy(dir.path().join("coco").join(name), &[50, width], &vec![0.5f32; 50 * width])
+                .unwrap();
+        }
+        let features = CaptionFeatures { set: DataSet::Coco, images: "i.npy", captions: "c.npy", widths: [2, 3] };
+        let alignment = caption_alignment(&DataFolder::at(dir.path()), features, Scale::Standard).unwrap();
+        assert_no_leak(&alignment);
+        let lefts: Vec<u32> = alignment.entries(Stream::Test).iter().map(|e| e.left).collect();
+        assert_eq!(lefts, (40..50).collect::<Vec<u32>>());
+        assert!(!alignment.entries(Stream::Validation).is_empty() && alignment.entries(Stream::Training).len() > 20);
+    }
+
+    #[test]
     fn real_words_and_captions_are_aligned_without_leaks() {
         let Some(data) = real_data() else { return };
         let words = word_alignment(&data, 300, Scale::Unit).unwrap();
