@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{bench, eval, import, kl, mi, models, predict, reproduce, sample, selftest, train};
+use commands::{bench, embed, eval, import, kl, mi, models, predict, reproduce, sample, selftest, train};
 use failure::Failure;
 
 /// Learn functions of several sets, and use them.
@@ -35,6 +35,8 @@ enum Command {
     Eval(eval::Args),
     /// Measure a table or figure of the paper again.
     Reproduce(reproduce::Args),
+    /// Run an ONNX image encoder over a folder of pictures.
+    Embed(embed::Args),
     /// Draw examples of an experiment into NPY files.
     Sample(sample::Args),
     /// List the architectures there are presets for.
@@ -75,6 +77,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Train(args) => train::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Reproduce(args) => reproduce::run(args),
+        Command::Embed(args) => embed::run(args),
         Command::Sample(args) => sample::run(args),
         Command::Models(args) => models::run(args),
         Command::Import(args) => import::run(args),

@@ -46,6 +46,14 @@ pub enum Error {
         /// What is wrong, with row and column.
         reason: String,
     },
+    /// A file of recorded data that is not there or cannot be used.
+    #[error("{}: {reason}", path.display())]
+    Data {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong, with the place in the file.
+        reason: String,
+    },
     /// A value of an experiment that cannot be.
     #[error("experiment: {key}: {reason}")]
     Experiment {

@@ -8,6 +8,7 @@
 //! * [`models`]: one validated config for all architectures, the paper's ten as presets, and trained models.
 //! * [`linalg`]: small symmetric matrices.
 //! * [`data`]: samplers, and threads that draw batches ahead.
+//! * [`embed`]: features of pictures by ONNX encoders.
 //! * [`experiment`]: what is drawn, what learns from it and how, as TOML.
 //! * [`estimate`]: classical estimators of KL divergence and mutual information.
 //! * [`files`]: model files, sample files, and weights of the published PyTorch code.
@@ -29,6 +30,7 @@
 
 pub mod data;
 mod device;
+pub mod embed;
 mod error;
 pub mod estimate;
 pub mod experiment;

@@ -9,7 +9,7 @@ use setwise::sets::PackedSet;
 use setwise::train::BatchLimits;
 use setwise::{Loss, Model, ModelConfig, SetBatch, Trainer};
 
-use super::{DeviceArgs, sampler, say};
+use super::{DataArgs, DeviceArgs, sampler, say};
 use crate::failure::Failure;
 
 /// Arguments of `bench`.
@@ -58,6 +58,8 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["json", "forward_only"])]
     operations: bool,
     #[command(flatten)]
+    data: DataArgs,
+    #[command(flatten)]
     device: DeviceArgs,
     /// Print JSON.
     #[arg(long)]
@@ -70,7 +72,7 @@ const MOST: usize = 1 << 28;
 /// Runs it.
 pub fn run(mut args: Args) -> Result<(), Failure> {
     if let Some(experiment) = &args.sampler {
-        return sampler::run(experiment, args.seconds, args.json);
+        return sampler::run(experiment, &args.data.find()?, args.seconds, args.json);
     }
     let images = args.images.as_deref().map(ImageEncoder::find).transpose()?.map(Images::new);
     args.dim = images.map_or(args.dim, |i| i.numbers());

@@ -6,7 +6,7 @@ use setwise::Model;
 use setwise::experiment::{Experiment, find};
 use setwise::train::{RunFolder, evaluate};
 
-use super::{DeviceArgs, say};
+use super::{DataArgs, DeviceArgs, say};
 use crate::failure::Failure;
 
 /// Arguments of `eval`.
@@ -23,6 +23,8 @@ pub struct Args {
     /// Examples of this experiment instead of the one the model was trained in.
     #[arg(long, value_name = "EXPERIMENT")]
     on: Option<String>,
+    #[command(flatten)]
+    data: DataArgs,
     #[command(flatten)]
     device: DeviceArgs,
     /// Print JSON.
@@ -55,12 +57,18 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     experiment.seed = args.seed.unwrap_or(experiment.seed);
     let preset = experiment.preset().to_owned();
-    let experiment = experiment.validate()?;
+    let experiment = experiment.validate()?.with_data(&args.data.find()?)?;
     let e = evaluate(&mut model, &experiment, args.examples)?;
     if args.json {
         return say(serde_json::json!({
             "model": file, "preset": preset, "dim": experiment.task.dim(), "seed": experiment.seed, "evaluation": e,
         }));
+    }
+    if let (Some(accuracy), Some(error)) = (e.accuracy, e.accuracy_error()) {
+        say(format!("accuracy             {accuracy:.4} ± {error:.4}"))?;
+    }
+    if let Some(strict) = e.strict_accuracy {
+        say(format!("strict accuracy      {strict:.4} (rounded answers)"))?;
     }
     say(format!("mean absolute error  {:.4} ± {:.4}", e.mean_absolute_error, e.standard_error))?;
     say(format!("root mean square     {:.4}", e.root_mean_square_error))?;
@@ -68,7 +76,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(coverage) = e.coverage {
         say(format!("within the interval  {:.1} %", 100.0 * coverage))?;
     }
-    say(format!("{} fresh examples in {} dimensions", e.examples, experiment.task.dim()))?;
+    let widths: Vec<String> = experiment.task.widths().iter().map(usize::to_string).collect();
+    let widths = if widths.iter().all(|w| *w == widths[0]) { widths[0].clone() } else { widths.join(" and ") };
+    say(format!("{} fresh examples in {widths} dimensions", e.examples))?;
     if e.deficient > 0 {
         let why = "have points in fewer dimensions than coordinates and are whitened with a ridge";
         say(format!("note: {} of them {why}", e.deficient))?;

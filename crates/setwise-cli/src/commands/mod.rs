@@ -1,6 +1,7 @@
 //! One file per command: its arguments and what it does with them.
 
 pub mod bench;
+pub mod embed;
 pub mod eval;
 pub mod import;
 pub mod kl;
@@ -16,6 +17,7 @@ pub mod train;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use setwise::data::DataFolder;
 use setwise::estimate::{Dim, Estimate};
 use setwise::files::Sample;
 
@@ -67,6 +69,26 @@ pub fn answer(what: &str, estimate: &Estimate, json: bool) -> Result<(), Failure
     };
     say(format!("rows {rows}, columns {columns}, method {}", estimate.method))?;
     estimate.warnings.iter().try_for_each(|w| say(format!("note: {w}")))
+}
+
+/// Where recorded data is.
+#[derive(clap::Args)]
+pub struct DataArgs {
+    /// Folder with the data sets of tasks on recorded data; SETWISE_DATA if not given.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+}
+
+impl DataArgs {
+    /// The folder.
+    pub fn find(&self) -> Result<DataFolder, Failure> {
+        match &self.data {
+            Some(path) if !path.is_dir() => {
+                Err(Failure::usage(format!("--data {}: there is no such folder", path.display())))
+            }
+            given => Ok(DataFolder::find(given.clone())),
+        }
+    }
 }
 
 /// Where to compute.

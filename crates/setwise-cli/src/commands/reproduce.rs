@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
-use setwise::reproduce::{Reproduction, dependence, divergence, scaling};
+use setwise::reproduce::{Reproduction, dependence, divergence, scaling, scores};
 
-use super::{make_folder, note, say};
+use super::{DataArgs, DeviceArgs, make_folder, note, say};
 use crate::failure::Failure;
 
 /// Arguments of `reproduce`.
@@ -49,6 +49,12 @@ enum Which {
         #[command(flatten)]
         common: Common,
     },
+    /// Table 2: accuracies and errors of counting common characters.
+    Counting(ScoreArgs),
+    /// Table 3: accuracies of telling whether sets are aligned.
+    Alignment(ScoreArgs),
+    /// Table 4: accuracies of telling whether sets are of one distribution.
+    Distinguish(ScoreArgs),
     /// Table 5: how time grows with set size and width.
     Scaling {
         /// Architectures, separated by commas; all if not given.
@@ -66,6 +72,38 @@ enum Which {
         #[command(flatten)]
         common: Common,
     },
+}
+
+/// Arguments of the tables of accuracies.
+#[derive(clap::Args)]
+struct ScoreArgs {
+    /// Rows, separated by commas; all if not given.
+    #[arg(long, value_delimiter = ',')]
+    models: Vec<String>,
+    /// Fresh examples for each number.
+    #[arg(long, default_value_t = 10_000)]
+    examples: usize,
+    #[command(flatten)]
+    data: DataArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    common: Common,
+}
+
+impl ScoreArgs {
+    fn measure(self, which: scores::Which, progress: &mut dyn FnMut(&str)) -> Result<(Reproduction, Common), Failure> {
+        at_least_one(self.examples)?;
+        let options = scores::Options {
+            models: self.models,
+            examples: self.examples,
+            seed: self.common.seed,
+            runs: self.common.runs()?,
+            data: self.data.find()?,
+            device: self.device.find()?,
+        };
+        Ok((scores::reproduce(which, &options, progress)?, self.common))
+    }
 }
 
 #[derive(clap::Args)]
@@ -117,6 +155,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let progress = &mut |what: &str| note(format!("measuring {what}"));
     match &args.table {
         Which::Kl { common, .. } | Which::Mi { common, .. } | Which::Scaling { common, .. } => common.prepare()?,
+        Which::Counting(args) | Which::Alignment(args) | Which::Distinguish(args) => args.common.prepare()?,
     }
     let (result, common) = match args.table {
         Which::Kl { models, dims, examples, common } => {
@@ -130,6 +169,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
             let options = dependence::Options { models, dims, examples, mine_examples, seed, runs };
             (dependence::reproduce(&options, progress)?, common)
         }
+        Which::Counting(args) => args.measure(scores::Which::Counting, progress)?,
+        Which::Alignment(args) => args.measure(scores::Which::Alignment, progress)?,
+        Which::Distinguish(args) => args.measure(scores::Which::Distinguish, progress)?,
         Which::Scaling { models, sizes, widths, batch, common } => {
             let least = Duration::from_millis(100);
             (scaling::reproduce(&scaling::Options { models, sizes, widths, batch, least }, progress)?, common)

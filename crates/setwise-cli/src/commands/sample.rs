@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use setwise::data::{Drawn, DrawnSet, Feed, Stream, batch_seed};
+use setwise::data::{DrawnSet, Feed, Stream};
 use setwise::files::write_npy;
 
-use super::{make_folder, say};
+use super::{DataArgs, make_folder, say};
 use crate::failure::Failure;
 
 /// Arguments of `sample`.
@@ -22,6 +22,8 @@ pub struct Args {
     /// Folder for x.npy, x_offsets.npy, y.npy, y_offsets.npy and label.npy.
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
+    #[command(flatten)]
+    data: DataArgs,
 }
 
 /// Most numbers that are drawn into memory at once.
@@ -32,25 +34,24 @@ const MOST: usize = 1 << 31;
 pub fn run(args: Args) -> Result<(), Failure> {
     let mut experiment = setwise::experiment::find(&args.experiment)?;
     experiment.seed = args.seed.unwrap_or(experiment.seed);
-    let (dim, size, batch) = (experiment.task.dim(), experiment.task.set_size(), experiment.training.batch);
-    let experiment = experiment.validate()?;
-    let numbers = args.examples.checked_mul(size.most).and_then(|n| n.checked_mul(dim));
+    let (widths, size, batch) = (experiment.task.widths(), experiment.task.set_size(), experiment.training.batch);
+    let experiment = experiment.validate()?.with_data(&args.data.find()?)?;
+    let numbers = args.examples.checked_mul(size.most).and_then(|n| n.checked_mul(*widths.iter().max().unwrap_or(&1)));
     if args.examples == 0 || numbers.is_none_or(|n| n > MOST) {
         let reason = format!("must be at least 1, and sets of {} points must fit in memory", size.most);
         return Err(Failure::usage(format!("--examples {}: {reason}", args.examples)));
     }
     make_folder(&args.output)?;
-    let sampler = experiment.task.sampler();
-    let (seed, examples) = (experiment.seed, args.examples);
+    let examples = args.examples;
     let mut feed = Feed::new(rayon::current_num_threads(), 0, move |i| {
         let count = batch.min(examples.saturating_sub(i as usize * batch));
-        Drawn::draw(&*sampler, dim, size, count, batch_seed(seed, Stream::Training, i))
+        experiment.held_out(Stream::Training, i, count)
     });
     let mut sets = vec![DrawnSet { rows: Vec::new(), offsets: vec![0] }; 2];
     let mut labels = Vec::new();
     while labels.len() < examples {
-        let drawn = feed.next().ok_or(setwise::Error::Feed)?;
-        for (all, set) in sets.iter_mut().zip(drawn.sets) {
+        let drawn = feed.next().ok_or(setwise::Error::Feed)??.into_drawn();
+        for ((all, set), dim) in sets.iter_mut().zip(drawn.sets).zip(&widths) {
             let first = all.rows.len() / dim;
             all.offsets.extend(set.offsets[1..].iter().map(|o| first + o));
             all.rows.extend(set.rows);
@@ -58,11 +59,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
         labels.extend(drawn.labels);
     }
     let file = |name: &str| args.output.join(name);
-    for (name, set) in ["x", "y"].iter().zip(&sets) {
+    for ((name, set), &dim) in ["x", "y"].iter().zip(&sets).zip(&widths) {
         write_npy(file(&format!("{name}.npy")), &[set.rows.len() / dim, dim], &set.rows)?;
         let offsets: Vec<i64> = set.offsets.iter().map(|&o| o as i64).collect();
         write_npy(file(&format!("{name}_offsets.npy")), &[offsets.len()], &offsets)?;
     }
     write_npy(file("label.npy"), &[labels.len()], &labels)?;
-    say(format!("{}: {examples} examples in {dim} dimensions, as drawn", args.output.display()))
+    say(format!("{}: {examples} examples in {} dimensions, as drawn", args.output.display(), widths[0]))
 }

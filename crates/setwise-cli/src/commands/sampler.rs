@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use setwise::data::Feed;
+use setwise::data::{DataFolder, Feed};
 use setwise::experiment::{ValidExperiment, find};
 use setwise::sets::Frame;
 
@@ -26,8 +26,8 @@ impl Rate {
 }
 
 /// Measures how fast batches of an experiment are drawn and whitened ahead of training, on one thread and on all.
-pub fn run(name: &str, seconds: f64, json: bool) -> Result<(), Failure> {
-    let experiment = find(name)?.validate()?;
+pub fn run(name: &str, data: &DataFolder, seconds: f64, json: bool) -> Result<(), Failure> {
+    let experiment = find(name)?.validate()?.with_data(data)?;
     let all = rayon::current_num_threads();
     let mut counts = vec![1, all];
     counts.dedup();

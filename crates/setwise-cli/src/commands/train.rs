@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use setwise::experiment::{ValidExperiment, find};
 use setwise::train::{Event, Outcome, RunFolder, RunOptions};
 
-use super::{DeviceArgs, note, say};
+use super::{DataArgs, DeviceArgs, note, say};
 use crate::failure::Failure;
 
 /// Arguments of `train`.
@@ -35,6 +35,8 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     feed_threads: Option<usize>,
     #[command(flatten)]
+    data: DataArgs,
+    #[command(flatten)]
     device: DeviceArgs,
     /// Print the outcome as JSON.
     #[arg(long)]
@@ -52,7 +54,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     experiment.training.steps = args.steps.unwrap_or(experiment.training.steps);
     experiment.seed = args.seed.unwrap_or(experiment.seed);
-    let experiment = experiment.validate()?;
+    let experiment = experiment.validate()?.with_data(&args.data.find()?)?;
     if let Some(n) = args.feed_threads.filter(|n| !(1..=1024).contains(n)) {
         return Err(Failure::usage(format!("--feed-threads {n}: must be between 1 and 1024")));
     }
@@ -90,10 +92,8 @@ fn report(args: &Args, experiment: &ValidExperiment, folder: &RunFolder, outcome
     let path = folder.path().display();
     match outcome.validation {
         Some(e) if outcome.finished => say(format!(
-            "{path}: {} steps, error on held-out examples {:.4} ± {:.4}; the model is {}",
+            "{path}: {} steps, {e} on held-out examples; the model is {}",
             outcome.steps,
-            e.mean_absolute_error,
-            e.standard_error,
             outcome.model.display()
         )),
         _ => say(format!("{path}: stopped after {} steps; --resume goes on", outcome.steps)),
@@ -148,7 +148,10 @@ impl Progress {
             Event::Validated { error, .. } => {
                 let covered =
                     error.coverage.map_or(String::new(), |c| format!(", {:.0} % within the interval", 100.0 * c));
-                self.error = format!("  error {:.4}{covered}", error.mean_absolute_error);
+                self.error = match error.accuracy {
+                    Some(accuracy) => format!("  accuracy {accuracy:.4}"),
+                    None => format!("  error {:.4}{covered}", error.mean_absolute_error),
+                }
             }
             Event::Saved(_) => {}
             Event::Warning(text) => self.line(&format!("warning: {text}")),

@@ -38,8 +38,8 @@ pub struct DrawnSet {
 pub struct Drawn {
     /// The sets.
     pub sets: Vec<DrawnSet>,
-    /// Numbers in a row.
-    pub dim: usize,
+    /// Numbers in a row of each.
+    pub widths: Vec<usize>,
     /// A label per example.
     pub labels: Vec<f64>,
     /// What they were drawn from.
@@ -75,24 +75,24 @@ impl Drawn {
             }
         }
         let sets = rows.into_iter().zip(offsets).map(|(rows, offsets)| DrawnSet { rows, offsets }).collect();
-        Drawn { sets, dim, labels, seed }
+        Drawn { sets, widths: vec![dim; sampler.sets()], labels, seed }
     }
 
     /// The rows of one example's set.
     pub fn rows(&self, set: usize, example: usize) -> &[f64] {
-        let s = &self.sets[set];
-        &s.rows[s.offsets[example] * self.dim..s.offsets[example + 1] * self.dim]
+        let (s, width) = (&self.sets[set], self.widths[set]);
+        &s.rows[s.offsets[example] * width..s.offsets[example + 1] * width]
     }
 
-    /// Writes the sets of each example in the coordinates wanted, and packs them for a model.
+    /// Writes the sets of each example in the coordinates wanted (they must have one width then), and packs them for a model.
     pub fn prepare(&self, frame: Frame, targets: &Targets) -> Result<Batch> {
         let mut deficient = 0;
         let mut packed: Vec<Vec<f32>> = self.sets.iter().map(|s| Vec::with_capacity(s.rows.len())).collect();
         let mut scratch = Vec::new();
         for example in 0..self.labels.len() {
             let sets: Vec<&[f64]> = (0..self.sets.len()).map(|k| self.rows(k, example)).collect();
-            let map = Map::of(frame, &sets, self.dim);
-            deficient += usize::from(map.rank().is_some_and(|rank| rank < self.dim));
+            let map = Map::of(frame, &sets, self.widths[0]);
+            deficient += usize::from(map.rank().is_some_and(|rank| rank < self.widths[0]));
             for (packed, rows) in packed.iter_mut().zip(sets) {
                 let rows = map.apply(rows, &mut scratch);
                 packed.extend(rows.iter().map(|&x| x as f32));
@@ -100,8 +100,8 @@ impl Drawn {
         }
         let sets = packed
             .into_iter()
-            .zip(&self.sets)
-            .map(|(data, s)| PackedSet::new(data, self.dim, s.offsets.clone()))
+            .zip(self.sets.iter().zip(&self.widths))
+            .map(|(data, (s, &width))| PackedSet::new(data, width, s.offsets.clone()))
             .collect();
         let labels = self.labels.clone();
         let repeated = labels.iter().flat_map(|&l| std::iter::repeat_n(targets.target(l) as f32, targets.width()));

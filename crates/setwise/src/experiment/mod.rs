@@ -5,11 +5,13 @@
 //! * [`Experiment`]: both with a model; read from a file or by the name of one that is built in, and checked as a whole.
 
 mod files;
+mod recorded;
 mod settings;
 mod task;
 mod training;
 
 pub use files::{built_in_names, find};
-pub use settings::{Experiment, ValidExperiment};
-pub use task::Task;
+pub use recorded::{AlignCaptionsTask, AlignWordsTask, CountTask, DistinguishImagesTask};
+pub use settings::{Experiment, Held, ValidExperiment};
+pub use task::{DistinguishTask, KlTask, Metric, MiTask, Task};
 pub use training::{LossName, Optimizer, Schedule, SizePhase, Training};

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use rand::SeedableRng;
 use serde::{Deserialize, Serialize};
 
+use super::task::Source;
 use super::{Task, Training};
-use crate::data::{Batch, Drawn, Generator, Sampler, Stream, batch_seed};
+use crate::data::{Batch, DATA_VARIABLE, DataFolder, Drawn, Generator, Picked, Sampler, Span, Stream, batch_seed};
 use crate::models::{ModelConfig, ValidConfig};
 use crate::{Error, Result};
 
@@ -83,14 +84,21 @@ impl Experiment {
         if let Some(other) = self.model.get("preset").filter(|p| !p.is_str()) {
             return Err(bad("model.preset", format!("is {other}, must be the name of a preset")));
         }
-        let mut preset = ModelConfig::preset(self.preset(), self.task.dim())?;
+        let mut preset = ModelConfig::preset(self.preset(), self.task.preset_dim())?;
         preset.output_width = self.training.loss.targets().width();
+        if !preset.dimension_equivariant {
+            preset.input_widths = self.task.widths();
+        }
         let mut table = toml::Table::try_from(&preset).expect("a config is plain data");
         for (key, value) in self.model.iter().filter(|(k, _)| *k != "preset") {
             table.insert(key.clone(), value.clone());
         }
         let config: ModelConfig =
             table.try_into().map_err(|e: toml::de::Error| bad("model", e.to_string().trim().replace('\n', " ")))?;
+        if config.dimension_equivariant && self.task.equivariant_dims().is_none() {
+            let reason = "a dimension-equivariant model treats all coordinates alike, which those of this task's records are not";
+            return Err(bad("model.preset", format!("is {:?}: {reason}", self.preset())));
+        }
         config.validate()
     }
 
@@ -98,7 +106,8 @@ impl Experiment {
     fn check_memory(&self) -> Result<()> {
         let phases = self.training.set_sizes.iter().map(|p| p.size.most);
         let points = phases.fold(self.task.set_size().most, usize::max);
-        let dim = self.task.dim().max(self.task.equivariant_dims().most);
+        let widest = self.task.widths().into_iter().max().unwrap_or(1);
+        let dim = widest.max(self.task.equivariant_dims().map_or(0, |d| d.most));
         for (key, n) in [("batch", self.training.batch), ("validation-examples", self.training.validation_examples)] {
             if points.checked_mul(dim).and_then(|m| m.checked_mul(n)).is_none_or(|m| m > MOST_NUMBERS) {
                 let reason = format!("is {n}: sets of {points} points in {dim} dimensions do not fit in memory");
@@ -117,13 +126,13 @@ impl Experiment {
         self.training.check()?;
         self.check_memory()?;
         let model = self.model_config()?;
-        let sampler: Arc<dyn Sampler> = self.task.sampler().into();
-        if model.sets != sampler.sets() {
-            let reason = format!("is {}, the task's examples have {} sets", model.sets, sampler.sets());
+        let widths = self.task.widths();
+        if model.sets != widths.len() {
+            let reason = format!("is {}, the task's examples have {} sets", model.sets, widths.len());
             return Err(bad("model.sets", reason));
         }
-        if !model.dimension_equivariant && model.input_widths.iter().any(|&w| w != self.task.dim()) {
-            let reason = format!("is {:?}, the task's points have {} coordinates", model.input_widths, self.task.dim());
+        if !model.dimension_equivariant && model.input_widths != widths {
+            let reason = format!("is {:?}, the task's points have {widths:?} coordinates", model.input_widths);
             return Err(bad("model.input-widths", reason));
         }
         let width = self.training.loss.targets().width();
@@ -131,7 +140,8 @@ impl Experiment {
             let reason = format!("the task's labels are one number per example, and the loss asks for {width} of it");
             return Err(bad("model.output", reason));
         }
-        Ok(ValidExperiment { experiment: self, model, sampler })
+        let source = self.task.source(None)?;
+        Ok(ValidExperiment { experiment: self, model, source })
     }
 }
 
@@ -140,7 +150,7 @@ impl Experiment {
 pub struct ValidExperiment {
     experiment: Experiment,
     model: ValidConfig,
-    sampler: Arc<dyn Sampler>,
+    source: Source,
 }
 
 impl std::ops::Deref for ValidExperiment {
@@ -156,40 +166,100 @@ impl ValidExperiment {
         &self.model
     }
 
+    /// The same with its recorded data, if it needs any, loaded from a folder.
+    pub fn with_data(mut self, data: &DataFolder) -> Result<Self> {
+        self.source = self.task.source(Some(data))?;
+        Ok(self)
+    }
+
     /// The same task with another sampler, such as one with a fixed correlation.
     pub fn with_sampler(&self, sampler: Arc<dyn Sampler>) -> Self {
-        ValidExperiment { sampler, ..self.clone() }
+        ValidExperiment { source: Source::Generated(sampler), ..self.clone() }
     }
 
     /// The batch of a training step, as drawn.
-    pub fn training_draw(&self, step: u64) -> Drawn {
+    pub fn training_draw(&self, step: u64) -> Result<Held> {
         let seed = batch_seed(self.seed, Stream::Training, step);
         // The dimension of a batch has a generator of its own, so that a task of one dimension draws the same for all models.
-        let dim = match self.model.dimension_equivariant {
-            true => self.task.equivariant_dims().draw(&mut Generator::seed_from_u64(!seed)),
-            false => self.task.dim(),
+        let dim = match self.task.equivariant_dims() {
+            Some(dims) if self.model.dimension_equivariant => dims.draw(&mut Generator::seed_from_u64(!seed)),
+            _ => self.task.dim(),
         };
         let size = self.training.size(step, self.task.set_size());
-        Drawn::draw(&*self.sampler, dim, size, self.training.batch, seed)
+        self.draw(dim, size, Stream::Training, self.training.batch, seed)
     }
 
     /// The batch of a training step, as the model sees it.
     pub fn training_batch(&self, step: u64) -> Result<Batch> {
-        self.prepare(&self.training_draw(step))
+        self.prepare(&self.training_draw(step)?)
     }
 
     /// A batch as the model sees it.
-    pub fn prepare(&self, drawn: &Drawn) -> Result<Batch> {
-        drawn.prepare(self.task.frame(), &self.training.loss.targets())
+    pub fn prepare(&self, held: &Held) -> Result<Batch> {
+        match held {
+            Held::Drawn(drawn) => drawn.prepare(self.task.frame(), &self.training.loss.targets()),
+            Held::Picked(picked) => picked.gather(),
+        }
     }
 
     /// Batch `index` of held-out examples, as drawn.
-    pub fn held_out(&self, stream: Stream, index: u64, examples: usize) -> Drawn {
+    pub fn held_out(&self, stream: Stream, index: u64, examples: usize) -> Result<Held> {
         let seed = batch_seed(self.seed, stream, index);
         let dim = match self.model.dimension_equivariant {
             true => self.task.held_out_dims().draw(&mut Generator::seed_from_u64(!seed)),
             false => self.task.dim(),
         };
-        Drawn::draw(&*self.sampler, dim, self.task.set_size(), examples, seed)
+        self.draw(dim, self.task.set_size(), stream, examples, seed)
+    }
+
+    /// Number of classes the items for training are of, where the task's data is loaded and has any.
+    pub fn classes(&self) -> Option<usize> {
+        match &self.source {
+            Source::Recorded(picker) => picker.training_classes().map(|c| c.0.len()),
+            _ => None,
+        }
+    }
+
+    /// Batch `step` of single items for training, labelled with their classes: examples of one set with one element.
+    pub fn classified(&self, step: u64, examples: usize) -> Result<Batch> {
+        // Seeds of their own, beside those of the training examples.
+        let seed = batch_seed(!self.seed, Stream::Training, step);
+        let picked = match &self.source {
+            Source::Recorded(picker) => Picked::classify(&**picker, examples, seed),
+            _ => None,
+        };
+        picked.ok_or_else(|| bad("task.kind", "has no classes to learn to tell apart"))?.gather()
+    }
+
+    fn draw(&self, dim: usize, size: Span, stream: Stream, examples: usize, seed: u64) -> Result<Held> {
+        match &self.source {
+            Source::Generated(sampler) => Ok(Held::Drawn(Drawn::draw(&**sampler, dim, size, examples, seed))),
+            Source::Recorded(picker) => Ok(Held::Picked(Picked::draw(&**picker, stream, size, examples, seed))),
+            Source::Absent => {
+                let reason = format!(
+                    "works on recorded data, which has not been loaded; --data DIR or {DATA_VARIABLE} names its folder"
+                );
+                Err(bad("task.kind", reason))
+            }
+        }
+    }
+}
+
+/// Examples before they become a batch.
+#[derive(Clone)]
+pub enum Held {
+    /// Drawn from random distributions.
+    Drawn(Drawn),
+    /// Picked from recorded data, of which only the places are held.
+    Picked(Picked),
+}
+
+impl Held {
+    /// With rows in double precision.
+    pub fn into_drawn(self) -> Drawn {
+        match self {
+            Held::Drawn(drawn) => drawn,
+            Held::Picked(picked) => picked.drawn(),
+        }
     }
 }

@@ -2,9 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use std::sync::Arc;
+
+use super::recorded::{AlignCaptionsTask, AlignWordsTask, CountTask, DistinguishImagesTask};
 use super::settings::bad;
 use crate::Result;
-use crate::data::{Broad, Dependence, Divergence, Label, MixtureLaw, Sampler, Span};
+use crate::data::{
+    Broad, DataFolder, Dependence, Divergence, Label, MixtureLaw, Picker, SameMixture, Sampler, Scale, Span,
+};
 use crate::sets::Frame;
 
 /// The examples of an experiment.
@@ -17,6 +22,39 @@ pub enum Task {
     Mi(MiTask),
     /// KL divergence of two samples of very different distributions, in coordinates no affine map changes.
     BroadKl(BroadKlTask),
+    /// Whether two samples are of one Gaussian mixture or of two.
+    Distinguish(DistinguishTask),
+    /// Whether the words of a set translate those of another.
+    AlignWords(AlignWordsTask),
+    /// Whether the captions of a set are those of a set of images.
+    AlignCaptions(AlignCaptionsTask),
+    /// How many characters are in two sets of pictures of them.
+    Count(CountTask),
+    /// Whether two sets of pictures are of one class or of two.
+    DistinguishImages(DistinguishImagesTask),
+}
+
+/// What answers are judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// How far they are from labels.
+    Distance,
+    /// Labels are counts. An answer is right where the label is the whole number just below or just above it, and strictly right where
+    /// the label is the nearest.
+    Count,
+    /// Labels are 0 or 1 and answers the logit of 1. An answer is right on the label's side; its distance is that of the probability.
+    Decision,
+}
+
+/// What draws the examples of a task.
+#[derive(Clone)]
+pub(super) enum Source {
+    /// From random distributions.
+    Generated(Arc<dyn Sampler>),
+    /// From recorded data.
+    Recorded(Arc<dyn Picker>),
+    /// Recorded data that has not been loaded.
+    Absent,
 }
 
 /// See [`Task::Kl`].
@@ -68,6 +106,22 @@ pub struct BroadKlTask {
     pub largest: f64,
 }
 
+/// See [`Task::Distinguish`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct DistinguishTask {
+    /// Coordinates of a point.
+    pub dim: usize,
+    /// Dimensions a dimension-equivariant model is trained across; `dim` alone if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub equivariant_dims: Option<Span>,
+    /// Points of each set, drawn for each on its own.
+    pub set_size: Span,
+    /// The law of the mixtures.
+    #[serde(default)]
+    pub mixture: MixtureLaw,
+}
+
 fn yes() -> bool {
     true
 }
@@ -78,26 +132,54 @@ fn on_sample() -> Label {
 
 /// Largest set and widest point an experiment may ask for.
 const LARGEST: usize = 1 << 20;
-const WIDEST: usize = 1 << 12;
+const WIDEST: usize = 1 << 16;
 
 impl Task {
-    /// Coordinates of a point.
-    pub fn dim(&self) -> usize {
+    /// Numbers in a row of each set.
+    pub fn widths(&self) -> Vec<usize> {
         match self {
-            Task::Kl(t) => t.dim,
-            Task::Mi(t) => t.dim,
-            Task::BroadKl(t) => t.dims.most,
+            Task::Kl(t) => vec![t.dim; 2],
+            Task::Mi(t) => vec![t.dim; 2],
+            Task::BroadKl(t) => vec![t.dims.most; 2],
+            Task::Distinguish(t) => vec![t.dim; 2],
+            Task::AlignWords(t) => vec![t.width; 2],
+            Task::AlignCaptions(t) => t.widths.to_vec(),
+            Task::Count(_) | Task::DistinguishImages(_) => {
+                let picture = self.picture().expect("a task on pictures");
+                vec![picture.iter().product(); 2]
+            }
         }
     }
 
-    /// Dimensions that models of any dimension are trained across.
-    pub fn equivariant_dims(&self) -> Span {
-        let dims = match self {
-            Task::Kl(t) => t.equivariant_dims,
-            Task::Mi(t) => t.equivariant_dims,
-            Task::BroadKl(t) => Some(t.dims),
+    /// Height, width and channels, where elements are pictures: rows of pixels with their channels side by side, from 0 to 1.
+    pub fn picture(&self) -> Option<[usize; 3]> {
+        match self {
+            Task::Count(t) => Some(t.picture()),
+            Task::DistinguishImages(t) => Some(t.picture()),
+            _ => None,
+        }
+    }
+
+    /// Coordinates of a point, of the first set where they differ.
+    pub fn dim(&self) -> usize {
+        self.widths()[0]
+    }
+
+    /// The dimension presets take their sizes from: that of the points, or a usual one where they are records.
+    pub(super) fn preset_dim(&self) -> usize {
+        if self.equivariant_dims().is_some() { self.dim() } else { 8 }
+    }
+
+    /// Dimensions that models of any dimension are trained across; none where coordinates are not alike.
+    pub fn equivariant_dims(&self) -> Option<Span> {
+        let (dims, dim) = match self {
+            Task::Kl(t) => (t.equivariant_dims, t.dim),
+            Task::Mi(t) => (t.equivariant_dims, t.dim),
+            Task::BroadKl(t) => (Some(t.dims), t.dims.most),
+            Task::Distinguish(t) => (t.equivariant_dims, t.dim),
+            Task::AlignWords(_) | Task::AlignCaptions(_) | Task::Count(_) | Task::DistinguishImages(_) => return None,
         };
-        dims.unwrap_or(Span::new(self.dim(), self.dim()))
+        Some(dims.unwrap_or(Span::new(dim, dim)))
     }
 
     /// Dimensions that models of any dimension are judged by.
@@ -114,6 +196,11 @@ impl Task {
             Task::Kl(t) => t.set_size,
             Task::Mi(t) => t.set_size,
             Task::BroadKl(t) => t.set_size,
+            Task::Distinguish(t) => t.set_size,
+            Task::AlignWords(t) => t.set_size,
+            Task::AlignCaptions(t) => t.set_size,
+            Task::Count(t) => t.set_size,
+            Task::DistinguishImages(t) => t.set_size,
         }
     }
 
@@ -121,23 +208,63 @@ impl Task {
     pub fn frame(&self) -> Frame {
         match self {
             Task::Kl(t) if t.whiten => Frame::Whitened,
-            Task::Kl(_) | Task::Mi(_) => Frame::Own,
             Task::BroadKl(_) => Frame::Canonical,
+            _ => Frame::Own,
         }
     }
 
-    /// What draws the examples.
-    pub fn sampler(&self) -> Box<dyn Sampler> {
+    /// What answers are judged by.
+    pub fn metric(&self) -> Metric {
         match self {
-            Task::Kl(t) => Box::new(Divergence { mixture: t.mixture.clone(), label: t.label }),
-            Task::Mi(t) => Box::new(Dependence { rho: t.rho }),
-            Task::BroadKl(t) => Box::new(Broad { largest: t.largest }),
+            Task::Kl(_) | Task::Mi(_) | Task::BroadKl(_) => Metric::Distance,
+            Task::Count(_) => Metric::Count,
+            Task::Distinguish(_) | Task::AlignWords(_) | Task::AlignCaptions(_) | Task::DistinguishImages(_) => {
+                Metric::Decision
+            }
         }
+    }
+
+    /// Whether two tasks are judged by the same examples: they may differ in how rows are scaled and pictures sized.
+    pub fn same_examples(&self, other: &Task) -> bool {
+        let plain = |task: &Task| {
+            let mut task = task.clone();
+            match &mut task {
+                Task::AlignWords(t) => t.scale = Scale::None,
+                Task::AlignCaptions(t) => t.scale = Scale::None,
+                Task::Count(t) => t.side = None,
+                _ => {}
+            }
+            task
+        };
+        plain(self) == plain(other)
+    }
+
+    /// What draws the examples; recorded data is loaded from a folder, if there is one.
+    pub(super) fn source(&self, data: Option<&DataFolder>) -> Result<Source> {
+        let generated: Arc<dyn Sampler> = match (self, data) {
+            (Task::Kl(t), _) => Arc::new(Divergence { mixture: t.mixture.clone(), label: t.label }),
+            (Task::Mi(t), _) => Arc::new(Dependence { rho: t.rho }),
+            (Task::BroadKl(t), _) => Arc::new(Broad { largest: t.largest }),
+            (Task::Distinguish(t), _) => Arc::new(SameMixture { mixture: t.mixture.clone() }),
+            (_, None) => return Ok(Source::Absent),
+            (Task::AlignWords(t), Some(data)) => return Ok(Source::Recorded(t.load(data)?)),
+            (Task::AlignCaptions(t), Some(data)) => return Ok(Source::Recorded(t.load(data)?)),
+            (Task::Count(t), Some(data)) => return Ok(Source::Recorded(t.load(data)?)),
+            (Task::DistinguishImages(t), Some(data)) => return Ok(Source::Recorded(t.load(data)?)),
+        };
+        Ok(Source::Generated(generated))
     }
 
     pub(super) fn check(&self) -> Result<()> {
-        let dims = self.equivariant_dims();
-        for (key, n) in [("dim", self.dim()), ("equivariant-dims", dims.least), ("equivariant-dims", dims.most)] {
+        if let Task::Count(t) = self {
+            // Before its width, which is a square.
+            t.check()?;
+        }
+        let dims = self
+            .equivariant_dims()
+            .map_or(vec![], |d| vec![("equivariant-dims", d.least), ("equivariant-dims", d.most)]);
+        let widths = self.widths().into_iter().map(|w| (if dims.is_empty() { "width" } else { "dim" }, w));
+        for (key, n) in widths.chain(dims.clone()) {
             if n == 0 || n > WIDEST {
                 let key = if matches!(self, Task::BroadKl(_)) { "dims" } else { key };
                 return Err(bad(format!("task.{key}"), format!("is {n}, must be between 1 and {WIDEST}")));
@@ -146,18 +273,7 @@ impl Task {
         check_size("task.set-size", self.set_size())?;
         match self {
             Task::Kl(t) => {
-                let m = &t.mixture;
-                if m.components.least == 0 || m.components.most > 10_000 {
-                    return Err(bad("task.mixture.components", "must be between 1 and 10000"));
-                }
-                if !(m.concentration > 0.0 && m.concentration <= 1e6) {
-                    let reason = format!("is {}, must be above 0 and at most 1e6", m.concentration);
-                    return Err(bad("task.mixture.concentration", reason));
-                }
-                if !(0.0..=10.0).contains(&m.log_scale_sd) {
-                    let reason = format!("is {}, must be between 0 and 10", m.log_scale_sd);
-                    return Err(bad("task.mixture.log-scale-sd", reason));
-                }
+                check_mixture(&t.mixture)?;
                 if let Label::True { points } = t.label
                     && (points == 0 || points > LARGEST)
                 {
@@ -169,6 +285,10 @@ impl Task {
                     return Err(bad("task.largest", format!("is {}, must be between 1 and 1000", t.largest)));
                 }
             }
+            Task::Distinguish(t) => check_mixture(&t.mixture)?,
+            Task::AlignCaptions(t) => t.check()?,
+            Task::Count(_) | Task::AlignWords(_) => {}
+            Task::DistinguishImages(t) => t.check()?,
             Task::Mi(t) => {
                 let [a, b] = t.rho;
                 if !(a > -1.0 && a <= b && b < 1.0) {
@@ -178,6 +298,21 @@ impl Task {
         }
         Ok(())
     }
+}
+
+fn check_mixture(m: &MixtureLaw) -> Result<()> {
+    if m.components.least == 0 || m.components.most > 10_000 {
+        return Err(bad("task.mixture.components", "must be between 1 and 10000"));
+    }
+    if !(m.concentration > 0.0 && m.concentration <= 1e6) {
+        let reason = format!("is {}, must be above 0 and at most 1e6", m.concentration);
+        return Err(bad("task.mixture.concentration", reason));
+    }
+    if !(0.0..=10.0).contains(&m.log_scale_sd) {
+        let reason = format!("is {}, must be between 0 and 10", m.log_scale_sd);
+        return Err(bad("task.mixture.log-scale-sd", reason));
+    }
+    Ok(())
 }
 
 /// Sets may not be empty nor larger than memory.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{Reproduction, check_models, checked_dims, runs};
+use super::{Reproduction, check_models, checked_dims, points, runs};
 use crate::Result;
 use crate::data::{Dependence, Drawn, Stream};
-use crate::estimate::{Estimator, GaussianMi, Ksg, Mine, Norm, Points};
+use crate::estimate::{Estimator, GaussianMi, Ksg, Mine, Norm};
 use crate::experiment::{ValidExperiment, find};
 use crate::models::PRESETS;
 use crate::report::{Axis, Cell, Figure, Panel, Series, Style, Table};
@@ -143,7 +143,7 @@ fn measure(experiment: &ValidExperiment, method: &'static str, examples: usize) 
 /// Estimates and labels of a batch.
 fn estimate_all(method: &str, drawn: &Drawn) -> Result<Vec<(f64, f64)>> {
     let estimate = |i: usize| {
-        let (x, y) = (Points::new(drawn.rows(0, i), drawn.dim), Points::new(drawn.rows(1, i), drawn.dim));
+        let (x, y) = (points(drawn, 0, i), points(drawn, 1, i));
         match method {
             // As in the published code: the nearest neighbour alone, Euclidean distances within X and Y, columns as they are.
             "ksg" => Ksg::new(1).with_norm(Norm::Euclidean).unscaled().value(x, y),

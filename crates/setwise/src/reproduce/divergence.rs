@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::paper::{KL_DIMS, KL_ERRORS};
-use super::{Reproduction, check_models, checked_dims, runs};
+use super::{Reproduction, check_models, checked_dims, points, runs};
 use crate::Result;
 use crate::data::{Drawn, Stream};
-use crate::estimate::{Estimator, GaussianKl, Knn, Points};
+use crate::estimate::{Estimator, GaussianKl, Knn};
 use crate::experiment::{ValidExperiment, find};
 use crate::report::{Cell, Goal, Table};
 use crate::train::{Evaluation, evaluate, for_held_out};
@@ -159,7 +159,7 @@ fn estimate_all(methods: &[String], median: f64, drawn: &Drawn) -> Result<Vec<Ve
     // As in the published code: the nearest neighbour alone, and 1e-5 added to each distance.
     let knn = Knn::new(1).with_offset(1e-5);
     let estimate = |method: &str, i: usize| {
-        let (x, y) = (Points::new(drawn.rows(0, i), drawn.dim), Points::new(drawn.rows(1, i), drawn.dim));
+        let (x, y) = (points(drawn, 0, i), points(drawn, 1, i));
         match method {
             "knn" => knn.value(x, y),
             "gaussian" => GaussianKl.value(x, y),

@@ -2,6 +2,7 @@
 //!
 //! * [`divergence`]: Table 1, errors of estimates of KL divergence.
 //! * [`dependence`]: the figure of errors against correlation for mutual information.
+//! * [`scores`]: Tables 2, 3 and 4, accuracies of counting, aligning and telling apart.
 //! * [`scaling`]: Table 5, how time grows with the sizes of sets and their width.
 //!
 //! Models are taken from the folders of finished runs; what has not been run is said plainly.
@@ -11,9 +12,12 @@ pub mod divergence;
 mod paper;
 mod runs;
 pub mod scaling;
+pub mod scores;
 
-pub use paper::{KL_DIMS, KL_ERRORS, PaperErrors};
+pub use paper::{KL_DIMS, KL_ERRORS, PaperErrors, PaperScores, SCORES};
 
+use crate::data::Drawn;
+use crate::estimate::Points;
 use crate::report::{Figure, Table};
 use crate::{Error, Result};
 
@@ -46,4 +50,9 @@ fn checked_dims(asked: &[usize], of_paper: &[usize]) -> Result<Vec<usize>> {
         Some(dim) => Err(Error::Sets(format!("the paper has nothing for {dim} dimensions; it has {of_paper:?}"))),
         None => Ok(of_paper.iter().copied().filter(|d| asked.contains(d)).collect()),
     }
+}
+
+/// The points of one example's set.
+fn points(drawn: &Drawn, set: usize, example: usize) -> Points<'_> {
+    Points::new(drawn.rows(set, example), drawn.widths[set])
 }

@@ -24,6 +24,11 @@ impl Run {
 
 /// All finished runs under a folder whose task is this one, in the order of their names.
 pub(super) fn finished(under: &Path, task: &Task) -> Result<Vec<Run>> {
+    finished_where(under, |other| other == task)
+}
+
+/// All finished runs under a folder whose task is wanted, in the order of their names.
+pub(super) fn finished_where(under: &Path, wanted: impl Fn(&Task) -> bool) -> Result<Vec<Run>> {
     if !under.is_dir() {
         return Ok(Vec::new());
     }
@@ -38,7 +43,7 @@ pub(super) fn finished(under: &Path, task: &Task) -> Result<Vec<Run>> {
             continue;
         }
         let experiment = folder.experiment()?;
-        if experiment.task == *task {
+        if wanted(&experiment.task) {
             let model = Model::load(folder.model())?;
             runs.push(Run { folder, experiment, model });
         }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::data::{Batch, Drawn, Feed, Stream};
-use crate::experiment::ValidExperiment;
+use crate::experiment::{Held, Metric, ValidExperiment};
 use crate::{Error, Model, Result};
 
 /// How far predictions are from labels.
@@ -25,6 +25,12 @@ pub struct Evaluation {
     /// Examples that could only be whitened with a ridge: their points lie in fewer dimensions than they have coordinates.
     #[serde(default)]
     pub deficient: usize,
+    /// Share of right answers, where answers are right or wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    /// The same by the strict rule, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict_accuracy: Option<f64>,
 }
 
 impl Evaluation {
@@ -50,6 +56,43 @@ impl Evaluation {
             bias: mean(&|e| e),
             coverage: None,
             deficient: 0,
+            accuracy: None,
+            strict_accuracy: None,
+        }
+    }
+
+    /// From pairs of an answer and a label, judged as a task has it.
+    pub fn judged(metric: Metric, pairs: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        let pairs: Vec<(f64, f64)> = pairs.into_iter().collect();
+        let share = |right: &dyn Fn(f64, f64) -> bool| {
+            Some(pairs.iter().filter(|(p, l)| right(*p, *l)).count() as f64 / pairs.len() as f64)
+        };
+        match metric {
+            Metric::Distance => Evaluation::of(pairs),
+            Metric::Count => Evaluation {
+                accuracy: share(&|p, label| label == p.floor() || label == p.ceil()),
+                strict_accuracy: share(&|p, label| label == p.round()),
+                ..Evaluation::of(pairs.iter().copied())
+            },
+            Metric::Decision => Evaluation {
+                accuracy: share(&|p, label| (p > 0.0) == (label > 0.5)),
+                ..Evaluation::of(pairs.iter().map(|(p, label)| (1.0 / (1.0 + (-p).exp()), *label)))
+            },
+        }
+    }
+
+    /// Standard error of the share of right answers.
+    pub fn accuracy_error(&self) -> Option<f64> {
+        self.accuracy.map(|a| (a * (1.0 - a) / self.examples as f64).sqrt())
+    }
+}
+
+impl std::fmt::Display for Evaluation {
+    /// The number a task is judged by, with its standard error.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.accuracy, self.accuracy_error()) {
+            (Some(accuracy), Some(error)) => write!(f, "accuracy {accuracy:.4} ± {error:.4}"),
+            _ => write!(f, "error {:.4} ± {:.4}", self.mean_absolute_error, self.standard_error),
         }
     }
 }
@@ -57,37 +100,70 @@ impl Evaluation {
 /// Examples predicted at once.
 const BATCH: usize = 64;
 
+/// Makes batches of `examples` examples in all on threads, each from its index and number of examples, and hands them to `use_batch` in
+/// their order.
+fn in_batches<T: Send + 'static>(
+    examples: usize,
+    make: impl Fn(u64, usize) -> Result<T> + Send + Sync + 'static,
+    mut use_batch: impl FnMut(T) -> Result<()>,
+) -> Result<()> {
+    let mut feed = Feed::new(rayon::current_num_threads(), 0, move |i| {
+        let done = i as usize * BATCH;
+        // Threads run ahead of the last batch; nothing is asked of them there.
+        (done < examples).then(|| make(i, BATCH.min(examples - done)))
+    });
+    (0..examples.div_ceil(BATCH)).try_for_each(|_| use_batch(feed.next().flatten().ok_or(Error::Feed)??))
+}
+
 /// Draws held-out batches with `examples` examples in all on threads, and hands them to `use_batch` in their order.
 pub fn for_held_out<T: Send + 'static>(
     experiment: &ValidExperiment,
     stream: Stream,
     examples: usize,
     draw: impl Fn(Drawn) -> T + Send + Sync + 'static,
-    mut use_batch: impl FnMut(T) -> Result<()>,
+    use_batch: impl FnMut(T) -> Result<()>,
 ) -> Result<()> {
     let source = experiment.clone();
-    let mut feed = Feed::new(rayon::current_num_threads(), 0, move |i| {
-        let done = i as usize * BATCH;
-        draw(source.held_out(stream, i, BATCH.min(examples.saturating_sub(done))))
-    });
-    (0..examples.div_ceil(BATCH)).try_for_each(|_| use_batch(feed.next().ok_or(Error::Feed)?))
+    in_batches(examples, move |i, n| Ok(draw(source.held_out(stream, i, n)?.into_drawn())), use_batch)
 }
 
-/// All held-out batches of a stream, as a model sees them.
-pub(super) fn held_out(experiment: &ValidExperiment, stream: Stream, examples: usize) -> Result<Vec<Batch>> {
-    let mut batches = Vec::new();
-    let source = experiment.clone();
-    for_held_out(
-        experiment,
-        stream,
-        examples,
-        move |drawn| source.prepare(&drawn),
-        |batch| {
-            batches.push(batch?);
+/// Held-out examples of a stream that are measured again and again: batches of generated ones, and the places of recorded ones, whose
+/// rows are larger than what it takes to gather them again.
+pub(super) struct HeldOut(Vec<Kept>);
+
+enum Kept {
+    Batch(Batch),
+    Places(Held),
+}
+
+impl HeldOut {
+    /// Draws them.
+    pub fn draw(experiment: &ValidExperiment, stream: Stream, examples: usize) -> Result<Self> {
+        let mut kept = Vec::new();
+        let source = experiment.clone();
+        let make = move |i, n| match source.held_out(stream, i, n)? {
+            places @ Held::Picked(_) => Ok(Kept::Places(places)),
+            drawn => Ok(Kept::Batch(source.prepare(&drawn)?)),
+        };
+        in_batches(examples, make, |batch| {
+            kept.push(batch);
             Ok(())
-        },
-    )?;
-    Ok(batches)
+        })?;
+        Ok(HeldOut(kept))
+    }
+
+    /// Whether a model can be measured, tried with the first batch.
+    pub fn try_first(&self, model: &mut Model, experiment: &ValidExperiment) -> Result<()> {
+        let mut tally = Tally::new(experiment);
+        self.0[..1].iter().try_for_each(|kept| tally.add_kept(model, kept))
+    }
+
+    /// The error of a model.
+    pub fn measure(&self, model: &mut Model, experiment: &ValidExperiment) -> Result<Evaluation> {
+        let mut tally = Tally::new(experiment);
+        self.0.iter().try_for_each(|kept| tally.add_kept(model, kept))?;
+        Ok(tally.evaluation())
+    }
 }
 
 /// What answers and labels come to, batch by batch.
@@ -103,6 +179,13 @@ struct Tally<'a> {
 impl<'a> Tally<'a> {
     fn new(experiment: &'a ValidExperiment) -> Self {
         Tally { experiment, pairs: Vec::new(), within: 0, intervals: 0, deficient: 0 }
+    }
+
+    fn add_kept(&mut self, model: &mut Model, kept: &Kept) -> Result<()> {
+        match kept {
+            Kept::Batch(batch) => self.add(model, batch),
+            Kept::Places(places) => self.add(model, &self.experiment.prepare(places)?),
+        }
     }
 
     fn add(&mut self, model: &mut Model, batch: &Batch) -> Result<()> {
@@ -128,27 +211,40 @@ impl<'a> Tally<'a> {
 
     fn evaluation(self) -> Evaluation {
         let coverage = (self.intervals > 0).then(|| self.within as f64 / self.intervals as f64);
-        Evaluation { deficient: self.deficient, coverage, ..Evaluation::of(self.pairs) }
+        let judged = Evaluation::judged(self.experiment.task.metric(), self.pairs);
+        Evaluation { deficient: self.deficient, coverage, ..judged }
     }
-}
-
-/// The error of a model on batches.
-pub(super) fn measure(model: &mut Model, experiment: &ValidExperiment, batches: &[Batch]) -> Result<Evaluation> {
-    let mut tally = Tally::new(experiment);
-    batches.iter().try_for_each(|batch| tally.add(model, batch))?;
-    Ok(tally.evaluation())
 }
 
 /// The error of a model on fresh examples of an experiment's task, which neither training nor validation has seen.
 pub fn evaluate(model: &mut Model, experiment: &ValidExperiment, examples: usize) -> Result<Evaluation> {
     let mut tally = Tally::new(experiment);
     let source = experiment.clone();
-    for_held_out(
-        experiment,
-        Stream::Test,
+    in_batches(
         examples,
-        move |drawn| source.prepare(&drawn),
-        |batch| tally.add(model, &batch?),
+        move |i, n| source.prepare(&source.held_out(Stream::Test, i, n)?),
+        |batch| tally.add(model, &batch),
     )?;
     Ok(tally.evaluation())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_right_just_above_and_below_and_strictly_right_when_nearest() {
+        let pairs = [(2.4, 2.0), (2.6, 2.0), (3.1, 2.0), (-0.2, 0.0), (4.0, 4.0), (4.0, 5.0)];
+        let e = Evaluation::judged(Metric::Count, pairs);
+        assert_eq!((e.accuracy, e.strict_accuracy), (Some(4.0 / 6.0), Some(3.0 / 6.0)));
+        assert!((e.mean_absolute_error - (0.4 + 0.6 + 1.1 + 0.2 + 0.0 + 1.0) / 6.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn decisions_are_right_on_the_side_of_their_label() {
+        let e = Evaluation::judged(Metric::Decision, [(3.0, 1.0), (-1.0, 1.0), (-2.0, 0.0), (0.5, 0.0)]);
+        assert_eq!((e.accuracy, e.strict_accuracy), (Some(0.5), None));
+        assert!(e.mean_absolute_error < 1.0);
+        assert_eq!(Evaluation::judged(Metric::Distance, [(1.0, 2.0)]), Evaluation::of([(1.0, 2.0)]));
+    }
 }

@@ -32,6 +32,9 @@ pub struct Record {
     /// Share of held-out labels between the lowest and highest quantile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coverage: Option<f64>,
+    /// Share of right answers on held-out examples, where answers are right or wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
     /// Seconds since the process started to train.
     pub seconds: f64,
 }
@@ -109,6 +112,7 @@ mod tests {
             validation_error: None,
             standard_error: None,
             coverage: None,
+            accuracy: None,
             seconds: 0.0,
         };
         let mut log = Log::open(path.clone(), 0).unwrap();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::checkpoint::Checkpoint;
-use super::evaluation::{Evaluation, held_out, measure};
+use super::evaluation::{Evaluation, HeldOut};
 use super::folder::RunFolder;
 use super::metrics::{Log, Record, Window};
 use super::trainer::{BatchLimits, StepOutcome, Trainer};
@@ -82,9 +82,9 @@ pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn
     if run.step > 0 {
         observe(Event::Resumed(run.step));
     }
-    let validation = held_out(experiment, Stream::Validation, experiment.training.validation_examples)?;
+    let validation = HeldOut::draw(experiment, Stream::Validation, experiment.training.validation_examples)?;
     // Memory for validation is found missing now rather than after a thousand steps.
-    measure(run.trainer.model(), experiment, &validation[..1])?;
+    validation.try_first(run.trainer.model(), experiment)?;
     let source = experiment.clone();
     let mut feed = Feed::new(options.feed_threads, run.step, move |step| source.training_batch(step));
     let training = &experiment.training;
@@ -121,7 +121,7 @@ pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn
     }
     let validation = match last_validation {
         Some(error) => error,
-        None => measure(run.trainer.model(), experiment, &validation)?,
+        None => validation.measure(run.trainer.model(), experiment)?,
     };
     let mut model = run.trainer.into_model();
     model.set_experiment(Some(experiment.to_toml()));
@@ -251,16 +251,18 @@ impl<'a> Run<'a> {
             validation_error: None,
             standard_error: None,
             coverage: None,
+            accuracy: None,
             seconds: self.start.elapsed().as_secs_f64(),
         }
     }
 
-    fn validate(&mut self, batches: &[Batch]) -> Result<Evaluation> {
-        let error = measure(self.trainer.model(), self.experiment, batches)?;
+    fn validate(&mut self, examples: &HeldOut) -> Result<Evaluation> {
+        let error = examples.measure(self.trainer.model(), self.experiment)?;
         let record = Record {
             validation_error: Some(error.mean_absolute_error),
             standard_error: Some(error.standard_error),
             coverage: error.coverage,
+            accuracy: error.accuracy,
             ..self.record()
         };
         self.log.write(&record)?;
@@ -291,7 +293,7 @@ fn limits(experiment: &ValidExperiment) -> BatchLimits {
     BatchLimits {
         examples: training.batch,
         set_size: sizes.max().unwrap_or(1),
-        dims: experiment.task.equivariant_dims().most.max(experiment.task.dim()),
+        dims: experiment.task.equivariant_dims().map_or(1, |d| d.most.max(experiment.task.dim())),
     }
 }
 

@@ -1,0 +1,75 @@
+//! `setwise embed DIR --encoder MODEL.onnx -o FILE`
+
+use std::path::PathBuf;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use setwise::embed::{Encoder, Preparation, embed_pictures, pictures_in};
+
+use super::say;
+use crate::failure::Failure;
+
+/// Arguments of `embed`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A folder of pictures (JPEG, PNG).
+    folder: PathBuf,
+    /// The encoder: an ONNX network with one picture as its input.
+    #[arg(long, value_name = "MODEL.onnx")]
+    encoder: PathBuf,
+    /// File for the features: NPY if its name ends in .npy, otherwise safetensors.
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Pixels the shorter side is brought to first; 0 leaves pictures as they are.
+    #[arg(long, value_name = "PIXELS", default_value_t = 256)]
+    resize: usize,
+    /// Side of the square that is cut out of the middle.
+    #[arg(long, value_name = "PIXELS", default_value_t = 224)]
+    crop: usize,
+    /// Taken off red, green and blue, as shares of white.
+    #[arg(long, value_delimiter = ',', num_args = 1, default_value = "0.485,0.456,0.406", allow_hyphen_values = true)]
+    mean: Vec<f32>,
+    /// What they are divided by then.
+    #[arg(long, value_delimiter = ',', num_args = 1, default_value = "0.229,0.224,0.225")]
+    std: Vec<f32>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let preparation = Preparation {
+        resize: (args.resize > 0).then_some(args.resize),
+        crop: args.crop,
+        mean: three("--mean", &args.mean)?,
+        deviation: three("--std", &args.std)?,
+    };
+    preparation.check()?;
+    if let Some(parent) = args.output.parent().filter(|p| !p.as_os_str().is_empty() && !p.is_dir()) {
+        return Err(Failure::usage(format!("{}: there is no such folder", parent.display())));
+    }
+    let encoder = Encoder::load(&args.encoder, &preparation)?;
+    let pictures = pictures_in(&args.folder)?;
+    let bar = ProgressBar::with_draw_target(Some(pictures.len() as u64), ProgressDrawTarget::stderr_with_hz(5));
+    let style = "{bar:24} {pos}/{len} pictures  {per_sec}  {eta} left";
+    bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let features = embed_pictures(&pictures, |picture| encoder.encode(picture), || bar.inc(1));
+    bar.finish_and_clear();
+    let features = features?;
+    features.save(&args.output)?;
+    if args.json {
+        return say(serde_json::json!({
+            "output": args.output, "pictures": features.names.len(), "width": features.width, "encoder": args.encoder,
+        }));
+    }
+    say(format!("{}: {} features of each of {} pictures", args.output.display(), features.width, features.names.len()))
+}
+
+/// One number for all colours, or one for each.
+fn three(option: &str, given: &[f32]) -> Result<[f32; 3], Failure> {
+    match *given {
+        [all] => Ok([all; 3]),
+        [red, green, blue] => Ok([red, green, blue]),
+        _ => Err(Failure::usage(format!("{option}: one number, or one for each of three colours"))),
+    }
+}
