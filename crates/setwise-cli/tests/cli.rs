@@ -217,6 +217,11 @@ fn models_lists_every_preset_and_shows_configs_that_can_be_read_back() {
         let config: setwise::ModelConfig = toml::from_str(&text).unwrap();
         assert_eq!(config, setwise::ModelConfig::preset(name, 3).unwrap());
     }
+    for encoder in json["image_encoders"].as_array().unwrap() {
+        assert!(out.contains(encoder["name"].as_str().unwrap()));
+        let images: Images = serde_json::from_value(encoder["images"].clone()).unwrap();
+        assert_eq!(images, Images::new(images.encoder));
+    }
 }
 
 #[test]

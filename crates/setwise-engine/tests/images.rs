@@ -258,32 +258,51 @@ fn layers_on_top_of_each_other_have_the_gradients_of_finite_differences() {
     check_gradients("layers", program, image, &[&[1, 3], &[2, 1]], 8);
 }
 
+/// Without batch norm examples do not depend on each other, and small programs run some of them at a time.
+fn uncoupled(b: &mut ProgramBuilder, xs: &[Value], image: Image) -> Vec<Value> {
+    let (ys, made) = b.convolution("c", xs, image, 5, Window { kernel: 3, stride: 2, padding: 1 }, true);
+    b.max_pool(&ys, made).0
+}
+
 #[test]
-fn the_number_of_threads_changes_no_bit() {
+fn the_number_of_threads_changes_no_bit_and_a_step_has_the_gradients_of_its_passes() {
     let image = Image { height: 9, width: 10, channels: 3 };
-    let run = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
-            let mut rng = Pcg64Mcg::seed_from_u64(4);
-            let program = build(image, 2, Mode::Train, |b, xs| stack(b, xs, image));
-            assert!(program.couples_examples());
-            let mut cpu = Cpu::<f32>::new(program);
-            let params: Vec<f32> = cpu.program().params().init(&mut rng);
-            let batch = sets(image, &[&[5, 1, 30, 2, 7, 3, 3, 9], &[1, 40, 2, 2, 8, 3, 1, 1]], &mut rng);
-            let mut grads = vec![0.0; params.len()];
-            let loss = cpu.step(&params, &view(&batch, image), &mut grads, |part| {
-                let mut sum = 0.0;
-                for (values, grads) in part.values.iter().zip(part.grads) {
-                    grads.copy_from_slice(values);
-                    sum += values.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>();
-                }
-                sum
-            });
-            (loss.unwrap(), grads)
-        })
-    };
-    let one = run(1);
-    for threads in [2, 3, 8] {
-        assert!(one == run(threads), "{threads} threads");
+    let mut rng = Pcg64Mcg::seed_from_u64(4);
+    let batch = sets(image, &[&[5, 1, 30, 2, 7, 3, 3, 9], &[1, 40, 2, 2, 8, 3, 1, 1]], &mut rng);
+    for coupled in [true, false] {
+        let program = build(image, 2, Mode::Train, |b, xs| match coupled {
+            true => stack(b, xs, image),
+            false => uncoupled(b, xs, image),
+        });
+        assert_eq!(program.couples_examples(), coupled);
+        let params: Vec<f32> = program.params().init(&mut rng);
+        let run = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let mut cpu = Cpu::<f32>::new(program.clone());
+                let mut grads = vec![0.0; params.len()];
+                let loss = cpu.step(&params, &view(&batch, image), &mut grads, |part| {
+                    let mut sum = 0.0;
+                    for (values, grads) in part.values.iter().zip(part.grads) {
+                        grads.copy_from_slice(values);
+                        sum += values.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>();
+                    }
+                    sum
+                });
+                (loss.unwrap(), grads)
+            })
+        };
+        let one = run(1);
+        for threads in [2, 3, 8] {
+            assert!(one == run(threads), "{threads} threads");
+        }
+        let mut cpu = Cpu::<f32>::new(program.clone());
+        cpu.forward(&params, &view(&batch, image)).unwrap();
+        let outputs: Vec<Vec<f32>> = (0..program.outputs().len()).map(|i| cpu.output(i).to_vec()).collect();
+        let slopes: Vec<&[f32]> = outputs.iter().map(Vec::as_slice).collect();
+        let mut grads = vec![0.0; params.len()];
+        cpu.backward(&params, &slopes, &mut grads).unwrap();
+        let scale = grads.iter().fold(0.0f32, |m, g| m.max(g.abs()));
+        assert!(grads.iter().zip(&one.1).all(|(a, b)| (a - b).abs() <= 1e-5 * scale), "coupled: {coupled}");
     }
 }
