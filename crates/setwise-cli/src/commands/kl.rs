@@ -55,7 +55,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", conflicts_with_all = ["p", "q"])]
     pairs: Option<PathBuf>,
     /// Write the results of --pairs as a table: .csv, .json or .md.
-    #[arg(short, long, value_name = "FILE.csv", requires = "pairs")]
+    #[arg(short, long, value_name = "FILE.csv")]
     out: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
@@ -87,6 +87,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let (Some(p), Some(q)) = (&args.p, &args.q) else {
         return Err(Failure::usage("two samples are wanted"));
     };
+    if args.out.is_some() {
+        return Err(Failure::usage("-o is for the results of --pairs; --report writes a page about two samples"));
+    }
     args.report.as_deref().map_or(Ok(()), check_output)?;
     let [of_p, of_q] = read_samples([p, q])?;
     let (p, q) = (Points::of(&of_p)?, Points::of(&of_q)?);

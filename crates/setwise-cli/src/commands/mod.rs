@@ -11,6 +11,7 @@ pub mod reproduce;
 pub mod sample;
 pub mod sampler;
 pub mod selftest;
+pub mod test;
 pub mod train;
 
 use std::io::Write;

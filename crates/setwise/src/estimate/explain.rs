@@ -261,8 +261,7 @@ mod tests {
     fn many_columns_and_rows_are_limited_and_asked_for_in_batches() {
         let counting = Counting(Default::default());
         let data = vec![0.0; 70 * 6000];
-        let explanation =
-            explain(&counting, Points::new(&data, 70), Points::new(&data[..700], 70), &[], 0).unwrap();
+        let explanation = explain(&counting, Points::new(&data, 70), Points::new(&data[..700], 70), &[], 0).unwrap();
         assert_eq!(explanation.n, [5000, 10]);
         assert_eq!(explanation.columns.len(), 70);
         assert_eq!(explanation.columns.iter().filter(|c| c.loss.is_some()).count(), 64);

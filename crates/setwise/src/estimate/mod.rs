@@ -22,6 +22,7 @@ pub use ksg::{Ksg, Variant};
 pub use mine::{Mine, donsker_varadhan};
 pub use neighbors::Norm;
 pub use points::{Points, mismatches};
+pub(crate) use points::{check_rows, check_widths};
 pub use special::digamma;
 
 use rayon::prelude::*;

@@ -148,7 +148,7 @@ impl<'a> Points<'a> {
 }
 
 /// Two samples of one space; fails naming both if their widths differ.
-pub(super) fn check_widths(p: Points, q: Points) -> Result<()> {
+pub(crate) fn check_widths(p: Points, q: Points) -> Result<()> {
     if p.dim != q.dim {
         return Err(Error::Estimate(format!(
             "{} has {} columns, {} has {}: both samples must have the same",
@@ -173,7 +173,7 @@ pub(super) fn check_pairs(x: Points, y: Points) -> Result<()> {
 }
 
 /// At least `least` rows, for the reason given.
-pub(super) fn check_rows(p: Points, least: usize, why: &str) -> Result<()> {
+pub(crate) fn check_rows(p: Points, least: usize, why: &str) -> Result<()> {
     if p.len() < least {
         return Err(Error::Estimate(format!("{}: has {} rows, {why} needs at least {least}", p.name, p.len())));
     }

@@ -189,7 +189,8 @@ mod tests {
 
     #[test]
     fn commas_tabs_and_spaces_separate_names_relative_to_the_list_and_files_are_read_once() {
-        let text = "\u{feff}# pairs\n\nP, Q\ndata/a.csv,\"b, c.csv\"\n data/a.csv\tb, c.csv \n\ndata/a.csv   data/a.csv\r\n";
+        let text =
+            "\u{feff}# pairs\n\nP, Q\ndata/a.csv,\"b, c.csv\"\n data/a.csv\tb, c.csv \n\ndata/a.csv   data/a.csv\r\n";
         let list = read(text).unwrap();
         assert_eq!(list.pairs().iter().map(|p| p.line).collect::<Vec<_>>(), [4, 5, 7]);
         assert_eq!(list.pairs()[1].names, ["data/a.csv", "b, c.csv"]);

@@ -130,6 +130,10 @@ impl Frame<'_> {
             let at = sharp(self.y(*v));
             canvas.polyline(&[(self.left, at), (right, at)], stroke(GRID));
         }
+        if x.lo < 0.0 && x.hi > 0.0 && panel.series.iter().any(|series| series.style == Style::Bars) {
+            let at = sharp(self.x(0.0));
+            canvas.polyline(&[(at, self.top), (at, bottom)], stroke(AXIS));
+        }
         let (l, b) = (sharp(self.left), sharp(bottom));
         canvas.polyline(&[(l, self.top), (l, b), (right, b)], stroke(AXIS));
         for v in &x.minor {

@@ -30,12 +30,12 @@ pub fn kl_page(estimate: &Estimate, explanation: &Explanation, p: Points, q: Poi
         "Histograms of both samples, as densities over common bins. Values far out in thin tails are not shown.",
     );
     if let Some(figure) = scatters(explanation, p, q, seed) {
-        let drawn = if p.len().max(q.len()) > DOTS {
-            format!("Of larger samples {DOTS} rows drawn at random are shown.")
-        } else {
-            "All rows are shown.".to_owned()
+        let rows = match p.len().max(q.len()) {
+            n if n > DOTS => format!("At most {DOTS} rows of each sample, drawn at random."),
+            _ => "Rows of both samples.".to_owned(),
         };
-        page = page.with_heading("Pairs of columns").with_figure(&figure, &format!("Rows of both samples. {drawn}"));
+        let caption = format!("{rows} Values far out in thin tails are not shown.");
+        page = page.with_heading("Pairs of columns").with_figure(&figure, &caption);
     }
     page
 }
@@ -66,14 +66,18 @@ fn with_columns(page: Page, explanation: &Explanation) -> Page {
 
 #[cfg(test)]
 mod tests {
+    use rand::{RngExt, SeedableRng};
+    use rand_pcg::Pcg64Mcg;
+
     use super::*;
     use crate::estimate::{Estimator, GaussianKl, explain};
 
     fn page(dim: usize) -> String {
-        let data = |step: usize| -> Vec<f64> {
-            (0..40 * dim).map(|i| ((i * step) % 997) as f64 / 100.0 + (i % dim) as f64).collect()
+        let data = |seed: u64| -> Vec<f64> {
+            let mut rng = Pcg64Mcg::seed_from_u64(seed);
+            (0..40 * dim).map(|_| rng.random()).collect()
         };
-        let (p, q) = (data(7919), data(6007));
+        let (p, q) = (data(1), data(2));
         let (p, q) = (Points::new(&p, dim).named("<p>.csv"), Points::new(&q, dim).named("q & r.csv"));
         let names: Vec<String> = (0..dim).map(|c| format!("<c{c}>")).collect();
         let estimate = GaussianKl.estimate(p, q, 0).unwrap();
@@ -84,9 +88,15 @@ mod tests {
     #[test]
     fn the_page_shows_the_answer_the_columns_and_both_samples() {
         let html = page(3);
-        for expected in
-            ["KL(P‖Q) = ", "90 % interval", "&lt;p&gt;.csv, 40 rows", "q &amp; r.csv", "&lt;c0&gt;", "own KL", "gaussian"]
-        {
+        for expected in [
+            "KL(P‖Q) = ",
+            "90 % interval",
+            "&lt;p&gt;.csv, 40 rows",
+            "q &amp; r.csv",
+            "&lt;c0&gt;",
+            "own KL",
+            "gaussian",
+        ] {
             assert!(html.contains(expected), "{expected}");
         }
         assert_eq!(html.matches("<figure>").count(), 3);

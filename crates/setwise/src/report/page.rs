@@ -186,7 +186,10 @@ mod tests {
         let html = page().to_html();
         // A page of this kind is XML too, but for the elements that HTML leaves open and its doctype.
         let xml = html.trim_start_matches("<!DOCTYPE html>\n").replace("<meta ", "<meta x='/' ");
-        let xml: String = xml.lines().map(|l| if l.starts_with("<meta") { l.replace("\">", "\"/>") } else { l.into() } + "\n").collect();
+        let xml: String = xml
+            .lines()
+            .map(|l| if l.starts_with("<meta") { l.replace("\">", "\"/>") } else { l.into() } + "\n")
+            .collect();
         let document = roxmltree::Document::parse(&xml).unwrap();
         let text = |tag: &str| {
             let node = document.descendants().find(|n| n.tag_name().name() == tag).unwrap();

@@ -283,7 +283,13 @@ mod tests {
 
     fn any_series() -> impl Strategy<Value = Series> {
         let style = prop::sample::select(vec![
-            Style::Line, Style::Markers, Style::LineMarkers, Style::Dashed, Style::Filled, Style::Dots, Style::Bars,
+            Style::Line,
+            Style::Markers,
+            Style::LineMarkers,
+            Style::Dashed,
+            Style::Filled,
+            Style::Dots,
+            Style::Bars,
         ]);
         (prop::collection::vec((any_number(), any_number()), 0..8), style, "[a-c^{}<&]{0,3}")
             .prop_map(|(points, style, name)| Series::new(name, points).with_style(style))

@@ -11,6 +11,8 @@ const HISTOGRAMS: usize = 6;
 const SCATTERED: usize = 4;
 /// Rows of each sample in a scatter plot.
 pub const DOTS: usize = 1000;
+/// Turns in which the dots of both samples are drawn.
+const TURNS: usize = 10;
 /// Most letters of a column's name in a figure.
 const NAME: usize = 28;
 
@@ -36,8 +38,8 @@ pub fn histograms(explanation: &Explanation, p: Points, q: Points) -> Figure {
     columns.iter().fold(figure, |figure, column| {
         let values = [p, q].map(|points| points.columns(&[column.column - 1]));
         let bins = Bins::of(&values);
-        let label = shortened(&column.label(), NAME);
-        let panel = Panel::new("", Axis::linear(label), Axis::linear("density"));
+        let axis = Axis::linear(shortened(&column.label(), NAME)).with_range(bins.low, bins.high());
+        let panel = Panel::new("", axis, Axis::linear("density"));
         let names = ["P", "Q"].into_iter().zip(&values);
         figure.with_panel(names.fold(panel, |panel, (name, values)| {
             panel.with_series(Series::new(name, bins.outline(values)).with_style(Style::Filled))
@@ -49,20 +51,30 @@ pub fn histograms(explanation: &Explanation, p: Points, q: Points) -> Figure {
 /// seed.
 pub fn scatters(explanation: &Explanation, p: Points, q: Points, seed: u64) -> Option<Figure> {
     let columns = &explanation.columns[..explanation.columns.len().min(SCATTERED)];
-    let pairs: Vec<(&Contribution, &Contribution)> =
-        (0..columns.len()).flat_map(|b| (0..b).map(move |a| (&columns[a], &columns[b]))).collect();
+    let pairs: Vec<(usize, usize)> = (0..columns.len()).flat_map(|b| (0..b).map(move |a| (a, b))).collect();
     if pairs.is_empty() {
         return None;
     }
     let rows = [p, q].map(|points| points.draw(DOTS, seed));
+    let axes: Vec<Axis> = columns
+        .iter()
+        .map(|column| {
+            let (low, high) = central(&[p, q].map(|points| points.columns(&[column.column - 1])));
+            let room = 0.02 * (high - low);
+            Axis::linear(shortened(&column.label(), NAME)).with_range(low - room, high + room)
+        })
+        .collect();
     let figure = Figure::new("").with_columns(pairs.len().min(3));
     let figure = if pairs.len() == 1 { figure.with_panel_size(480.0, 380.0) } else { figure };
-    Some(pairs.into_iter().fold(figure, |figure, (x, y)| {
-        let name = |c: &Contribution| shortened(&c.label(), NAME);
-        let mut panel = Panel::new("", Axis::linear(name(x)), Axis::linear(name(y)));
-        for (name, (points, rows)) in ["P", "Q"].into_iter().zip([p, q].into_iter().zip(&rows)) {
-            let dots = rows.iter().map(|&i| (points.row(i)[x.column - 1], points.row(i)[y.column - 1]));
-            panel = panel.with_series(Series::new(name, dots).with_style(Style::Dots));
+    Some(pairs.into_iter().fold(figure, |figure, (a, b)| {
+        let (x, y) = (columns[a].column - 1, columns[b].column - 1);
+        let mut panel = Panel::new("", axes[a].clone(), axes[b].clone());
+        // In turns, or the sample drawn last would hide the other.
+        for turn in 0..TURNS {
+            for (name, (points, rows)) in ["P", "Q"].into_iter().zip([p, q].into_iter().zip(&rows)) {
+                let dots = rows.iter().skip(turn).step_by(TURNS).map(|&i| (points.row(i)[x], points.row(i)[y]));
+                panel = panel.with_series(Series::new(name, dots).with_style(Style::Dots));
+            }
         }
         figure.with_panel(panel)
     }))
@@ -76,6 +88,24 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
     text.chars().take(most - 1).chain(['…']).collect()
 }
 
+/// Where nearly all values of both samples lie: values far out in thin tails would press all others together.
+fn central(values: &[Vec<f64>; 2]) -> (f64, f64) {
+    let sorted = sorted(values);
+    let (low, high) = (quantile(&sorted, 0.005), quantile(&sorted, 0.995));
+    let reach = 0.5 * (high - low);
+    (sorted[0].max(low - reach), sorted[sorted.len() - 1].min(high + reach))
+}
+
+fn sorted(values: &[Vec<f64>; 2]) -> Vec<f64> {
+    let mut sorted = values.concat();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted
+}
+
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    sorted[((sorted.len() - 1) as f64 * share).round() as usize]
+}
+
 /// Equal bins over both samples.
 struct Bins {
     low: f64,
@@ -83,25 +113,30 @@ struct Bins {
     count: usize,
 }
 
+/// Most bins of a histogram.
+const MOST_BINS: f64 = 60.0;
+
 impl Bins {
-    /// As wide as Freedman and Diaconis would have them for both samples together. Values far out in thin tails are left away: they
-    /// would press all others into one bin.
+    /// One for each number where there are few whole ones, otherwise as wide as Freedman and Diaconis would have them.
     fn of(values: &[Vec<f64>; 2]) -> Bins {
-        let mut sorted: Vec<f64> = values.concat();
-        sorted.sort_unstable_by(f64::total_cmp);
-        let n = sorted.len();
-        let quantile = |share: f64| sorted[((n - 1) as f64 * share).round() as usize];
-        let (inner_low, inner_high) = (quantile(0.005), quantile(0.995));
-        let reach = 0.5 * (inner_high - inner_low);
-        let (low, high) = (sorted[0].max(inner_low - reach), sorted[n - 1].min(inner_high + reach));
+        let (low, high) = central(values);
         let span = high - low;
-        if span.is_nan() || span <= 0.0 {
+        if !span.is_finite() || span <= 0.0 {
             return Bins { low: low - 0.5, width: 1.0, count: 1 };
         }
-        let wanted = 2.0 * (quantile(0.75) - quantile(0.25)) / (n as f64 / 2.0).cbrt();
-        let count = if wanted > 0.0 { (span / wanted).ceil() } else { (n as f64).sqrt() };
-        let count = count.clamp(8.0, 60.0) as usize;
+        if span < MOST_BINS && values.iter().flatten().all(|x| x.fract() == 0.0) {
+            return Bins { low: low.ceil() - 0.5, width: 1.0, count: (high.floor() - low.ceil()) as usize + 1 };
+        }
+        let sorted = sorted(values);
+        let n = sorted.len() as f64;
+        let wanted = 2.0 * (quantile(&sorted, 0.75) - quantile(&sorted, 0.25)) / (n / 2.0).cbrt();
+        let count = if wanted > 0.0 { (span / wanted).ceil() } else { n.sqrt() };
+        let count = count.clamp(8.0, MOST_BINS) as usize;
         Bins { low, width: span / count as f64, count }
+    }
+
+    fn high(&self) -> f64 {
+        self.low + self.width * self.count as f64
     }
 
     /// The outline of a sample's density, from zero back to zero.
@@ -148,9 +183,11 @@ mod tests {
         let mut p: Vec<f64> = (0..1000).map(|i| f64::from(i) / 1000.0).collect();
         p[500] = 1e9;
         let bins = Bins::of(&[p.clone(), p]);
-        assert!(bins.low + bins.width * (bins.count as f64) < 2.0);
+        assert!(bins.high() < 2.0);
         let bins = Bins::of(&[vec![3.0; 5], vec![3.0; 5]]);
         assert_eq!((bins.count, bins.outline(&[3.0])[1].1), (1, 1.0));
+        let whole = Bins::of(&[vec![1.0, 2.0, 2.0], vec![5.0]]);
+        assert_eq!((whole.low, whole.high(), whole.count), (0.5, 5.5, 5));
         // A range beyond all numbers does not panic.
         let bins = Bins::of(&[vec![-1.7e308, 1.7e308], vec![0.0]]);
         assert_eq!(bins.outline(&[0.0]).len(), 2 + 2 * bins.count);

@@ -55,7 +55,8 @@ pub fn run(list: &Path, args: &Args) -> Result<(), Failure> {
     } else {
         show(list.pairs(), &outcomes)?;
     }
-    let mut failed = list.pairs().iter().zip(&outcomes).filter_map(|(pair, outcome)| Some((pair, outcome.as_ref().err()?)));
+    let mut failed =
+        list.pairs().iter().zip(&outcomes).filter_map(|(pair, outcome)| Some((pair, outcome.as_ref().err()?)));
     match failed.next() {
         None => Ok(()),
         Some((pair, error)) => Err(Failure::usage(format!(
