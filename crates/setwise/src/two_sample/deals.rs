@@ -110,6 +110,10 @@ impl Deals {
         let mut row_sums = vec![0.0; count];
         let mut tile = vec![T::ZERO; TILE * TILE];
         let mut chosen = vec![T::ZERO; TILE * PANEL];
+        let mut own = vec![T::ZERO; self.panels.len() * TILE * PANEL];
+        for (bits, own) in self.panels.iter().zip(own.chunks_exact_mut(TILE * PANEL)) {
+            expand(&bits[first..first + count], own);
+        }
         let mut others = Columns::new(points.dim);
         for other in 0..self.rows.div_ceil(TILE) {
             let second = other * TILE;
@@ -132,14 +136,10 @@ impl Deals {
             if other < block {
                 continue;
             }
-            for (bits, halves) in self.panels.iter().zip(halves.chunks_exact_mut(PANEL)) {
-                for (row, b) in chosen.chunks_exact_mut(PANEL).zip(&bits[second..second + width]) {
-                    for (deal, x) in row.iter_mut().enumerate() {
-                        *x = if b >> deal & 1 == 1 { T::ONE } else { T::ZERO };
-                    }
-                }
-                let (chosen, bits) = (&chosen[..width * PANEL], &bits[first..first + count]);
-                T::dispatch(Halves { tile: &tile, chosen, bits, halves });
+            let panels = self.panels.iter().zip(own.chunks_exact(TILE * PANEL));
+            for ((bits, own), halves) in panels.zip(halves.chunks_exact_mut(PANEL)) {
+                expand(&bits[second..second + width], &mut chosen);
+                T::dispatch(Halves { tile: &tile, chosen: &chosen[..width * PANEL], own, halves });
             }
         }
         (halves, row_sums)
@@ -174,12 +174,20 @@ impl Columns {
     }
 }
 
-/// Adds Σ_i z_i Σ_j k_ij z_j for every deal of a panel; `chosen` are the z_j, row by row, `bits` the z_i. Rows of the tile beyond those of
-/// `bits` are not used.
+/// Bits of rows as numbers, [`PANEL`] for each row.
+fn expand<T: Real>(bits: &[u32], numbers: &mut [T]) {
+    for (row, b) in numbers.chunks_exact_mut(PANEL).zip(bits) {
+        for (deal, x) in row.iter_mut().enumerate() {
+            *x = if b >> deal & 1 == 1 { T::ONE } else { T::ZERO };
+        }
+    }
+}
+
+/// Adds Σ_i z_i Σ_j k_ij z_j for every deal of a panel; `own` are the z_i, zero where the tile has no row, `chosen` the z_j.
 struct Halves<'a, T> {
     tile: &'a [T],
+    own: &'a [T],
     chosen: &'a [T],
-    bits: &'a [u32],
     halves: &'a mut [f64],
 }
 
@@ -188,39 +196,42 @@ impl<T: Real> VectorKernel<T> for Halves<'_, T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
-        let mut sums = [[T::ZERO; PANEL]; ROWS];
-        for (rows, bits) in self.tile.chunks_exact(ROWS * TILE).zip(self.bits.chunks(ROWS)) {
-            // Strips of two vectors: with four rows, as many sums as keep the machine busy and fit its registers.
-            for strip in (0..PANEL).step_by(2 * V::LANES) {
+        let mut sums = [T::ZERO; PANEL];
+        // Strips of two vectors: with four rows, as many sums as keep the machine busy and fit its registers.
+        for strip in (0..PANEL).step_by(2 * V::LANES) {
+            let mut total = [unsafe { V::zero() }; 2];
+            for (rows, own) in self.tile.chunks_exact(ROWS * TILE).zip(self.own.chunks_exact(ROWS * PANEL)) {
                 let mut acc = [[unsafe { V::zero() }; 2]; ROWS];
                 for (j, z) in self.chosen.chunks_exact(PANEL).enumerate() {
-                    // SAFETY: a strip ends within its panel, whose width is a multiple of two vectors of any machine.
-                    unsafe {
-                        let z = z.as_ptr().add(strip);
-                        let z = [V::load(z), V::load(z.add(V::LANES))];
-                        for (r, acc) in acc.iter_mut().enumerate() {
-                            // The factors z are zero or one, so that products are exact, fused or not.
-                            let k = V::splat(rows[r * TILE + j]);
-                            *acc = [k.mul_add(z[0], acc[0]), k.mul_add(z[1], acc[1])];
-                        }
+                    let z = unsafe { two::<T, V>(z, strip) };
+                    for (r, acc) in acc.iter_mut().enumerate() {
+                        // The factors z are zero or one, so that products are exact, fused or not.
+                        let k = unsafe { V::splat(rows[r * TILE + j]) };
+                        *acc = unsafe { [k.mul_add(z[0], acc[0]), k.mul_add(z[1], acc[1])] };
                     }
                 }
-                for (sums, acc) in sums.iter_mut().zip(acc) {
-                    // SAFETY: as above.
-                    unsafe {
-                        let to = sums.as_mut_ptr().add(strip);
-                        acc[0].store(to);
-                        acc[1].store(to.add(V::LANES));
-                    }
+                for (acc, z) in acc.iter().zip(own.chunks_exact(PANEL)) {
+                    let z = unsafe { two::<T, V>(z, strip) };
+                    total = unsafe { [acc[0].mul_add(z[0], total[0]), acc[1].mul_add(z[1], total[1])] };
                 }
             }
-            for (sums, b) in sums.iter().zip(bits) {
-                for (deal, (half, s)) in self.halves.iter_mut().zip(sums).enumerate() {
-                    *half += if b >> deal & 1 == 1 { s.to_f64() } else { 0.0 };
-                }
+            // SAFETY: a strip ends within its panel, whose width is a multiple of two vectors of any machine.
+            unsafe {
+                let to = sums.as_mut_ptr().add(strip);
+                total[0].store(to);
+                total[1].store(to.add(V::LANES));
             }
         }
+        self.halves.iter_mut().zip(sums).for_each(|(half, sum)| *half += sum.to_f64());
     }
+}
+
+/// The two vectors of a row of a panel that begin at `strip`.
+#[inline(always)]
+unsafe fn two<T: Real, V: Vector<T>>(row: &[T], strip: usize) -> [V; 2] {
+    let row = &row[strip..strip + 2 * V::LANES];
+    // SAFETY: the slice holds both; the caller was entered through `dispatch`.
+    unsafe { [V::load(row.as_ptr()), V::load(row.as_ptr().add(V::LANES))] }
 }
 
 #[cfg(test)]
