@@ -38,6 +38,7 @@ impl From<setwise::Error> for Failure {
             // A file that is not there is the user's; a disk that is full is not.
             setwise::Error::Io { source, .. } => match source.kind() {
                 std::io::ErrorKind::NotFound
+                | std::io::ErrorKind::InvalidInput
                 | std::io::ErrorKind::PermissionDenied
                 | std::io::ErrorKind::AlreadyExists
                 | std::io::ErrorKind::ReadOnlyFilesystem

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{bench, embed, eval, import, kl, mi, models, predict, reproduce, sample, selftest, train};
+use commands::{bench, embed, eval, import, kl, mi, models, predict, reproduce, sample, selftest, test, train};
 use failure::Failure;
 
 /// Learn functions of several sets, and use them.
@@ -27,6 +27,8 @@ enum Command {
     Kl(kl::Args),
     /// Estimate the mutual information of paired rows.
     Mi(mi::Args),
+    /// Test whether two samples are of one distribution.
+    Test(test::Args),
     /// Apply a trained model to sets in files.
     Predict(predict::Args),
     /// Train a model in an experiment.
@@ -73,6 +75,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
     pool.install(|| match cli.command {
         Command::Kl(args) => kl::run(args),
         Command::Mi(args) => mi::run(args),
+        Command::Test(args) => test::run(args),
         Command::Predict(args) => predict::run(args),
         Command::Train(args) => train::run(args),
         Command::Eval(args) => eval::run(args),

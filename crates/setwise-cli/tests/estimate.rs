@@ -1,58 +1,18 @@
 //! `setwise kl` and `setwise mi` as a user runs them.
 
 mod common;
+#[path = "common/samples.rs"]
+mod samples;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use common::{refused, run, setwise};
-use rand::{RngExt, SeedableRng};
-use rand_pcg::Pcg64Mcg;
-use tempfile::TempDir;
-
-/// A folder with small samples in it.
-struct Samples(TempDir);
-
-impl Samples {
-    fn new() -> Self {
-        Samples(tempfile::tempdir().unwrap())
-    }
-
-    /// Writes a file and returns its path.
-    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.0.path().join(name);
-        std::fs::write(&path, content).unwrap();
-        path
-    }
-
-    /// `rows` rows with a header, column c of row i is `f(i, c)`.
-    fn table(&self, name: &str, rows: usize, columns: usize, f: impl Fn(usize, usize) -> f64) -> PathBuf {
-        let line = |items: Vec<String>| items.join(",") + "\n";
-        let mut text = line((0..columns).map(|c| format!("c{c}")).collect());
-        for i in 0..rows {
-            text += &line((0..columns).map(|c| f(i, c).to_string()).collect());
-        }
-        self.write(name, text)
-    }
-}
-
-/// Uniform in (0, 1), the same on every run.
-fn noise(i: usize, stream: usize) -> f64 {
-    Pcg64Mcg::seed_from_u64((stream * 100_000 + i) as u64).random()
-}
-
-/// About normal.
-fn normal(i: usize, stream: usize) -> f64 {
-    (0..12).map(|s| noise(i, stream * 12 + s)).sum::<f64>() - 6.0
-}
+use samples::{Samples, noise, normal, path};
 
 fn json<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> serde_json::Value {
     let (code, out, error) = run(args);
     assert_eq!(code, 0, "{error}");
     serde_json::from_str(&out).unwrap()
-}
-
-fn path(text: &str) -> &Path {
-    Path::new(text)
 }
 
 #[test]

@@ -14,6 +14,7 @@
 //! * [`files`]: model files, sample files, and weights of the published PyTorch code.
 //! * [`train`]: gradient steps, and whole runs that survive being interrupted.
 //! * [`report`]: tables and plots of results.
+//! * [`two_sample`]: tests whether two samples are of one distribution.
 //! * [`reproduce`]: the paper's tables and figures again.
 //!
 //! ```
@@ -44,6 +45,7 @@ pub mod reproduce;
 pub mod selftest;
 pub mod sets;
 pub mod train;
+pub mod two_sample;
 
 pub use device::Device;
 #[cfg(feature = "cuda")]

@@ -1,25 +1,39 @@
-//! `setwise kl P Q`
+//! `setwise kl P Q` and `setwise kl --pairs LIST`
+
+mod pairs;
 
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use setwise::estimate::{KlMethod, KlOptions, Points, kl};
+use serde::Serialize;
+use setwise::estimate::{Estimate, Estimator, Explanation, KlMethod, KlOptions, Points, explain, mismatches};
+use setwise::files::Sample;
+use setwise::report::{bar_table, kl_page};
 
-use super::{answer, read_samples};
+use super::{answer, check_output, print_json, read_samples, say};
 use crate::failure::Failure;
 
 /// Arguments of `kl`.
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "setwise kl [OPTIONS] <P> <Q>\n       setwise kl [OPTIONS] --pairs <LIST>",
+    after_help = "\
 Intervals are nominal 90 % from repeated disjoint subsamples: the rows are split at random into groups, and the spread of the groups' \
 estimates, scaled to all rows, is that of the estimate. They do not cover an estimator's bias. (Drawing rows with replacement would make \
 duplicates, which neighbour estimators cannot take.)\n\n\
-Points that coincide: a neighbour at distance zero is replaced by the nearest one at a positive distance, with its own number.")]
+Points that coincide: a neighbour at distance zero is replaced by the nearest one at a positive distance, with its own number.\n\n\
+--json prints one object: quantity, estimate, interval, level, unit, n (rows of P and Q), dim, method, interval_method, warnings. With \
+--explain it has an explanation: estimate (of all columns), n, columns (largest first, each with column, name, own, without, loss) and \
+warnings. With --pairs it prints such an object a line, in the order of the list, with line, p and q before the rest; where there is no \
+estimate, error says why."
+)]
 pub struct Args {
     /// Sample of P: CSV, TSV or NPY, rows are elements and columns dimensions. `-` is standard input.
-    p: PathBuf,
+    #[arg(required_unless_present = "pairs")]
+    p: Option<PathBuf>,
     /// Sample of Q, with as many columns.
-    q: PathBuf,
+    #[arg(required_unless_present = "pairs")]
+    q: Option<PathBuf>,
     /// How to estimate.
     #[arg(long, value_enum, default_value_t = Method::Knn)]
     method: Method,
@@ -27,9 +41,22 @@ pub struct Args {
     /// trials with 1 to 8 columns.
     #[arg(long, default_value_t = 3)]
     k: usize,
-    /// Seed of the interval.
+    /// Seed of the interval, and of the rows that are drawn of large samples to be explained and shown.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Show which columns contribute: each column's own KL, and how much the estimate loses without it.
+    #[arg(long, conflicts_with = "pairs")]
+    explain: bool,
+    /// Write a page with the estimate, the columns, and plots of both samples.
+    #[arg(long, value_name = "FILE.html", conflicts_with = "pairs")]
+    report: Option<PathBuf>,
+    /// Estimate many pairs: a file naming two sample files a line, relative to its folder, separated by a comma, a tab or spaces; `-` is
+    /// standard input.
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["p", "q"])]
+    pairs: Option<PathBuf>,
+    /// Write the results of --pairs as a table: .csv, .json or .md.
+    #[arg(short, long, value_name = "FILE.csv")]
+    out: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -43,13 +70,88 @@ enum Method {
     Gaussian,
 }
 
+impl Args {
+    fn estimator(&self) -> Box<dyn Estimator> {
+        let method = match self.method {
+            Method::Knn => KlMethod::Knn,
+            Method::Gaussian => KlMethod::Gaussian,
+        };
+        KlOptions { method, k: self.k, seed: self.seed }.estimator()
+    }
+}
+
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let [p, q] = read_samples([&args.p, &args.q])?;
-    let (p, q) = (Points::of(&p)?, Points::of(&q)?);
-    let method = match args.method {
-        Method::Knn => KlMethod::Knn,
-        Method::Gaussian => KlMethod::Gaussian,
+    if let Some(list) = &args.pairs {
+        return pairs::run(list, &args);
+    }
+    let (Some(p), Some(q)) = (&args.p, &args.q) else {
+        return Err(Failure::usage("two samples are wanted"));
     };
-    answer("KL(P‖Q)", &kl(p, q, &KlOptions { method, k: args.k, seed: args.seed })?, args.json)
+    if args.out.is_some() {
+        return Err(Failure::usage("-o is for the results of --pairs; --report writes a page about two samples"));
+    }
+    args.report.as_deref().map_or(Ok(()), check_output)?;
+    let [of_p, of_q] = read_samples([p, q])?;
+    let (p, q) = (Points::of(&of_p)?, Points::of(&of_q)?);
+    let estimator = args.estimator();
+    let mut estimate = estimator.estimate(p, q, args.seed)?;
+    estimate.warnings.extend(mismatches(&of_p, &of_q));
+    if !args.explain && args.report.is_none() {
+        return answer("KL(P‖Q)", &estimate, args.json);
+    }
+
+    let explanation = explain(&*estimator, p, q, names(&of_p, &of_q), args.seed)?;
+    if let Some(path) = &args.report {
+        kl_page(&estimate, &explanation, p, q, args.seed).save(path)?;
+    }
+    if args.json {
+        let explanation = args.explain.then_some(&explanation);
+        return print_json(&Explained { estimate: &estimate, explanation });
+    }
+    answer("KL(P‖Q)", &estimate, false)?;
+    if args.explain {
+        show(&explanation)?;
+    }
+    args.report.as_ref().map_or(Ok(()), |path| say(format!("report: {}", path.display())))
+}
+
+/// The header of either sample: columns are matched by place.
+fn names<'a>(p: &'a Sample, q: &'a Sample) -> &'a [String] {
+    if p.names.is_empty() { &q.names } else { &p.names }
+}
+
+#[derive(Serialize)]
+struct Explained<'a> {
+    #[serde(flatten)]
+    estimate: &'a Estimate,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    explanation: Option<&'a Explanation>,
+}
+
+/// Columns shown to people.
+const SHOWN: usize = 12;
+/// Characters of a name, and of the longest bar.
+const NAME: usize = 24;
+const BAR: usize = 20;
+
+fn show(explanation: &Explanation) -> Result<(), Failure> {
+    let columns = &explanation.columns;
+    let rows: Vec<(String, Vec<Option<f64>>)> =
+        columns.iter().take(SHOWN).map(|c| (printable(&c.label(), NAME), vec![c.own, c.loss])).collect();
+    say(format!("\n{}", bar_table(["", "own KL", "loss without it"], &rows, BAR).trim_end()))?;
+    if columns.len() > SHOWN {
+        say(format!("and {} more columns; --json has all of them", columns.len() - SHOWN))?;
+    }
+    explanation.warnings.iter().take(SHOWN).try_for_each(|w| say(format!("note: {w}")))
+}
+
+/// A name that neither fills the line nor commands the terminal.
+fn printable(name: &str, most: usize) -> String {
+    let mut letters: Vec<char> = name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    if letters.len() > most {
+        letters.truncate(most - 1);
+        letters.push('…');
+    }
+    letters.into_iter().collect()
 }

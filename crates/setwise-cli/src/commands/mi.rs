@@ -97,6 +97,7 @@ fn split(file: &Path, dim_x: &Path, dim_y: &Path) -> Result<[Sample; 2], Failure
     let part = |columns: std::ops::Range<usize>| Sample {
         data: both.data.chunks_exact(both.width).flat_map(|row| &row[columns.clone()]).copied().collect(),
         width: columns.len(),
+        names: both.names.get(columns.clone()).map(<[String]>::to_vec).unwrap_or_default(),
         // Messages count columns within the part.
         path: format!("{} (columns {} to {})", file.display(), columns.start + 1, columns.end).into(),
         ..both

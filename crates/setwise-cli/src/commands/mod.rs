@@ -12,6 +12,7 @@ pub mod reproduce;
 pub mod sample;
 pub mod sampler;
 pub mod selftest;
+pub mod test;
 pub mod train;
 
 use std::io::Write;
@@ -45,6 +46,19 @@ pub fn make_folder(path: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(path).map_err(|source| setwise::Error::Io { path: path.to_owned(), source }.into())
 }
 
+/// Refuses, before the work, what no file can be written to after it.
+pub fn check_output(path: &Path) -> Result<(), Failure> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        return Err(Failure::usage(format!("{}: there is no folder {}", path.display(), folder.display())));
+    }
+    // Results replace a file as a whole, which must not happen to a device.
+    if path.exists() && !path.is_file() {
+        return Err(Failure::usage(format!("{}: is no ordinary file", path.display())));
+    }
+    Ok(())
+}
+
 /// Reads two samples, of which one may be standard input.
 pub fn read_samples(paths: [&PathBuf; 2]) -> Result<[Sample; 2], Failure> {
     if paths.iter().all(|p| p.as_os_str() == "-") {
@@ -53,10 +67,15 @@ pub fn read_samples(paths: [&PathBuf; 2]) -> Result<[Sample; 2], Failure> {
     Ok([Sample::read(paths[0])?, Sample::read(paths[1])?])
 }
 
+/// Prints a line of JSON.
+pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    say(serde_json::to_string(value).map_err(|e| Failure::other(e.to_string()))?)
+}
+
 /// Prints an estimate.
 pub fn answer(what: &str, estimate: &Estimate, json: bool) -> Result<(), Failure> {
     if json {
-        return say(serde_json::to_string(estimate).map_err(|e| Failure::other(e.to_string()))?);
+        return print_json(estimate);
     }
     let interval = estimate.interval.map_or(String::new(), |[low, high]| {
         format!(", {:.0} % interval {low:.4} to {high:.4}", 100.0 * estimate.level)

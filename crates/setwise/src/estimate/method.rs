@@ -2,8 +2,6 @@
 
 use std::str::FromStr;
 
-use rayon::prelude::*;
-
 use super::{Estimate, Estimator, GaussianKl, GaussianMi, Knn, Ksg, Mine, Points, Variant};
 use crate::{Error, Result};
 
@@ -72,7 +70,7 @@ impl Default for KlOptions {
 
 impl KlOptions {
     /// What estimates so.
-    pub fn estimator(&self) -> Box<dyn Estimator + Send + Sync> {
+    pub fn estimator(&self) -> Box<dyn Estimator> {
         match self.method {
             KlMethod::Knn => Box::new(Knn::new(self.k)),
             KlMethod::Gaussian => Box::new(GaussianKl),
@@ -101,7 +99,7 @@ impl Default for MiOptions {
 
 impl MiOptions {
     /// What estimates so.
-    pub fn estimator(&self) -> Box<dyn Estimator + Send + Sync> {
+    pub fn estimator(&self) -> Box<dyn Estimator> {
         match self.method {
             MiMethod::Ksg => Box::new(Ksg::new(self.k).with_variant(self.variant)),
             MiMethod::Gaussian => Box::new(GaussianMi),
@@ -125,7 +123,8 @@ pub fn kl(p: Points, q: Points, options: &KlOptions) -> Result<Estimate> {
 
 /// KL(P‖Q) of every pair of samples, each just what [`kl`] gives for it.
 pub fn kl_batch(pairs: &[(Points, Points)], options: &KlOptions) -> Result<Vec<Estimate>> {
-    estimates(pairs, &*options.estimator(), options.seed)
+    // Of several that fail the first is told of.
+    options.estimator().estimates(pairs, options.seed).into_iter().collect()
 }
 
 /// I(X; Y) of paired rows, with its interval.
@@ -135,17 +134,8 @@ pub fn mi(x: Points, y: Points, options: &MiOptions) -> Result<Estimate> {
 
 /// I(X; Y) of every pair of samples, each just what [`mi`] gives for it.
 pub fn mi_batch(pairs: &[(Points, Points)], options: &MiOptions) -> Result<Vec<Estimate>> {
-    estimates(pairs, &*options.estimator(), options.seed)
-}
-
-fn estimates(
-    pairs: &[(Points, Points)],
-    estimator: &(dyn Estimator + Send + Sync),
-    seed: u64,
-) -> Result<Vec<Estimate>> {
-    let all: Vec<Result<Estimate>> = pairs.par_iter().map(|&(a, b)| estimator.estimate(a, b, seed)).collect();
-    // Of several that fail the first is told of, whichever failed first.
-    all.into_iter().collect()
+    // Of several that fail the first is told of.
+    options.estimator().estimates(pairs, options.seed).into_iter().collect()
 }
 
 #[cfg(test)]

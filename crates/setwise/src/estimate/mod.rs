@@ -3,8 +3,9 @@
 //! [`Knn`] and [`Ksg`] use nearest neighbours ([`neighbors`] finds them), [`GaussianKl`] and [`GaussianMi`] the closed forms at the samples'
 //! moments, [`Mine`] a trained network. Each is an [`Estimator`]: [`Estimator::value`] is the number alone and cheap on small samples,
 //! [`Estimator::estimate`] adds a 90 % interval and warnings (`interval` says how). [`kl`] and [`mi`], with batches [`kl_batch`] and [`mi_batch`], choose one by
-//! name or by default.
+//! name or by default. [`explain`] says which columns an estimate comes from.
 
+mod explain;
 mod gaussian;
 mod interval;
 mod knn;
@@ -15,6 +16,7 @@ pub mod neighbors;
 mod points;
 mod special;
 
+pub use explain::{Contribution, Explanation, explain};
 pub use gaussian::{GaussianKl, GaussianMi};
 pub use interval::LEVEL;
 pub use knn::Knn;
@@ -22,19 +24,38 @@ pub use ksg::{Ksg, Variant};
 pub use method::{KlMethod, KlOptions, MiMethod, MiOptions, kl, kl_batch, mi, mi_batch};
 pub use mine::{Mine, donsker_varadhan};
 pub use neighbors::Norm;
-pub use points::Points;
+pub use points::{Points, mismatches};
+pub(crate) use points::{check_rows, check_widths};
 pub use special::digamma;
 
+use rayon::prelude::*;
 use serde::{Serialize, Serializer};
 
 use crate::Result;
 
+/// Two samples.
+pub type Pair<'a> = (Points<'a>, Points<'a>);
+
 /// What estimates something of two samples: KL(P‖Q) of independent ones, or the mutual information of paired rows.
-pub trait Estimator {
+///
+/// Many pairs are asked for at once: [`Estimator::values`] and [`Estimator::estimates`] take them one by one on all cores; an estimator
+/// that answers a batch faster than its pairs overrides both. Answers stand in the order of the pairs, each is that of its pair alone,
+/// and a pair that cannot be estimated fails alone.
+pub trait Estimator: Sync {
     /// The number alone, in nats.
     fn value(&self, first: Points, second: Points) -> Result<f64>;
     /// The number with its interval and what should be known about it; the seed is that of the interval.
     fn estimate(&self, first: Points, second: Points, seed: u64) -> Result<Estimate>;
+
+    /// [`Estimator::value`] of many pairs.
+    fn values(&self, pairs: &[Pair]) -> Vec<Result<f64>> {
+        pairs.par_iter().map(|&(first, second)| self.value(first, second)).collect()
+    }
+
+    /// [`Estimator::estimate`] of many pairs; each with the same seed, as if it were the only one.
+    fn estimates(&self, pairs: &[Pair], seed: u64) -> Vec<Result<Estimate>> {
+        pairs.par_iter().map(|&(first, second)| self.estimate(first, second, seed)).collect()
+    }
 }
 
 /// What was estimated.

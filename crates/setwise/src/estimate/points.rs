@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_pcg::Pcg64Mcg;
+
 use crate::files::Sample;
 use crate::{Error, Result};
 
@@ -76,8 +80,24 @@ impl<'a> Points<'a> {
     }
 
     /// The rows named, in that order.
-    pub(super) fn select(&self, rows: &[usize]) -> Vec<f64> {
+    pub(crate) fn select(&self, rows: &[usize]) -> Vec<f64> {
         rows.iter().flat_map(|&i| self.row(i)).copied().collect()
+    }
+
+    /// Some rows drawn without replacement, in their order; all where there are no more than `most`.
+    pub(crate) fn draw(&self, most: usize, seed: u64) -> Vec<usize> {
+        let mut rows: Vec<usize> = (0..self.len()).collect();
+        if rows.len() > most {
+            rows.shuffle(&mut Pcg64Mcg::seed_from_u64(seed));
+            rows.truncate(most);
+            rows.sort_unstable();
+        }
+        rows
+    }
+
+    /// The numbers of some columns, row by row.
+    pub(crate) fn columns(&self, columns: &[usize]) -> Vec<f64> {
+        self.data.chunks_exact(self.dim).flat_map(|row| columns.iter().map(|&c| row[c])).collect()
     }
 
     /// The first column that holds one value only, counted from one.
@@ -128,7 +148,7 @@ impl<'a> Points<'a> {
 }
 
 /// Two samples of one space; fails naming both if their widths differ.
-pub(super) fn check_widths(p: Points, q: Points) -> Result<()> {
+pub(crate) fn check_widths(p: Points, q: Points) -> Result<()> {
     if p.dim != q.dim {
         return Err(Error::Estimate(format!(
             "{} has {} columns, {} has {}: both samples must have the same",
@@ -153,7 +173,7 @@ pub(super) fn check_pairs(x: Points, y: Points) -> Result<()> {
 }
 
 /// At least `least` rows, for the reason given.
-pub(super) fn check_rows(p: Points, least: usize, why: &str) -> Result<()> {
+pub(crate) fn check_rows(p: Points, least: usize, why: &str) -> Result<()> {
     if p.len() < least {
         return Err(Error::Estimate(format!("{}: has {} rows, {why} needs at least {least}", p.name, p.len())));
     }
@@ -163,6 +183,32 @@ pub(super) fn check_rows(p: Points, least: usize, why: &str) -> Result<()> {
 /// Rows `[x; y]`.
 pub(super) fn joined(x: Points, y: Points) -> Vec<f64> {
     (0..x.len()).flat_map(|i| x.row(i).iter().chain(y.row(i))).copied().collect()
+}
+
+/// Slips of whoever made two files that are to be compared: columns whose headers differ, a column that counts rows.
+pub fn mismatches(p: &Sample, q: &Sample) -> Vec<String> {
+    let mut out = Vec::new();
+    let pairs = p.names.iter().zip(&q.names).enumerate();
+    let differing: Vec<_> = pairs.filter(|(_, (a, b))| a != b).collect();
+    if let Some((column, (a, b))) = differing.first() {
+        let (p, q, column) = (p.path.display(), q.path.display(), column + 1);
+        let swapped = differing.iter().any(|(_, (name, _))| name == b);
+        let advice = if swapped { "; they seem to be in another order" } else { "" };
+        out.push(format!("column {column} is {a:?} in {p} and {b:?} in {q}: columns are compared by place{advice}"));
+    }
+    out.extend([p, q].into_iter().filter_map(|sample| {
+        let column = (0..sample.width).find(|&c| counts_rows(sample, c))?;
+        let (path, column) = (sample.path.display(), column + 1);
+        Some(format!("{path}: column {column} counts the rows; an index is no data, leave it out"))
+    }));
+    out
+}
+
+/// Whether a column is 0, 1, 2, … or 1, 2, 3, …
+fn counts_rows(sample: &Sample, column: usize) -> bool {
+    let first = sample.data[column];
+    let mut values = sample.data.iter().skip(column).step_by(sample.width).enumerate();
+    sample.rows >= 10 && (first == 0.0 || first == 1.0) && values.all(|(i, &x)| x == first + i as f64)
 }
 
 /// Merges warnings that say the same of both samples.
@@ -181,6 +227,29 @@ mod tests {
         assert_eq!((p.duplicates(), p.constant_column()), (2, Some(2)));
         let said = p.warnings().join("; ");
         assert!(said.contains("p.csv: column 2 holds one value") && said.contains("2 of 4 rows"), "{said}");
+    }
+
+    #[test]
+    fn headers_that_differ_and_columns_that_count_rows_are_told_of() {
+        let file = |name: &str, text: &str| Sample::parse(name.as_ref(), text.as_bytes()).unwrap();
+        let (p, q) = (file("p.csv", "a,b\n1,2\n"), file("q.csv", "b,a\n1,2\n"));
+        let said = mismatches(&p, &q).join("; ");
+        assert!(said.starts_with("column 1 is \"a\" in p.csv and \"b\" in q.csv") && said.contains("order"), "{said}");
+        assert_eq!(mismatches(&p, &p), [""; 0]);
+        assert_eq!(mismatches(&p, &file("r.csv", "1,2\n")), [""; 0]);
+        let rows: String = (0..20).map(|i| format!("{i},{}\n", i * i)).collect();
+        let said = mismatches(&p, &file("i.csv", &format!(",x\n{rows}")));
+        assert_eq!(said[1], "i.csv: column 1 counts the rows; an index is no data, leave it out");
+    }
+
+    #[test]
+    fn rows_drawn_are_some_of_them_and_the_same_for_a_seed() {
+        let data: Vec<f64> = (0..100).map(f64::from).collect();
+        let p = Points::new(&data, 1);
+        let rows = p.draw(10, 1);
+        assert!(rows.len() == 10 && rows.is_sorted() && rows == p.draw(10, 1) && rows != p.draw(10, 2));
+        assert_eq!(p.draw(100, 1).len(), 100);
+        assert_eq!(Points::new(&data[..6], 3).columns(&[2, 0]), [2.0, 0.0, 5.0, 3.0]);
     }
 
     #[test]

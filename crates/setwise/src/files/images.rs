@@ -57,7 +57,7 @@ fn parse(bytes: &[u8], images: &Images) -> Parsed {
     if bytes {
         data.iter_mut().for_each(|x| *x /= 255.0);
     }
-    Ok((data, examples, rows, images.numbers()))
+    Ok((data, [examples, rows, images.numbers()], Vec::new()))
 }
 
 #[cfg(test)]

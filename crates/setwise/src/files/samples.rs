@@ -24,13 +24,16 @@ pub struct Sample {
     pub rows: usize,
     /// Numbers in a row.
     pub width: usize,
+    /// Names of the columns from a header; none where there is no header.
+    pub names: Vec<String>,
 }
 
 impl Sample {
     /// Reads a file; errors name it and, where there is one, the row and column.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        Self::parse(path, &content(path)?)
+        let name = if path == Path::new("-") { Path::new("standard input") } else { path };
+        Self::parse(name, &content(path)?)
     }
 
     /// Reads a file's content.
@@ -40,9 +43,12 @@ impl Sample {
 
     /// Reads a file's content; NPY files are understood by `npy`.
     pub(super) fn parse_as(path: &Path, bytes: &[u8], npy: impl Fn(&[u8]) -> Parsed) -> Result<Self> {
-        let parsed = if bytes.starts_with(b"\x93NUMPY") { npy(bytes) } else { parse_text(bytes) };
         let bad = |reason: String| Error::Sample { path: path.to_owned(), reason };
-        let (data, examples, rows, width) = parsed.map_err(bad)?;
+        if let Some((_, kind)) = NOT_READ.iter().find(|(magic, _)| bytes.starts_with(magic)) {
+            return Err(bad(format!("is {kind}, which is not read; save the numbers as CSV, TSV or NPY")));
+        }
+        let parsed = if bytes.starts_with(b"\x93NUMPY") { npy(bytes) } else { parse_text(bytes) };
+        let (data, [examples, rows, width], names) = parsed.map_err(bad)?;
         if examples == 0 || rows == 0 {
             return Err(bad("is empty: it has no rows of numbers".to_owned()));
         }
@@ -58,7 +64,7 @@ impl Sample {
             };
             return Err(bad(format!("{place} is {}; every value must be a finite number", data[i])));
         }
-        Ok(Sample { path: path.to_owned(), data, examples, rows, width })
+        Ok(Sample { path: path.to_owned(), data, examples, rows, width, names })
     }
 }
 
@@ -91,15 +97,24 @@ pub fn batch_of(samples: Vec<Sample>) -> Result<SetBatch> {
 pub(super) fn content(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if path == Path::new("-") {
-        std::io::stdin().lock().read_to_end(&mut bytes).map_err(Error::io(path))?;
+        std::io::stdin().lock().read_to_end(&mut bytes).map_err(Error::io(Path::new("standard input")))?;
     } else {
         bytes = std::fs::read(path).map_err(Error::io(path))?;
     }
     Ok(bytes)
 }
 
-/// Numbers, examples, rows, width.
-pub(super) type Parsed = std::result::Result<(Vec<f64>, usize, usize, usize), String>;
+/// What people may take for a sample file, by how it begins.
+const NOT_READ: [(&[u8], &str); 5] = [
+    (b"PAR1", "a Parquet file"),
+    (b"PK\x03\x04", "a ZIP archive (NPZ or a spreadsheet)"),
+    (b"\x1f\x8b", "compressed with gzip"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd"),
+    (b"\x89HDF", "an HDF5 file"),
+];
+
+/// Numbers; examples, rows and width; names of columns.
+pub(super) type Parsed = std::result::Result<(Vec<f64>, [usize; 3], Vec<String>), String>;
 
 /// The reader multiplies the header's sizes unchecked, so a product that overflows is refused before it.
 fn check_claimed_size(bytes: &[u8]) -> std::result::Result<(), String> {
@@ -120,8 +135,8 @@ fn check_claimed_size(bytes: &[u8]) -> std::result::Result<(), String> {
 fn parse_npy(bytes: &[u8]) -> Parsed {
     let Array { shape, data, .. } = read_npy(bytes)?;
     match *shape.as_slice() {
-        [n, d] => Ok((data, 1, n, d)),
-        [b, n, d] => Ok((data, b, n, d)),
+        [n, d] => Ok((data, [1, n, d], Vec::new())),
+        [b, n, d] => Ok((data, [b, n, d], Vec::new())),
         _ => {
             Err(format!("has shape {shape:?}; a set is [rows, columns], a stack of examples [examples, rows, columns]"))
         }
@@ -240,7 +255,7 @@ fn parse_text(bytes: &[u8]) -> Parsed {
         }
         rows += 1;
     }
-    Ok((data, 1, rows, width))
+    Ok((data, [1, rows, width], names.unwrap_or_default()))
 }
 
 fn number(field: &[u8]) -> Option<f64> {
@@ -273,6 +288,20 @@ pub(super) mod tests {
             let s = text(content).unwrap();
             assert_eq!((s.rows, s.width, s.data), (2, 2, vec![1.0, 2.0, 3.0, 4.0]), "{content:?}");
         }
+    }
+
+    #[test]
+    fn a_header_names_the_columns() {
+        assert_eq!(text("x,the y\n1,2\n").unwrap().names, ["x", "the y"]);
+        assert!(text("1,2\n").unwrap().names.is_empty());
+    }
+
+    #[test]
+    fn files_of_other_kinds_are_called_by_their_name() {
+        let error = Sample::parse(Path::new("p.parquet"), b"PAR1\x15\x04").unwrap_err().to_string();
+        assert_eq!(error, "p.parquet: is a Parquet file, which is not read; save the numbers as CSV, TSV or NPY");
+        let error = Sample::parse(Path::new("p.csv.gz"), b"\x1f\x8b\x08").unwrap_err().to_string();
+        assert!(error.contains("compressed with gzip"), "{error}");
     }
 
     #[test]

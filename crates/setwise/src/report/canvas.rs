@@ -7,6 +7,12 @@ pub(super) type Point = (f64, f64);
 /// Red, green, blue.
 pub(super) type Colour = [u8; 3];
 
+/// Text, axes, the lines behind the data, and what all is drawn on.
+pub(super) const INK: Colour = [0x22, 0x22, 0x22];
+pub(super) const AXIS: Colour = [0x55, 0x55, 0x55];
+pub(super) const GRID: Colour = [0xe4, 0xe4, 0xe4];
+pub(super) const PAPER: Colour = [0xff, 0xff, 0xff];
+
 /// How a line is drawn. Ends and corners are round.
 #[derive(Clone, Copy)]
 pub(super) struct Stroke {
@@ -20,6 +26,10 @@ pub(super) const DASH: [f64; 2] = [5.0, 4.5];
 
 /// The width of the white edge that keeps filled shapes apart from what lies below them.
 pub(super) const EDGE: f64 = 0.8;
+
+/// How much of what lies below an area and a dot they cover.
+pub(super) const AREA_OPACITY: f64 = 0.22;
+pub(super) const DOT_OPACITY: f64 = 0.55;
 
 /// Which point of a text is given.
 #[derive(Clone, Copy)]
@@ -44,6 +54,10 @@ pub(super) trait Canvas {
     fn polygon(&mut self, points: &[Point], fill: Colour);
     /// A filled circle with a white edge.
     fn circle(&mut self, centre: Point, radius: f64, fill: Colour);
+    /// A lightly filled shape without an edge.
+    fn area(&mut self, points: &[Point], fill: Colour);
+    /// Circles that let others shine through.
+    fn dots(&mut self, centres: &[Point], radius: f64, fill: Colour);
     /// Text with its baseline at a point; what stands in `^{…}` is raised. Text may run upwards, turned about the
     /// point.
     fn text(&mut self, at: Point, text: &str, font: Font, anchor: Anchor, upwards: bool);

@@ -5,7 +5,7 @@ use super::plot::Style;
 
 /// Colours that people with any colour vision can tell apart (Okabe and Ito's, then three of Tol's), in pairs with
 /// markers.
-const PALETTE: [Colour; 10] = [
+pub(super) const PALETTE: [Colour; 10] = [
     [0x00, 0x72, 0xb2],
     [0xd5, 0x5e, 0x00],
     [0x00, 0x9e, 0x73],
@@ -19,6 +19,7 @@ const PALETTE: [Colour; 10] = [
 ];
 
 const LINE: f64 = 1.7;
+const DOT: f64 = 1.9;
 
 /// How a series is told from others.
 #[derive(Clone, Copy)]
@@ -38,10 +39,13 @@ impl Look {
 /// A line through points, where the style has one.
 pub(super) fn draw_line(canvas: &mut impl Canvas, points: &[Point], style: Style, look: Look) {
     match (style, points) {
-        (Style::Markers, _) => {}
+        (Style::Markers | Style::Dots | Style::Bars, _) => {}
         // A line of one point would not be seen.
-        (Style::Line | Style::Dashed, &[point]) => canvas.circle(point, LINE + 0.5, look.colour),
+        (Style::Line | Style::Dashed | Style::Filled, &[point]) => canvas.circle(point, LINE + 0.5, look.colour),
         (_, [_, _, ..]) => {
+            if style == Style::Filled {
+                canvas.area(points, look.colour);
+            }
             let stroke = Stroke { colour: look.colour, width: LINE, dashed: style == Style::Dashed };
             canvas.polyline(points, stroke);
         }
@@ -51,8 +55,10 @@ pub(super) fn draw_line(canvas: &mut impl Canvas, points: &[Point], style: Style
 
 /// A marker at each point, where the style has them.
 pub(super) fn draw_markers(canvas: &mut impl Canvas, points: &[Point], style: Style, look: Look) {
-    if matches!(style, Style::Line | Style::Dashed) {
-        return;
+    match style {
+        Style::Line | Style::Dashed | Style::Filled | Style::Bars => return,
+        Style::Dots => return canvas.dots(points, DOT, look.colour),
+        Style::Markers | Style::LineMarkers => {}
     }
     for &(x, y) in points {
         match marker(look.marker) {
@@ -61,6 +67,29 @@ pub(super) fn draw_markers(canvas: &mut impl Canvas, points: &[Point], style: St
                 let corners: Vec<Point> = shape.into_iter().map(|(dx, dy)| (x + dx, y + dy)).collect();
                 canvas.polygon(&corners, look.colour);
             }
+        }
+    }
+}
+
+/// A bar between two places across and two places down.
+pub(super) fn draw_bar(canvas: &mut impl Canvas, (x0, x1): Point, (y0, y1): Point, look: Look) {
+    canvas.polygon(&[(x0, y0), (x1, y0), (x1, y1), (x0, y1)], look.colour);
+}
+
+/// How a series looks, in a line of the legend that begins at a point and is as long as told.
+pub(super) fn draw_key(canvas: &mut impl Canvas, (x, y): Point, length: f64, style: Style, look: Look) {
+    let (left, right, middle) = (x + 0.2 * length, x + 0.8 * length, x + length / 2.0);
+    match style {
+        Style::Bars => draw_bar(canvas, (left, right), (y - 5.5, y + 5.5), look),
+        Style::Filled => {
+            let outline = [(left, y + 5.5), (left, y - 5.5), (right, y - 5.5), (right, y + 5.5)];
+            draw_line(canvas, &outline, style, look);
+        }
+        // Larger than in the picture, so that its colour is seen.
+        Style::Dots => canvas.dots(&[(middle, y)], 2.0 * DOT, look.colour),
+        _ => {
+            draw_line(canvas, &[(x, y), (x + length, y)], style, look);
+            draw_markers(canvas, &[(middle, y)], style, look);
         }
     }
 }

@@ -3,7 +3,8 @@
 //! * [`Table`]: Markdown to read, CSV and JSON with every digit for programs.
 //! * [`Figure`]: charts as SVG or PNG. Text is drawn with a font that is part of this crate, so that a machine without
 //!   any font draws the same picture.
-//! * [`sparkline`] and [`bars`]: a glance in the terminal.
+//! * [`sparkline`], [`bars`] and [`bar_table`]: a glance in the terminal.
+//! * [`Page`]: text, tables and figures as one HTML file; [`kl_page`] is that of a divergence.
 //!
 //! ```
 //! use setwise::report::{Axis, Cell, Figure, Goal, Panel, Series, Table};
@@ -22,18 +23,25 @@
 
 mod canvas;
 mod font;
+mod frame;
+mod kl_page;
 mod layout;
 mod marks;
+mod page;
 mod plot;
 mod png;
 mod svg;
 mod table;
 mod terminal;
 mod ticks;
+mod two_samples;
 
+pub use kl_page::kl_page;
+pub use page::Page;
 pub use plot::{Axis, Figure, Panel, Scale, Series, Style};
 pub use table::{Cell, Goal, Table};
-pub use terminal::{bars, sparkline};
+pub use terminal::{bar_table, bars, sparkline};
+pub use two_samples::{contributions, histograms, scatters};
 
 use std::path::Path;
 

@@ -22,12 +22,13 @@ pub struct Axis {
     pub(super) label: String,
     pub(super) scale: Scale,
     pub(super) range: Option<(f64, f64)>,
+    pub(super) names: Vec<String>,
 }
 
 impl Axis {
     /// An axis that fits its data.
     pub fn new(label: impl Into<String>, scale: Scale) -> Axis {
-        Axis { label: label.into(), scale, range: None }
+        Axis { label: label.into(), scale, range: None, names: Vec::new() }
     }
 
     /// A linear axis.
@@ -38,6 +39,11 @@ impl Axis {
     /// A logarithmic axis.
     pub fn log(label: impl Into<String>) -> Axis {
         Axis::new(label, Scale::Log)
+    }
+
+    /// A y axis of names instead of numbers: the first stands at the top and is place 0, the next is place 1.
+    pub fn names(names: impl IntoIterator<Item = String>) -> Axis {
+        Axis { names: names.into_iter().collect(), ..Axis::linear("") }
     }
 
     /// Shows this range only; lines are cut at its ends. A range that is empty or that the scale cannot show is
@@ -60,6 +66,12 @@ pub enum Style {
     LineMarkers,
     /// A broken line, for what is compared against.
     Dashed,
+    /// A line, and the area between it and the straight line from its end to its beginning lightly filled.
+    Filled,
+    /// Small points that shine through each other, for samples.
+    Dots,
+    /// A bar from zero to each point's x at the height of its y; several series stand side by side.
+    Bars,
 }
 
 /// Points that belong together. Those that are not finite, or beyond ±10^300, are left out and interrupt the line.
@@ -264,8 +276,21 @@ mod tests {
         })
     }
 
+    fn any_y_axis() -> impl Strategy<Value = Axis> {
+        let names = prop::collection::vec("[a-c<]{0,3}", 1..5).prop_map(Axis::names);
+        prop_oneof![3 => any_axis(), 1 => names]
+    }
+
     fn any_series() -> impl Strategy<Value = Series> {
-        let style = prop::sample::select(vec![Style::Line, Style::Markers, Style::LineMarkers, Style::Dashed]);
+        let style = prop::sample::select(vec![
+            Style::Line,
+            Style::Markers,
+            Style::LineMarkers,
+            Style::Dashed,
+            Style::Filled,
+            Style::Dots,
+            Style::Bars,
+        ]);
         (prop::collection::vec((any_number(), any_number()), 0..8), style, "[a-c^{}<&]{0,3}")
             .prop_map(|(points, style, name)| Series::new(name, points).with_style(style))
     }
@@ -275,7 +300,7 @@ mod tests {
 
         #[test]
         fn any_data_gives_a_picture_inside_its_sheet(
-            (x, y) in (any_axis(), any_axis()),
+            (x, y) in (any_axis(), any_y_axis()),
             series in prop::collection::vec(any_series(), 0..4),
         ) {
             let panel = series.into_iter().fold(Panel::new("p", x, y), Panel::with_series);

@@ -6,7 +6,7 @@ use tiny_skia::{
     Color, FillRule, LineCap, LineJoin, Paint, Path, PathBuilder, Pixmap, Stroke as SkiaStroke, StrokeDash, Transform,
 };
 
-use super::canvas::{Anchor, Canvas, Colour, DASH, EDGE, Font, Point, Stroke};
+use super::canvas::{AREA_OPACITY, Anchor, Canvas, Colour, DASH, DOT_OPACITY, EDGE, Font, PAPER, Point, Stroke};
 use super::font;
 
 /// Pixels to a point.
@@ -38,9 +38,9 @@ impl Png {
         self.0.encode_png().map_err(io::Error::other)
     }
 
-    fn fill(&mut self, path: Option<Path>, colour: Colour, transform: Transform) {
+    fn fill(&mut self, path: Option<Path>, colour: Colour, opacity: f64, transform: Transform) {
         if let Some(path) = path {
-            self.0.fill_path(&path, &paint(colour), FillRule::Winding, transform, None);
+            self.0.fill_path(&path, &paint(colour, opacity), FillRule::Winding, transform, None);
         }
     }
 
@@ -54,18 +54,18 @@ impl Png {
             dash,
             ..SkiaStroke::default()
         };
-        self.0.stroke_path(&path, &paint(stroke.colour), &style, Transform::from_scale(SCALE, SCALE), None);
+        self.0.stroke_path(&path, &paint(stroke.colour, 1.0), &style, Transform::from_scale(SCALE, SCALE), None);
     }
 
     fn shape(&mut self, path: Option<Path>, fill: Colour) {
-        self.fill(path.clone(), fill, Transform::from_scale(SCALE, SCALE));
-        self.stroke(path, Stroke { colour: [255; 3], width: EDGE, dashed: false });
+        self.fill(path.clone(), fill, 1.0, Transform::from_scale(SCALE, SCALE));
+        self.stroke(path, Stroke { colour: PAPER, width: EDGE, dashed: false });
     }
 }
 
-fn paint([r, g, b]: Colour) -> Paint<'static> {
+fn paint([r, g, b]: Colour, opacity: f64) -> Paint<'static> {
     let mut paint = Paint { anti_alias: true, ..Paint::default() };
-    paint.set_color_rgba8(r, g, b, 255);
+    paint.set_color_rgba8(r, g, b, (255.0 * opacity).round() as u8);
     paint
 }
 
@@ -94,6 +94,17 @@ impl Canvas for Png {
         self.shape(PathBuilder::from_circle(x as f32, y as f32, radius as f32), fill);
     }
 
+    fn area(&mut self, points: &[Point], fill: Colour) {
+        self.fill(path(points, true), fill, AREA_OPACITY, Transform::from_scale(SCALE, SCALE));
+    }
+
+    fn dots(&mut self, centres: &[Point], radius: f64, fill: Colour) {
+        for &(x, y) in centres {
+            let circle = PathBuilder::from_circle(x as f32, y as f32, radius as f32);
+            self.fill(circle, fill, DOT_OPACITY, Transform::from_scale(SCALE, SCALE));
+        }
+    }
+
     fn text(&mut self, (x, y): Point, text: &str, font: Font, anchor: Anchor, upwards: bool) {
         let width = font::width(text, font.size, font.bold);
         let start = match anchor {
@@ -108,7 +119,7 @@ impl Canvas for Png {
             .post_concat(Transform::from_rotate(turn))
             .post_translate(x as f32, y as f32)
             .post_scale(SCALE, SCALE);
-        self.fill(letters.builder.finish(), font.colour, transform);
+        self.fill(letters.builder.finish(), font.colour, 1.0, transform);
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use super::canvas::{Anchor, Canvas, Colour, DASH, EDGE, Font, Point, RAISED, Stroke, runs};
+use super::canvas::{
+    AREA_OPACITY, Anchor, Canvas, Colour, DASH, DOT_OPACITY, EDGE, Font, PAPER, Point, RAISED, Stroke, runs,
+};
 
 /// The elements of an SVG file.
 pub(super) struct Svg(String);
@@ -18,7 +20,7 @@ impl Svg {
         if !title.is_empty() {
             svg += &format!("<title>{}</title>\n", escaped(title));
         }
-        svg += &format!("<rect width=\"{w}\" height=\"{h}\" fill=\"#ffffff\"/>\n");
+        svg += &format!("<rect width=\"{w}\" height=\"{h}\" fill=\"{}\"/>\n", colour(PAPER));
         Svg(svg)
     }
 
@@ -41,7 +43,8 @@ fn number(x: f64) -> String {
     if text == "-0" { "0".into() } else { text.into() }
 }
 
-fn colour([r, g, b]: Colour) -> String {
+/// A colour as SVG and CSS write it.
+pub(super) fn colour([r, g, b]: Colour) -> String {
     format!("#{r:02x}{g:02x}{b:02x}")
 }
 
@@ -49,8 +52,8 @@ fn coordinates(points: &[Point]) -> String {
     points.iter().map(|&(x, y)| format!("{},{}", number(x), number(y))).collect::<Vec<_>>().join(" ")
 }
 
-/// Text as XML holds it; control characters, which XML cannot hold, become the replacement character.
-fn escaped(text: &str) -> String {
+/// Text as XML and HTML hold it; control characters, which XML cannot hold, become the replacement character.
+pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -80,18 +83,33 @@ impl Canvas for Svg {
     }
 
     fn polygon(&mut self, points: &[Point], fill: Colour) {
-        let (points, fill) = (coordinates(points), colour(fill));
+        let (points, fill, paper) = (coordinates(points), colour(fill), colour(PAPER));
         self.push(format_args!(
-            "<polygon points=\"{points}\" fill=\"{fill}\" stroke=\"#ffffff\" stroke-width=\"{EDGE}\" \
+            "<polygon points=\"{points}\" fill=\"{fill}\" stroke=\"{paper}\" stroke-width=\"{EDGE}\" \
              stroke-linejoin=\"round\"/>"
         ));
     }
 
     fn circle(&mut self, (x, y): Point, radius: f64, fill: Colour) {
-        let (x, y, radius, fill) = (number(x), number(y), number(radius), colour(fill));
+        let (x, y, radius, fill, paper) = (number(x), number(y), number(radius), colour(fill), colour(PAPER));
         self.push(format_args!(
-            "<circle cx=\"{x}\" cy=\"{y}\" r=\"{radius}\" fill=\"{fill}\" stroke=\"#ffffff\" stroke-width=\"{EDGE}\"/>"
+            "<circle cx=\"{x}\" cy=\"{y}\" r=\"{radius}\" fill=\"{fill}\" stroke=\"{paper}\" stroke-width=\"{EDGE}\"/>"
         ));
+    }
+
+    fn area(&mut self, points: &[Point], fill: Colour) {
+        let (points, fill) = (coordinates(points), colour(fill));
+        self.push(format_args!("<polygon points=\"{points}\" fill=\"{fill}\" fill-opacity=\"{AREA_OPACITY}\"/>"));
+    }
+
+    fn dots(&mut self, centres: &[Point], radius: f64, fill: Colour) {
+        let (radius, fill) = (number(radius), colour(fill));
+        self.push(format_args!("<g fill=\"{fill}\" fill-opacity=\"{DOT_OPACITY}\">"));
+        for &(x, y) in centres {
+            let (x, y) = (number(x), number(y));
+            self.push(format_args!("<circle cx=\"{x}\" cy=\"{y}\" r=\"{radius}\"/>"));
+        }
+        self.push(format_args!("</g>"));
     }
 
     fn text(&mut self, (x, y): Point, text: &str, font: Font, anchor: Anchor, upwards: bool) {

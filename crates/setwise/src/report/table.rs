@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
+use crate::files::atomic::write_atomically;
 use crate::{Error, Result};
 
 /// What one cell holds. `digits` counts decimals in Markdown; CSV and JSON keep the number as it is.
@@ -173,6 +174,19 @@ impl Table {
         &self.rows
     }
 
+    /// The heading and the rows as read by people, each cell with whether its column stands to the right.
+    pub(super) fn shown(&self) -> Vec<Vec<(String, bool)>> {
+        let right: Vec<bool> = (0..self.columns.len()).map(|c| self.holds_numbers(c)).collect();
+        let aligned = |texts: Vec<String>| texts.into_iter().zip(right.iter().copied()).collect();
+        let heading = self.columns.iter().map(|c| c.name.clone()).collect();
+        let rows = self.rows.iter().map(|row| row.iter().map(Cell::shown).collect());
+        std::iter::once(heading).chain(rows).map(aligned).collect()
+    }
+
+    fn holds_numbers(&self, column: usize) -> bool {
+        self.rows.iter().any(|row| !matches!(row[column], Cell::Text(_) | Cell::NotRun))
+    }
+
     /// GitHub Markdown: the title in bold, then columns padded to the same width, numbers to the right.
     pub fn to_markdown(&self) -> String {
         let columns: Vec<(Vec<String>, bool)> = (0..self.columns.len()).map(|c| self.markdown_column(c)).collect();
@@ -227,7 +241,7 @@ impl Table {
             let text = escaped(&cell.shown());
             if best.is_some() && shown_value(cell) == best { format!("**{text}**") } else { text }
         }));
-        (texts.collect(), cells().any(|cell| !matches!(cell, Cell::Text(_) | Cell::NotRun)))
+        (texts.collect(), self.holds_numbers(column))
     }
 
     /// CSV with every digit. A column with standard errors is followed by a second one, named with ` se` at its end.
@@ -274,17 +288,26 @@ impl Table {
         serde_json::to_string_pretty(&rows).expect("strings and finite numbers")
     }
 
-    /// Writes the table in the format that the file's extension names: `md`, `csv` or `json`.
+    /// Writes the table in the format that the file's extension names: `md`, `csv` or `json`; as a whole or not at all.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        const KNOWN: &str = ".md, .csv and .json";
         let path = path.as_ref();
-        let text = match super::extension(path, KNOWN)?.as_str() {
-            "md" => self.to_markdown(),
-            "csv" => self.to_csv(),
-            "json" => self.to_json() + "\n",
-            _ => return Err(super::unknown_extension(path, KNOWN)),
-        };
-        std::fs::write(path, text).map_err(Error::io(path))
+        let text = Self::format_of(path)?(self);
+        write_atomically(path, text.as_bytes()).map_err(Error::io(path))
+    }
+
+    /// Whether a file's extension names a format that [`Table::save`] can write; worth asking before long work.
+    pub fn check_extension(path: impl AsRef<Path>) -> Result<()> {
+        Self::format_of(path.as_ref()).map(|_| ())
+    }
+
+    fn format_of(path: &Path) -> Result<fn(&Table) -> String> {
+        const KNOWN: &str = ".md, .csv and .json";
+        match super::extension(path, KNOWN)?.as_str() {
+            "md" => Ok(Table::to_markdown),
+            "csv" => Ok(Table::to_csv),
+            "json" => Ok(|table| table.to_json() + "\n"),
+            _ => Err(super::unknown_extension(path, KNOWN)),
+        }
     }
 }
 

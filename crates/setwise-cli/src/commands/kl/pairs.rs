@@ -1,0 +1,163 @@
+//! `setwise kl --pairs LIST`
+
+use std::path::Path;
+
+use comfy_table::{CellAlignment, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use setwise::estimate::{Dim, Estimate, Pair, mismatches};
+use setwise::files::{ListedPair, PairList};
+use setwise::report::{Cell, Table};
+
+use super::super::{check_output, print_json, say};
+use super::Args;
+use crate::failure::Failure;
+
+/// Pairs handed to the estimator at a time: enough for one that answers batches, and few enough for a bar that moves.
+const AT_ONCE: usize = 256;
+/// Notes shown to people.
+const NOTES: usize = 10;
+
+/// What became of a line.
+type Outcome = Result<Estimate, setwise::Error>;
+
+/// Reads everything first, so that a slip in the list costs no computing.
+pub fn run(list: &Path, args: &Args) -> Result<(), Failure> {
+    if let Some(path) = &args.out {
+        check_output(path)?;
+        Table::check_extension(path)?;
+    }
+    let list = PairList::read(list)?;
+    let estimator = args.estimator();
+    let bar = bar(list.pairs().len());
+    let mut outcomes: Vec<Outcome> = Vec::with_capacity(list.pairs().len());
+    for some in list.pairs().chunks(AT_ONCE) {
+        let points = some.iter().map(|pair| list.points(pair)).collect::<Result<Vec<Pair>, _>>()?;
+        let mut answers = estimator.estimates(&points, args.seed);
+        for (pair, answer) in some.iter().zip(&mut answers) {
+            let [p, q] = list.samples(pair);
+            if let Ok(estimate) = answer {
+                estimate.warnings.extend(mismatches(p, q));
+            }
+        }
+        bar.inc(some.len() as u64);
+        outcomes.extend(answers);
+    }
+    bar.finish_and_clear();
+
+    if let Some(path) = &args.out {
+        table(list.pairs(), &outcomes).save(path)?;
+    }
+    if args.json {
+        list.pairs().iter().zip(&outcomes).try_for_each(|(pair, outcome)| print_json(&Line::of(pair, outcome)))?;
+    } else if let Some(path) = &args.out {
+        say(format!("{} pairs of {} files: {}", outcomes.len(), list.files(), path.display()))?;
+    } else {
+        show(list.pairs(), &outcomes)?;
+    }
+    let mut failed =
+        list.pairs().iter().zip(&outcomes).filter_map(|(pair, outcome)| Some((pair, outcome.as_ref().err()?)));
+    match failed.next() {
+        None => Ok(()),
+        Some((pair, error)) => Err(Failure::usage(format!(
+            "{} of {} pairs have no estimate; the first, line {}: {error}",
+            1 + failed.count(),
+            outcomes.len(),
+            pair.line
+        ))),
+    }
+}
+
+/// On a terminal only, and only where there is something to wait for.
+fn bar(pairs: usize) -> ProgressBar {
+    if pairs <= AT_ONCE {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(Some(pairs as u64), ProgressDrawTarget::stderr_with_hz(5));
+    let style = ProgressStyle::with_template("{bar:24} {pos}/{len} pairs  {per_sec}  {eta} left");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.tick();
+    bar
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    line: usize,
+    p: &'a str,
+    q: &'a str,
+    #[serde(flatten)]
+    estimate: Option<&'a Estimate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl<'a> Line<'a> {
+    fn of(pair: &'a ListedPair, outcome: &'a Outcome) -> Self {
+        let [p, q] = &pair.names;
+        let error = outcome.as_ref().err().map(ToString::to_string);
+        Line { line: pair.line, p, q, estimate: outcome.as_ref().ok(), error }
+    }
+}
+
+/// All that is known, for programs.
+fn table(pairs: &[ListedPair], outcomes: &[Outcome]) -> Table {
+    let columns = ["line", "p", "q", "estimate", "low", "high", "n_p", "n_q", "dim", "method", "warnings", "error"];
+    let mut table = Table::new("", columns);
+    for (pair, outcome) in pairs.iter().zip(outcomes) {
+        let number = |value: Option<f64>| value.map_or(Cell::NotRun, |v| Cell::number(v, 4));
+        let count = |value: Option<usize>| value.map_or(Cell::NotRun, |n| Cell::number(n as f64, 0));
+        let e = outcome.as_ref().ok();
+        let interval = e.and_then(|e| e.interval);
+        let dim = e.map(|e| match e.dim {
+            Dim::One(d) => d,
+            Dim::Two([x, y]) => x + y,
+        });
+        table.push([
+            count(Some(pair.line)),
+            pair.names[0].as_str().into(),
+            pair.names[1].as_str().into(),
+            number(e.map(|e| e.value)),
+            number(interval.map(|i| i[0])),
+            number(interval.map(|i| i[1])),
+            count(e.and_then(|e| e.n.first().copied())),
+            count(e.and_then(|e| e.n.get(1).copied())),
+            count(dim),
+            e.map_or(Cell::NotRun, |e| e.method.as_str().into()),
+            e.map_or(Cell::NotRun, |e| e.warnings.join("; ").into()),
+            outcome.as_ref().err().map_or(Cell::NotRun, |e| e.to_string().into()),
+        ]);
+    }
+    table
+}
+
+/// A few columns, for people.
+fn show(pairs: &[ListedPair], outcomes: &[Outcome]) -> Result<(), Failure> {
+    let mut table = comfy_table::Table::new();
+    table.load_style(presets::NOTHING).set_header(["P", "Q", "KL(P‖Q)", "90 % interval", "rows"]);
+    let mut notes = Vec::new();
+    for (pair, outcome) in pairs.iter().zip(outcomes) {
+        let [p, q] = &pair.names;
+        match outcome {
+            Ok(e) => {
+                let interval = e.interval.map_or(String::new(), |[low, high]| format!("{low:.4} to {high:.4}"));
+                let rows = e.n.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+                table.add_row([p, q, &format!("{:.4}", e.value), &interval, &rows]);
+                notes.extend(e.warnings.iter().map(|w| format!("line {}: {w}", pair.line)));
+            }
+            Err(_) => {
+                table.add_row([p.as_str(), q, "–", "", ""]);
+            }
+        }
+    }
+    for column in 2..5 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    say(table.trim_fmt())?;
+    notes.iter().take(NOTES).try_for_each(|note| say(format!("note: {note}")))?;
+    match notes.len().saturating_sub(NOTES) {
+        0 => Ok(()),
+        more => say(format!("and {more} more notes; --json and -o have all of them")),
+    }
+}

@@ -1,0 +1,78 @@
+//! `setwise test P Q`
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use setwise::estimate::{Points, mismatches};
+use setwise::two_sample::{Statistic, TwoSampleTest};
+
+use super::{print_json, read_samples, say};
+use crate::failure::Failure;
+
+/// Arguments of `test`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+The rows of both samples are dealt again at random into samples of the same sizes; the p-value is the share of deals, the observed one \
+included, whose statistic is at least the observed one. Columns are scaled to unit variance over both samples first.\n\n\
+--json prints one object: quantity (\"test\"), p_value, statistic, permutations, as_large (how many of them had a statistic at least as \
+large), n (rows of P and Q), dim, method, warnings.")]
+pub struct Args {
+    /// Sample of P: CSV, TSV or NPY, rows are elements and columns dimensions. `-` is standard input.
+    p: PathBuf,
+    /// Sample of Q, with as many columns.
+    q: PathBuf,
+    /// What to compare.
+    #[arg(long, value_enum, default_value_t = Method::Energy)]
+    method: Method,
+    /// How often the rows are dealt again.
+    #[arg(long, value_name = "N", default_value_t = 999)]
+    permutations: usize,
+    /// Bandwidth of the kernel of `mmd` in standard deviations; the median distance of rows if not given.
+    #[arg(long, value_name = "H")]
+    bandwidth: Option<f64>,
+    /// Most rows used of each sample; of more, as many are drawn at random.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    rows: usize,
+    /// Seed of the permutations.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Method {
+    /// Energy distance: needs no choice, finds differences of location best.
+    Energy,
+    /// Maximum mean discrepancy with a Gaussian kernel.
+    Mmd,
+}
+
+/// Runs it.
+pub fn run(args: Args) -> Result<(), Failure> {
+    if args.bandwidth.is_some() && args.method != Method::Mmd {
+        return Err(Failure::usage("--bandwidth is for --method mmd"));
+    }
+    let [of_p, of_q] = read_samples([&args.p, &args.q])?;
+    let statistic = match args.method {
+        Method::Energy => Statistic::Energy,
+        Method::Mmd => Statistic::Mmd { bandwidth: args.bandwidth },
+    };
+    let test = TwoSampleTest { statistic, permutations: args.permutations, most_rows: args.rows, seed: args.seed };
+    let mut result = test.run(Points::of(&of_p)?, Points::of(&of_q)?)?;
+    result.warnings.extend(mismatches(&of_p, &of_q));
+    if args.json {
+        return print_json(&result);
+    }
+    // As many digits as the permutations give.
+    let digits = (args.permutations + 1).ilog10().max(2) as usize;
+    say(format!("p = {:.digits$}, if P and Q are the same distribution", result.p_value))?;
+    let as_large = match result.as_large {
+        0 => "none".to_owned(),
+        n => n.to_string(),
+    };
+    say(format!("statistic {:.4}, of {} permutations {as_large} as large", result.statistic, result.permutations))?;
+    say(format!("rows {} and {}, columns {}, method {}", result.n[0], result.n[1], result.dim, result.method))?;
+    result.warnings.iter().try_for_each(|w| say(format!("note: {w}")))
+}

@@ -1,0 +1,237 @@
+//! `setwise kl` with `--explain`, `--report` and `--pairs`, as a user runs them.
+
+mod common;
+#[path = "common/samples.rs"]
+mod samples;
+
+use std::path::Path;
+
+use common::{refused, run, setwise};
+use samples::{Samples, noise, normal, path};
+use serde_json::Value;
+
+fn examples() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/samples")
+}
+
+fn ok<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> String {
+    let (code, out, error) = run(args);
+    assert_eq!(code, 0, "{error}");
+    out
+}
+
+#[test]
+fn explain_orders_columns_by_what_they_contribute_with_every_method() {
+    let s = Samples::new();
+    // The third column differs most, the second not at all.
+    let p = s.table("p.csv", 300, 3, normal);
+    let q = s.table("q.csv", 300, 3, |i, c| normal(i, 10 + c) + [0.8, 0.0, 2.0][c]);
+    for method in ["knn", "gaussian"] {
+        let args = [path("kl"), &p, &q, path("--method"), path(method), path("--explain")];
+        let out = ok(args);
+        let lines: Vec<&str> = out.lines().collect();
+        assert!(lines[0].starts_with("KL(P‖Q) = ") && lines[2].is_empty(), "{out}");
+        assert!(lines[3].contains("own KL") && lines[3].contains("loss without it"), "{out}");
+        let names: Vec<&str> = lines[4..].iter().map(|l| l.split(' ').next().unwrap()).collect();
+        assert_eq!(names, ["c2", "c0", "c1"], "{out}");
+        assert!(lines[4].contains("████"), "{out}");
+
+        let answer: Value = serde_json::from_str(&ok(args.into_iter().chain([path("--json")]))).unwrap();
+        let explanation = &answer["explanation"];
+        assert_eq!(explanation["estimate"], answer["estimate"]);
+        assert_eq!(explanation["n"], serde_json::json!([300, 300]));
+        let first = &explanation["columns"][0];
+        assert_eq!((&first["column"], &first["name"]), (&3.into(), &"c2".into()));
+        let number = |key: &str| first[key].as_f64().unwrap();
+        assert!((number("own") - 2.0).abs() < 0.6 && number("loss") > 1.0, "{first}");
+        assert!((number("loss") - (answer["estimate"].as_f64().unwrap() - number("without"))).abs() < 1e-12);
+    }
+}
+
+#[test]
+fn explain_shows_a_dozen_columns_and_json_all_of_them() {
+    let s = Samples::new();
+    let p = s.table("p.csv", 60, 15, normal);
+    let q = s.table("q.csv", 60, 15, |i, c| normal(i, 20 + c));
+    let out = ok([path("kl"), &p, &q, path("--explain")]);
+    assert!(out.contains("\nand 3 more columns; --json has all of them\n"), "{out}");
+    let answer: Value = serde_json::from_str(&ok([path("kl"), &p, &q, path("--explain"), path("--json")])).unwrap();
+    assert_eq!(answer["explanation"]["columns"].as_array().unwrap().len(), 15);
+}
+
+#[test]
+fn columns_without_a_header_are_numbered_and_names_do_not_command_the_terminal() {
+    let s = Samples::new();
+    let rows = |stream| (0..40).map(|i| format!("{},{}\n", noise(i, stream), noise(i, stream + 1))).collect::<String>();
+    let (p, q) = (s.write("p.csv", rows(0)), s.write("q.csv", rows(2)));
+    assert!(ok([path("kl"), &p, &q, path("--explain")]).contains("column 2 "));
+    let named = s.write("n.csv", format!("\"\u{1b}[31mred\",x\n{}", rows(4)));
+    let out = ok([path("kl"), &named, &q, path("--explain")]);
+    assert!(!out.contains('\u{1b}') && out.contains("\u{fffd}[31mred"), "{out}");
+}
+
+#[test]
+fn a_column_that_cannot_stand_alone_is_noted_and_the_others_are_explained() {
+    let s = Samples::new();
+    let p = s.table("p.csv", 50, 2, |i, c| if c == 1 { 7.0 } else { normal(i, 0) });
+    let q = s.table("q.csv", 50, 2, |i, c| normal(i, 10 + c));
+    let out = ok([path("kl"), &p, &q, path("--explain")]);
+    assert!(out.contains("p.csv (column 2 \"c1\" alone): all rows are one point"), "{out}");
+    assert!(out.lines().any(|l| l.starts_with("c1") && l.contains('–')), "{out}");
+}
+
+#[test]
+fn the_report_is_one_page_of_its_own() {
+    let s = Samples::new();
+    let page = s.0.path().join("page.html");
+    let p = s.write("a<b>.csv", std::fs::read(examples().join("p.csv")).unwrap());
+    let out = ok([path("kl"), &p, &examples().join("q.csv"), path("--report"), &page]);
+    assert!(out.contains("KL(P‖Q) = 0.8362") && out.contains(&format!("report: {}", page.display())), "{out}");
+    assert!(!out.contains("own KL"), "{out}");
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.starts_with("<!DOCTYPE html>") && html.ends_with("</html>\n"));
+    for expected in
+        ["KL(P‖Q) = 0.8362 nats", "90 % interval 0.6042 to 1.0682", "a&lt;b&gt;.csv", "own KL", "knn, k = 3"]
+    {
+        assert!(html.contains(expected), "{expected}");
+    }
+    assert_eq!(html.matches("<svg").count(), 3);
+    for word in ["<script", "src=", "href=", "url(", "a<b>"] {
+        assert!(!html.contains(word), "{word}");
+    }
+    // The same page again, and nothing but the page.
+    ok([path("kl"), &p, &examples().join("q.csv"), path("--report"), &page]);
+    assert_eq!(std::fs::read_to_string(&page).unwrap(), html);
+    assert_eq!(std::fs::read_dir(s.0.path()).unwrap().count(), 2);
+    let json = ok([path("kl"), &p, &p, path("--report"), &page, path("--json")]);
+    assert!(serde_json::from_str::<Value>(&json).unwrap()["explanation"].is_null(), "{json}");
+}
+
+#[test]
+fn a_report_that_could_not_be_written_is_refused_before_the_work() {
+    let s = Samples::new();
+    let [p, q] = ["p.csv", "q.csv"].map(|f| examples().join(f));
+    let error = refused([path("kl"), &p, &q, path("--report"), &s.0.path().join("none/page.html")]);
+    assert!(error.contains("there is no folder") && error.contains("none"), "{error}");
+    let error = refused([path("kl"), &p, &q, path("--report"), s.0.path()]);
+    assert!(error.contains("is no ordinary file"), "{error}");
+}
+
+#[test]
+fn a_list_of_pairs_answers_each_as_it_would_alone() {
+    let s = Samples::new();
+    let p = s.table("p.csv", 80, 2, normal);
+    let q = s.table("q q.csv", 90, 2, |i, c| normal(i, 10 + c) + 0.5);
+    let list = s.write("list.txt", "# pairs\n\np.csv, q q.csv\nq q.csv\tp.csv\n");
+    let alone = |a: &Path, b: &Path| -> Value {
+        serde_json::from_str(&ok([path("kl"), a, b, path("--seed"), path("3"), path("--json")])).unwrap()
+    };
+    let out = ok([path("kl"), path("--pairs"), &list, path("--seed"), path("3"), path("--json")]);
+    let answers: Vec<Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(answers.len(), 2);
+    for (answer, (line, alone)) in answers.iter().zip([(3, alone(&p, &q)), (4, alone(&q, &p))]) {
+        assert_eq!(answer["line"], line);
+        for key in ["estimate", "interval", "n", "dim", "method", "quantity"] {
+            assert_eq!(answer[key], alone[key], "{key}");
+        }
+    }
+    assert_eq!((&answers[0]["p"], &answers[0]["q"]), (&"p.csv".into(), &"q q.csv".into()));
+
+    let table = ok([path("kl"), path("--pairs"), &list]);
+    assert_eq!(table.lines().count(), 3, "{table}");
+    assert!(table.lines().nth(1).unwrap().contains("80, 90"), "{table}");
+
+    let csv = s.0.path().join("out.csv");
+    let out = ok([path("kl"), path("--pairs"), &list, path("-o"), &csv, path("--seed"), path("3")]);
+    assert!(out.starts_with("2 pairs of 2 files"), "{out}");
+    let csv = std::fs::read_to_string(csv).unwrap();
+    assert!(csv.starts_with("line,p,q,estimate,low,high,n_p,n_q,dim,method,warnings,error\n3,p.csv,q q.csv,"), "{csv}");
+    let estimate: f64 = csv.lines().nth(1).unwrap().split(',').nth(3).unwrap().parse().unwrap();
+    assert!((answers[0]["estimate"].as_f64().unwrap() - estimate).abs() < 1e-15, "{csv}");
+}
+
+#[test]
+fn a_list_may_come_from_standard_input() {
+    let [p, q] = ["p.csv", "q.csv"].map(|f| examples().join(f));
+    let list = format!("{},{}\n", p.display(), q.display());
+    let out = setwise().args(["kl", "--pairs", "-"]).write_stdin(list).output().unwrap();
+    assert!(out.status.success() && String::from_utf8_lossy(&out.stdout).contains("0.8362"), "{out:?}");
+}
+
+#[test]
+fn a_bad_list_is_refused_with_line_and_file_before_anything_is_written() {
+    let s = Samples::new();
+    s.table("p.csv", 30, 2, normal);
+    s.table("wide.csv", 30, 3, normal);
+    let csv = s.0.path().join("out.csv");
+    let says = |text: &str, expected: &str| {
+        let list = s.write("list.txt", text);
+        let error = refused([path("kl"), path("--pairs"), &list, path("-o"), &csv]);
+        assert!(error.contains(expected), "{error:?} lacks {expected:?}");
+        assert!(!csv.exists());
+    };
+    says("p.csv,p.csv\np.csv,none.csv\n", "list.txt: line 2: ");
+    says("p.csv,p.csv\np.csv,none.csv\n", "none.csv: No such file");
+    says("p.csv p.csv p.csv\n", "line 1: \"p.csv p.csv p.csv\" names 3 files");
+    says("p.csv wide.csv\n", "line 1: p.csv has 2 columns, wide.csv has 3");
+    says("", "names no files");
+    let list = s.write("list.txt", "p.csv,p.csv\n");
+    let with = |args: &[&Path]| refused([&[path("kl"), path("--pairs"), &list], args].concat());
+    assert!(with(&[path("-o"), &s.0.path().join("out.xls")]).contains("there are .md, .csv and .json"));
+    assert!(with(&[path("--explain")]).contains("--explain"));
+    assert!(refused([path("kl"), &list, &list, path("-o"), &csv]).contains("--pairs"));
+}
+
+#[test]
+fn a_pair_without_an_estimate_leaves_the_others_theirs() {
+    let s = Samples::new();
+    s.table("p.csv", 30, 2, normal);
+    s.table("short.csv", 2, 2, normal);
+    let list = s.write("list.txt", "short.csv,p.csv\np.csv,p.csv\n");
+    let (code, out, error) = run([path("kl"), path("--pairs"), &list, path("--json")]);
+    assert_eq!(code, 2);
+    assert!(
+        error.contains("1 of 2 pairs have no estimate; the first, line 1: ") && error.contains("short.csv"),
+        "{error}"
+    );
+    let answers: Vec<Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert!(answers[0]["error"].as_str().unwrap().contains("has 2 rows") && answers[0]["estimate"].is_null());
+    assert!(answers[1]["estimate"].is_number() && answers[1]["error"].is_null());
+}
+
+#[test]
+fn headers_that_do_not_match_and_row_counters_are_told_of() {
+    let s = Samples::new();
+    let rows = |stream| (0..40).map(|i| format!("{i},{}\n", noise(i, stream))).collect::<String>();
+    let p = s.write("p.csv", format!(",x\n{}", rows(0)));
+    let q = s.write("q.csv", format!("x,y\n{}", rows(1)));
+    let out = ok([path("kl"), &p, &q]);
+    assert!(out.contains("note: column 1 is \"\" in") && out.contains("compared by place"), "{out}");
+    assert!(out.contains("p.csv: column 1 counts the rows"), "{out}");
+}
+
+#[test]
+fn tabs_and_standard_input_are_read_and_named_and_other_formats_are_refused_by_name() {
+    let s = Samples::new();
+    let q = s.table("q.csv", 50, 2, normal);
+    let tabs: String = (0..50).map(|i| format!("{}\t{}\n", normal(i, 5), normal(i, 6))).collect();
+    let out = setwise().args([path("kl"), path("-"), &q]).write_stdin(format!("a\tb\n{tabs}")).output().unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(out.status.success() && text.contains("rows 50 and 50, columns 2"), "{text}");
+    let out = setwise().args([path("kl"), path("-"), &q]).write_stdin("1,2\n3,x\n").output().unwrap();
+    let error = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    assert!(error.contains("standard input: line 2, column 2: \"x\" is not a number"), "{error}");
+    let parquet = s.write("p.parquet", b"PAR1\x15\x00");
+    assert!(refused([path("kl"), &parquet, &q]).contains("p.parquet: is a Parquet file, which is not read"));
+}
+
+#[test]
+fn the_readme_shows_what_explain_and_pairs_print() {
+    let readme = include_str!("../../../README.md");
+    let [p, q] = ["p.csv", "q.csv"].map(|f| examples().join(f));
+    let out = ok([path("kl"), &p, &q, path("--explain")]);
+    assert!(readme.contains(&out), "the README lacks {out}");
+    let out = ok([path("kl"), path("--pairs"), &examples().join("pairs.txt")]);
+    assert!(readme.contains(out.trim_end()), "the README lacks {out}");
+}
