@@ -2,10 +2,14 @@
 
 use comfy_table::{Table, presets};
 use setwise::ModelConfig;
+use setwise::estimate::Pretrained;
 use setwise::models::PRESETS;
 
 use super::say;
 use crate::failure::Failure;
+
+/// What the pretrained estimator is.
+const PRETRAINED: &str = "the KL divergence of two samples with a 90 % interval";
 
 /// Arguments of `models`.
 #[derive(clap::Args)]
@@ -36,7 +40,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 serde_json::json!({"name": p.name, "summary": p.summary, "operations": p.order, "config": *config}),
             );
         }
-        return say(serde_json::json!({"architectures": all, "pretrained": []}));
+        let ranges = Pretrained::built_in()?.ranges();
+        let kl = serde_json::json!({
+            "name": "kl", "summary": PRETRAINED, "columns": ranges.dims, "rows_from": ranges.rows[0],
+            "rows_trained_to": ranges.rows[1], "largest_nats": ranges.largest, "bytes": Pretrained::built_in_size(),
+        });
+        return say(serde_json::json!({"architectures": all, "pretrained": [kl]}));
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(["architecture", "operations", "what it is"]);
@@ -45,5 +54,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     say(table.trim_fmt())?;
     say("\nOperations count set sizes n, m and width d. `setwise models --config NAME` shows a config.")?;
-    say("There are no pretrained models in this version.")
+    let r = Pretrained::built_in()?.ranges();
+    say(format!(
+        "\nPretrained: kl, {PRETRAINED} (`setwise kl P Q`). Trained for {} to {} columns, {} to {} rows in each sample (larger ones are \
+         cut into parts) and up to {:.0} nats.",
+        r.dims[0], r.dims[1], r.rows[0], r.rows[1], r.largest
+    ))
 }

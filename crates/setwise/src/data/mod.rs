@@ -22,9 +22,10 @@ pub use dependence::Dependence;
 pub use divergence::{Divergence, Label};
 pub use feed::Feed;
 pub use lkj::Lkj;
+pub(crate) use mixture::ln_gamma;
 pub use mixture::{Mixture, MixtureLaw, gaussian_kl};
 pub use range::Span;
-pub use targets::Targets;
+pub use targets::{Reading, Targets, compress, expand};
 
 /// The generator everything random is drawn from, always seeded explicitly.
 pub type Generator = rand_pcg::Pcg64Mcg;

@@ -1,25 +1,30 @@
-//! Classical estimators of KL divergence and mutual information, all in nats.
+//! Estimators of KL divergence and mutual information, all in nats: one that is trained already, and classical ones.
 //!
+//! [`Pretrained`] is two networks that are built in.
 //! [`Knn`] and [`Ksg`] use nearest neighbours ([`neighbors`] finds them), [`GaussianKl`] and [`GaussianMi`] the closed forms at the samples'
-//! moments, [`Mine`] a trained network. Each is an [`Estimator`]: [`Estimator::value`] is the number alone and cheap on small samples,
+//! moments, [`Logistic`] a classifier, [`Mine`] a trained network. Each is an [`Estimator`]: [`Estimator::value`] is the number alone and cheap on small samples,
 //! [`Estimator::estimate`] adds a 90 % interval and warnings (`interval` says how).
 
 mod gaussian;
 mod interval;
 mod knn;
 mod ksg;
+mod logistic;
 mod mine;
 pub mod neighbors;
 mod points;
+mod pretrained;
 mod special;
 
 pub use gaussian::{GaussianKl, GaussianMi};
 pub use interval::LEVEL;
 pub use knn::Knn;
+pub use logistic::Logistic;
 pub use ksg::{Ksg, Variant};
 pub use mine::{Mine, donsker_varadhan};
 pub use neighbors::Norm;
 pub use points::Points;
+pub use pretrained::{COMBINER_FILE, FitProgress, Pretrained, Ranges, fit};
 pub use special::digamma;
 
 use serde::{Serialize, Serializer};
@@ -79,6 +84,21 @@ pub struct Estimate {
     pub interval_method: &'static str,
     /// What should be known about it.
     pub warnings: Vec<String>,
+    /// Another estimate to hold it against, where warnings say that it may be far off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<Fallback>,
+}
+
+/// An estimate beside another.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fallback {
+    /// How it was made.
+    pub method: String,
+    /// The number, in nats.
+    #[serde(rename = "estimate")]
+    pub value: f64,
+    /// Its interval.
+    pub interval: Option<[f64; 2]>,
 }
 
 fn nats<S: Serializer>(_: &(), s: S) -> std::result::Result<S::Ok, S::Error> {
@@ -105,6 +125,7 @@ impl Estimate {
             method,
             interval_method: "none",
             warnings,
+            fallback: None,
         }
     }
 

@@ -41,8 +41,12 @@ impl Model {
     /// shapes.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
+        Self::from_tensors(TensorFile::read(path)?, path)
+    }
+
+    /// The model a file of tensors holds; `path` is what errors call it.
+    pub(crate) fn from_tensors(file: TensorFile, path: &Path) -> Result<Self> {
         let bad = |reason: String| Error::ModelFile { path: path.to_owned(), reason };
-        let file = TensorFile::read(path)?;
         let Some(config) = file.metadata.get(CONFIG) else {
             return Err(bad(format!(
                 "has no {CONFIG:?} in its metadata; weights of the published PyTorch code need `setwise import`"

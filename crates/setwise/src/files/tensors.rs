@@ -28,7 +28,8 @@ impl TensorFile {
         Self::parse(&bytes).map_err(|reason| Error::ModelFile { path: path.to_owned(), reason })
     }
 
-    fn parse(bytes: &[u8]) -> Result<Self, String> {
+    /// Reads the bytes of a file.
+    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let file = SafeTensors::deserialize(bytes).map_err(|e| format!("not a whole safetensors file: {e}"))?;
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| e.to_string())?;
         let metadata = header.metadata().clone().unwrap_or_default().into_iter().collect();

@@ -2,16 +2,20 @@
 //!
 //! * [`divergence`]: Table 1, errors of estimates of KL divergence.
 //! * [`dependence`]: the figure of errors against correlation for mutual information.
+//! * [`estimator`]: the pretrained estimator on families of distributions it never saw.
 //! * [`scaling`]: Table 5, how time grows with the sizes of sets and their width.
 //!
 //! Models are taken from the folders of finished runs; what has not been run is said plainly.
 
 pub mod dependence;
 pub mod divergence;
+pub mod estimator;
+mod held_out;
 mod paper;
 mod runs;
 pub mod scaling;
 
+pub use held_out::{Family, HeldOutPair};
 pub use paper::{KL_DIMS, KL_ERRORS, PaperErrors};
 
 use crate::report::{Figure, Table};
