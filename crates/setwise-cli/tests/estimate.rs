@@ -38,12 +38,37 @@ fn kl_answers_in_json_as_scripts_expect() {
 }
 
 #[test]
+fn the_pretrained_estimator_answers_unless_another_is_asked_for() {
+    let s = Samples::new();
+    let p = s.table("p.csv", 300, 2, normal);
+    let q = s.table("q.csv", 200, 2, |i, c| 1.0 + normal(i, 10 + c));
+    let answer = json([path("kl"), &p, &q, path("--json")]);
+    assert_eq!((&answer["method"], &answer["level"]), (&"pretrained".into(), &0.9.into()));
+    assert_eq!(answer["interval_method"], "calibrated quantiles");
+    assert!(answer.get("fallback").is_none() && answer["warnings"] == serde_json::json!([]), "{answer}");
+    let estimate = answer["estimate"].as_f64().unwrap();
+    let (low, high) = (answer["interval"][0].as_f64().unwrap(), answer["interval"][1].as_f64().unwrap());
+    assert!(0.0 <= low && low < estimate && estimate < high && low < 1.0 && high > 1.0, "{answer}");
+    // Other units, and another number of threads, say the same.
+    let scaled = s.table("scaled.csv", 300, 2, |i, c| 5.0 - 1e3 * normal(i, c));
+    let other = s.table("other.csv", 200, 2, |i, c| 5.0 - 1e3 * (1.0 + normal(i, 10 + c)));
+    let same = json([path("kl"), &scaled, &other, path("--threads"), path("1"), path("--json")]);
+    assert!((same["estimate"].as_f64().unwrap() - estimate).abs() < 1e-3, "{answer} and {same}");
+    let few = s.table("few.csv", 20, 2, normal);
+    let warned = json([path("kl"), &few, &q, path("--json")]);
+    assert!(warned["warnings"][0].as_str().unwrap().contains("few.csv: has 20 rows"), "{warned}");
+    assert_eq!(warned["fallback"]["method"], "knn, k = 3");
+}
+
+#[test]
 fn the_same_seed_gives_the_same_answer_with_any_number_of_threads() {
     let s = Samples::new();
     let p = s.table("p.csv", 3000, 2, normal);
     let q = s.table("q.csv", 3000, 2, |i, c| normal(i, 10 + c));
     let with = |seed: &str, threads: &str| {
-        run([path("kl"), &p, &q, path("--seed"), path(seed), path("--threads"), path(threads), path("--json")]).1
+        let knn = [path("--method"), path("knn")];
+        let options = [path("--seed"), path(seed), path("--threads"), path(threads), path("--json")];
+        run([&[path("kl"), &p, &q], &knn[..], &options[..]].concat()).1
     };
     assert_eq!(with("3", "1"), with("3", "2"));
     assert_ne!(with("3", "1"), with("4", "1"));
@@ -57,7 +82,8 @@ fn people_get_a_few_readable_lines_and_notes() {
     let (code, out, error) = run([path("kl"), &p, &q]);
     assert_eq!(code, 0, "{error}");
     assert!(out.starts_with("KL(P‖Q) = ") && out.contains("90 % interval"), "{out}");
-    assert!(out.contains("rows 200 and 200, columns 1, method knn, k = 3"), "{out}");
+    assert!(out.contains("rows 200 and 200, columns 1, method pretrained"), "{out}");
+    assert!(out.contains("beside it, method knn, k = 3"), "{out}");
     assert!(out.contains("p.csv: 195 of 200 rows repeat an earlier row"), "{out}");
 }
 

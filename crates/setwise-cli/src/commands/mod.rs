@@ -87,7 +87,12 @@ pub fn answer(what: &str, estimate: &Estimate, json: bool) -> Result<(), Failure
         Dim::Two([x, y]) => format!("{x} and {y}"),
     };
     say(format!("rows {rows}, columns {columns}, method {}", estimate.method))?;
-    estimate.warnings.iter().try_for_each(|w| say(format!("note: {w}")))
+    estimate.warnings.iter().try_for_each(|w| say(format!("note: {w}")))?;
+    if let Some(other) = &estimate.fallback {
+        let interval = other.interval.map_or(String::new(), |[low, high]| format!(", interval {low:.4} to {high:.4}"));
+        say(format!("beside it, method {}: {:.4} nats{interval}", other.method, other.value))?;
+    }
+    Ok(())
 }
 
 /// Where recorded data is.

@@ -2,10 +2,14 @@
 
 use comfy_table::{Table, presets};
 use setwise::ModelConfig;
+use setwise::estimate::Pretrained;
 use setwise::models::{ImageEncoder, Images, PRESETS};
 
 use super::say;
 use crate::failure::Failure;
+
+/// What the pretrained estimator is.
+const PRETRAINED: &str = "the KL divergence of two samples with a 90 % interval";
 
 /// Arguments of `models`.
 #[derive(clap::Args)]
@@ -40,7 +44,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
             .iter()
             .map(|&(name, e)| serde_json::json!({"name": name, "summary": e.summary(), "images": Images::new(e)}))
             .collect();
-        return say(serde_json::json!({"architectures": all, "image_encoders": encoders, "pretrained": []}));
+        let ranges = Pretrained::built_in()?.ranges();
+        let kl = serde_json::json!({
+            "name": "kl", "summary": PRETRAINED, "columns": ranges.dims, "rows_from": ranges.rows[0],
+            "rows_trained_to": ranges.rows[1], "largest_nats": ranges.largest, "bytes": Pretrained::built_in_size(),
+        });
+        return say(serde_json::json!({"architectures": all, "image_encoders": encoders, "pretrained": [kl]}));
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(["architecture", "operations", "what it is"]);
@@ -60,5 +69,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         "\nAn encoder stands in front of any architecture but the equivariant one: `[model.images] encoder = \"mnist\"`, with height,",
     )?;
     say("width, channels and features where they differ; batch norm and ReLU follow every convolution.")?;
-    say("There are no pretrained models in this version.")
+    let r = Pretrained::built_in()?.ranges();
+    say(format!(
+        "\nPretrained: kl, {PRETRAINED} (`setwise kl P Q`). Trained for {} to {} columns, {} to {} rows in each sample (larger ones are \
+         cut into parts) and up to {:.0} nats.",
+        r.dims[0], r.dims[1], r.rows[0], r.rows[1], r.largest
+    ))
 }

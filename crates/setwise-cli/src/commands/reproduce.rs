@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
-use setwise::reproduce::{Reproduction, dependence, divergence, scaling, scores};
+use setwise::estimate::Pretrained;
+use setwise::reproduce::{Reproduction, dependence, divergence, estimator, scaling, scores};
 
 use super::{DataArgs, DeviceArgs, make_folder, note, say};
 use crate::failure::Failure;
@@ -55,6 +56,28 @@ enum Which {
     Alignment(ScoreArgs),
     /// Table 4: accuracies of telling whether sets are of one distribution.
     Distinguish(ScoreArgs),
+    /// The pretrained KL estimator on families of distributions it never saw, beside classical ones.
+    Estimator {
+        /// Columns of the samples, separated by commas.
+        #[arg(long, value_delimiter = ',', default_value = "1,2,3,5,8,12,16")]
+        dims: Vec<usize>,
+        /// Rows of both samples, separated by commas.
+        #[arg(long, value_delimiter = ',', default_value = "50,100,200,500,1000")]
+        sizes: Vec<usize>,
+        /// Pairs of samples for each cell.
+        #[arg(long, default_value_t = 50)]
+        examples: usize,
+        /// Pairs of the trained kind for the coverage of intervals.
+        #[arg(long, default_value_t = 2000)]
+        in_family: usize,
+        /// Folder of the run that made the estimator; the one that is built in if not given.
+        #[arg(long, value_name = "DIR")]
+        estimator: Option<PathBuf>,
+        #[command(flatten)]
+        device: DeviceArgs,
+        #[command(flatten)]
+        common: Common,
+    },
     /// Table 5: how time grows with set size and width.
     Scaling {
         /// Architectures, separated by commas; all if not given.
@@ -154,7 +177,10 @@ enum Format {
 pub fn run(args: Args) -> Result<(), Failure> {
     let progress = &mut |what: &str| note(format!("measuring {what}"));
     match &args.table {
-        Which::Kl { common, .. } | Which::Mi { common, .. } | Which::Scaling { common, .. } => common.prepare()?,
+        Which::Kl { common, .. }
+        | Which::Mi { common, .. }
+        | Which::Estimator { common, .. }
+        | Which::Scaling { common, .. } => common.prepare()?,
         Which::Counting(args) | Which::Alignment(args) | Which::Distinguish(args) => args.common.prepare()?,
     }
     let (result, common) = match args.table {
@@ -172,6 +198,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Which::Counting(args) => args.measure(scores::Which::Counting, progress)?,
         Which::Alignment(args) => args.measure(scores::Which::Alignment, progress)?,
         Which::Distinguish(args) => args.measure(scores::Which::Distinguish, progress)?,
+        Which::Estimator { dims, sizes, examples, in_family, estimator: folder, device, common } => {
+            at_least_one(examples.min(in_family))?;
+            if let Some(n) = dims.iter().chain(&sizes).find(|n| **n == 0 || **n > 100_000) {
+                return Err(Failure::usage(format!("--dims and --sizes: {n} must be between 1 and 100000")));
+            }
+            let estimator = folder.map_or_else(Pretrained::built_in, |f| Pretrained::load(&f))?;
+            estimator.use_device(&device.find()?)?;
+            let options = estimator::Options { dims, sizes, examples, in_family, seed: common.seed };
+            (estimator::reproduce(&estimator, &options, progress)?, common)
+        }
         Which::Scaling { models, sizes, widths, batch, common } => {
             let least = Duration::from_millis(100);
             (scaling::reproduce(&scaling::Options { models, sizes, widths, batch, least }, progress)?, common)

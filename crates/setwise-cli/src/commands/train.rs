@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use setwise::estimate::{COMBINER_FILE, FitProgress, fit};
 use setwise::experiment::{ValidExperiment, find};
 use setwise::train::{Event, Outcome, RunFolder, RunOptions};
 
@@ -72,7 +73,33 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut progress = Progress::new(&experiment);
     let outcome = setwise::train::run(&experiment, &options, &mut |event| progress.show(event));
     progress.bar.finish_and_clear();
-    report(&args, &experiment, &RunFolder::new(&options.folder), &outcome?)
+    let (outcome, folder) = (outcome?, RunFolder::new(&options.folder));
+    report(&args, &experiment, &folder, &outcome)?;
+    match outcome.finished && experiment.combiner.is_some() {
+        true => fit_combiner(&experiment, &options, &folder),
+        false => Ok(()),
+    }
+}
+
+/// Trains the second network of an estimator beside the set model that is now there.
+fn fit_combiner(experiment: &ValidExperiment, options: &RunOptions, folder: &RunFolder) -> Result<(), Failure> {
+    let mut parts = setwise::Model::load(folder.model())?;
+    parts.use_device(&options.device)?;
+    let mut last = Instant::now();
+    let combiner = fit(experiment, &mut parts, options.feed_threads, &mut |progress| {
+        let text = match progress {
+            FitProgress::Examples(n, of) => format!("combiner: {n} of {of} examples"),
+            FitProgress::Steps(n, of, loss) => format!("combiner: step {n}/{of}  loss {loss:.4}"),
+        };
+        if last.elapsed().as_secs() >= LINE_EVERY / 3 {
+            last = Instant::now();
+            note(text);
+        }
+    })?;
+    let path = folder.path().join(COMBINER_FILE);
+    combiner.save(&path)?;
+    note(format!("the combining network is {}", path.display()));
+    Ok(())
 }
 
 fn default_folder(name: &str, experiment: &ValidExperiment) -> PathBuf {

@@ -47,12 +47,13 @@ pub use feed::Feed;
 pub use folder::{DATA_VARIABLE, DataFolder, DataSet};
 pub use items::Items;
 pub use lkj::Lkj;
+pub(crate) use mixture::ln_gamma;
 pub use mixture::{Mixture, MixtureLaw, gaussian_kl};
 pub use pick::{Picked, Picker};
 pub use pictures::{MIXED_SIDE, MNIST_SIDE, mixed_pictures, mnist_counting, omniglot_counting};
 pub use range::Span;
 pub use same_class::SameClass;
-pub use targets::Targets;
+pub use targets::{Reading, Targets, compress, expand};
 
 /// The generator everything random is drawn from, always seeded explicitly.
 pub type Generator = rand_pcg::Pcg64Mcg;

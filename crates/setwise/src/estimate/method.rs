@@ -2,17 +2,21 @@
 
 use std::str::FromStr;
 
-use super::{Estimate, Estimator, GaussianKl, GaussianMi, Knn, Ksg, Mine, Points, Variant};
+use super::{Estimate, Estimator, GaussianKl, GaussianMi, Knn, Ksg, Logistic, Mine, Points, Pretrained, Variant};
 use crate::{Error, Result};
 
 /// How KL(P‖Q) is estimated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KlMethod {
-    /// [`Knn`].
+    /// [`Pretrained`].
     #[default]
+    Pretrained,
+    /// [`Knn`].
     Knn,
     /// [`GaussianKl`].
     Gaussian,
+    /// [`Logistic`].
+    Logistic,
 }
 
 /// How I(X; Y) is estimated.
@@ -39,7 +43,13 @@ impl FromStr for KlMethod {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        named(name, &[("knn", KlMethod::Knn), ("gaussian", KlMethod::Gaussian)])
+        let known = [
+            ("pretrained", KlMethod::Pretrained),
+            ("knn", KlMethod::Knn),
+            ("gaussian", KlMethod::Gaussian),
+            ("logistic", KlMethod::Logistic),
+        ];
+        named(name, &known)
     }
 }
 
@@ -70,11 +80,13 @@ impl Default for KlOptions {
 
 impl KlOptions {
     /// What estimates so.
-    pub fn estimator(&self) -> Box<dyn Estimator> {
-        match self.method {
+    pub fn estimator(&self) -> Result<Box<dyn Estimator>> {
+        Ok(match self.method {
+            KlMethod::Pretrained => Box::new(Pretrained::shared()?),
             KlMethod::Knn => Box::new(Knn::new(self.k)),
             KlMethod::Gaussian => Box::new(GaussianKl),
-        }
+            KlMethod::Logistic => Box::new(Logistic),
+        })
     }
 }
 
@@ -118,13 +130,13 @@ impl MiOptions {
 /// # Ok::<(), setwise::Error>(())
 /// ```
 pub fn kl(p: Points, q: Points, options: &KlOptions) -> Result<Estimate> {
-    options.estimator().estimate(p, q, options.seed)
+    options.estimator()?.estimate(p, q, options.seed)
 }
 
 /// KL(P‖Q) of every pair of samples, each just what [`kl`] gives for it.
 pub fn kl_batch(pairs: &[(Points, Points)], options: &KlOptions) -> Result<Vec<Estimate>> {
     // Of several that fail the first is told of.
-    options.estimator().estimates(pairs, options.seed).into_iter().collect()
+    options.estimator()?.estimates(pairs, options.seed).into_iter().collect()
 }
 
 /// I(X; Y) of paired rows, with its interval.

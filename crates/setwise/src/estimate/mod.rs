@@ -1,7 +1,8 @@
-//! Classical estimators of KL divergence and mutual information, all in nats.
+//! Estimators of KL divergence and mutual information, all in nats: one that is trained already, and classical ones.
 //!
+//! [`Pretrained`] is two networks that are built in.
 //! [`Knn`] and [`Ksg`] use nearest neighbours ([`neighbors`] finds them), [`GaussianKl`] and [`GaussianMi`] the closed forms at the samples'
-//! moments, [`Mine`] a trained network. Each is an [`Estimator`]: [`Estimator::value`] is the number alone and cheap on small samples,
+//! moments, [`Logistic`] a classifier, [`Mine`] a trained network. Each is an [`Estimator`]: [`Estimator::value`] is the number alone and cheap on small samples,
 //! [`Estimator::estimate`] adds a 90 % interval and warnings (`interval` says how). [`kl`] and [`mi`], with batches [`kl_batch`] and [`mi_batch`], choose one by
 //! name or by default. [`explain`] says which columns an estimate comes from.
 
@@ -10,10 +11,12 @@ mod gaussian;
 mod interval;
 mod knn;
 mod ksg;
+mod logistic;
 mod method;
 mod mine;
 pub mod neighbors;
 mod points;
+mod pretrained;
 mod special;
 
 pub use explain::{Contribution, Explanation, explain};
@@ -21,11 +24,13 @@ pub use gaussian::{GaussianKl, GaussianMi};
 pub use interval::LEVEL;
 pub use knn::Knn;
 pub use ksg::{Ksg, Variant};
+pub use logistic::Logistic;
 pub use method::{KlMethod, KlOptions, MiMethod, MiOptions, kl, kl_batch, mi, mi_batch};
 pub use mine::{Mine, donsker_varadhan};
 pub use neighbors::Norm;
 pub use points::{Points, mismatches};
 pub(crate) use points::{check_rows, check_widths};
+pub use pretrained::{COMBINER_FILE, FitProgress, Pretrained, Ranges, fit};
 pub use special::digamma;
 
 use rayon::prelude::*;
@@ -55,6 +60,24 @@ pub trait Estimator: Sync {
     /// [`Estimator::estimate`] of many pairs; each with the same seed, as if it were the only one.
     fn estimates(&self, pairs: &[Pair], seed: u64) -> Vec<Result<Estimate>> {
         pairs.par_iter().map(|&(first, second)| self.estimate(first, second, seed)).collect()
+    }
+}
+
+impl<E: Estimator + ?Sized> Estimator for &E {
+    fn value(&self, first: Points, second: Points) -> Result<f64> {
+        (**self).value(first, second)
+    }
+
+    fn estimate(&self, first: Points, second: Points, seed: u64) -> Result<Estimate> {
+        (**self).estimate(first, second, seed)
+    }
+
+    fn values(&self, pairs: &[Pair]) -> Vec<Result<f64>> {
+        (**self).values(pairs)
+    }
+
+    fn estimates(&self, pairs: &[Pair], seed: u64) -> Vec<Result<Estimate>> {
+        (**self).estimates(pairs, seed)
     }
 }
 
@@ -103,6 +126,21 @@ pub struct Estimate {
     pub interval_method: &'static str,
     /// What should be known about it.
     pub warnings: Vec<String>,
+    /// Another estimate to hold it against, where warnings say that it may be far off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<Fallback>,
+}
+
+/// An estimate beside another.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fallback {
+    /// How it was made.
+    pub method: String,
+    /// The number, in nats.
+    #[serde(rename = "estimate")]
+    pub value: f64,
+    /// Its interval.
+    pub interval: Option<[f64; 2]>,
 }
 
 fn nats<S: Serializer>(_: &(), s: S) -> std::result::Result<S::Ok, S::Error> {
@@ -129,6 +167,7 @@ impl Estimate {
             method,
             interval_method: "none",
             warnings,
+            fallback: None,
         }
     }
 

@@ -105,6 +105,18 @@ impl<'a> Points<'a> {
         (0..self.dim).find(|&c| (1..self.len()).all(|i| self.row(i)[c] == self.data[c])).map(|c| c + 1)
     }
 
+    /// The first column of which more than a tenth of the values equal another, counted from one, and that share; columns of
+    /// one value are not counted.
+    pub(super) fn discrete_column(&self) -> Option<(usize, f64)> {
+        let repeated = |c: usize| {
+            let mut values: Vec<f64> = self.data.iter().skip(c).step_by(self.dim).map(|x| x + 0.0).collect();
+            values.sort_unstable_by(f64::total_cmp);
+            let equal = values.windows(2).filter(|w| w[0] == w[1]).count();
+            if equal + 1 == values.len() { 0.0 } else { equal as f64 / values.len() as f64 }
+        };
+        (0..self.dim).map(|c| (c + 1, repeated(c))).find(|r| r.1 > 0.1)
+    }
+
     /// Standard deviations of the columns.
     pub(super) fn deviations(&self) -> Vec<f64> {
         let n = self.len() as f64;

@@ -106,6 +106,8 @@ mod tests {
             ("[training.loss.quantiles]\nlevels = [0.1]\nscale = 0.0\n", ["quantiles.scale", "above 0"]),
             ("[training]\nschedule = 'cosine'\n", ["schedule = 'cosine'", "{ cosine = { last = 0.01 } }"]),
             ("[training]\nbatch = 65536\nset-sizes = [{ steps = 1, size = 1000000 }]\n", ["training.batch", "memory"]),
+            ("[combiner]\nexamples = 10\n", ["combiner", "broad-kl"]),
+            ("[combiner]\nexamples = 0\n", ["combiner.examples", "between 1"]),
             ("whitten = true\n", ["whitten", "set-size"]),
             ("[task.mixture]\nlkj = 'wrong'\n", ["wrong", "paper"]),
             ("[task.mixture]\ncomponents = [5, 2]\n", ["[5, 2]", "empty"]),

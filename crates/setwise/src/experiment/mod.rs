@@ -2,16 +2,19 @@
 //!
 //! * [`Task`]: the examples and their labels.
 //! * [`Training`]: steps, loss, optimiser, learning rate.
-//! * [`Experiment`]: both with a model; read from a file or by the name of one that is built in, and checked as a whole.
+//! * [`Combiner`]: the second network of an estimator.
+//! * [`Experiment`]: all with a model; read from a file or by the name of one that is built in, and checked as a whole.
 
+mod combiner;
 mod files;
 mod recorded;
 mod settings;
 mod task;
 mod training;
 
+pub use combiner::Combiner;
 pub use files::{built_in_names, find};
 pub use recorded::{AlignCaptionsTask, AlignWordsTask, CountTask, DistinguishImagesTask};
 pub use settings::{Experiment, Held, ValidExperiment};
-pub use task::{DistinguishTask, KlTask, Metric, MiTask, Task};
+pub use task::{BroadKlTask, DistinguishTask, KlTask, Metric, MiTask, Task};
 pub use training::{LossName, Optimizer, Schedule, SizePhase, Training};

@@ -6,7 +6,7 @@ use rand::SeedableRng;
 use serde::{Deserialize, Serialize};
 
 use super::task::Source;
-use super::{Task, Training};
+use super::{Combiner, Task, Training};
 use crate::data::{Batch, DATA_VARIABLE, DataFolder, Drawn, Generator, Picked, Sampler, Span, Stream, batch_seed};
 use crate::models::{ModelConfig, ValidConfig};
 use crate::{Error, Result};
@@ -41,6 +41,9 @@ pub struct Experiment {
     /// How the model learns.
     #[serde(default)]
     pub training: Training,
+    /// The second network of an estimator, where the experiment makes one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub combiner: Option<Combiner>,
 }
 
 /// How choices that have options are written.
@@ -124,6 +127,13 @@ impl Experiment {
     pub fn validate(self) -> Result<ValidExperiment> {
         self.task.check()?;
         self.training.check()?;
+        if let Some(combiner) = &self.combiner {
+            combiner.check()?;
+            let quantiles = matches!(self.training.loss.targets(), crate::data::Targets::Quantiles { .. });
+            if !matches!(self.task, Task::BroadKl(_)) || !quantiles {
+                return Err(bad("combiner", "belongs to a task of kind broad-kl with a loss of quantiles"));
+            }
+        }
         self.check_memory()?;
         let model = self.model_config()?;
         let widths = self.task.widths();

@@ -3,17 +3,21 @@
 //! * [`divergence`]: Table 1, errors of estimates of KL divergence.
 //! * [`dependence`]: the figure of errors against correlation for mutual information.
 //! * [`scores`]: Tables 2, 3 and 4, accuracies of counting, aligning and telling apart.
+//! * [`estimator`]: the pretrained estimator on families of distributions it never saw.
 //! * [`scaling`]: Table 5, how time grows with the sizes of sets and their width.
 //!
 //! Models are taken from the folders of finished runs; what has not been run is said plainly.
 
 pub mod dependence;
 pub mod divergence;
+pub mod estimator;
+mod held_out;
 mod paper;
 mod runs;
 pub mod scaling;
 pub mod scores;
 
+pub use held_out::{Family, HeldOutPair};
 pub use paper::{KL_DIMS, KL_ERRORS, PaperErrors, PaperScores, SCORES};
 
 use crate::data::Drawn;

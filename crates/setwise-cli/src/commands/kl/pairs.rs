@@ -28,7 +28,7 @@ pub fn run(list: &Path, args: &Args) -> Result<(), Failure> {
         Table::check_extension(path)?;
     }
     let list = PairList::read(list)?;
-    let estimator = args.estimator();
+    let estimator = args.estimator()?;
     let bar = bar(list.pairs().len());
     let mut outcomes: Vec<Outcome> = Vec::with_capacity(list.pairs().len());
     for some in list.pairs().chunks(AT_ONCE) {

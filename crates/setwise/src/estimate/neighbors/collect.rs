@@ -27,6 +27,11 @@ impl Smallest {
         Smallest { best: vec![f64::INFINITY; k], last: f64::INFINITY }
     }
 
+    /// The one in place `k`, from one.
+    pub fn best(&self, k: usize) -> f64 {
+        self.best[k - 1]
+    }
+
     /// The k-th.
     #[inline(always)]
     pub fn last(&self) -> f64 {

@@ -129,6 +129,11 @@ impl Neighbors {
         self.collect(queries, order, |_| Smallest::new(k), |c| c.last())
     }
 
+    /// Measures to four neighbours of every query, `ks` rising and from one, in one search.
+    pub(super) fn kths(&self, queries: Points, order: &[usize], ks: [usize; 4]) -> Vec<[f64; 4]> {
+        self.collect(queries, order, |_| Smallest::new(ks[3]), |c| ks.map(|k| c.best(k)))
+    }
+
     /// Numbers of points within a measure, strictly or not, given for every query.
     pub(super) fn count(
         &self,

@@ -1,0 +1,346 @@
+//! Training of the network that combines the set model's answers with classical estimates.
+
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+
+use super::Points;
+use super::combine::{ask, batch_of, features, width};
+use super::evidence::Evidence;
+use crate::data::{Broad, Feed, Generator, Stream, Targets, batch_seed, compress};
+use crate::experiment::{Combiner, Task, ValidExperiment};
+use crate::models::{Encoder, Merge, Pooling, Relations};
+use crate::{Error, Loss, Model, ModelConfig, Result, Trainer};
+
+/// What is being done, and how much of it has been.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FitProgress {
+    /// Examples looked at, of all.
+    Examples(usize, usize),
+    /// Steps made, of all, and the loss.
+    Steps(u64, u64, f64),
+}
+
+/// Examples of one width that are drawn together; two samples of each pair of distributions.
+const GROUP: usize = 16;
+
+/// Examples as the network sees them.
+struct Examples {
+    /// Rows of numbers.
+    rows: Vec<f32>,
+    /// Compressed divergences.
+    targets: Vec<f32>,
+}
+
+/// Trains the combining network of an experiment on the answers of its trained set model. The same experiment, set model and
+/// device give the same network.
+pub fn fit(
+    experiment: &ValidExperiment,
+    parts: &mut Model,
+    feed_threads: usize,
+    observe: &mut dyn FnMut(FitProgress),
+) -> Result<Model> {
+    let settings = experiment.combiner.clone().unwrap_or_default();
+    let loss = experiment.training.loss.clone();
+    let targets = loss.targets();
+    if !parts.config().dimension_equivariant {
+        return Err(Error::Estimate(
+            "an estimator for any number of columns needs a dimension-equivariant model".to_owned(),
+        ));
+    }
+    let total = settings.examples + settings.calibration;
+    let mut seen = 0;
+    let mut gather = |stream, count, parts: &mut Model, observe: &mut dyn FnMut(FitProgress)| {
+        gather(experiment, &settings, &targets, stream, count, parts, feed_threads, &mut |n| {
+            seen += n;
+            observe(FitProgress::Examples(seen.min(total), total));
+        })
+    };
+    let training = gather(Stream::Training, settings.examples, parts, observe)?;
+    let held_out = gather(Stream::Validation, settings.calibration, parts, observe)?;
+    let mut model = train(&settings, loss.loss(), targets.width(), &training, experiment.seed, observe)?;
+    calibrate(&mut model, &held_out, targets.width())?;
+    model.set_experiment(Some(experiment.to_toml()));
+    Ok(model)
+}
+
+/// Draws examples of the stream and looks at them.
+#[allow(clippy::too_many_arguments)]
+fn gather(
+    experiment: &ValidExperiment,
+    settings: &Combiner,
+    targets: &Targets,
+    stream: Stream,
+    count: usize,
+    parts: &mut Model,
+    feed_threads: usize,
+    done: &mut dyn FnMut(usize),
+) -> Result<Examples> {
+    let (Task::BroadKl(task), Targets::Quantiles { scale, .. }) = (&experiment.task, targets) else {
+        return Err(Error::Estimate("a combiner belongs to a broad-kl task with quantiles".to_owned()));
+    };
+    let (task, settings, scale) = (task.clone(), settings.clone(), *scale);
+    // Streams of the set model's own training have other seeds.
+    let seed = experiment.seed ^ 0x6b6c;
+    let mut feed = Feed::new(feed_threads, 0, move |i| -> Result<Vec<(Evidence, f64)>> {
+        let mut rng = Generator::seed_from_u64(batch_seed(seed, stream, i));
+        let dim = task.dims.draw(&mut rng);
+        let mut group = Vec::with_capacity(GROUP);
+        while group.len() < GROUP {
+            let pair = Broad { largest: task.largest }.pair(dim, &mut rng);
+            for _ in 0..2 {
+                let (n, m) = settings.sizes(&mut rng);
+                let (mut p, mut q) = (Vec::new(), Vec::new());
+                pair.sample_p(n, &mut rng, &mut p);
+                pair.sample_q(m, &mut rng, &mut q);
+                let evidence = Evidence::of(Points::new(&p, dim), Points::new(&q, dim))?;
+                group.push((evidence, pair.truth.value));
+            }
+        }
+        Ok(group)
+    });
+    let mut all = Examples { rows: Vec::new(), targets: Vec::new() };
+    while all.targets.len() < count {
+        let group = feed.next().ok_or(Error::Feed)??;
+        let evidence: Vec<&Evidence> = group.iter().map(|g| &g.0).collect();
+        let answers = ask(parts, &evidence)?;
+        for ((evidence, label), answers) in group.iter().zip(&answers) {
+            all.rows.extend(features(evidence, answers, targets)?);
+            all.targets.push(compress(*label, scale) as f32);
+        }
+        done(group.len());
+    }
+    Ok(all)
+}
+
+/// A residual network on rows of numbers: each row is a set of one element.
+fn config(settings: &Combiner, inputs: usize, outputs: usize) -> Result<ModelConfig> {
+    let config = ModelConfig {
+        encoder: Encoder::FeedForward,
+        sets: 1,
+        input_widths: vec![inputs],
+        latent: settings.latent,
+        hidden: settings.hidden,
+        blocks: settings.blocks,
+        feed_forward_layers: 1,
+        relations: Relations::Own,
+        merge: Merge::Sum,
+        outer_residual: false,
+        outer_norm: false,
+        inner_norm: false,
+        pooling: Pooling::Mean,
+        decoder_layers: 0,
+        output_width: outputs,
+        always_project: true,
+        heads: 1,
+        ..Default::default()
+    };
+    Ok(config)
+}
+
+fn train(
+    settings: &Combiner,
+    loss: Loss,
+    levels: usize,
+    examples: &Examples,
+    seed: u64,
+    observe: &mut dyn FnMut(FitProgress),
+) -> Result<Model> {
+    let inputs = width(levels);
+    let scaling = Scaling::of(&examples.rows, inputs);
+    let mut rows = examples.rows.clone();
+    scaling.apply(&mut rows);
+    let config = config(settings, inputs, levels)?.validate()?;
+    let mut trainer = Trainer::new(Model::new(config, seed), loss);
+    trainer.adam().weight_decay = settings.weight_decay;
+    let mut rng = Generator::seed_from_u64(seed);
+    let mut order: Vec<usize> = (0..examples.targets.len()).collect();
+    let batch = settings.batch.min(order.len());
+    let mut at = order.len();
+    let mut smooth = None;
+    for step in 0..settings.steps {
+        if at + batch > order.len() {
+            order.shuffle(&mut rng);
+            at = 0;
+        }
+        let chosen = &order[at..at + batch];
+        at += batch;
+        let numbers: Vec<f32> = chosen.iter().flat_map(|&i| &rows[i * inputs..(i + 1) * inputs]).copied().collect();
+        let repeated = chosen.iter().flat_map(|&i| std::iter::repeat_n(examples.targets[i], levels));
+        let targets: Vec<f32> = repeated.collect();
+        let part = step as f64 / settings.steps as f64;
+        let rate = settings.learning_rate * (0.01 + 0.99 * (0.5 + 0.5 * (std::f64::consts::PI * part).cos()));
+        trainer.submit(&batch_of(&numbers, inputs)?, &targets, rate, Some(1.0))?;
+        let value = trainer.outcome(true)?.map_or(f64::NAN, |o| o.loss);
+        let mean = smooth.map_or(value, |old: f64| old + (value - old) / 100.0);
+        smooth = Some(mean);
+        if (step + 1) % 500 == 0 || step + 1 == settings.steps {
+            observe(FitProgress::Steps(step + 1, settings.steps, mean));
+        }
+    }
+    let mut model = trainer.into_model();
+    scaling.fold_into(&mut model)?;
+    Ok(model)
+}
+
+/// Means and deviations of the numbers.
+struct Scaling {
+    mean: Vec<f64>,
+    deviation: Vec<f64>,
+}
+
+impl Scaling {
+    fn of(rows: &[f32], width: usize) -> Self {
+        let n = (rows.len() / width) as f64;
+        let column = |j: usize| rows.iter().skip(j).step_by(width).map(|&x| f64::from(x));
+        let mean: Vec<f64> = (0..width).map(|j| column(j).sum::<f64>() / n).collect();
+        let deviation =
+            (0..width).map(|j| (column(j).map(|x| (x - mean[j]).powi(2)).sum::<f64>() / n).sqrt().max(1e-6)).collect();
+        Scaling { mean, deviation }
+    }
+
+    fn apply(&self, rows: &mut [f32]) {
+        for row in rows.chunks_exact_mut(self.mean.len()) {
+            for (x, (m, d)) in row.iter_mut().zip(self.mean.iter().zip(&self.deviation)) {
+                *x = ((f64::from(*x) - m) / d) as f32;
+            }
+        }
+    }
+
+    /// Makes a network trained on scaled numbers take them as they are.
+    fn fold_into(&self, model: &mut Model) -> Result<()> {
+        let (weight, bias) = (range(model, "input.0.weight")?, range(model, "input.0.bias")?);
+        let params = model.params_mut();
+        let width = self.mean.len();
+        for (i, at) in bias.enumerate() {
+            let row = weight.start + i * width..weight.start + (i + 1) * width;
+            let mut moved = f64::from(params[at]);
+            for (w, (m, d)) in params[row].iter_mut().zip(self.mean.iter().zip(&self.deviation)) {
+                let scaled = f64::from(*w) / d;
+                moved -= scaled * m;
+                *w = scaled as f32;
+            }
+            params[at] = moved as f32;
+        }
+        Ok(())
+    }
+}
+
+fn range(model: &Model, name: &str) -> Result<std::ops::Range<usize>> {
+    let found = model.layout().find(name).map(|s| s.range());
+    found.ok_or_else(|| Error::Estimate(format!("the combining network has no {name:?}")))
+}
+
+/// Moves the outer quantiles out or in, by the share of their distance that makes nine of ten held-out examples lie between
+/// (conformalised quantile regression; Romano, Patterson, Candès, 2019, with scores in units of the interval's width).
+fn calibrate(model: &mut Model, held_out: &Examples, levels: usize) -> Result<()> {
+    let inputs = model.config().input_widths[0];
+    let answers = model.predict(&batch_of(&held_out.rows, inputs)?)?;
+    let mut scores: Vec<f64> = held_out
+        .targets
+        .iter()
+        .enumerate()
+        .map(|(i, &t)| {
+            let mut q: Vec<f64> = answers.example(i).iter().map(|&x| f64::from(x)).collect();
+            q.sort_by(f64::total_cmp);
+            let (low, high, t) = (q[0], q[levels - 1], f64::from(t));
+            (low - t).max(t - high) / (high - low).max(1e-6)
+        })
+        .collect();
+    scores.sort_by(f64::total_cmp);
+    let place = (super::super::LEVEL * (scores.len() + 1) as f64).ceil() as usize;
+    // Never so far in that the quantiles would cross.
+    let share = scores[place.clamp(1, scores.len()) - 1].clamp(-0.2, 5.0);
+    widen(model, levels, share)
+}
+
+/// low − share·(high − low) and high + share·(high − low) in place of low and high: linear in what the last layer computes.
+fn widen(model: &mut Model, levels: usize, share: f64) -> Result<()> {
+    let (weight, bias) = (range(model, "decoder.0.weight")?, range(model, "decoder.0.bias")?);
+    let columns = weight.len() / levels;
+    let params = model.params_mut();
+    let last = levels - 1;
+    let mut pair = |low: usize, high: usize| {
+        let (a, b) = (f64::from(params[low]), f64::from(params[high]));
+        params[low] = (a - share * (b - a)) as f32;
+        params[high] = (b + share * (b - a)) as f32;
+    };
+    (0..columns).for_each(|j| pair(weight.start + j, weight.start + last * columns + j));
+    pair(bias.start, bias.start + last);
+    Ok(())
+}
+
+impl Combiner {
+    /// Sizes of two samples: logarithms uniform in the range, every other time both the same.
+    fn sizes(&self, rng: &mut Generator) -> (usize, usize) {
+        let (least, most) = (self.set_size.least as f64, self.set_size.most as f64);
+        let mut one = || (least * (most / least).powf(rng.random::<f64>())).round() as usize;
+        let (n, m) = (one(), one());
+        (n, if rng.random_bool(0.5) { n } else { m })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model() -> Model {
+        let settings = Combiner { latent: 8, hidden: 8, blocks: 1, ..Default::default() };
+        Model::new(config(&settings, 6, 3).unwrap().validate().unwrap(), 3)
+    }
+
+    #[test]
+    fn a_network_with_its_scaling_folded_in_answers_as_before() {
+        let rows: Vec<f32> = (0..60).map(|i| ((i * 37) % 11) as f32 * (1 + i % 6) as f32 + 5.0).collect();
+        let scaling = Scaling::of(&rows, 6);
+        let mut scaled = rows.clone();
+        scaling.apply(&mut scaled);
+        let mut m = model();
+        let before = m.predict(&batch_of(&scaled, 6).unwrap()).unwrap();
+        scaling.fold_into(&mut m).unwrap();
+        let after = m.predict(&batch_of(&rows, 6).unwrap()).unwrap();
+        for (a, b) in before.values().iter().zip(after.values()) {
+            assert!((a - b).abs() < 1e-4, "{a} and {b}");
+        }
+    }
+
+    #[test]
+    fn widening_moves_the_outer_quantiles_by_a_share_of_their_distance() {
+        let row = [0.3f32, -1.0, 2.0, 0.5, 0.1, -0.7];
+        let mut m = model();
+        let before = m.predict(&batch_of(&row, 6).unwrap()).unwrap().values().to_vec();
+        widen(&mut m, 3, 0.25).unwrap();
+        let after = m.predict(&batch_of(&row, 6).unwrap()).unwrap().values().to_vec();
+        let distance = before[2] - before[0];
+        assert!((after[0] - (before[0] - 0.25 * distance)).abs() < 1e-5);
+        assert!((after[1] - before[1]).abs() < 1e-6);
+        assert!((after[2] - (before[2] + 0.25 * distance)).abs() < 1e-5);
+    }
+
+    #[test]
+    fn nine_of_ten_held_out_examples_lie_between_the_calibrated_quantiles() {
+        let mut m = model();
+        let rows: Vec<f32> = (0..6000).map(|i| ((i * 7919 % 1009) as f32) / 500.0 - 1.0).collect();
+        let answers = m.predict(&batch_of(&rows, 6).unwrap()).unwrap();
+        // Labels around the middle quantile.
+        let targets: Vec<f32> =
+            (0..1000).map(|i| answers.example(i)[1] + ((i * 31 % 97) as f32 / 97.0 - 0.5) * 0.8).collect();
+        // Quantiles in the right order, narrow: the decoder's outer rows are made neighbours of the middle one's.
+        let (weight, bias) = (range(&m, "decoder.0.weight").unwrap(), range(&m, "decoder.0.bias").unwrap());
+        let columns = weight.len() / 3;
+        for j in 0..columns {
+            let middle = m.params()[weight.start + columns + j];
+            m.params_mut()[weight.start + j] = middle;
+            m.params_mut()[weight.start + 2 * columns + j] = middle;
+        }
+        let middle = m.params()[bias.start + 1];
+        m.params_mut()[bias.start] = middle - 0.1;
+        m.params_mut()[bias.start + 2] = middle + 0.1;
+        let examples = Examples { rows, targets };
+        calibrate(&mut m, &examples, 3).unwrap();
+        let answers = m.predict(&batch_of(&examples.rows, 6).unwrap()).unwrap();
+        let within =
+            |i: usize| answers.example(i)[0] <= examples.targets[i] && examples.targets[i] <= answers.example(i)[2];
+        let covered = (0..1000).filter(|&i| within(i)).count();
+        assert!((890..=930).contains(&covered), "{covered}");
+    }
+}
