@@ -18,11 +18,11 @@ use crate::pool::compute;
 /// p, q : array-like
 ///     Samples of P and of Q, with as many columns: rows are elements, columns dimensions, of any number and stride.
 ///     An array of one axis is a sample of single numbers. Lists of arrays (or arrays of three axes) are a batch.
-/// method : {"knn", "gaussian"}, optional
-///     Nearest neighbours (Wang, Kulkarni, Verdú), or the closed form for Gaussians with the samples' moments. The
-///     default is that of the command ``setwise kl``.
-/// k : int
-///     Which neighbour "knn" measures the distance to.
+/// method : {"pretrained", "knn", "gaussian", "logistic"}, optional
+///     The trained estimator (the default, unless k is given), nearest neighbours (Wang, Kulkarni, Verdú), the closed
+///     form for Gaussians with the samples' moments, or a logistic regression of P against Q.
+/// k : int, optional
+///     Which neighbour "knn" measures the distance to; 3 if not given.
 /// seed : int
 ///     Seed of the interval.
 ///
@@ -45,17 +45,18 @@ use crate::pool::compute;
 /// >>> [e.method for e in setwise.kl([p, q], [q, p], method="gaussian")]
 /// ['gaussian', 'gaussian']
 #[pyfunction]
-#[pyo3(signature = (p, q, *, method=None, k=3, seed=0))]
+#[pyo3(signature = (p, q, *, method=None, k=None, seed=0))]
 pub fn kl<'py>(
     py: Python<'py>,
     p: &Bound<'py, PyAny>,
     q: &Bound<'py, PyAny>,
     method: Option<&str>,
-    k: i128,
+    k: Option<i128>,
     seed: i128,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let method = method.map(str::parse::<KlMethod>).transpose().map_err(raised)?.unwrap_or_default();
-    let options = KlOptions { method, k: whole("k", k)? as usize, seed: whole("seed", seed)? };
+    let method = method.map(str::parse::<KlMethod>).transpose().map_err(raised)?;
+    let k = k.map(|k| whole("k", k)).transpose()?.map(|k| k as usize);
+    let options = KlOptions::of(method, k, whole("seed", seed)?);
     estimates(py, [(p, "p"), (q, "q")], |pairs| kl_batch(pairs, &options))
 }
 

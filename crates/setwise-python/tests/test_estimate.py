@@ -33,7 +33,7 @@ def saved(tmp_path, samples):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"method": "knn", "k": 1}, {"method": "gaussian"}, {"seed": 9}, {"method": "knn", "k": 7, "seed": 2**63 + 1}],
+    [{}, {"method": "knn", "k": 1}, {"k": 2}, {"method": "gaussian"}, {"method": "logistic"}, {"seed": 9}, {"method": "knn", "k": 7, "seed": 2**63 + 1}],
 )
 def test_kl_is_the_command_lines_to_the_last_digit(command, saved, options):
     (p, q), paths = saved
@@ -78,7 +78,7 @@ def test_an_estimate_is_a_number_that_says_what_it_is(samples):
     estimate = setwise.kl(*samples)
     assert float(estimate) == estimate.value
     text = repr(estimate)
-    assert text.startswith(f"<KL(P‖Q) = {estimate.value:.4f} nats, 90 % interval ") and "method knn, k = 3" in text
+    assert text.startswith(f"<KL(P‖Q) = {estimate.value:.4f} nats, 90 % interval ") and "method pretrained" in text
     assert pickle.loads(pickle.dumps(estimate)) == copy.deepcopy(estimate) == estimate
     with pytest.raises(AttributeError):
         estimate.value = 0.0
@@ -86,10 +86,10 @@ def test_an_estimate_is_a_number_that_says_what_it_is(samples):
 
 def test_what_makes_data_unfit_is_said_under_the_arguments_names():
     p = np.repeat(np.arange(20.0), 2)
-    estimate = setwise.kl(p, p + 0.5)
+    estimate = setwise.kl(p, p + 0.5, method="knn")
     assert any(w.startswith("p: 20 of 40 rows repeat") for w in estimate.warnings), estimate.warnings
     assert "note: p: 20 of 40 rows" in repr(estimate)
-    batch = setwise.kl([p[:, None]], [p[:, None] + 0.5])
+    batch = setwise.kl([p[:, None]], [p[:, None] + 0.5], method="knn")
     assert any(w.startswith("p[0]: ") for w in batch[0].warnings)
 
 
@@ -103,9 +103,9 @@ def test_one_axis_is_one_column(samples):
     ("arguments", "options", "said"),
     [
         (([[1.0, 2.0]], [[1.0]]), {}, "p has 2 columns, q has 1"),
-        ((np.ones((3, 1)), np.ones((3, 1))), {}, "p: has 3 rows, k = 3 needs at least 4"),
-        ((np.ones((9, 1)), np.ones((9, 1))), {}, "p: all rows are one point"),
-        ((np.ones((9, 1)), np.ones((9, 1))), {"method": "ksg"}, "there is no method \"ksg\"; there are knn, gaussian"),
+        ((np.ones((3, 1)), np.ones((3, 1))), {"method": "knn"}, "p: has 3 rows, k = 3 needs at least 4"),
+        ((np.ones((9, 1)), np.ones((9, 1))), {"method": "knn"}, "p: all rows are one point"),
+        ((np.ones((9, 1)), np.ones((9, 1))), {"method": "ksg"}, "there is no method \"ksg\"; there are pretrained, knn, gaussian, logistic"),
         ((np.ones((9, 1)), np.ones((9, 1))), {"k": 0}, "k is 0"),
         ((np.ones((9, 1)), np.ones((9, 1))), {"k": -1}, "k: is -1"),
         ((np.ones((9, 1)), np.ones((9, 1))), {"seed": -1}, "seed: is -1"),

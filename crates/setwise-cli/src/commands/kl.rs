@@ -79,15 +79,13 @@ enum Method {
 
 impl Args {
     fn estimator(&self) -> Result<Box<dyn Estimator>, Failure> {
-        let usual = if self.k.is_some() { Method::Knn } else { Method::Pretrained };
-        let method = match self.method.unwrap_or(usual) {
+        let method = self.method.map(|method| match method {
             Method::Pretrained => KlMethod::Pretrained,
             Method::Knn => KlMethod::Knn,
             Method::Gaussian => KlMethod::Gaussian,
             Method::Logistic => KlMethod::Logistic,
-        };
-        let options = KlOptions { method, seed: self.seed, ..KlOptions::default() };
-        Ok(KlOptions { k: self.k.unwrap_or(options.k), ..options }.estimator()?)
+        });
+        Ok(KlOptions::of(method, self.k, self.seed).estimator()?)
     }
 }
 

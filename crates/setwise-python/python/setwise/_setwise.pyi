@@ -18,8 +18,8 @@ def kl(
     p: Sequence[NDArray[Any]],
     q: Sequence[NDArray[Any]],
     *,
-    method: Literal["knn", "gaussian"] | None = None,
-    k: int = 3,
+    method: Literal["pretrained", "knn", "gaussian", "logistic"] | None = None,
+    k: int | None = None,
     seed: int = 0,
 ) -> list[Estimate]: ...
 @overload
@@ -27,8 +27,8 @@ def kl(
     p: ArrayLike,
     q: ArrayLike,
     *,
-    method: Literal["knn", "gaussian"] | None = None,
-    k: int = 3,
+    method: Literal["pretrained", "knn", "gaussian", "logistic"] | None = None,
+    k: int | None = None,
     seed: int = 0,
 ) -> Estimate: ...
 @overload

@@ -79,6 +79,13 @@ impl Default for KlOptions {
 }
 
 impl KlOptions {
+    /// What someone wants who may have named a method or a k: whoever names a k alone wants [`Knn`].
+    pub fn of(method: Option<KlMethod>, k: Option<usize>, seed: u64) -> Self {
+        let usual = KlOptions::default();
+        let unnamed = if k.is_some() { KlMethod::Knn } else { usual.method };
+        KlOptions { method: method.unwrap_or(unnamed), k: k.unwrap_or(usual.k), seed }
+    }
+
     /// What estimates so.
     pub fn estimator(&self) -> Result<Box<dyn Estimator>> {
         Ok(match self.method {

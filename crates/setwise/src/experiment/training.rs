@@ -83,6 +83,18 @@ pub struct SizePhase {
     pub size: Span,
 }
 
+/// How the encoder of images learns to tell classes apart before the first step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Pretraining {
+    /// Batches.
+    pub steps: u64,
+    /// Images in each.
+    pub batch: usize,
+    /// Adam's learning rate.
+    pub learning_rate: f64,
+}
+
 /// How a model learns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
@@ -107,6 +119,9 @@ pub struct Training {
     /// Phases of other set sizes, one after another from the first step; after them the task's own holds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub set_sizes: Vec<SizePhase>,
+    /// For models with an encoder of images.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pretrain: Option<Pretraining>,
     /// Steps between measurements on held-out examples.
     pub validate_every: u64,
     /// Held-out examples.
@@ -129,6 +144,7 @@ impl Default for Training {
             schedule: Schedule::Constant,
             clip: None,
             set_sizes: Vec::new(),
+            pretrain: None,
             validate_every: 1000,
             validation_examples: 1024,
             checkpoint_every: 500,
@@ -181,6 +197,13 @@ impl Training {
             ("checkpoint-every", self.checkpoint_every),
             ("log-every", self.log_every),
         ];
+        if let Some(p) = &self.pretrain {
+            let fits = |n: u64| (1..=1 << 31).contains(&n);
+            if !fits(p.steps) || !fits(p.batch as u64) || !(p.learning_rate > 0.0 && p.learning_rate <= 1.0) {
+                let reason = "steps and batch must be at least 1, the learning rate above 0 and at most 1";
+                return Err(bad("training.pretrain", reason));
+            }
+        }
         for (key, n) in counts {
             if n == 0 || n > 1 << 31 {
                 return Err(bad(format!("training.{key}"), format!("is {n}, must be between 1 and 2147483648")));

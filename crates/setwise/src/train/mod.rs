@@ -10,6 +10,7 @@ mod evaluation;
 mod fit;
 mod folder;
 mod metrics;
+mod pretrain;
 mod run;
 mod trainer;
 

@@ -12,6 +12,7 @@ use super::checkpoint::Checkpoint;
 use super::evaluation::{Evaluation, HeldOut};
 use super::folder::RunFolder;
 use super::metrics::{Log, Record, Window};
+use super::pretrain::pretrain;
 use super::trainer::{BatchLimits, StepOutcome, Trainer};
 use crate::data::{Batch, Feed, Stream};
 use crate::experiment::ValidExperiment;
@@ -75,7 +76,7 @@ pub struct Outcome {
 pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn FnMut(Event)) -> Result<Outcome> {
     let folder = RunFolder::new(&options.folder);
     prepare_folder(&folder, experiment, options.resume)?;
-    let (mut run, damage) = Run::start(experiment, &folder, &options.device)?;
+    let (mut run, damage) = Run::start(experiment, &folder, options)?;
     if let Some(damage) = damage {
         observe(Event::Warning(&format!("{damage}; going back to the checkpoint before it")));
     }
@@ -149,12 +150,20 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// From the last checkpoint, or from fresh parameters; with what is wrong with a newer checkpoint that could not be used.
-    fn start(experiment: &'a ValidExperiment, folder: &'a RunFolder, device: &Device) -> Result<(Self, Option<Error>)> {
-        let model = Model::new(experiment.model().clone(), experiment.seed);
+    fn start(
+        experiment: &'a ValidExperiment,
+        folder: &'a RunFolder,
+        options: &RunOptions,
+    ) -> Result<(Self, Option<Error>)> {
+        let mut model = Model::new(experiment.model().clone(), experiment.seed);
+        let checkpoint = Checkpoint::load(folder)?;
+        if let (None, Some(plan)) = (&checkpoint, &experiment.training.pretrain) {
+            pretrain(&mut model, experiment, plan, &options.device, options.feed_threads, options.stop)?;
+        }
         let mut trainer = Trainer::of(model, &experiment.training, experiment.seed);
         let (mut step, mut window, mut saved) = (0, Window::default(), None);
         let mut damage = None;
-        if let Some(mut checkpoint) = Checkpoint::load(folder)? {
+        if let Some(mut checkpoint) = checkpoint {
             damage = checkpoint.newer_damaged.take();
             if damage.is_some() {
                 // Left where it is, it would take the place of the good one at the next save.
@@ -164,7 +173,7 @@ impl<'a> Run<'a> {
             (step, window, saved) = (checkpoint.step, checkpoint.window, Some(checkpoint.step));
             checkpoint.restore(&mut trainer, &folder.checkpoint())?;
         }
-        trainer.use_device(device, limits(experiment))?;
+        trainer.use_device(&options.device, limits(experiment))?;
         let log = Log::open(folder.metrics(), step)?;
         let (under_way, start) = (VecDeque::new(), Instant::now());
         Ok((
