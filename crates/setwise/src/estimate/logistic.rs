@@ -113,8 +113,9 @@ fn regress(rows: &[f64], width: usize, positive: usize) -> Result<Vec<f64>> {
                 hessian[b * width + a] = hessian[a * width + b];
             }
         }
-        cholesky(&mut hessian, width)
-            .map_err(|_| Error::Estimate("the classifier's equations cannot be solved; rescale the columns".to_owned()))?;
+        cholesky(&mut hessian, width).map_err(|_| {
+            Error::Estimate("the classifier's equations cannot be solved; rescale the columns".to_owned())
+        })?;
         let mut step = gradient;
         solve_lower(&hessian, width, &mut step);
         solve_upper(&hessian, width, &mut step);

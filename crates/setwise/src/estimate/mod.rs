@@ -19,12 +19,12 @@ mod special;
 pub use gaussian::{GaussianKl, GaussianMi};
 pub use interval::LEVEL;
 pub use knn::Knn;
-pub use logistic::Logistic;
 pub use ksg::{Ksg, Variant};
+pub use logistic::Logistic;
 pub use mine::{Mine, donsker_varadhan};
 pub use neighbors::Norm;
 pub use points::Points;
-pub use pretrained::{COMBINER_FILE, FitProgress, Pretrained, Ranges, fit};
+pub use pretrained::{Answer, COMBINER_FILE, FitProgress, Pretrained, Ranges, fit};
 pub use special::digamma;
 
 use serde::{Serialize, Serializer};

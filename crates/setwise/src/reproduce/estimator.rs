@@ -6,10 +6,10 @@ use serde_json::json;
 
 use super::Reproduction;
 use super::held_out::Family;
+use crate::Result;
 use crate::data::{Broad, Generator, Stream, batch_seed};
 use crate::estimate::{Estimator, GaussianKl, Knn, Logistic, Points, Pretrained};
 use crate::report::{Axis, Cell, Figure, Panel, Series, Table};
-use crate::Result;
 
 /// What to measure.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,7 +83,18 @@ pub fn reproduce(estimator: &Pretrained, options: &Options, progress: &mut dyn F
     let inside = in_family(estimator, options)?;
     let mut table = Table::new(
         "Mean absolute error of KL divergence on families the estimator never saw",
-        ["family", "d", "n", "mean KL", "setwise", "knn, best k", "gaussian", "logistic", "setwise / best other", "covered"],
+        [
+            "family",
+            "d",
+            "n",
+            "mean KL",
+            "setwise",
+            "knn, best k",
+            "gaussian",
+            "logistic",
+            "setwise / best other",
+            "covered",
+        ],
     );
     for c in &cells {
         table.push([
@@ -112,7 +123,13 @@ pub fn reproduce(estimator: &Pretrained, options: &Options, progress: &mut dyn F
         "coverage_out_of_family": mean(&cells, |c| c.coverage),
         "in_family": {"pairs": options.in_family, "mean_absolute_error": inside.error, "coverage": inside.coverage},
     });
-    Ok(Reproduction { name: "estimator", table, json, figures: vec![("estimator".to_owned(), figure(&cells, options))], notes })
+    Ok(Reproduction {
+        name: "estimator",
+        table,
+        json,
+        figures: vec![("estimator".to_owned(), figure(&cells, options))],
+        notes,
+    })
 }
 
 /// Draws the samples of a cell and judges all methods on them.
@@ -130,7 +147,8 @@ fn measure(estimator: &Pretrained, family: Family, dim: usize, n: usize, options
             (p, q, pair.kl)
         })
         .collect();
-    let pairs: Vec<(Points, Points)> = data.iter().map(|(p, q, _)| (Points::new(p, dim), Points::new(q, dim))).collect();
+    let pairs: Vec<(Points, Points)> =
+        data.iter().map(|(p, q, _)| (Points::new(p, dim), Points::new(q, dim))).collect();
     let classical: Vec<[f64; METHODS - 1]> = pairs.par_iter().map(|&(p, q)| classical(p, q)).collect();
     let mut errors = [0.0; METHODS];
     let mut covered = 0.0;
@@ -180,7 +198,8 @@ fn in_family(estimator: &Pretrained, options: &Options) -> Result<InFamily> {
             (dim, p, q, pair.truth.value)
         })
         .collect();
-    let pairs: Vec<(Points, Points)> = data.iter().map(|(d, p, q, _)| (Points::new(p, *d), Points::new(q, *d))).collect();
+    let pairs: Vec<(Points, Points)> =
+        data.iter().map(|(d, p, q, _)| (Points::new(p, *d), Points::new(q, *d))).collect();
     let (mut error, mut within, mut count) = (0.0, [0.0f64; 3], [0.0f64; 3]);
     for ((answer, (_, _, _, kl)), (p, q)) in estimator.answers(&pairs).into_iter().zip(&data).zip(&pairs) {
         let (value, [low, high]) = answer?;

@@ -42,7 +42,8 @@ fn log_uniform(least: f64, most: f64, rng: &mut impl Rng) -> f64 {
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 5] = [Family::Laplace, Family::Gumbel, Family::LogNormal, Family::BetaCopula, Family::Moons];
+    pub const ALL: [Family; 5] =
+        [Family::Laplace, Family::Gumbel, Family::LogNormal, Family::BetaCopula, Family::Moons];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -55,7 +56,7 @@ impl Family {
         }
     }
 
-    /// A random pair in `dim` dimensions. Its parameters differ so much that divergences lie between about 0.05 and 5 nats, whatever the
+    /// A random pair in `dim` dimensions. Its parameters differ so much that divergences mostly lie between 0.02 and 5 nats, whatever the
     /// dimension; those above 5 are drawn again.
     pub fn draw(self, dim: usize, rng: &mut Generator) -> HeldOutPair {
         loop {
@@ -353,7 +354,11 @@ mod tests {
                     pair.p.sample(100_000, &mut rng, &mut rows);
                     let (p, q) = (pair.p.log_density(&rows), pair.q.log_density(&rows));
                     let mean = p.iter().zip(&q).map(|(p, q)| p - q).sum::<f64>() / 1e5;
-                    assert!((mean - pair.kl).abs() < 0.01 + 0.03 * pair.kl, "{family:?}, d = {dim}: {} and {mean}", pair.kl);
+                    assert!(
+                        (mean - pair.kl).abs() < 0.01 + 0.03 * pair.kl,
+                        "{family:?}, d = {dim}: {} and {mean}",
+                        pair.kl
+                    );
                 }
             }
         }
@@ -381,7 +386,7 @@ mod tests {
                 let mut rng = Generator::seed_from_u64(5);
                 let mut kls: Vec<f64> = (0..30).map(|_| family.draw(dim, &mut rng).kl).collect();
                 kls.sort_by(f64::total_cmp);
-                assert!(kls[0] > -0.01 && (0.05..6.0).contains(&kls[15]), "{family:?}, d = {dim}: {kls:?}");
+                assert!(kls[0] > -0.01 && (0.02..5.0).contains(&kls[15]), "{family:?}, d = {dim}: {kls:?}");
             }
         }
     }

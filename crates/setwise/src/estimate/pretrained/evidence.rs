@@ -88,7 +88,11 @@ impl Evidence {
             false => {
                 let (of_p, of_q) = (shuffled(&x, dim, 1), shuffled(&y, dim, 2));
                 let take = |rows: &[f64], order: &[usize], k: usize, size: usize| -> Vec<f64> {
-                    order[k * size..(k + 1) * size].iter().flat_map(|&i| &rows[i * dim..(i + 1) * dim]).copied().collect()
+                    order[k * size..(k + 1) * size]
+                        .iter()
+                        .flat_map(|&i| &rows[i * dim..(i + 1) * dim])
+                        .copied()
+                        .collect()
                 };
                 let part = |k: usize| {
                     let (a, b) = (take(&x, &of_p, k, sizes[0]), take(&y, &of_q, k, sizes[1]));
@@ -133,8 +137,11 @@ fn varying(p: Points, q: Points) -> Option<(Vec<f64>, Vec<f64>, usize)> {
     let kept: Vec<&[f64]> =
         values.iter().zip(vectors.chunks_exact(d)).filter(|(v, _)| **v > 1e-9 * d as f64).map(|(_, e)| e).collect();
     let project = |points: Points| -> Vec<f64> {
-        let along = |row: &[f64], axis: &[f64]| -> f64 { (0..d).map(|i| (row[i] - mean[i]) * scale[i] * axis[i]).sum() };
-        (0..points.len()).flat_map(|i| kept.iter().map(move |axis| along(points.row(i), axis)).collect::<Vec<_>>()).collect()
+        let along =
+            |row: &[f64], axis: &[f64]| -> f64 { (0..d).map(|i| (row[i] - mean[i]) * scale[i] * axis[i]).sum() };
+        (0..points.len())
+            .flat_map(|i| kept.iter().map(move |axis| along(points.row(i), axis)).collect::<Vec<_>>())
+            .collect()
     };
     (!kept.is_empty()).then(|| (project(p), project(q), kept.len()))
 }

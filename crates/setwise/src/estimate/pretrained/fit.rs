@@ -3,9 +3,9 @@
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
+use super::Points;
 use super::combine::{ask, batch_of, features, width};
 use super::evidence::Evidence;
-use super::Points;
 use crate::data::{Broad, Feed, Generator, Stream, Targets, batch_seed, compress};
 use crate::experiment::{Combiner, Task, ValidExperiment};
 use crate::models::{Encoder, Merge, Pooling, Relations};
@@ -43,7 +43,9 @@ pub fn fit(
     let loss = experiment.training.loss.clone();
     let targets = loss.targets();
     if !parts.config().dimension_equivariant {
-        return Err(Error::Estimate("an estimator for any number of columns needs a dimension-equivariant model".to_owned()));
+        return Err(Error::Estimate(
+            "an estimator for any number of columns needs a dimension-equivariant model".to_owned(),
+        ));
     }
     let total = settings.examples + settings.calibration;
     let mut seen = 0;
@@ -162,8 +164,7 @@ fn train(
         }
         let chosen = &order[at..at + batch];
         at += batch;
-        let numbers: Vec<f32> =
-            chosen.iter().flat_map(|&i| &rows[i * inputs..(i + 1) * inputs]).copied().collect();
+        let numbers: Vec<f32> = chosen.iter().flat_map(|&i| &rows[i * inputs..(i + 1) * inputs]).copied().collect();
         let repeated = chosen.iter().flat_map(|&i| std::iter::repeat_n(examples.targets[i], levels));
         let targets: Vec<f32> = repeated.collect();
         let part = step as f64 / settings.steps as f64;
@@ -192,9 +193,8 @@ impl Scaling {
         let n = (rows.len() / width) as f64;
         let column = |j: usize| rows.iter().skip(j).step_by(width).map(|&x| f64::from(x));
         let mean: Vec<f64> = (0..width).map(|j| column(j).sum::<f64>() / n).collect();
-        let deviation = (0..width)
-            .map(|j| (column(j).map(|x| (x - mean[j]).powi(2)).sum::<f64>() / n).sqrt().max(1e-6))
-            .collect();
+        let deviation =
+            (0..width).map(|j| (column(j).map(|x| (x - mean[j]).powi(2)).sum::<f64>() / n).sqrt().max(1e-6)).collect();
         Scaling { mean, deviation }
     }
 
@@ -338,7 +338,8 @@ mod tests {
         let examples = Examples { rows, targets };
         calibrate(&mut m, &examples, 3).unwrap();
         let answers = m.predict(&batch_of(&examples.rows, 6).unwrap()).unwrap();
-        let within = |i: usize| answers.example(i)[0] <= examples.targets[i] && examples.targets[i] <= answers.example(i)[2];
+        let within =
+            |i: usize| answers.example(i)[0] <= examples.targets[i] && examples.targets[i] <= answers.example(i)[2];
         let covered = (0..1000).filter(|&i| within(i)).count();
         assert!((890..=930).contains(&covered), "{covered}");
     }
