@@ -290,8 +290,10 @@ mod tests {
     fn many_pairs_get_the_answers_each_gets_alone() {
         let estimator = Pretrained::built_in().unwrap();
         let data: Vec<_> = (0..9).map(|i| samples(1 + i % 3, 40 + 60 * i, 50 + 30 * i, i as u64)).collect();
-        let points = |(i, (p, q)): (usize, _)| (Points::new(p, 1 + i % 3), Points::new(q, 1 + i % 3));
-        let mut pairs: Vec<(Points, Points)> = data.iter().map(|(p, q): &(Vec<f64>, Vec<f64>)| (&p[..], &q[..])).enumerate().map(points).collect();
+        let mut pairs: Vec<(Points, Points)> = Vec::new();
+        for (i, (p, q)) in data.iter().enumerate() {
+            pairs.push((Points::new(p, 1 + i % 3), Points::new(q, 1 + i % 3)));
+        }
         let few = [1.0, 2.0, 3.0];
         pairs.insert(4, (Points::new(&few, 1).named("few.csv"), Points::new(&few, 1)));
         let together = estimator.estimate_all(&pairs, 0);
