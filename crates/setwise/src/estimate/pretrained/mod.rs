@@ -56,6 +56,9 @@ struct Models {
     targets: Targets,
 }
 
+/// A value with its interval.
+pub type Answer = (f64, [f64; 2]);
+
 /// What the estimator was trained for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ranges {
@@ -125,7 +128,7 @@ impl Pretrained {
 
     /// Values with intervals for many pairs of samples, each with its own answer or error. Pairs of one width go through the set
     /// model together; the answers are those each pair would get alone.
-    pub fn answers(&self, pairs: &[(Points, Points)]) -> Vec<Result<(f64, [f64; 2])>> {
+    pub fn answers(&self, pairs: &[(Points, Points)]) -> Vec<Result<Answer>> {
         let evidence: Vec<Result<Evidence>> = pairs.par_iter().map(|&(p, q)| Evidence::of(p, q)).collect();
         let good: Vec<&Evidence> = evidence.iter().filter_map(|e| e.as_ref().ok()).collect();
         let mut found = match self.combine(&good) {
@@ -142,7 +145,7 @@ impl Pretrained {
         evidence.into_iter().map(answer).collect()
     }
 
-    fn combine(&self, evidence: &[&Evidence]) -> Result<Vec<Result<(f64, [f64; 2])>>> {
+    fn combine(&self, evidence: &[&Evidence]) -> Result<Vec<Result<Answer>>> {
         if evidence.is_empty() {
             return Ok(Vec::new());
         }
@@ -175,7 +178,7 @@ impl Pretrained {
     }
 
     /// An answer with its warnings; where it lies outside of what was trained, with a classical estimate beside it.
-    fn describe(&self, p: Points, q: Points, (value, interval): (f64, [f64; 2]), seed: u64) -> Result<Estimate> {
+    fn describe(&self, p: Points, q: Points, (value, interval): Answer, seed: u64) -> Result<Estimate> {
         let outside = self.outside(p, q, value);
         let warnings = p.warnings().into_iter().chain(q.warnings());
         let warnings: Vec<String> = outside.iter().cloned().chain(warnings).collect();
@@ -239,7 +242,7 @@ impl Estimator for Pretrained {
 }
 
 impl Pretrained {
-    fn answer(&self, p: Points, q: Points) -> Result<(f64, [f64; 2])> {
+    fn answer(&self, p: Points, q: Points) -> Result<Answer> {
         self.answers(&[(p, q)]).pop().expect("an answer for every pair")
     }
 }
@@ -304,10 +307,11 @@ mod tests {
     #[test]
     fn many_pairs_get_the_answers_each_gets_alone() {
         let estimator = Pretrained::built_in().unwrap();
-        let data: Vec<(usize, (Vec<f64>, Vec<f64>))> =
-            (0..9).map(|i| (1 + i % 3, samples(1 + i % 3, 40 + 60 * i, 50 + 30 * i, i as u64))).collect();
-        let mut pairs: Vec<(Points, Points)> =
-            data.iter().map(|(d, (p, q))| (Points::new(p, *d), Points::new(q, *d))).collect();
+        let data: Vec<_> = (0..9).map(|i| samples(1 + i % 3, 40 + 60 * i, 50 + 30 * i, i as u64)).collect();
+        let mut pairs: Vec<(Points, Points)> = Vec::new();
+        for (i, (p, q)) in data.iter().enumerate() {
+            pairs.push((Points::new(p, 1 + i % 3), Points::new(q, 1 + i % 3)));
+        }
         let few = [1.0, 2.0, 3.0];
         pairs.insert(4, (Points::new(&few, 1).named("few.csv"), Points::new(&few, 1)));
         let together = estimator.estimate_all(&pairs, 0);
