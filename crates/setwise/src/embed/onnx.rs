@@ -102,7 +102,8 @@ mod tests {
         let folder = data.of(DataSet::Flickr8k).unwrap();
         let network = folder.join("../encoders/efficientnet_lite0_features.onnx");
         let encoder = Encoder::load(&network, &lite()).unwrap();
-        let pictures: Vec<_> = pictures_in(&folder.join("images_sample200")).unwrap().into_iter().step_by(40).collect();
+        let pictures: Vec<_> =
+            pictures_in(&folder.join("images_sample200")).unwrap().into_iter().skip(62).step_by(85).collect();
         let features = embed_pictures(&pictures, |p| encoder.encode(p), || {}).unwrap();
         assert_eq!(features.width, 1280);
         let known = read_arrays(&folder.join("image_efficientnet_lite0_f16.safetensors")).unwrap();
@@ -113,7 +114,7 @@ mod tests {
             let other = &known[place * 1280..(place + 1) * 1280];
             let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(x * y)).sum::<f64>();
             let cosine = dot(row, other) / (dot(row, row) * dot(other, other)).sqrt();
-            assert!(cosine > 0.999, "{name}: cosine {cosine}");
+            assert!(cosine > 0.9999, "{name}: cosine {cosine}");
         }
     }
 }
