@@ -20,7 +20,7 @@ static EIGHT: [[f32; 8]; 256] = {
     let mut table = [[0.0; 8]; 256];
     let mut i = 0;
     while i < 256 * 8 {
-        table[i / 8][i % 8] = (i / 8 >> (7 - i % 8) & 1) as f32;
+        table[i / 8][i % 8] = (((i / 8) >> (7 - i % 8)) & 1) as f32;
         i += 1;
     }
     table

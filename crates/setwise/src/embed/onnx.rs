@@ -102,18 +102,25 @@ mod tests {
         let folder = data.of(DataSet::Flickr8k).unwrap();
         let network = folder.join("../encoders/efficientnet_lite0_features.onnx");
         let encoder = Encoder::load(&network, &lite()).unwrap();
-        let pictures: Vec<_> = pictures_in(&folder.join("images_sample200")).unwrap().into_iter().step_by(40).collect();
+        // Two that another decoder of JPEG gets wrong; all 200 take a minute.
+        let all = std::env::var_os("SETWISE_ALL_PICTURES").is_some();
+        let (first, step) = if all { (0, 1) } else { (62, 85) };
+        let found = pictures_in(&folder.join("images_sample200")).unwrap();
+        let pictures: Vec<_> = found.into_iter().skip(first).step_by(step).collect();
         let features = embed_pictures(&pictures, |p| encoder.encode(p), || {}).unwrap();
         assert_eq!(features.width, 1280);
         let known = read_arrays(&folder.join("image_efficientnet_lite0_f16.safetensors")).unwrap();
         let known = known["image_features"].floats();
         let list = std::fs::read_to_string(folder.join("images.txt")).unwrap();
+        let mut least = 1.0f64;
         for (name, row) in features.names.iter().zip(features.rows.chunks_exact(1280)) {
             let place = list.lines().position(|l| l == name).unwrap();
             let other = &known[place * 1280..(place + 1) * 1280];
             let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(x * y)).sum::<f64>();
             let cosine = dot(row, other) / (dot(row, row) * dot(other, other)).sqrt();
             assert!(cosine > 0.999, "{name}: cosine {cosine}");
+            least = least.min(cosine);
         }
+        println!("the least cosine of {} pictures is {least}", features.names.len());
     }
 }

@@ -3,7 +3,8 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use image::{DynamicImage, ImageReader, Limits};
+use image::{DynamicImage, GrayImage, ImageReader, Limits, RgbImage};
+use jpeg_decoder::PixelFormat;
 
 use super::content::{bad, read};
 use crate::Result;
@@ -33,6 +34,10 @@ impl Picture {
 
     /// Reads the content of a file.
     pub fn parse(path: &Path, bytes: &[u8], channels: usize) -> Result<Self> {
+        if bytes.starts_with(&[0xff, 0xd8]) {
+            return parse_jpeg(bytes, channels)
+                .map_err(|reason| bad(path, format!("is no picture that can be read: {reason}")));
+        }
         let decode = || -> std::result::Result<DynamicImage, image::ImageError> {
             let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format()?;
             let mut limits = Limits::default();
@@ -42,9 +47,13 @@ impl Picture {
             reader.decode()
         };
         let decoded = decode().map_err(|e| bad(path, format!("is no picture that can be read: {e}")))?;
+        Ok(Self::of(decoded, channels))
+    }
+
+    fn of(decoded: DynamicImage, channels: usize) -> Self {
         let (width, height) = (decoded.width() as usize, decoded.height() as usize);
         let pixels = if channels == 1 { decoded.into_luma8().into_raw() } else { decoded.into_rgb8().into_raw() };
-        Ok(Picture { height, width, channels, pixels })
+        Picture { height, width, channels, pixels }
     }
 
     /// The largest square in the middle.
@@ -80,6 +89,26 @@ impl Picture {
         let pixels = down.iter().flat_map(|parts| (0..stride).map(move |i| column(parts, i).round() as u8)).collect();
         Picture { height, width, channels, pixels }
     }
+}
+
+/// Reads a JPEG file.
+fn parse_jpeg(bytes: &[u8], channels: usize) -> std::result::Result<Picture, String> {
+    let mut decoder = jpeg_decoder::Decoder::new(bytes);
+    decoder.set_max_decoding_buffer_size(MOST_MEMORY as usize);
+    decoder.read_info().map_err(|e| e.to_string())?;
+    let info = decoder.info().ok_or("it has no header")?;
+    let (width, height) = (u32::from(info.width), u32::from(info.height));
+    if width > LARGEST_SIDE || height > LARGEST_SIDE {
+        return Err(format!("it is {height} × {width} pixels, {LARGEST_SIDE} is the longest side"));
+    }
+    let pixels = decoder.decode().map_err(|e| e.to_string())?;
+    let whole = || "its pixels are not all there".to_owned();
+    let decoded = match info.pixel_format {
+        PixelFormat::L8 => DynamicImage::ImageLuma8(GrayImage::from_raw(width, height, pixels).ok_or_else(whole)?),
+        PixelFormat::RGB24 => DynamicImage::ImageRgb8(RgbImage::from_raw(width, height, pixels).ok_or_else(whole)?),
+        other => return Err(format!("its pixels are {other:?}; grey and coloured ones are read")),
+    };
+    Ok(Picture::of(decoded, channels))
 }
 
 /// For each of `to` pixels the pixels of `from` it covers, with their shares of it.
