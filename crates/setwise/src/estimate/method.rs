@@ -181,6 +181,13 @@ mod tests {
     }
 
     #[test]
+    fn who_names_a_k_alone_wants_neighbours() {
+        assert_eq!(KlOptions::of(None, None, 5), KlOptions { seed: 5, ..Default::default() });
+        assert_eq!(KlOptions::of(None, Some(2), 0).method, KlMethod::Knn);
+        assert_eq!(KlOptions::of(Some(KlMethod::Gaussian), Some(2), 0).method, KlMethod::Gaussian);
+    }
+
+    #[test]
     fn the_first_pair_that_fails_is_named() {
         let (good, short) = (column(60, 7), column(2, 1));
         let (good, p) = (Points::new(&good, 1), Points::new(&short, 1));
@@ -194,6 +201,6 @@ mod tests {
         assert_eq!("gaussian".parse::<KlMethod>().unwrap(), KlMethod::Gaussian);
         assert_eq!("mine".parse::<MiMethod>().unwrap(), MiMethod::Mine);
         let error = "ksg".parse::<KlMethod>().unwrap_err().to_string();
-        assert_eq!(error, "there is no method \"ksg\"; there are knn, gaussian");
+        assert_eq!(error, "there is no method \"ksg\"; there are pretrained, knn, gaussian, logistic");
     }
 }
