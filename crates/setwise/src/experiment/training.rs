@@ -199,7 +199,7 @@ impl Training {
         ];
         if let Some(p) = &self.pretrain {
             let fits = |n: u64| (1..=1 << 31).contains(&n);
-            if !fits(p.steps) || !fits(p.batch as u64) || !(p.learning_rate > 0.0 && p.learning_rate <= 1.0) {
+            if !(fits(p.steps) && fits(p.batch as u64) && p.learning_rate > 0.0 && p.learning_rate <= 1.0) {
                 let reason = "steps and batch must be at least 1, the learning rate above 0 and at most 1";
                 return Err(bad("training.pretrain", reason));
             }

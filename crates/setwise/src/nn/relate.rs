@@ -138,7 +138,9 @@ fn project(
     for (source, ..) in values {
         let x = b.whole(source);
         let mine: Vec<usize> = (0..wanted.len()).filter(|&i| wanted[i].0 == source).collect();
-        mine.iter().for_each(|&i| drop(map(b, &wanted[i].1, x, slices[i], false)));
+        for &i in &mine {
+            map(b, &wanted[i].1, x, slices[i], false);
+        }
         maps.extend(mine.iter().map(|&i| map(b, &wanted[i].1, x, slices[i], wanted[i].3)));
     }
     b.op(Op::Linear(Linear { maps, activation: Activation::None }));

@@ -47,7 +47,7 @@ pub fn histograms(explanation: &Explanation, p: Points, q: Points) -> Figure {
     })
 }
 
-/// Scatter plots of the pairs of the most important columns; none with a single column. Of large samples [`DOTS`] rows are drawn with the
+/// Scatter plots of the pairs of the most important columns; none with a single column. Of large samples some rows are drawn with the
 /// seed.
 pub fn scatters(explanation: &Explanation, p: Points, q: Points, seed: u64) -> Option<Figure> {
     let columns = &explanation.columns[..explanation.columns.len().min(SCATTERED)];

@@ -152,7 +152,7 @@ impl<'a> Builder<'a> {
     fn product_wide(&mut self, products: &[Product], rows: usize, widest: usize, normed: bool) -> Result<(), Error> {
         let bn = match widest {
             ..=16 => 16,
-            ..=32 => 32,
+            17..=32 => 32,
             129.. if normed => 256,
             _ if (1..=64).contains(&(widest % 128)) => 64,
             _ => 128,
@@ -290,7 +290,7 @@ impl<'a> Builder<'a> {
             let bm = if (1..=64).contains(&(n % 128)) { 64 } else { 128 };
             let bn = match k {
                 ..=16 => 16,
-                ..=32 => 32,
+                17..=32 => 32,
                 128.. if bm == 128 => 128,
                 _ => 64,
             };
