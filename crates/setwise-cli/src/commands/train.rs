@@ -158,6 +158,13 @@ impl Progress {
                 self.bar.reset_eta();
                 self.line(&format!("going on after {step} steps"));
             }
+            Event::Pretrained { step, loss } => {
+                self.bar.set_message(format!("classifying: step {step}, loss {loss:.4}"));
+                if self.quiet && self.last_line.elapsed().as_secs() >= LINE_EVERY {
+                    self.last_line = Instant::now();
+                    note(format!("classifying: step {step}  loss {loss:.4}"));
+                }
+            }
             Event::Step { step, loss } => {
                 // A running mean over about fifty steps reads better than single losses.
                 let smooth = self.loss.map_or(loss, |old| old + (loss - old) / 50.0);

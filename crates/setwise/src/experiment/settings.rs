@@ -96,6 +96,12 @@ impl Experiment {
         for (key, value) in self.model.iter().filter(|(k, _)| *k != "preset") {
             table.insert(key.clone(), value.clone());
         }
+        // Pictures have the size the task says, unless another is given, which is refused below.
+        if let (Some(toml::Value::Table(images)), Some(picture)) = (table.get_mut("images"), self.task.picture()) {
+            for (key, size) in ["height", "width", "channels"].into_iter().zip(picture) {
+                images.entry(key).or_insert(toml::Value::Integer(size as i64));
+            }
+        }
         let config: ModelConfig =
             table.try_into().map_err(|e: toml::de::Error| bad("model", e.to_string().trim().replace('\n', " ")))?;
         if config.dimension_equivariant && self.task.equivariant_dims().is_none() {
@@ -149,6 +155,20 @@ impl Experiment {
         if model.output != crate::models::OutputKind::Invariant || model.output_width != width {
             let reason = format!("the task's labels are one number per example, and the loss asks for {width} of it");
             return Err(bad("model.output", reason));
+        }
+        if let Some(images) = &model.images
+            && self.task.picture() != Some([images.height, images.width, images.channels])
+        {
+            let size = [images.height, images.width, images.channels];
+            let reason = match self.task.picture() {
+                Some(picture) => format!("is of pictures of {size:?}, the task's are of {picture:?}"),
+                None => "is there, but the task's elements are no pictures".to_owned(),
+            };
+            return Err(bad("model.images", reason));
+        }
+        if self.training.pretrain.is_some() && (model.images.is_none() || !matches!(self.task, Task::Count(_))) {
+            let reason = "needs an encoder (`model.images`) and a task on pictures of classes to count";
+            return Err(bad("training.pretrain", reason));
         }
         let source = self.task.source(None)?;
         Ok(ValidExperiment { experiment: self, model, source })

@@ -8,7 +8,7 @@ use super::metrics::Window;
 use super::trainer::Trainer;
 use crate::files::atomic::{sync_folder, write_beside};
 use crate::files::tensors::{TensorFile, to_bytes};
-use crate::{Error, Result};
+use crate::{Error, Model, Result};
 
 /// The flat buffers, by name.
 const TENSORS: [&str; 3] = ["params", "first", "second"];
@@ -20,6 +20,8 @@ pub(super) struct Checkpoint {
     pub window: Window,
     /// What is wrong with a newer checkpoint, if this is the one before it.
     pub newer_damaged: Option<Error>,
+    /// Which tensors the buffers hold, in which order.
+    layout: String,
     buffers: [Vec<f32>; 3],
 }
 
@@ -75,6 +77,12 @@ impl Checkpoint {
             );
             return Err(Error::Run { path: path.to_owned(), reason });
         }
+        if self.layout != layout(trainer.model()) {
+            let reason =
+                "holds the parameters in another order: it was written by another version; start again with --out"
+                    .to_owned();
+            return Err(Error::Run { path: path.to_owned(), reason });
+        }
         trainer.model().params_mut().copy_from_slice(&params);
         let adam = trainer.adam();
         adam.steps = self.step;
@@ -86,14 +94,25 @@ impl Checkpoint {
 
 fn encode(trainer: &mut Trainer, step: u64, window: &Window) -> Vec<u8> {
     let params = trainer.model().params().to_vec();
+    let layout = layout(trainer.model());
     let adam = trainer.adam();
     let buffers = [params.as_slice(), &adam.first, &adam.second];
     let metadata = BTreeMap::from([
         ("step", step.to_string()),
         ("window", window.to_text()),
+        ("layout", layout),
         ("checksum", checksum(buffers).to_string()),
     ]);
     to_bytes(TENSORS.iter().zip(buffers).map(|(name, data)| (*name, vec![data.len()], data)), &metadata)
+}
+
+/// Names and shapes of a model's tensors in their order, as one number.
+fn layout(model: &Model) -> String {
+    let mut hasher = crc32fast::Hasher::new();
+    for spec in model.layout().specs() {
+        hasher.update(format!("{} {:?}\n", spec.name, spec.shape).as_bytes());
+    }
+    hasher.finalize().to_string()
 }
 
 fn checksum(buffers: [&[f32]; 3]) -> u32 {
@@ -111,7 +130,7 @@ fn read(path: &Path) -> Result<Checkpoint> {
     let entry = |key: &str| file.metadata.get(key).ok_or_else(|| bad(&format!("it has no {key:?}")));
     let step = entry("step")?.parse().map_err(|_| bad("its step is not a number"))?;
     let window = Window::from_text(entry("window")?).ok_or_else(|| bad("its log cannot be read"))?;
-    let sum = entry("checksum")?.clone();
+    let (sum, layout) = (entry("checksum")?.clone(), entry("layout")?.clone());
     let mut take =
         |name: &str| file.tensors.remove(name).map(|t| t.data).ok_or_else(|| bad(&format!("{name} is missing")));
     let buffers = [take(TENSORS[0])?, take(TENSORS[1])?, take(TENSORS[2])?];
@@ -122,14 +141,14 @@ fn read(path: &Path) -> Result<Checkpoint> {
     if first != second || first > params || buffers.iter().flatten().any(|x| !x.is_finite()) {
         return Err(bad("its numbers are not those of a run"));
     }
-    Ok(Checkpoint { step, window, newer_damaged: None, buffers })
+    Ok(Checkpoint { step, window, newer_damaged: None, layout, buffers })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::models::{ImageEncoder, Images};
-    use crate::{Loss, Model, ModelConfig, SetBatch};
+    use crate::{Loss, ModelConfig, SetBatch};
 
     fn trainer() -> Trainer {
         let config = ModelConfig::preset("pine", 1).unwrap().with_latent(4).with_hidden(4);
@@ -201,5 +220,16 @@ mod tests {
         let mut other = Trainer::new(Model::new(config.validate().unwrap(), 1), Loss::L1);
         let error = Checkpoint::load(&folder).unwrap().unwrap().restore(&mut other, &folder.checkpoint()).unwrap_err();
         assert!(error.to_string().contains("parameters"), "{error}");
+    }
+
+    #[test]
+    fn a_checkpoint_with_parameters_in_another_order_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::new(dir.path());
+        Checkpoint::save(&folder, &mut trainer(), 1, &Window::default()).unwrap();
+        let other = Checkpoint { layout: "0".to_owned(), ..Checkpoint::load(&folder).unwrap().unwrap() };
+        let error = other.restore(&mut trainer(), &folder.checkpoint()).unwrap_err();
+        assert!(error.to_string().contains("another order"), "{error}");
+        Checkpoint::load(&folder).unwrap().unwrap().restore(&mut trainer(), &folder.checkpoint()).unwrap();
     }
 }

@@ -1,44 +1,108 @@
-//! Before a run's first step: the encoder of its images learns to tell their classes apart.
+//! Image encoders that learn to tell classes apart before they learn with the model behind them.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use super::{BatchLimits, Trainer};
+use super::run::{Event, RunOptions};
+use super::trainer::{BatchLimits, Trainer};
 use crate::data::Feed;
 use crate::experiment::{Pretraining, ValidExperiment};
-use crate::models::ModelConfig;
-use crate::{Device, Error, Loss, Model, Result};
+use crate::{Error, Loss, Model, ModelConfig, Result};
 
-/// Trains the encoder of a model's images as a classifier of the task's training items; nothing happens if `stop` is set meanwhile, as the run
-/// then ends before its first step and begins anew.
+/// Trains the model's image encoder as a classifier of the pictures for training, as the experiment has it. Whether it came to its end; if
+/// not it was stopped, and the model is as it was.
 pub(super) fn pretrain(
     model: &mut Model,
     experiment: &ValidExperiment,
-    plan: &Pretraining,
-    device: &Device,
-    feed_threads: usize,
-    stop: &AtomicBool,
-) -> Result<()> {
-    let missing = |what: &str| Error::config("training.pretrain", format!("the {what}"));
-    let images = model.config().images.ok_or_else(|| missing("model has no encoder of images"))?;
-    let classes = experiment.classes().ok_or_else(|| missing("task has no classes to learn from"))?;
+    options: &RunOptions,
+    observe: &mut dyn FnMut(Event),
+) -> Result<bool> {
+    let Some(Pretraining { steps, batch, learning_rate }) = experiment.training.pretrain else { return Ok(true) };
+    let (Some(images), Some(classes)) = (model.config().images, experiment.classes()) else {
+        let reason = "needs an encoder and pictures of known classes".to_owned();
+        return Err(Error::Experiment { key: "training.pretrain".to_owned(), reason });
+    };
     let classifier = Model::new(ModelConfig::classifier(images, classes).validate()?, experiment.seed);
     let mut trainer = Trainer::new(classifier, Loss::CrossEntropy { classes }).with_seed(experiment.seed);
-    trainer.use_device(device, BatchLimits { examples: plan.batch, set_size: 1, dims: 1 })?;
-    let (source, batch) = (experiment.clone(), plan.batch);
-    let mut feed = Feed::new(feed_threads, 0, move |step| source.classified(step, batch));
-    for step in 0..plan.steps {
-        if stop.load(Ordering::Relaxed) {
-            return Ok(());
+    trainer.use_device(&options.device, BatchLimits { examples: batch, set_size: 1, dims: 1 })?;
+    let source = experiment.clone();
+    let mut feed = Feed::new(options.feed_threads, 0, move |step| source.classified(step, batch));
+    let mut done = 0;
+    for _ in 0..steps {
+        if options.stop.load(Ordering::Relaxed) {
+            return Ok(false);
         }
         let batch = feed.next().ok_or(Error::Feed)??;
-        trainer.submit(&batch.sets, &batch.targets, plan.learning_rate, None)?;
+        trainer.submit(&batch.sets, &batch.targets, learning_rate, None)?;
         while let Some(outcome) = trainer.outcome(false)? {
-            if !(outcome.loss.is_finite() && outcome.gradient.is_finite()) {
-                let last = "the encoder was being pretrained".to_owned();
-                return Err(Error::Diverged { what: "loss", step, value: outcome.loss, batch_seed: batch.seed, last });
-            }
+            done += 1;
+            told(outcome.loss, done, batch.seed, observe)?;
         }
     }
+    while let Some(outcome) = trainer.outcome(true)? {
+        done += 1;
+        told(outcome.loss, done, 0, observe)?;
+    }
     trainer.sync()?;
-    model.copy_encoder(trainer.model())
+    model.copy_encoder(trainer.model())?;
+    Ok(true)
+}
+
+fn told(loss: f64, step: u64, batch_seed: u64, observe: &mut dyn FnMut(Event)) -> Result<()> {
+    if !loss.is_finite() {
+        let last = "no checkpoint had been written yet".to_owned();
+        return Err(Error::Diverged { what: "loss of pretraining", step, value: loss, batch_seed, last });
+    }
+    observe(Event::Pretrained { step, loss });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{DataFolder, readers::made};
+    use crate::experiment::Experiment;
+    use crate::{Device, train::RunFolder};
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn an_encoder_learns_to_classify_and_the_run_begins_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        made::made_folder(&dir.path().join("omniglot/images_background"), [2, 2, 6]);
+        made::made_folder(&dir.path().join("omniglot/images_evaluation"), [7, 2, 3]);
+        let text = "[task]\nkind = 'count'\ndata = 'omniglot'\nside = 15\nset-size = [1, 2]
+            [model]\nlatent = 8\nhidden = 8\nblocks = 1
+            [model.images]\nencoder = 'mnist'\nfeatures = 8
+            [training]\nsteps = 2\nbatch = 4\nloss = 'mse'\nvalidation-examples = 8
+            pretrain = { steps = 30, batch = 16, learning-rate = 3e-3 }";
+        let experiment = Experiment::parse(text).unwrap().validate().unwrap();
+        let experiment = experiment.with_data(&DataFolder::at(dir.path())).unwrap();
+        let stop = AtomicBool::new(false);
+        let options = RunOptions {
+            folder: dir.path().join("run"),
+            resume: false,
+            feed_threads: 1,
+            device: Device::Cpu,
+            stop: &stop,
+        };
+        let mut losses = Vec::new();
+        let mut observe = |event: Event| {
+            if let Event::Pretrained { loss, .. } = event {
+                losses.push(loss);
+            }
+        };
+        let mut model = Model::new(experiment.model().clone(), 0);
+        let before = model.params().to_vec();
+        assert!(pretrain(&mut model, &experiment, &options, &mut observe).unwrap());
+        assert!(model.params() != before, "nothing was copied");
+        crate::train::run(&experiment, &options, &mut observe).unwrap();
+        assert_eq!(losses.len(), 60);
+        assert_eq!(losses[..30], losses[30..], "the run pretrains just so");
+        assert!(losses[29] < 0.7 * losses[0], "{losses:?}");
+        assert!(RunFolder::new(&options.folder).model().exists());
+        // Stopped, it leaves nothing behind but what it needs to begin again.
+        stop.store(true, Ordering::Relaxed);
+        let options = RunOptions { folder: dir.path().join("stopped"), ..options };
+        let outcome = crate::train::run(&experiment, &options, &mut |_| {}).unwrap();
+        assert!(!outcome.finished && !RunFolder::new(&options.folder).checkpoint().exists());
+    }
 }

@@ -37,6 +37,13 @@ pub struct RunOptions<'a> {
 /// What happens in a run, as it happens.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<'a> {
+    /// The image encoder has made a step as a classifier.
+    Pretrained {
+        /// Steps done.
+        step: u64,
+        /// Its loss.
+        loss: f64,
+    },
     /// Going on after this many steps.
     Resumed(u64),
     /// A step was done.
@@ -76,7 +83,9 @@ pub struct Outcome {
 pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn FnMut(Event)) -> Result<Outcome> {
     let folder = RunFolder::new(&options.folder);
     prepare_folder(&folder, experiment, options.resume)?;
-    let (mut run, damage) = Run::start(experiment, &folder, options)?;
+    let Some((mut run, damage)) = Run::start(experiment, &folder, options, observe)? else {
+        return Ok(Outcome { steps: 0, finished: false, validation: None, model: folder.model() });
+    };
     if let Some(damage) = damage {
         observe(Event::Warning(&format!("{damage}; going back to the checkpoint before it")));
     }
@@ -149,16 +158,18 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// From the last checkpoint, or from fresh parameters; with what is wrong with a newer checkpoint that could not be used.
+    /// From the last checkpoint, or from fresh parameters, pretrained where the experiment has it; with what is wrong with a newer
+    /// checkpoint that could not be used. None if it was stopped before the first step.
     fn start(
         experiment: &'a ValidExperiment,
         folder: &'a RunFolder,
         options: &RunOptions,
-    ) -> Result<(Self, Option<Error>)> {
+        observe: &mut dyn FnMut(Event),
+    ) -> Result<Option<(Self, Option<Error>)>> {
         let mut model = Model::new(experiment.model().clone(), experiment.seed);
         let checkpoint = Checkpoint::load(folder)?;
-        if let (None, Some(plan)) = (&checkpoint, &experiment.training.pretrain) {
-            pretrain(&mut model, experiment, plan, &options.device, options.feed_threads, options.stop)?;
+        if checkpoint.is_none() && !pretrain(&mut model, experiment, options, observe)? {
+            return Ok(None);
         }
         let mut trainer = Trainer::of(model, &experiment.training, experiment.seed);
         let (mut step, mut window, mut saved) = (0, Window::default(), None);
@@ -176,7 +187,7 @@ impl<'a> Run<'a> {
         trainer.use_device(&options.device, limits(experiment))?;
         let log = Log::open(folder.metrics(), step)?;
         let (under_way, start) = (VecDeque::new(), Instant::now());
-        Ok((
+        Ok(Some((
             Run {
                 experiment,
                 folder,
@@ -191,7 +202,7 @@ impl<'a> Run<'a> {
                 start,
             },
             damage,
-        ))
+        )))
     }
 
     /// Starts a step.
