@@ -50,6 +50,7 @@ pub struct Pretrained {
     ranges: Ranges,
 }
 
+#[derive(Clone)]
 struct Models {
     parts: Model,
     combiner: Model,
@@ -149,7 +150,8 @@ impl Pretrained {
         if evidence.is_empty() {
             return Ok(Vec::new());
         }
-        let models = &mut *self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        // A copy of its own: a lock held while threads of the pool compute would meet itself where they take up another call.
+        let models = &mut self.models.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let answers = ask(&mut models.parts, evidence)?;
         let rows: Vec<Result<Vec<f32>>> =
             evidence.iter().zip(&answers).map(|(e, a)| features(e, a, &models.targets)).collect();
