@@ -197,14 +197,8 @@ impl Training {
             ("checkpoint-every", self.checkpoint_every),
             ("log-every", self.log_every),
         ];
-        if let Some(p) = &self.pretrain {
-            let fits = |n: u64| (1..=1 << 31).contains(&n);
-            if !(fits(p.steps) && fits(p.batch as u64) && p.learning_rate > 0.0 && p.learning_rate <= 1.0) {
-                let reason = "steps and batch must be at least 1, the learning rate above 0 and at most 1";
-                return Err(bad("training.pretrain", reason));
-            }
-        }
-        for (key, n) in counts {
+        let pretraining = self.pretrain.map(|p| [("pretrain.steps", p.steps), ("pretrain.batch", p.batch as u64)]);
+        for (key, n) in counts.into_iter().chain(pretraining.into_iter().flatten()) {
             if n == 0 || n > 1 << 31 {
                 return Err(bad(format!("training.{key}"), format!("is {n}, must be between 1 and 2147483648")));
             }
@@ -220,6 +214,9 @@ impl Training {
             Err(bad(format!("training.{key}"), format!("is {x}, must be above 0{limit}")))
         };
         positive("learning-rate", self.learning_rate, 10.0)?;
+        if let Some(p) = self.pretrain {
+            positive("pretrain.learning-rate", p.learning_rate, 1.0)?;
+        }
         if let Some(clip) = self.clip {
             positive("clip", clip, f64::MAX)?;
         }

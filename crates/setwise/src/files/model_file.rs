@@ -49,12 +49,7 @@ impl Model {
     pub fn from_bytes(name: impl AsRef<Path>, bytes: &[u8]) -> Result<Self> {
         let path = name.as_ref();
         let bad = |reason: String| Error::ModelFile { path: path.to_owned(), reason };
-        Self::from_tensors(TensorFile::parse(bytes).map_err(bad)?, path)
-    }
-
-    /// The model a file of tensors holds; `path` is what errors call it.
-    pub(crate) fn from_tensors(file: TensorFile, path: &Path) -> Result<Self> {
-        let bad = |reason: String| Error::ModelFile { path: path.to_owned(), reason };
+        let file = TensorFile::parse(bytes).map_err(bad)?;
         let Some(config) = file.metadata.get(CONFIG) else {
             return Err(bad(format!(
                 "has no {CONFIG:?} in its metadata; weights of the published PyTorch code need `setwise import`"

@@ -88,6 +88,11 @@ impl Model {
         Ok(())
     }
 
+    /// Whether a GPU answers.
+    pub(super) fn on_gpu(&self) -> bool {
+        self.gpu.is_some()
+    }
+
     /// Answers for every example of a batch.
     pub fn predict(&mut self, batch: &SetBatch) -> Result<Prediction> {
         self.predict_view(&batch.view())

@@ -6,12 +6,12 @@ use setwise_engine::BatchView;
 
 use super::config::ValidConfig;
 use super::model::{Model, Prediction};
-use crate::Result;
+use crate::{Device, Result};
 
 /// A model that answers many threads at once and may learn meanwhile.
 ///
 /// Every call works in memory of its own, which is kept for the next one; the parameters are shared. An answer is that of
-/// the parameters at the start of its call.
+/// the parameters at the start of its call. On a GPU calls take turns.
 ///
 /// ```
 /// use setwise::models::SharedModel;
@@ -29,14 +29,14 @@ use crate::Result;
 /// ```
 pub struct SharedModel {
     config: ValidConfig,
-    /// Keeps the parameters; never asked itself.
+    /// Keeps the parameters; asked itself only where it has a device.
     latest: Mutex<Model>,
     /// Those that are not answering now.
     idle: Mutex<Vec<Model>>,
 }
 
 impl SharedModel {
-    /// Shares a model, on the CPU.
+    /// Shares a model, with the device it has.
     pub fn new(model: Model) -> Self {
         SharedModel { config: model.config().clone(), latest: Mutex::new(model), idle: Mutex::default() }
     }
@@ -60,8 +60,19 @@ impl SharedModel {
         lock(&self.latest).adopt(model);
     }
 
+    /// Lets a GPU answer from now on, or the CPU again.
+    pub fn use_device(&self, device: &Device) -> Result<()> {
+        lock(&self.latest).use_device(device)
+    }
+
     /// Answers for every example of a batch.
     pub fn predict(&self, batch: &BatchView<f32>) -> Result<Prediction> {
+        // No thread of the pool is needed while the GPU computes, so the lock may be held.
+        let mut latest = lock(&self.latest);
+        if latest.on_gpu() {
+            return latest.predict_view(batch);
+        }
+        drop(latest);
         let free = lock(&self.idle).pop();
         let mut model = match free {
             Some(mut model) => {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::paper::{KL_DIMS, KL_ERRORS};
-use super::{Reproduction, check_models, checked_dims, points, runs};
+use super::{Reproduction, check_models, checked_dims, labels, points, runs};
 use crate::Result;
 use crate::data::{Drawn, Stream};
 use crate::estimate::{Estimator, GaussianKl, Knn};
@@ -174,17 +174,7 @@ fn estimate_all(methods: &[String], median: f64, drawn: &Drawn) -> Result<Vec<Ve
 
 /// The median label of examples that are not those it is judged by.
 fn median_label(experiment: &ValidExperiment, examples: usize) -> Result<f64> {
-    let mut labels = Vec::new();
-    for_held_out(
-        experiment,
-        Stream::Validation,
-        examples,
-        |drawn| drawn.labels,
-        |some| {
-            labels.extend(some);
-            Ok(())
-        },
-    )?;
+    let mut labels = labels(experiment, Stream::Validation, examples)?;
     labels.sort_by(f64::total_cmp);
     Ok(labels[labels.len() / 2])
 }

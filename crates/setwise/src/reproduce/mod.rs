@@ -20,9 +20,11 @@ pub mod scores;
 pub use held_out::{Family, HeldOutPair};
 pub use paper::{KL_DIMS, KL_ERRORS, PaperErrors, PaperScores, SCORES};
 
-use crate::data::Drawn;
+use crate::data::{Drawn, Stream};
 use crate::estimate::Points;
+use crate::experiment::ValidExperiment;
 use crate::report::{Figure, Table};
+use crate::train::for_held_out;
 use crate::{Error, Result};
 
 /// What a reproduction comes to.
@@ -54,6 +56,22 @@ fn checked_dims(asked: &[usize], of_paper: &[usize]) -> Result<Vec<usize>> {
         Some(dim) => Err(Error::Sets(format!("the paper has nothing for {dim} dimensions; it has {of_paper:?}"))),
         None => Ok(of_paper.iter().copied().filter(|d| asked.contains(d)).collect()),
     }
+}
+
+/// The labels of a stream's first examples.
+fn labels(experiment: &ValidExperiment, stream: Stream, examples: usize) -> Result<Vec<f64>> {
+    let mut labels = Vec::with_capacity(examples);
+    for_held_out(
+        experiment,
+        stream,
+        examples,
+        |drawn| drawn.labels,
+        |some| {
+            labels.extend(some);
+            Ok(())
+        },
+    )?;
+    Ok(labels)
 }
 
 /// The points of one example's set.

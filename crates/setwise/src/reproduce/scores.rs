@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::paper::{PaperScores, SCORES};
-use super::{Reproduction, check_models, runs};
+use super::{Reproduction, check_models, labels, runs};
 use crate::data::{DataFolder, Stream};
 use crate::experiment::{Experiment, ValidExperiment, find};
 use crate::report::{Cell, Goal, Table};
-use crate::train::{Evaluation, evaluate, for_held_out};
+use crate::train::{Evaluation, evaluate};
 use crate::{Device, Result};
 
 /// One of the paper's tables of accuracies.
@@ -194,22 +194,9 @@ fn test_of<'a>(
 
 /// The mean label of other examples, as an answer to all.
 fn constant(experiment: &ValidExperiment, examples: usize) -> Result<Evaluation> {
-    let labels = |stream| -> Result<Vec<f64>> {
-        let mut labels = Vec::new();
-        for_held_out(
-            experiment,
-            stream,
-            examples,
-            |drawn| drawn.labels,
-            |some| {
-                labels.extend(some);
-                Ok(())
-            },
-        )?;
-        Ok(labels)
-    };
-    let mean = labels(Stream::Validation)?.iter().sum::<f64>() / examples as f64;
-    Ok(Evaluation::judged(experiment.task.metric(), labels(Stream::Test)?.into_iter().map(|l| (mean, l))))
+    let mean = labels(experiment, Stream::Validation, examples)?.iter().sum::<f64>() / examples as f64;
+    let tested = labels(experiment, Stream::Test, examples)?;
+    Ok(Evaluation::judged(experiment.task.metric(), tested.into_iter().map(|l| (mean, l))))
 }
 
 /// Mean and standard deviation of a number over runs.

@@ -2,8 +2,9 @@
 
 use super::evidence::{CLASSICAL, Evidence};
 use crate::data::{Targets, compress};
+use crate::models::Prediction;
 use crate::sets::PackedSet;
-use crate::{Error, Model, Result, SetBatch};
+use crate::{Error, Result, SetBatch};
 
 /// Parts the set model sees at once.
 const BATCH: usize = 64;
@@ -14,7 +15,7 @@ pub fn width(levels: usize) -> usize {
 }
 
 /// The answers of the set model for every part of every pair: quantiles in order.
-pub fn ask(model: &mut Model, all: &[&Evidence]) -> Result<Vec<Vec<Vec<f32>>>> {
+pub fn ask(mut predict: impl FnMut(&SetBatch) -> Result<Prediction>, all: &[&Evidence]) -> Result<Vec<Vec<Vec<f32>>>> {
     let mut answers: Vec<Vec<Vec<f32>>> = all.iter().map(|e| vec![Vec::new(); e.parts.len()]).collect();
     let mut order: Vec<(usize, usize)> =
         all.iter().enumerate().flat_map(|(i, e)| (0..e.parts.len()).map(move |k| (i, k))).collect();
@@ -35,7 +36,7 @@ pub fn ask(model: &mut Model, all: &[&Evidence]) -> Result<Vec<Vec<Vec<f32>>>> {
             }
             PackedSet::new(data, dim, offsets)
         });
-        let found = model.predict(&SetBatch::new(sets.into())?)?;
+        let found = predict(&SetBatch::new(sets.into())?)?;
         for (at, &(i, k)) in now.iter().enumerate() {
             let mut answer = found.example(at).to_vec();
             answer.sort_by(f32::total_cmp);

@@ -102,7 +102,7 @@ fn gather(
     while all.targets.len() < count {
         let group = feed.next().ok_or(Error::Feed)??;
         let evidence: Vec<&Evidence> = group.iter().map(|g| &g.0).collect();
-        let answers = ask(parts, &evidence)?;
+        let answers = ask(|batch| parts.predict(batch), &evidence)?;
         for ((evidence, label), answers) in group.iter().zip(&answers) {
             all.rows.extend(features(evidence, answers, targets)?);
             all.targets.push(compress(*label, scale) as f32);

@@ -12,14 +12,14 @@ mod evidence;
 mod fit;
 
 use std::path::Path;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use rayon::prelude::*;
 
 use super::{Dim, Estimate, Estimator, Fallback, Knn, Pair, Points, Quantity};
 use crate::data::Targets;
 use crate::experiment::{Combiner, Experiment, Task};
-use crate::files::tensors::TensorFile;
+use crate::models::SharedModel;
 use crate::{Device, Error, Model, Result};
 use combine::{ask, batch_of, features, width};
 use evidence::Evidence;
@@ -45,16 +45,10 @@ const BUILT_IN: [&[u8]; 2] = [
 /// # Ok::<(), setwise::Error>(())
 /// ```
 pub struct Pretrained {
-    /// Behind a lock: a network keeps its working memory between answers.
-    models: Mutex<Models>,
-    ranges: Ranges,
-}
-
-#[derive(Clone)]
-struct Models {
-    parts: Model,
-    combiner: Model,
+    parts: SharedModel,
+    combiner: SharedModel,
     targets: Targets,
+    ranges: Ranges,
 }
 
 /// A value with its interval.
@@ -84,12 +78,7 @@ impl Pretrained {
 
     /// The one that is built in.
     pub fn built_in() -> Result<Self> {
-        let read = |bytes| {
-            let path = Path::new("the built-in estimator");
-            let file = TensorFile::parse(bytes).map_err(|reason| Error::ModelFile { path: path.to_owned(), reason })?;
-            Model::from_tensors(file, path)
-        };
-        let [parts, combiner] = BUILT_IN.map(read);
+        let [parts, combiner] = BUILT_IN.map(|bytes| Model::from_bytes("the built-in estimator", bytes));
         Self::new(parts?, combiner?)
     }
 
@@ -109,12 +98,12 @@ impl Pretrained {
         if !fits {
             return Err(Error::Estimate("the two networks of the estimator do not fit each other".to_owned()));
         }
-        Ok(Pretrained { models: Mutex::new(Models { parts, combiner, targets }), ranges })
+        Ok(Pretrained { parts: SharedModel::new(parts), combiner: SharedModel::new(combiner), targets, ranges })
     }
 
     /// Lets a device run the set model.
     pub fn use_device(&self, device: &Device) -> Result<()> {
-        self.models.lock().unwrap_or_else(PoisonError::into_inner).parts.use_device(device)
+        self.parts.use_device(device)
     }
 
     /// What it was trained for.
@@ -150,21 +139,19 @@ impl Pretrained {
         if evidence.is_empty() {
             return Ok(Vec::new());
         }
-        // A copy of its own: a lock held while threads of the pool compute would meet itself where they take up another call.
-        let models = &mut self.models.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let answers = ask(&mut models.parts, evidence)?;
+        let answers = ask(|batch| self.parts.predict(&batch.view()), evidence)?;
         let rows: Vec<Result<Vec<f32>>> =
-            evidence.iter().zip(&answers).map(|(e, a)| features(e, a, &models.targets)).collect();
+            evidence.iter().zip(&answers).map(|(e, a)| features(e, a, &self.targets)).collect();
         let flat: Vec<f32> = rows.iter().filter_map(|r| r.as_ref().ok()).flatten().copied().collect();
         let found = match flat.is_empty() {
             true => None,
-            false => Some(models.combiner.predict(&batch_of(&flat, width(models.targets.width()))?)?),
+            false => Some(self.combiner.predict(&batch_of(&flat, width(self.targets.width()))?.view())?),
         };
         let mut at = 0;
         let read = |row: Result<Vec<f32>>| {
             row?;
             let found = found.as_ref().expect("a row was asked for");
-            let reading = models.targets.read(found.example(at));
+            let reading = self.targets.read(found.example(at));
             at += 1;
             let [low, high] = reading.interval.unwrap_or([reading.value; 2]);
             // A divergence is never negative.
