@@ -20,6 +20,11 @@ impl Failure {
         Failure { message: message.into(), code: 1 }
     }
 
+    /// Another message for the same kind of failure.
+    pub fn instead(self, message: impl Into<String>) -> Self {
+        Failure { message: message.into(), ..self }
+    }
+
     /// The process's exit code.
     pub fn code(&self) -> u8 {
         self.code

@@ -172,6 +172,37 @@ fn a_folder_with_another_run_is_not_touched() {
 }
 
 #[test]
+fn presets_and_seeds_are_trained_side_by_side_and_gone_on_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let tiny = experiment(&dir, &TINY.replace("steps = 600", "steps = 20"));
+    let out = dir.path().join("runs");
+    let several = ["--model", "pine,cross-only", "--seed", "1,2", "--at-once", "3", "--json"];
+    let (code, said) = train(&tiny, &out, &several);
+    assert_eq!(code, Some(0), "{said}");
+    let mut found: Vec<(String, u64)> = said
+        .lines()
+        .filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok())
+        .inspect(|v| assert!(v["finished"].as_bool().unwrap() && v["validation"].is_object(), "{v}"))
+        .map(|v| (v["model"].as_str().unwrap().to_owned(), v["seed"].as_u64().unwrap()))
+        .collect();
+    found.sort();
+    assert_eq!(found, [("cross-only".into(), 1), ("cross-only".into(), 2), ("pine".into(), 1), ("pine".into(), 2)]);
+    // A run of several has the bits of one made alone.
+    let alone = dir.path().join("alone");
+    assert_eq!(train(&tiny, &alone, &["--model", "pine", "--seed", "2"]).0, Some(0));
+    let model = |folder: &Path| std::fs::read(folder.join("model.safetensors")).unwrap();
+    let pine = std::fs::read_dir(&out).unwrap().map(|e| e.unwrap().path());
+    let pine = pine.into_iter().find(|p| p.to_string_lossy().ends_with("pine-s2")).unwrap();
+    assert_eq!(model(&pine), model(&alone));
+    // The folders are taken, and one cannot be two runs.
+    let (code, said) = train(&tiny, &out, &several[..4]);
+    assert!(code == Some(2) && said.contains("already holds a run") && said.contains("4 of 4 runs failed"), "{said}");
+    let (code, said) = train(&tiny, &out, &["--seed", "1,1"]);
+    assert!(code == Some(2) && said.contains("two of the runs"), "{said}");
+    assert_eq!(train(&tiny, &out, &[&several[..], &["--resume"]].concat()).0, Some(0));
+}
+
+#[test]
 fn a_trained_model_is_measured_on_fresh_examples_of_its_task() {
     let dir = tempfile::tempdir().unwrap();
     let tiny = experiment(&dir, &TINY.replace("steps = 600", "steps = 20"));

@@ -162,6 +162,7 @@ fn doubles<'a>(sets: &[Set<'a>]) -> Vec<std::borrow::Cow<'a, [f64]>> {
 /// An estimate as Python sees it: `setwise.Estimate`.
 fn object<'py>(py: Python<'py>, e: &Estimate) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static FALLBACK: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let quantity = match e.quantity {
         Quantity::Kl => "kl",
         Quantity::Mi => "mi",
@@ -170,8 +171,15 @@ fn object<'py>(py: Python<'py>, e: &Estimate) -> PyResult<Bound<'py, PyAny>> {
         Dim::One(d) => vec![d],
         Dim::Two(d) => d.to_vec(),
     };
-    let interval = e.interval.map(|[low, high]| (low, high));
+    let pair = |interval: Option<[f64; 2]>| interval.map(|[low, high]| (low, high));
+    let interval = pair(e.interval);
+    let fallback = e.fallback.as_ref().map(|other| {
+        let parts = (&other.method, other.value, pair(other.interval));
+        FALLBACK.import(py, "setwise._results", "Fallback")?.call1(parts)
+    });
+    let fallback = fallback.transpose()?;
     let (n, dim, warnings) = (PyTuple::new(py, &e.n)?, PyTuple::new(py, dim)?, PyTuple::new(py, &e.warnings)?);
-    let parts = (quantity, e.value, interval, e.level, "nats", n, dim, &e.method, e.interval_method, warnings);
+    let parts =
+        (quantity, e.value, interval, e.level, "nats", n, dim, &e.method, e.interval_method, warnings, fallback);
     CLASS.import(py, "setwise._results", "Estimate")?.call1(parts)
 }

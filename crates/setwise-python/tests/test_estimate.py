@@ -20,6 +20,12 @@ def same(estimate, answer):
     assert (list(estimate.n), list(estimate.dim)) == (answer["n"], dim)
     assert (estimate.method, estimate.interval_method) == (answer["method"], answer["interval_method"])
     assert len(estimate.warnings) == len(answer["warnings"])
+    other = answer.get("fallback")
+    assert (estimate.fallback is None) == (other is None)
+    if other is not None:
+        found = estimate.fallback
+        assert (found.method, found.value) == (other["method"], other["estimate"])
+        assert found.interval == (None if other["interval"] is None else tuple(other["interval"]))
 
 
 @pytest.fixture
@@ -82,6 +88,18 @@ def test_an_estimate_is_a_number_that_says_what_it_is(samples):
     assert pickle.loads(pickle.dumps(estimate)) == copy.deepcopy(estimate) == estimate
     with pytest.raises(AttributeError):
         estimate.value = 0.0
+
+
+def test_what_the_trained_estimator_was_not_made_for_has_a_fallback(command, tmp_path):
+    rng = np.random.default_rng(5)
+    p, q = rng.normal(size=(20, 2)), rng.normal(size=(25, 2)) + 0.5
+    np.save(tmp_path / "p.npy", p)
+    np.save(tmp_path / "q.npy", q)
+    estimate = setwise.kl(p, q)
+    assert estimate.method == "pretrained" and estimate.fallback.method != "pretrained"
+    assert float(estimate.fallback) == estimate.fallback.value
+    assert f"beside it, method {estimate.fallback.method}" in repr(estimate)
+    same(estimate, command("kl", tmp_path / "p.npy", tmp_path / "q.npy"))
 
 
 def test_what_makes_data_unfit_is_said_under_the_arguments_names():

@@ -1,45 +1,52 @@
-//! `setwise train EXPERIMENT`
+//! `setwise train EXPERIMENT…`
+
+mod progress;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use setwise::estimate::{COMBINER_FILE, FitProgress, fit};
 use setwise::experiment::{ValidExperiment, find};
-use setwise::train::{Event, Outcome, RunFolder, RunOptions};
+use setwise::train::{Outcome, Planned, RunFolder, RunOptions, run_several};
 
+use self::progress::{LINE_EVERY, Progress};
 use super::{DataArgs, DeviceArgs, note, say};
 use crate::failure::Failure;
 
 /// Arguments of `train`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// An experiment: a TOML file, or a name such as paper/kl-d2.
-    experiment: String,
-    /// Train this preset instead of the experiment's.
-    #[arg(long, value_name = "PRESET")]
-    model: Option<String>,
-    /// Folder of the run; runs/EXPERIMENT-MODEL-sSEED if not given.
+    /// Experiments: TOML files, or names such as paper/kl-d2.
+    #[arg(required = true, value_name = "EXPERIMENT")]
+    experiments: Vec<String>,
+    /// Train these presets instead of the experiments': one, or several with commas.
+    #[arg(long, value_name = "PRESET", value_delimiter = ',')]
+    model: Vec<String>,
+    /// Folder of the run, runs/EXPERIMENT-MODEL-sSEED if not given; of several runs, the folder that theirs are made in.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Go on from the last checkpoint; starts if there is none.
     #[arg(long)]
     resume: bool,
-    /// Steps instead of the experiment's.
+    /// Steps instead of the experiments'.
     #[arg(long)]
     steps: Option<u64>,
-    /// Seed instead of the experiment's.
-    #[arg(long)]
-    seed: Option<u64>,
-    /// Threads that draw batches, beside those that compute; if not given 1, or all cores but one where a GPU computes.
+    /// Seeds instead of the experiments': one, or several with commas.
+    #[arg(long, value_delimiter = ',')]
+    seed: Vec<u64>,
+    /// Runs under way at the same time, where several are asked for.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    at_once: usize,
+    /// Threads that draw batches, of all runs under way together, beside those that compute; if not given 1, or all cores but one where a GPU
+    /// computes.
     #[arg(long, value_name = "N")]
     feed_threads: Option<usize>,
     #[command(flatten)]
     data: DataArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Print the outcome as JSON.
+    /// Print the outcome as JSON, a line for each run.
     #[arg(long)]
     json: bool,
 }
@@ -49,44 +56,92 @@ static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let mut experiment = find(&args.experiment)?;
-    if let Some(model) = &args.model {
-        experiment.set_preset(model);
+    for (name, n) in [("--feed-threads", args.feed_threads), ("--at-once", Some(args.at_once))] {
+        if let Some(n) = n.filter(|n| !(1..=1024).contains(n)) {
+            return Err(Failure::usage(format!("{name} {n}: must be between 1 and 1024")));
+        }
     }
-    experiment.training.steps = args.steps.unwrap_or(experiment.training.steps);
-    experiment.seed = args.seed.unwrap_or(experiment.seed);
-    let experiment = experiment.validate()?.with_data(&args.data.find()?)?;
-    if let Some(n) = args.feed_threads.filter(|n| !(1..=1024).contains(n)) {
-        return Err(Failure::usage(format!("--feed-threads {n}: must be between 1 and 1024")));
-    }
+    let (names, plans): (Vec<String>, Vec<Planned>) = plan(&args)?.into_iter().unzip();
     let device = args.device.find()?;
     let feed_threads = args.feed_threads.unwrap_or_else(|| match device {
         setwise::Device::Cpu => 1,
         #[allow(unreachable_patterns)]
         _ => std::thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).max(1)),
     });
-    let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.experiment, &experiment));
     // The first interrupt saves and stops; the default action comes back for a second one only by killing.
     ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed))
         .map_err(|e| Failure::other(format!("interrupts cannot be caught: {e}")))?;
-    let options = RunOptions { folder, resume: args.resume, feed_threads, device, stop: &STOP };
-    let mut progress = Progress::new(&experiment);
-    let outcome = setwise::train::run(&experiment, &options, &mut |event| progress.show(event));
-    progress.bar.finish_and_clear();
-    let (outcome, folder) = (outcome?, RunFolder::new(&options.folder));
-    report(&args, &experiment, &folder, &outcome)?;
-    match outcome.finished && experiment.combiner.is_some() {
-        true => fit_combiner(&experiment, &options, &folder),
-        false => Ok(()),
+    let options = RunOptions { folder: PathBuf::new(), resume: args.resume, feed_threads, device, stop: &STOP };
+    let progress = Progress::new(plans.iter().map(|p| (label(p), p.experiment.training.steps)));
+    let ended = |i: usize, outcome: &setwise::Result<Outcome>| {
+        progress.ended(i);
+        match outcome {
+            Ok(outcome) => progress.aside(|| report(args.json, &names[i], &plans[i], outcome)),
+            Err(e) if plans.len() > 1 => progress.aside(|| note(format!("{}: {e}", plans[i].folder.display()))),
+            Err(_) => {}
+        }
+    };
+    let outcomes = run_several(&plans, args.at_once, &options, &|i, event| progress.show(i, event), &ended);
+    let mut failed = Vec::new();
+    for (i, outcome) in outcomes {
+        match outcome {
+            Ok(outcome) if outcome.finished && plans[i].experiment.combiner.is_some() => {
+                fit_combiner(&plans[i], &options)?;
+            }
+            Ok(_) => {}
+            Err(e) => failed.push(Failure::from(e)),
+        }
+    }
+    match (failed.pop(), plans.len()) {
+        (None, _) => Ok(()),
+        (Some(only), 1) => Err(only),
+        (Some(last), all) => Err(last.instead(format!("{} of {all} runs failed", failed.len() + 1))),
     }
 }
 
+/// All runs that are asked for, with the names of their experiments: every experiment with every preset and seed. Recorded data is loaded once for each task.
+fn plan(args: &Args) -> Result<Vec<(String, Planned)>, Failure> {
+    let several = [args.experiments.len(), args.model.len(), args.seed.len()].iter().any(|&n| n > 1);
+    let data = args.data.find()?;
+    let mut plans: Vec<(String, Planned)> = Vec::new();
+    for name in &args.experiments {
+        let stated = find(name)?;
+        let models = if args.model.is_empty() { vec![stated.preset().to_owned()] } else { args.model.clone() };
+        let seeds = if args.seed.is_empty() { vec![stated.seed] } else { args.seed.clone() };
+        for (model, seed) in models.iter().flat_map(|m| seeds.iter().map(move |s| (m, *s))) {
+            let mut experiment = stated.clone();
+            if !args.model.is_empty() {
+                experiment.set_preset(model);
+            }
+            experiment.training.steps = args.steps.unwrap_or(experiment.training.steps);
+            experiment.seed = seed;
+            let experiment = experiment.validate()?;
+            let experiment = match plans.iter().find_map(|(_, p)| experiment.clone().with_data_of(&p.experiment)) {
+                Some(loaded) => loaded,
+                None => experiment.with_data(&data)?,
+            };
+            let own = own_folder(name, &experiment);
+            let folder = match &args.out {
+                Some(out) if several => out.join(own),
+                Some(out) => out.clone(),
+                None => PathBuf::from("runs").join(own),
+            };
+            if plans.iter().any(|(_, p)| p.folder == folder) {
+                return Err(Failure::usage(format!("{}: two of the runs have this folder", folder.display())));
+            }
+            plans.push((name.clone(), Planned { experiment, folder }));
+        }
+    }
+    Ok(plans)
+}
+
 /// Trains the second network of an estimator beside the set model that is now there.
-fn fit_combiner(experiment: &ValidExperiment, options: &RunOptions, folder: &RunFolder) -> Result<(), Failure> {
+fn fit_combiner(plan: &Planned, options: &RunOptions) -> Result<(), Failure> {
+    let folder = RunFolder::new(&plan.folder);
     let mut parts = setwise::Model::load(folder.model())?;
     parts.use_device(&options.device)?;
     let mut last = Instant::now();
-    let combiner = fit(experiment, &mut parts, options.feed_threads, &mut |progress| {
+    let combiner = fit(&plan.experiment, &mut parts, options.feed_threads, &mut |progress| {
         let text = match progress {
             FitProgress::Examples(n, of) => format!("combiner: {n} of {of} examples"),
             FitProgress::Steps(n, of, loss) => format!("combiner: step {n}/{of}  loss {loss:.4}"),
@@ -102,101 +157,32 @@ fn fit_combiner(experiment: &ValidExperiment, options: &RunOptions, folder: &Run
     Ok(())
 }
 
-fn default_folder(name: &str, experiment: &ValidExperiment) -> PathBuf {
+/// The name of a run's folder.
+fn own_folder(name: &str, experiment: &ValidExperiment) -> String {
     // No folder that hides or looks like an option.
     let name = name.trim_end_matches(".toml").trim_start_matches(['.', '/', '\\']).trim_start_matches("experiments/");
     let name = name.replace(['/', '\\'], "-");
-    PathBuf::from("runs").join(format!("{name}-{}-s{}", experiment.preset(), experiment.seed))
+    format!("{name}-{}-s{}", experiment.preset(), experiment.seed)
 }
 
-fn report(args: &Args, experiment: &ValidExperiment, folder: &RunFolder, outcome: &Outcome) -> Result<(), Failure> {
-    if args.json {
-        return say(serde_json::json!({
-            "experiment": args.experiment, "model": experiment.preset(), "seed": experiment.seed, "run": folder.path(),
+/// What a run's bar is called.
+fn label(plan: &Planned) -> String {
+    plan.folder.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned())
+}
+
+fn report(json: bool, name: &str, plan: &Planned, outcome: &Outcome) {
+    let (experiment, path) = (&plan.experiment, plan.folder.display());
+    // Nobody reads on where standard output is closed; the run itself is done.
+    let _ = match outcome.validation {
+        _ if json => say(serde_json::json!({
+            "experiment": name, "model": experiment.preset(), "seed": experiment.seed, "run": plan.folder,
             "steps": outcome.steps, "finished": outcome.finished, "validation": outcome.validation,
-        }));
-    }
-    let path = folder.path().display();
-    match outcome.validation {
+        })),
         Some(e) if outcome.finished => say(format!(
             "{path}: {} steps, {e} on held-out examples; the model is {}",
             outcome.steps,
             outcome.model.display()
         )),
         _ => say(format!("{path}: stopped after {} steps; --resume goes on", outcome.steps)),
-    }
-}
-
-/// The bar: step, loss, validation error, steps per second, time left; a line now and then where there is no terminal.
-struct Progress {
-    bar: ProgressBar,
-    loss: Option<f64>,
-    error: String,
-    quiet: bool,
-    last_line: Instant,
-    first_step: Option<(u64, Instant)>,
-    total: u64,
-}
-
-/// Seconds between lines where there is no terminal.
-const LINE_EVERY: u64 = 30;
-
-impl Progress {
-    fn new(experiment: &ValidExperiment) -> Self {
-        let bar = ProgressBar::with_draw_target(Some(experiment.training.steps), ProgressDrawTarget::stderr_with_hz(5));
-        let style = "{bar:24} {pos}/{len}  {msg}  {per_sec}  {eta} left";
-        bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        let quiet = bar.is_hidden();
-        let total = experiment.training.steps;
-        Progress { bar, loss: None, error: String::new(), quiet, last_line: Instant::now(), first_step: None, total }
-    }
-
-    fn show(&mut self, event: Event) {
-        match event {
-            Event::Resumed(step) => {
-                self.bar.set_position(step);
-                self.bar.reset_eta();
-                self.line(&format!("going on after {step} steps"));
-            }
-            Event::Pretrained { step, loss } => {
-                self.bar.set_message(format!("classifying: step {step}, loss {loss:.4}"));
-                if self.quiet && self.last_line.elapsed().as_secs() >= LINE_EVERY {
-                    self.last_line = Instant::now();
-                    note(format!("classifying: step {step}  loss {loss:.4}"));
-                }
-            }
-            Event::Step { step, loss } => {
-                // A running mean over about fifty steps reads better than single losses.
-                let smooth = self.loss.map_or(loss, |old| old + (loss - old) / 50.0);
-                self.loss = Some(smooth);
-                self.bar.set_position(step);
-                self.bar.set_message(format!("loss {smooth:.4}{}", self.error));
-                let (first, start) = *self.first_step.get_or_insert_with(|| (step, Instant::now()));
-                if self.quiet && self.last_line.elapsed().as_secs() >= LINE_EVERY {
-                    self.last_line = Instant::now();
-                    let rate = (step - first) as f64 / start.elapsed().as_secs_f64().max(1e-9);
-                    let (error, left) = (&self.error, (self.total - step) as f64 / rate.max(1e-9));
-                    note(format!("step {step}/{}  loss {smooth:.4}{error}  {rate:.1}/s  {left:.0} s left", self.total));
-                }
-            }
-            Event::Validated { error, .. } => {
-                let covered =
-                    error.coverage.map_or(String::new(), |c| format!(", {:.0} % within the interval", 100.0 * c));
-                self.error = match error.accuracy {
-                    Some(accuracy) => format!("  accuracy {accuracy:.4}"),
-                    None => format!("  error {:.4}{covered}", error.mean_absolute_error),
-                }
-            }
-            Event::Saved(_) => {}
-            Event::Warning(text) => self.line(&format!("warning: {text}")),
-        }
-    }
-
-    fn line(&self, text: &str) {
-        if self.quiet {
-            note(text);
-        } else {
-            self.bar.println(text);
-        }
-    }
+    };
 }

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::nvrtc::{result, sys};
 
@@ -54,14 +54,16 @@ impl Kernels {
         }
         if wide {
             sources.push(WIDE.concat());
-            for &depth in depths.iter().filter(|&&d| super::build::wide_depth(d).is_some()) {
-                let (depth, tile) = super::build::wide_depth(depth).expect("just asked");
+            for (depth, tile) in depths.iter().filter_map(|&d| super::build::wide_depth(d)) {
                 sources
                     .push([&WIDE_ATTENTION.concat(), format!("WIDE_ATTENTION({depth}, {tile})\n").as_str()].concat());
             }
             sources.sort_unstable();
             sources.dedup();
         }
+        // Runs that start side by side want the same kernels: the first compiles them, the others find them on disk.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let compiled: Vec<Result<Vec<u8>, Error>> = std::thread::scope(|scope| {
             let jobs: Vec<_> = sources.iter().map(|s| scope.spawn(|| image(device, precision, s))).collect();
             jobs.into_iter().map(|j| j.join().expect("compiling does not panic")).collect()

@@ -14,7 +14,7 @@ True
 """
 
 from ._fit import fit
-from ._results import Estimate, History
+from ._results import Estimate, Fallback, History
 from ._setwise import Model, __version__, kl, mi, presets
 
-__all__ = ["Estimate", "History", "Model", "__version__", "fit", "kl", "mi", "presets"]
+__all__ = ["Estimate", "Fallback", "History", "Model", "__version__", "fit", "kl", "mi", "presets"]

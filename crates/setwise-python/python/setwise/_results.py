@@ -6,6 +6,25 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
+class Fallback:
+    """An estimate by another method, to hold one against that may be far off; ``float(fallback)`` is the number alone.
+
+    Attributes
+    ----------
+    method : how it was made
+    value : the number, in nats
+    interval : its interval, or None
+    """
+
+    method: str
+    value: float
+    interval: tuple[float, float] | None
+
+    def __float__(self) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
 class Estimate:
     """An estimate with what should be known about it; ``float(estimate)`` is the number alone.
 
@@ -22,6 +41,7 @@ class Estimate:
     method : how it was estimated
     interval_method : how the interval was found
     warnings : what makes the data unfit for the method, as sentences
+    fallback : an estimate by another method where the warnings say that this one may be far off, else None
 
     Examples
     --------
@@ -41,6 +61,7 @@ class Estimate:
     method: str
     interval_method: str
     warnings: tuple[str, ...]
+    fallback: Fallback | None = None
 
     def __float__(self) -> float:
         return self.value
@@ -52,6 +73,8 @@ class Estimate:
             between = f"{100 * self.level:.0f} % interval {self.interval[0]:.4f} to {self.interval[1]:.4f}"
         rows, columns = (" and ".join(map(str, numbers)) for numbers in (self.n, self.dim))
         notes = "".join(f"\n note: {warning}" for warning in self.warnings)
+        if self.fallback is not None:
+            notes += f"\n beside it, method {self.fallback.method}: {self.fallback.value:.4f} {self.unit}"
         text = f"{what} = {self.value:.4f} {self.unit}, {between}"
         return f"<{text}; rows {rows}, columns {columns}, method {self.method}{notes}>"
 

@@ -202,6 +202,14 @@ impl ValidExperiment {
         Ok(self)
     }
 
+    /// The same with the recorded data another experiment on the same task has loaded.
+    pub fn with_data_of(mut self, other: &ValidExperiment) -> Option<Self> {
+        (self.task == other.task).then(|| {
+            self.source = other.source.clone();
+            self
+        })
+    }
+
     /// The same task with another sampler, such as one with a fixed correlation.
     pub fn with_sampler(&self, sampler: Arc<dyn Sampler>) -> Self {
         ValidExperiment { source: Source::Generated(sampler), ..self.clone() }
