@@ -61,7 +61,7 @@ class Estimate:
     method: str
     interval_method: str
     warnings: tuple[str, ...]
-    fallback: Fallback | None = None
+    fallback: Fallback | None
 
     def __float__(self) -> float:
         return self.value
