@@ -68,8 +68,12 @@ fn runs_stand_in_the_table_with_what_they_took_and_the_rest_is_not_run() {
     let table =
         answer(dir.path(), "reproduce kl --models cross-only,sum-merge,median --dims 2,4 --examples 64 --out o");
     let cells = row(&table, "cross-only");
-    assert!(cells[1] == "0.0792" && cells[2].contains(" ± ") && cells[4] == "not run", "{table}");
-    assert!(row(&table, "sum-merge")[2] == "not run" && row(&table, "median")[1].is_empty(), "{table}");
+    assert!(cells[1..4] == ["paper", "0.0792", "not run"], "the paper's schedule has not been run: {table}");
+    let ours = |name: &str| table.lines().find(|l| l.contains(name) && l.contains("| ours"));
+    let cells = row(ours("cross-only").expect("a row of its own for other schedules"), "cross-only");
+    assert!(cells[2] == "0.0792" && cells[3].contains(" ± ") && cells[5] == "not run", "{table}");
+    assert!(row(&table, "sum-merge")[3] == "not run" && row(&table, "median")[2].is_empty(), "{table}");
+    assert!(ours("sum-merge").is_none(), "{table}");
     for seed in 0..2 {
         let note = format!("d = 2, cross-only: runs/small-cross-only-s{seed}: 5 steps of 4, ");
         assert!(table.contains(&note), "{table} lacks {note}");
@@ -77,10 +81,10 @@ fn runs_stand_in_the_table_with_what_they_took_and_the_rest_is_not_run() {
     assert!(!table.contains("other-cross-only"), "{table}");
     assert_eq!(std::fs::read_to_string(dir.path().join("o/kl.md")).unwrap(), table);
     let found: Value = serde_json::from_slice(&std::fs::read(dir.path().join("o/kl.json")).unwrap()).unwrap();
-    assert_eq!(found[0]["model"], "cross-only");
-    assert_eq!(found[0]["runs"].as_array().unwrap().len(), 2);
-    assert!(found[0]["trained"][1].as_str().unwrap().contains("5 steps of 4"), "{found}");
-    assert_eq!(found[2]["mean_absolute_error"], Value::Null);
+    assert_eq!((&found[2]["model"], &found[2]["schedule"]), (&"cross-only".into(), &"ours".into()));
+    assert_eq!(found[2]["runs"].as_array().unwrap().len(), 2);
+    assert!(found[2]["trained"][1].as_str().unwrap().contains("5 steps of 4"), "{found}");
+    assert_eq!(found[0]["mean_absolute_error"], Value::Null);
     refused(dir.path(), "reproduce kl --models median --runs elsewhere", &["--runs elsewhere", "no such folder"]);
 }
 

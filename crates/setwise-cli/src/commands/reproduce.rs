@@ -31,6 +31,8 @@ enum Which {
         #[arg(long, default_value_t = 10_000)]
         examples: usize,
         #[command(flatten)]
+        device: DeviceArgs,
+        #[command(flatten)]
         common: Common,
     },
     /// The figure of errors of estimates of mutual information.
@@ -47,6 +49,8 @@ enum Which {
         /// The same for MINE, which trains a network on each example.
         #[arg(long, default_value_t = 4)]
         mine_examples: usize,
+        #[command(flatten)]
+        device: DeviceArgs,
         #[command(flatten)]
         common: Common,
     },
@@ -184,15 +188,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Which::Counting(args) | Which::Alignment(args) | Which::Distinguish(args) => args.common.prepare()?,
     }
     let (result, common) = match args.table {
-        Which::Kl { models, dims, examples, common } => {
+        Which::Kl { models, dims, examples, device, common } => {
             at_least_one(examples)?;
-            let options = divergence::Options { models, dims, examples, seed: common.seed, runs: common.runs()? };
+            let (seed, runs, device) = (common.seed, common.runs()?, device.find()?);
+            let options = divergence::Options { models, dims, examples, seed, runs, device };
             (divergence::reproduce(&options, progress)?, common)
         }
-        Which::Mi { models, dims, examples, mine_examples, common } => {
+        Which::Mi { models, dims, examples, mine_examples, device, common } => {
             at_least_one(examples.min(mine_examples))?;
-            let (seed, runs) = (common.seed, common.runs()?);
-            let options = dependence::Options { models, dims, examples, mine_examples, seed, runs };
+            let (seed, runs, device) = (common.seed, common.runs()?, device.find()?);
+            let options = dependence::Options { models, dims, examples, mine_examples, seed, runs, device };
             (dependence::reproduce(&options, progress)?, common)
         }
         Which::Counting(args) => args.measure(scores::Which::Counting, progress)?,

@@ -71,6 +71,9 @@ pub struct KlTask {
     /// Whether the two sets are whitened together.
     #[serde(default = "yes")]
     pub whiten: bool,
+    /// Whether whitened sets are also turned to axes of their own, in which affine maps of the data change nothing at all.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub turn: bool,
     /// What is to be learnt.
     #[serde(default = "on_sample")]
     pub label: Label,
@@ -207,6 +210,7 @@ impl Task {
     /// The coordinates models see the sets of an example in.
     pub fn frame(&self) -> Frame {
         match self {
+            Task::Kl(t) if t.turn => Frame::Canonical,
             Task::Kl(t) if t.whiten => Frame::Whitened,
             Task::BroadKl(_) => Frame::Canonical,
             _ => Frame::Own,
@@ -224,11 +228,12 @@ impl Task {
         }
     }
 
-    /// Whether two tasks are judged by the same examples: they may differ in how rows are scaled and pictures sized.
+    /// Whether two tasks are judged by the same examples: they may differ in how rows are scaled or turned and pictures sized.
     pub fn same_examples(&self, other: &Task) -> bool {
         let plain = |task: &Task| {
             let mut task = task.clone();
             match &mut task {
+                Task::Kl(t) => t.turn = false,
                 Task::AlignWords(t) => t.scale = Scale::None,
                 Task::AlignCaptions(t) => t.scale = Scale::None,
                 Task::Count(t) => t.side = None,
@@ -274,6 +279,9 @@ impl Task {
         match self {
             Task::Kl(t) => {
                 check_mixture(&t.mixture)?;
+                if t.turn && !t.whiten {
+                    return Err(bad("task.turn", "needs `whiten = true`: it is the whitened sets that are turned"));
+                }
                 if let Label::True { points } = t.label
                     && (points == 0 || points > LARGEST)
                 {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::{Reproduction, check_models, checked_dims, points, runs};
-use crate::Result;
 use crate::data::{Dependence, Drawn, Stream};
 use crate::estimate::{Estimator, GaussianMi, Ksg, Mine, Norm};
 use crate::experiment::{ValidExperiment, find};
 use crate::models::PRESETS;
 use crate::report::{Axis, Cell, Figure, Panel, Series, Style, Table};
 use crate::train::{Evaluation, evaluate, for_held_out};
+use crate::{Device, Result};
 
 /// Correlations at which errors are measured.
 pub const RHO: [f64; 13] = [-0.99, -0.9, -0.7, -0.5, -0.3, -0.1, 0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99];
@@ -22,7 +22,7 @@ pub const DIMS: [usize; 3] = [2, 10, 20];
 const CLASSICAL: [&str; 3] = ["ksg", "gaussian", "mine"];
 
 /// What to measure.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Lines of the figure; none means all.
     pub models: Vec<String>,
@@ -36,6 +36,8 @@ pub struct Options {
     pub seed: u64,
     /// Where finished runs are.
     pub runs: PathBuf,
+    /// What computes.
+    pub device: Device,
 }
 
 /// All lines there can be: the baselines, the trivial answer zero, and every preset.
@@ -70,6 +72,7 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
                     progress(&format!("d = {dim}: {}", run.folder.path().display()));
                     notes.push(format!("d = {dim}, {model}: {}", run.describe()));
                     described.push(run.describe());
+                    run.model.use_device(&options.device)?;
                     let at = |rho| evaluate(&mut run.model, &fixed(&experiment, rho), options.examples);
                     errors.push(RHO.into_iter().map(at).collect::<Result<Vec<_>>>()?);
                 }

@@ -5,19 +5,20 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::paper::{KL_DIMS, KL_ERRORS};
-use super::{Reproduction, check_models, checked_dims, labels, points, runs};
-use crate::Result;
+use super::runs::{self, Schedule};
+use super::{Reproduction, check_models, checked_dims, labels, points};
 use crate::data::{Drawn, Stream};
 use crate::estimate::{Estimator, GaussianKl, Knn};
-use crate::experiment::{ValidExperiment, find};
+use crate::experiment::{Experiment, ValidExperiment, find};
 use crate::report::{Cell, Goal, Table};
 use crate::train::{Evaluation, evaluate, for_held_out};
+use crate::{Device, Result};
 
 /// Methods that need no training.
 const CLASSICAL: [&str; 3] = ["knn", "gaussian", "median"];
 
 /// What to measure.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Rows of the table; none means all.
     pub models: Vec<String>,
@@ -29,6 +30,8 @@ pub struct Options {
     pub seed: u64,
     /// Where finished runs are.
     pub runs: PathBuf,
+    /// What computes.
+    pub device: Device,
 }
 
 /// All rows: those of the paper, and two that belong beside them.
@@ -42,87 +45,116 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
     let dims = checked_dims(&options.dims, &KL_DIMS)?;
     let wanted = |model: &str| options.models.is_empty() || options.models.iter().any(|m| m == model);
     let models: Vec<&str> = known_models().filter(|m| wanted(m)).collect();
-    let columns = dims.iter().flat_map(|d| [format!("d = {d}, paper"), format!("d = {d}")]);
-    let mut table = Table::new("Mean absolute error of KL divergence", ["model".to_owned()].into_iter().chain(columns));
-    for dim in &dims {
-        table = table.with_best(&format!("d = {dim}"), Goal::Lowest);
-    }
-    let mut cells: Vec<Vec<Found>> = Vec::new();
+    let (classical, trained): (Vec<&str>, Vec<&str>) = models.iter().partition(|m| CLASSICAL.contains(m));
+    let mut found: Vec<Found> = Vec::new();
     let mut notes = Vec::new();
     for &dim in &dims {
-        let mut experiment = find(&format!("paper/kl-d{dim}"))?;
-        experiment.seed = options.seed;
-        let experiment = experiment.validate()?;
-        let classical: Vec<&str> = models.iter().copied().filter(|m| CLASSICAL.contains(m)).collect();
+        let paper = find(&format!("paper/kl-d{dim}"))?;
+        let experiment = Experiment { seed: options.seed, ..paper.clone() }.validate()?;
         if !classical.is_empty() {
             progress(&format!("d = {dim}: {}", classical.join(", ")));
         }
-        let mut found = measure_classical(&experiment, &classical, options.examples)?;
-        let trained: Vec<&str> = models.iter().copied().filter(|m| !CLASSICAL.contains(m)).collect();
-        let mut finished = match trained.is_empty() {
-            true => Vec::new(),
-            false => runs::finished(&options.runs, &experiment.task)?,
-        };
-        for model in &trained {
-            let mut of_model = Found { model: (*model).to_owned(), errors: Vec::new(), trained: Vec::new() };
-            for run in finished.iter_mut().filter(|r| r.experiment.preset() == *model) {
-                progress(&format!("d = {dim}: {}", run.folder.path().display()));
-                notes.push(format!("d = {dim}, {model}: {}", run.describe()));
-                of_model.trained.push(run.describe());
-                of_model.errors.push(evaluate(&mut run.model, &experiment, options.examples)?);
+        found.extend(measure_classical(&experiment, &classical, options.examples)?);
+        let runs = if trained.is_empty() { Vec::new() } else { runs::finished(&options.runs, &experiment.task)? };
+        for mut run in runs {
+            let Some(model) = trained.iter().find(|m| **m == run.experiment.preset()) else { continue };
+            let schedule = Schedule::of(&run.experiment, &paper);
+            progress(&format!("d = {dim}: {}", run.folder.path().display()));
+            notes.push(format!("d = {dim}, {model}: {}", run.describe()));
+            run.model.use_device(&options.device)?;
+            let own = run.with_seed(options.seed)?;
+            let error = evaluate(&mut run.model, &own, options.examples)?;
+            let (errors, trained) = (vec![error], vec![run.describe()]);
+            let of_run = Found { model: (*model).to_owned(), dim, schedule: Some(schedule), errors, trained };
+            match found.iter_mut().find(|f| f.place() == of_run.place()) {
+                Some(others) => others.extend(of_run),
+                None => found.push(of_run),
             }
-            found.push(of_model);
         }
-        cells.push(found);
+    }
+    let rows = models.iter().flat_map(|&model| match CLASSICAL.contains(&model) {
+        true => vec![(model, None)],
+        false => vec![(model, Some(Schedule::Paper)), (model, Some(Schedule::Ours))],
+    });
+    let (table, json) = tabulate(rows, &dims, &found);
+    Ok(Reproduction { name: "kl", table, json, figures: Vec::new(), notes })
+}
+
+/// The table, in which the paper's schedule has a row for every model and ours where something was run, and its JSON.
+fn tabulate<'a>(
+    rows: impl Iterator<Item = (&'a str, Option<Schedule>)>,
+    dims: &[usize],
+    found: &[Found],
+) -> (Table, serde_json::Value) {
+    let columns = dims.iter().flat_map(|d| [format!("d = {d}, paper"), format!("d = {d}")]);
+    let columns = ["model", "schedule"].map(str::to_owned).into_iter().chain(columns);
+    let mut table = Table::new("Mean absolute error of KL divergence", columns);
+    for dim in dims {
+        table = table.with_best(&format!("d = {dim}"), Goal::Lowest);
     }
     let mut json = Vec::new();
-    for model in &models {
-        let paper = KL_ERRORS.iter().find(|row| row.model == *model);
-        let mut row: Vec<Cell> = vec![(*model).into()];
-        for (dim, found) in dims.iter().zip(&cells) {
+    for (model, schedule) in rows {
+        let of_row: Vec<Option<&Found>> =
+            dims.iter().map(|&dim| found.iter().find(|f| f.place() == (model, dim, schedule))).collect();
+        if schedule == Some(Schedule::Ours) && of_row.iter().all(Option::is_none) {
+            continue;
+        }
+        let published = KL_ERRORS.iter().find(|row| row.model == model);
+        let name = schedule.map_or("", Schedule::name);
+        let mut row: Vec<Cell> = vec![model.into(), name.into()];
+        for (dim, found) in dims.iter().zip(of_row) {
             let place = KL_DIMS.iter().position(|d| d == dim).expect("a checked dimension");
-            let paper = paper.map(|p| p.errors[place]);
-            let found = found.iter().find(|f| f.model == *model).expect("every model was looked for");
+            let paper = published.map(|p| p.errors[place]);
             row.push(paper.map_or("".into(), |p| Cell::number(p, 4)));
-            row.push(found.cell());
+            row.push(found.map_or(Cell::NotRun, Found::cell));
             json.push(json!({
-                "model": model, "dim": dim, "paper": paper, "mean_absolute_error": found.mean(),
-                "standard_error": found.standard_error(), "runs": found.errors, "trained": found.trained,
+                "model": model, "schedule": name, "dim": dim, "paper": paper,
+                "mean_absolute_error": found.map(Found::mean), "standard_error": found.map(Found::standard_error),
+                "runs": found.map_or(&[][..], |f| &f.errors), "trained": found.map_or(&[][..], |f| &f.trained),
             }));
         }
         table.push(row);
     }
-    Ok(Reproduction { name: "kl", table, json: json.into(), figures: Vec::new(), notes })
+    (table, json.into())
 }
 
 /// Errors of one model in one dimension, one for each run.
 struct Found {
     model: String,
+    dim: usize,
+    /// How it was trained, if it was.
+    schedule: Option<Schedule>,
     errors: Vec<Evaluation>,
     /// What each run took.
     trained: Vec<String>,
 }
 
 impl Found {
-    fn mean(&self) -> Option<f64> {
-        let n = self.errors.len();
-        (n > 0).then(|| self.errors.iter().map(|e| e.mean_absolute_error).sum::<f64>() / n as f64)
+    /// Where it stands in the table.
+    fn place(&self) -> (&str, usize, Option<Schedule>) {
+        (&self.model, self.dim, self.schedule)
+    }
+
+    fn extend(&mut self, other: Found) {
+        self.errors.extend(other.errors);
+        self.trained.extend(other.trained);
+    }
+
+    fn mean(&self) -> f64 {
+        self.errors.iter().map(|e| e.mean_absolute_error).sum::<f64>() / self.errors.len() as f64
     }
 
     /// From the examples, and from the differences between runs where there are several.
-    fn standard_error(&self) -> Option<f64> {
-        let (mean, n) = (self.mean()?, self.errors.len() as f64);
+    fn standard_error(&self) -> f64 {
+        let (mean, n) = (self.mean(), self.errors.len() as f64);
         let within = self.errors.iter().map(|e| e.standard_error.powi(2)).sum::<f64>() / n;
         let between = self.errors.iter().map(|e| (e.mean_absolute_error - mean).powi(2)).sum::<f64>();
         let between = if n > 1.0 { between / (n - 1.0) / n } else { 0.0 };
-        Some((within + between).sqrt())
+        (within + between).sqrt()
     }
 
     fn cell(&self) -> Cell {
-        match (self.mean(), self.standard_error()) {
-            (Some(mean), Some(error)) => Cell::estimate(mean, error, 4),
-            _ => Cell::NotRun,
-        }
+        Cell::estimate(self.mean(), self.standard_error(), 4)
     }
 }
 
@@ -150,7 +182,8 @@ fn measure_classical(experiment: &ValidExperiment, models: &[&str], examples: us
             Ok(())
         },
     )?;
-    let found = |(model, p)| Found { model, errors: vec![Evaluation::of(p)], trained: Vec::new() };
+    let dim = experiment.task.dim();
+    let found = |(model, p)| Found { model, dim, schedule: None, errors: vec![Evaluation::of(p)], trained: Vec::new() };
     Ok(names.into_iter().zip(pairs).map(found).collect())
 }
 

@@ -2,9 +2,35 @@
 
 use std::path::Path;
 
-use crate::experiment::{Experiment, Task};
+use crate::experiment::{Experiment, Task, ValidExperiment};
 use crate::train::RunFolder;
 use crate::{Error, Model, Result};
+
+/// How a run was trained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Schedule {
+    /// As the paper says.
+    Paper,
+    /// Otherwise.
+    Ours,
+}
+
+impl Schedule {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Schedule::Paper => "paper",
+            Schedule::Ours => "ours",
+        }
+    }
+
+    /// Whether an experiment is the paper's but for the seed and the preset.
+    pub fn of(run: &Experiment, paper: &Experiment) -> Self {
+        let mut same = Experiment { seed: paper.seed, ..run.clone() };
+        same.set_preset(paper.preset());
+        if same == *paper { Schedule::Paper } else { Schedule::Ours }
+    }
+}
 
 /// A finished run.
 pub(super) struct Run {
@@ -14,6 +40,11 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// What it was trained for, with the examples of another seed.
+    pub fn with_seed(&self, seed: u64) -> Result<ValidExperiment> {
+        Experiment { seed, ..self.experiment.clone() }.validate()
+    }
+
     /// What it took, in a few words.
     pub fn describe(&self) -> String {
         let t = &self.experiment.training;
@@ -22,9 +53,9 @@ impl Run {
     }
 }
 
-/// All finished runs under a folder whose task is this one, in the order of their names.
+/// All finished runs under a folder whose task has the examples of this one, in the order of their names.
 pub(super) fn finished(under: &Path, task: &Task) -> Result<Vec<Run>> {
-    finished_where(under, |other| other == task)
+    finished_where(under, |other| other.same_examples(task))
 }
 
 /// All finished runs under a folder whose task is wanted, in the order of their names.

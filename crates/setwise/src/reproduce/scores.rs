@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::paper::{PaperScores, SCORES};
-use super::{Reproduction, check_models, labels, runs};
+use super::runs::{self, Schedule};
+use super::{Reproduction, check_models, labels};
 use crate::data::{DataFolder, Stream};
 use crate::experiment::{Experiment, ValidExperiment, find};
 use crate::report::{Cell, Goal, Table};
@@ -104,31 +105,6 @@ const CONSTANT: &str = "constant";
 /// All rows of a table.
 pub fn known_models(which: Which) -> impl Iterator<Item = &'static str> {
     SCORES.iter().map(|s| s.model).chain((which == Which::Counting).then_some(CONSTANT))
-}
-
-/// How a run was trained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Schedule {
-    /// As the paper says.
-    Paper,
-    /// Otherwise.
-    Ours,
-}
-
-impl Schedule {
-    fn name(self) -> &'static str {
-        match self {
-            Schedule::Paper => "paper",
-            Schedule::Ours => "ours",
-        }
-    }
-
-    /// Whether an experiment is the paper's but for the seed and the preset.
-    fn of(run: &Experiment, paper: &Experiment) -> Self {
-        let mut same = Experiment { seed: paper.seed, ..run.clone() };
-        same.set_preset(paper.preset());
-        if same == *paper { Schedule::Paper } else { Schedule::Ours }
-    }
 }
 
 /// The runs of one model and schedule in one column.
