@@ -211,13 +211,34 @@ fn through_numpy<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>
     if !frame && object.hasattr(intern!(py, "__dlpack__"))? {
         return numpy.call_method1(intern!(py, "from_dlpack"), (object,));
     }
+    // A list of masked rows is masked.
+    let masked =
+        |item: &Bound<'py, PyAny>| item.is_instance_of::<PyUntypedArray>() && item.hasattr("mask").unwrap_or(false);
+    if sequence(object).is_some_and(|items| items.iter().any(masked)) {
+        return through_numpy(&numpy.getattr("ma")?.call_method1("stack", (object,))?);
+    }
     let array = numpy.call_method1(intern!(py, "asarray"), (object,))?;
-    // Columns that may lack values come as objects unless asked for as numbers; text and missing values stay what they are.
-    if frame && array.getattr("dtype")?.getattr("kind")?.eq("O")? {
+    // Columns that may lack values come as objects unless asked for as numbers; text, times and missing values stay what they are.
+    if frame && array.getattr("dtype")?.getattr("kind")?.eq("O")? && are_numbers(&array)? {
         let options = [("dtype", "f8")].into_py_dict(py)?;
-        return Ok(object.call_method("to_numpy", (), Some(&options)).unwrap_or(array));
+        return match object.call_method("to_numpy", (), Some(&options)) {
+            Err(error) if error.is_instance_of::<PyException>(py) => Ok(array),
+            converted => converted,
+        };
     }
     Ok(array)
+}
+
+/// Whether the objects of an array are numbers, or stand for missing ones; text and times are neither, though frames would turn them into some.
+fn are_numbers(array: &Bound<'_, PyAny>) -> PyResult<bool> {
+    for item in array.getattr("flat")?.try_iter()? {
+        let item = item?;
+        let missing = item.is_none() || item.get_type().name()?.eq("NAType")?;
+        if !missing && !item.hasattr(intern!(array.py(), "__float__"))? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// A shape as Python writes it.

@@ -17,7 +17,8 @@ use crate::pool::compute;
 /// ----------
 /// p, q : array-like
 ///     Samples of P and of Q, with as many columns: rows are elements, columns dimensions, of any number and stride.
-///     An array of one axis is a sample of single numbers. Lists of arrays (or arrays of three axes) are a batch.
+///     An array of one axis is a sample of single numbers. Lists of arrays of two axes (or arrays of three) are a batch;
+///     a list of arrays of one axis is a sample whose rows they are.
 /// method : {"pretrained", "knn", "gaussian", "logistic"}, optional
 ///     The trained estimator (the default, unless k is given), nearest neighbours (Wang, Kulkarni, Verdú), the closed
 ///     form for Gaussians with the samples' moments, or a logistic regression of P against Q.

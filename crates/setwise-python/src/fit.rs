@@ -1,5 +1,6 @@
 //! The native half of `setwise.fit`: one step at a time.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::PyException;
@@ -25,6 +26,15 @@ use crate::pool::compute;
 pub struct Fit {
     model: Py<Model>,
     state: Mutex<State>,
+    /// Whether the model is reserved for this training.
+    reserved: AtomicBool,
+}
+
+impl Drop for Fit {
+    /// An interrupt may come before Python knows of this, and nobody would close it.
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 struct State {
@@ -58,7 +68,7 @@ impl Fit {
         let fit = compute(py, || train::Fit::new(shared.snapshot(), training, seed))?.map_err(raised)?;
         // The last thing that can fail: from here on `close` gives the model free.
         model.get().begin_learning()?;
-        Ok(Fit { model, state: Mutex::new(State { fit, data }) })
+        Ok(Fit { model, state: Mutex::new(State { fit, data }), reserved: AtomicBool::new(true) })
     }
 
     /// One step; its loss before it, the length of its gradient, and its learning rate.
@@ -86,7 +96,9 @@ impl Fit {
 
     /// Gives the model free for another training.
     fn close(&self) {
-        self.model.get().end_learning();
+        if self.reserved.swap(false, Ordering::AcqRel) {
+            self.model.get().end_learning();
+        }
     }
 }
 

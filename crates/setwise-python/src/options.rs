@@ -1,5 +1,6 @@
 //! Options: keyword arguments and dicts as settings of the library, which errors call by their Python names.
 
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 use serde::Serialize;
@@ -23,10 +24,13 @@ pub fn settings(options: &Bound<'_, PyDict>) -> PyResult<Map<String, Value>> {
     let mut settings = Map::new();
     for (key, value) in options {
         let key: String = key.extract()?;
-        let text: String = dumps
-            .call((&value,), Some(&how))
-            .and_then(|text| text.extract())
-            .map_err(|_| type_error(format!("{key}: is of type {}, which it cannot be", type_name(&value))))?;
+        let text: String = dumps.call((&value,), Some(&how)).and_then(|text| text.extract()).map_err(|error| {
+            match error.is_instance_of::<PyException>(py) {
+                true => type_error(format!("{key}: is of type {}, which it cannot be", type_name(&value))),
+                // An interrupt is none of the value's.
+                false => error,
+            }
+        })?;
         let value = serde_json::from_str(&text).map_err(|_| value_error(format!("{key}: is {text}")))?;
         settings.insert(key.replace('_', "-"), value);
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -98,28 +99,45 @@ def fit(
         "clip": clip,
     }
     draw = sampler if callable(sampler) else None
-    data = _examples(sampler) if draw is None else None
-    fitting = Fit(model, training, seed, data)
-    rng = np.random.default_rng(seed)
     history = History()
-    line = Progress(steps, progress)
+    columns = history.loss, history.gradient, history.learning_rate
+    fitting = line = None
     start = time.monotonic()
     try:
+        fitting = Fit(model, training, seed, _examples(sampler) if draw is None else None)
+        rng = np.random.default_rng(seed)
+        line = Progress(steps, progress)
         for done in range(1, steps + 1):
-            outcome = fitting.step(None if draw is None else [draw(rng) for _ in range(batch)])
-            for values, value in zip((history.loss, history.gradient, history.learning_rate), outcome):
+            outcome = fitting.step(None if draw is None else [_kept(draw(rng)) for _ in range(batch)])
+            for values, value in zip(columns, outcome):
                 values.append(value)
             line.step(done, outcome[0])
     except BaseException as error:
+        # An interrupt may come between two of them.
+        for values in columns:
+            del values[min(map(len, columns)) :]
         history.seconds = time.monotonic() - start
         with contextlib.suppress(AttributeError, TypeError):
             setattr(error, "history", history)
         raise
     finally:
-        line.close()
-        fitting.close()
+        if fitting is not None:
+            fitting.close()
+        if line is not None:
+            line.close()
     history.seconds = time.monotonic() - start
     return history
+
+
+def _kept(example: Any) -> Any:
+    """An example as it is now: the sampler may write its next one into the same arrays."""
+    if not isinstance(example, tuple) or len(example) != 2:
+        return example
+    return tuple([_copied(item) for item in part] if isinstance(part, (list, tuple)) else _copied(part) for part in example)
+
+
+def _copied(item: Any) -> Any:
+    return item.copy() if isinstance(item, np.ndarray) else copy.deepcopy(item) if isinstance(item, list) else item
 
 
 def _examples(data: Any) -> list[Example]:
@@ -133,9 +151,13 @@ def _examples(data: Any) -> list[Example]:
     if not isinstance(sets, (tuple, list)):
         raise TypeError(f"sets: is of type {type(sets).__name__}; a list with an entry for each set of the model is wanted")
     if not isinstance(targets, (tuple, list)):
-        targets = np.asarray(targets)
+        # Masked targets stay masked, to be refused.
+        targets = np.asanyarray(targets)
         if targets.ndim == 0:
             raise ValueError("targets: is a single number, one target per example is wanted")
+    for k, entries in enumerate(sets):
+        if not hasattr(entries, "__len__"):
+            raise TypeError(f"sets[{k}]: is of type {type(entries).__name__}; the sets of all examples are wanted, as a list or an array")
     counts = [len(entries) for entries in (*sets, targets)]
     if len(set(counts)) > 1:
         spoken = ", ".join(f"sets[{k}] has {n}" for k, n in enumerate(counts[:-1]))

@@ -4,8 +4,13 @@ use std::fs::{self, File};
 use std::io::{Error, Result, Write};
 use std::path::{Path, PathBuf};
 
-/// Writes a file; an old one is replaced only when the new one is complete and has been read back.
+/// Writes a file; an old one is replaced only when the new one is complete and has been read back. A link is followed, and what is no plain
+/// file, such as a device, is written to and not replaced.
 pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir()) {
+        return File::options().write(true).open(path)?.write_all(bytes);
+    }
     let partial = write_beside(path, bytes)?;
     fs::rename(&partial, path)?;
     sync_folder(path)
@@ -43,4 +48,23 @@ pub(crate) fn sync_folder(path: &Path) -> Result<()> {
         File::open(folder)?.sync_all()?;
     }
     Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_followed_and_a_device_stays_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (target, link) = (dir.path().join("target"), dir.path().join("link"));
+        fs::write(&target, "old").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        write_atomically(&link, b"new").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&target).unwrap(), b"new");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "something was left behind");
+        write_atomically(Path::new("/dev/null"), b"new").unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
 }
