@@ -159,14 +159,16 @@ impl<'a> Builder<'a> {
         // For measurements: `old` has none of them, `single` and `pairs` have all.
         let switch = std::env::var("SETWISE_PRODUCT").unwrap_or_default();
         let (single, forced) = (switch == "single", switch == "single" || switch == "pairs");
-        let suits = widest > 128 && !(1..=128).contains(&(widest % 256)) && tiles(128) >= 32;
+        let suits = widest > 128 && !(1..=128).contains(&(widest % 256)) && tiles(128) >= 8;
         if switch != "old" && (suits || forced) {
-            let pairs = !single && (forced || tiles(128) >= self.module.processors / 2);
+            let pairs = !single && (forced || tiles(128) >= 12);
+            let most = std::env::var("SETWISE_BLOCKS").ok().and_then(|n| n.parse().ok());
+            let processors = most.unwrap_or(self.module.processors).max(2);
             let tasks = self.described(products, if pairs { 128 } else { 256 })?;
             let shared = (4 * (128 + 256) * 32 + 8 * 4 * (256 + 8)) * 4 + 1024;
             let (name, blocks) = match pairs {
-                true => ("product_pairs", 2 * tiles(256).min(self.module.processors / 2)),
-                false => ("product_flow", tiles(128).min(self.module.processors)),
+                true => ("product_pairs", 2 * tiles(256).min(processors / 2)),
+                false => ("product_flow", tiles(128).min(processors)),
             };
             return self.launch(name, &tasks, [blocks, 1, 1], 384, shared);
         }
@@ -317,7 +319,25 @@ impl<'a> Builder<'a> {
         let least = |f: fn(&Use) -> usize| uses.iter().map(f).min().unwrap_or(0);
         let (n, k) = (least(|u| u.dy.cols), least(|u| u.x.cols));
         let in_chunks = |u: &Use| self.aligned(u.x) && self.aligned(u.dy);
-        let (name, bm, bn, block, shared, blocks) = if self.module.wide && uses.iter().all(in_chunks) {
+        // Widths of which tiles leave little empty.
+        let suit = |bm: usize, bn: usize| {
+            let fits = |cols: usize, tile: usize| cols.is_multiple_of(tile) || cols % tile > tile / 2;
+            uses.iter().all(|u| fits(u.dy.cols, bm) && fits(u.x.cols, bn))
+        };
+        let wide = self.module.wide && uses.iter().all(in_chunks);
+        // For measurements: `old` has no blocks of these, `all` has them everywhere.
+        let switch = std::env::var("SETWISE_WEIGHTS").unwrap_or_default();
+        let flow = match switch.as_str() {
+            "old" => None,
+            _ if !wide => None,
+            "all" => Some(("weights_flow_n256", 128, 256)),
+            _ if suit(128, 256) => Some(("weights_flow_n256", 128, 256)),
+            _ if suit(256, 128) => Some(("weights_flow_m256", 256, 128)),
+            _ => None,
+        };
+        let (name, bm, bn, block, shared, blocks) = if let Some((name, bm, bn)) = flow {
+            (name.to_owned(), bm, bn, 384, 4 * 32 * (bm + bn) * 4 + 1024, self.module.processors)
+        } else if wide {
             let bm = if (1..=64).contains(&(n % 128)) { 64 } else { 128 };
             let bn = match k {
                 ..=16 => 16,
@@ -349,10 +369,19 @@ impl<'a> Builder<'a> {
             for (i, &m) in members.iter().enumerate() {
                 let u = &uses[m];
                 let ((x, ldx), (dy, ldy)) = (self.slice(u.x), self.grad_slice(u.dy));
+                let maps = if flow.is_some() {
+                    let rows = self.rows(u.dy.value);
+                    let left = driver::tensor_map(dy, rows, n, ldy as usize, 32)?;
+                    let right = driver::tensor_map(x, rows, k, ldx as usize, 32)?;
+                    self.tables.push(&[left, right])
+                } else {
+                    0
+                };
                 tasks.push(t::WeightTask {
                     dy,
                     x,
                     parts: parts + 4 * (i * splits * slot) as u64,
+                    maps,
                     ldy,
                     ldx,
                     n: n as i32,

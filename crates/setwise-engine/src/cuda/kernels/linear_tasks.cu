@@ -33,10 +33,11 @@ __device__ __forceinline__ float activate(float x, int activation) {
 }
 
 // A part of dW = dyᵀ x and of the bias's gradient: the rows of one use, cut into `splits`. Part p of use u is written to
-// parts + (u · splits + p) · (n · k + n).
+// parts + (u · splits + p) · (n · k + n). `maps` describes dy and x to the copy engine, for `weights_flow`.
 struct WeightTask {
     const float *dy, *x;
     float* parts;
+    const TensorMap* maps;
     int ldy, ldx, n, k, splits, vec;
     Space space;
 };
