@@ -36,7 +36,7 @@ struct Tiles {
 
 template <bool PAIR>
 __device__ __forceinline__ void flow(const ProductTask* tasks, const int* shape) {
-    constexpr int BLOCKS = PAIR ? 2 : 1, BM = 128, BN = 256, STAGES = 4, STAGE = (BM + BN) * 32, S = BN + 8;
+    constexpr int BLOCKS = PAIR ? 2 : 1, BM = 128, BN = 256, STAGES = 4, STAGE = (BM + BN) * 32, S = BN + 8, AHEAD = STAGES - 1;
     float* stages = tiles_begin();
     __shared__ u64 full[STAGES], empty[STAGES];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = PAIR ? cluster_rank() : 0;
@@ -94,10 +94,16 @@ __device__ __forceinline__ void flow(const ProductTask* tasks, const int* shape)
                 multiply_commit();
                 step++;
             };
+            // The first warpgroup is some stages ahead, so that they do not finish their rows at the same time. It gets no further ahead than the ring has stages, so it
+            // never arrives twice for once that the other waits.
+            int steps = task.steps;
+            bool apart = steps > AHEAD;
+            if (apart && warp >= 4) asm volatile("bar.sync 1, 256;" ::: "memory");
             multiply();
 #pragma unroll 1
-            for (int i = task.steps; i > 1; i--) {
+            for (int done = 1; done < steps; done++) {
                 multiply();
+                if (apart && warp < 4 && done + 1 == AHEAD) asm volatile("bar.arrive 1, 256;" ::: "memory");
                 // The products of the stage before are done, these run on.
                 multiply_wait_but_last();
                 release((step - 2) % STAGES);
