@@ -330,13 +330,14 @@ impl<'a> Builder<'a> {
         let flow = match switch.as_str() {
             "old" => None,
             _ if !wide => None,
-            "all" => Some(("weights_flow_n256", 128, 256)),
-            _ if suit(128, 256) => Some(("weights_flow_n256", 128, 256)),
-            _ if suit(256, 128) => Some(("weights_flow_m256", 256, 128)),
-            _ => None,
+            "all" => Some((128, 256)),
+            _ => [(128, 256), (256, 128), (128, 128)].into_iter().find(|&(bm, bn)| suit(bm, bn)),
         };
-        let (name, bm, bn, block, shared, blocks) = if let Some((name, bm, bn)) = flow {
-            (name.to_owned(), bm, bn, 384, 4 * 32 * (bm + bn) * 4 + 1024, self.module.processors)
+        let (name, bm, bn, block, shared, blocks) = if let Some((bm, bn)) = flow {
+            // Eight warps and four stages, one block to a processor, or four, three and two.
+            let each = if bm + bn > 256 { 1 } else { 2 };
+            let (block, shared) = (128 + (bm * bn / 128) as u32, (5 - each) * 32 * (bm + bn) * 4 + 1024);
+            (format!("weights_flow_m{bm}_n{bn}"), bm, bn, block, shared, each * self.module.processors)
         } else if wide {
             let bm = if (1..=64).contains(&(n % 128)) { 64 } else { 128 };
             let bn = match k {

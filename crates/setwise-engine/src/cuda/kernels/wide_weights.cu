@@ -1,4 +1,4 @@
-// Gradients of wide weights. The copy engine fills a ring of stages with rows as they are, rounded to tf32, and eight warps multiply 64 by 64 each with the
+// Gradients of wide weights. The copy engine fills a ring of stages with rows as they are, rounded to tf32, and eight warps, or four, multiply 64 by 64 each with the
 // instructions of all cards: those of warpgroups want operands along the sum, which here runs over rows, and turning them costs more than they gain.
 //
 // A stage is 32 rows of BM columns of dy and BN of x, in tiles of 32 columns: chunk c of row r at c ^ (r % 8), as in `hopper.cu`. The order of rows within a product is free, and so
@@ -8,8 +8,8 @@
 // As `linear_weights`, with WM by WN warps.
 template <int WM, int WN>
 __device__ __forceinline__ void weights_flow(const WeightTask* tasks, const int* shape) {
-    constexpr int BM = 64 * WM, BN = 64 * WN, ROWS = 32, TILE = ROWS * 32, STAGES = 4, STAGE = ROWS * (BM + BN);
-    static_assert(WM * WN == 8, "eight warps multiply");
+    constexpr int BM = 64 * WM, BN = 64 * WN, WARPS = WM * WN, ROWS = 32, TILE = ROWS * 32, STAGES = WARPS / 4 + 2, STAGE = ROWS * (BM + BN);
+    static_assert(WARPS == 8 || WARPS == 4, "whole warpgroups multiply");
     const WeightTask task = tasks[blockIdx.z];
     int tiles_k = (task.k + BN - 1) / BN, count = ((task.n + BM - 1) / BM) * tiles_k, split = blockIdx.y;
     if ((int)blockIdx.x >= count || split >= task.splits) return;
@@ -23,14 +23,14 @@ __device__ __forceinline__ void weights_flow(const WeightTask* tasks, const int*
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(full + i, 1);
-            barrier_init(empty + i, 8);
+            barrier_init(empty + i, WARPS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    if (warp >= 8) {
-        registers_give<40>();
-        if (threadIdx.x == 256)
+    if (warp >= WARPS) {
+        registers_give<WARPS == 8 ? 40 : 24>();
+        if (threadIdx.x == WARPS * 32)
             for (int step = 0; step < steps; step++) {
                 int s = step % STAGES, row = first + step * ROWS;
                 float* stage = stages + s * STAGE;
@@ -117,5 +117,10 @@ __device__ __forceinline__ void weights_flow(const WeightTask* tasks, const int*
     }
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1) weights_flow_n256(const WeightTask* t, const int* s) { in_turn(); weights_flow<2, 4>(t, s); }
-extern "C" __global__ void __launch_bounds__(384, 1) weights_flow_m256(const WeightTask* t, const int* s) { in_turn(); weights_flow<4, 2>(t, s); }
+#define WEIGHTS_FLOW(WM, WN, BM, BN, BLOCKS)                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(WM * WN * 32 + 128, BLOCKS) weights_flow_m##BM##_n##BN(const WeightTask* t, const int* s) { in_turn(); \
+        weights_flow<WM, WN>(t, s);                                                                                                                \
+    }
+WEIGHTS_FLOW(2, 4, 128, 256, 1)
+WEIGHTS_FLOW(4, 2, 256, 128, 1)
+WEIGHTS_FLOW(2, 2, 128, 128, 2)
