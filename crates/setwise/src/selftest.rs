@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rand::{RngExt, SeedableRng};
 use setwise_engine::cuda::{Cuda, Device, Precision};
-use setwise_engine::{Activation, BatchView, Cpu, Image, Mode, Program, SetView, Window};
+use setwise_engine::{Activation, BatchView, Cpu, Image, Linear, Mode, Op, Program, SetView, Value, Window};
 
 use crate::data::Generator;
 use crate::models::{
@@ -109,6 +109,8 @@ fn cases() -> Result<Vec<(String, ModelConfig, usize)>> {
 
 /// Sizes of one set: a single element, around tiles of 64, and others.
 const SIZES: [usize; 7] = [1, 130, 64, 65, 17, 63, 2];
+/// Sizes of more elements than a GPU has blocks for at once.
+const MANY: [usize; 3] = [1, 9_000, 3_777];
 
 struct Inputs {
     data: Vec<Vec<f32>>,
@@ -117,15 +119,15 @@ struct Inputs {
 }
 
 impl Inputs {
-    fn random(sets: usize, dim: usize, rng: &mut Generator) -> Self {
+    fn random(sets: usize, sizes: &[usize], dim: usize, rng: &mut Generator) -> Self {
         let mut data = Vec::new();
         let mut offsets = Vec::new();
         for k in 0..sets {
             let mut at = vec![0];
-            for i in 0..SIZES.len() {
-                at.push(at[i] + SIZES[(i + 3 * k) % SIZES.len()]);
+            for i in 0..sizes.len() {
+                at.push(at[i] + sizes[(i + 3 * k) % sizes.len()]);
             }
-            data.push((0..at[SIZES.len()] * dim).map(|_| rng.random::<f32>() * 4.0 - 2.0).collect());
+            data.push((0..at[sizes.len()] * dim).map(|_| rng.random::<f32>() * 4.0 - 2.0).collect());
             offsets.push(at);
         }
         Inputs { data, offsets, dim }
@@ -144,7 +146,7 @@ pub fn run(device: &Arc<Device>, precision: Precision, seed: u64, tell: &mut dyn
     for (case, config, dim) in cases()? {
         let config = config.validate()?;
         let model = Model::new(config.clone(), rng.random());
-        let inputs = Inputs::random(config.sets, dim, &mut rng);
+        let inputs = Inputs::random(config.sets, &SIZES, dim, &mut rng);
         let of = |mode| Arc::new(program(&config, mode, true));
         let mut found = compare(device, precision, &case, of(Mode::Train), model.params(), &inputs, &mut rng)?;
         if config.images.is_some() {
@@ -157,11 +159,17 @@ pub fn run(device: &Arc<Device>, precision: Precision, seed: u64, tell: &mut dyn
     }
     for (case, program, image) in windows() {
         let params: Vec<f32> = program.params().init(&mut rng);
-        let inputs = Inputs::random(program.inputs().len(), image.numbers(), &mut rng);
+        let inputs = Inputs::random(program.inputs().len(), &SIZES, image.numbers(), &mut rng);
         let found = compare(device, precision, &case, Arc::new(program), &params, &inputs, &mut rng)?;
         found.iter().for_each(&mut *tell);
         checks.extend(found);
     }
+    let program = many_rows();
+    let params: Vec<f32> = program.params().init(&mut rng);
+    let inputs = Inputs::random(program.inputs().len(), &MANY, 16, &mut rng);
+    let found = compare(device, precision, "many rows", Arc::new(program), &params, &inputs, &mut rng)?;
+    found.iter().for_each(&mut *tell);
+    checks.extend(found);
     let found = classifier_step(device, precision, &mut rng)?;
     found.iter().for_each(&mut *tell);
     checks.extend(found);
@@ -184,6 +192,31 @@ fn windows() -> Vec<(String, Program, Image)> {
         }
     }
     all
+}
+
+/// Linear maps in all the ways that layers of transformers have them: plain, with a ReLU, with a residual and a norm.
+fn many_rows() -> Program {
+    let mut b = Program::builder(&[16; 2], false, Mode::Train, true);
+    let inputs = [b.input(0), b.input(1)];
+    let mut layer = |name: &str, xs: &[Value], cols: usize, residuals: Option<&[Value]>, activation: Activation| {
+        let mut maps = Vec::new();
+        for (k, &x) in xs.iter().enumerate() {
+            let y = b.fresh(b.spec(x).space, cols, false);
+            let mut map = b.map(&format!("{name}.{k}"), b.whole(x), b.whole(y), true);
+            if let Some(r) = residuals {
+                map.residual = Some(b.whole(r[k]));
+                map.norm = Some(b.norm(&format!("{name}.{k}.norm"), y, cols));
+            }
+            maps.push(map);
+        }
+        let ys: Vec<Value> = maps.iter().map(|m| m.y.value).collect();
+        b.op(Op::Linear(Linear { maps, activation }));
+        ys
+    };
+    let xs = layer("in", &inputs, 256, None, Activation::None);
+    let hidden = layer("hidden", &xs, 512, None, Activation::Relu);
+    let ys = layer("out", &hidden, 256, Some(&xs), Activation::None);
+    b.finish(ys)
 }
 
 /// A whole step of a classifier: its loss, and the running averages after it.

@@ -28,7 +28,14 @@ const BASE: [&str; 7] = [
 ];
 const IMAGES: [&str; 2] = [COMMON, include_str!("kernels/images.cu")];
 /// With the instructions of compute capability 9.
-const WIDE: [&str; 4] = [COMMON, LINEAR_TASKS, HOPPER, include_str!("kernels/wide_linear.cu")];
+const WIDE: [&str; 6] = [
+    COMMON,
+    LINEAR_TASKS,
+    HOPPER,
+    include_str!("kernels/wide_linear.cu"),
+    include_str!("kernels/wide_product.cu"),
+    include_str!("kernels/wide_weights.cu"),
+];
 const WIDE_ATTENTION: [&str; 4] = [COMMON, ATTENTION, HOPPER, include_str!("kernels/wide_attention.cu")];
 
 /// All kernels a program needs, in modules that are compiled side by side. Attention is compiled for each width of heads on its own,
@@ -37,6 +44,8 @@ pub(super) struct Kernels {
     shared_memory: usize,
     /// Whether the kernels for compute capability 9 are there.
     pub wide: bool,
+    /// Multiprocessors of the card.
+    pub processors: usize,
     modules: Vec<Module>,
 }
 
@@ -69,7 +78,7 @@ impl Kernels {
             jobs.into_iter().map(|j| j.join().expect("compiling does not panic")).collect()
         });
         let modules = compiled.into_iter().map(|i| Module::load(device, &i?)).collect::<Result<_, _>>()?;
-        Ok(Kernels { shared_memory: device.shared_memory, wide, modules })
+        Ok(Kernels { shared_memory: device.shared_memory, wide, processors: device.processors, modules })
     }
 
     /// Whether a block may have this much shared memory.

@@ -62,6 +62,8 @@ pub(super) fn no_product(space: t::Space) -> t::ProductTask {
         pairs: 0,
         space,
         steps: 0,
+        tasks: 0,
+        pad: 0,
     }
 }
 
@@ -150,6 +152,26 @@ impl<'a> Builder<'a> {
 
     /// Products by warpgroups, whose operands the copy engine fetches.
     fn product_wide(&mut self, products: &[Product], rows: usize, widest: usize, normed: bool) -> Result<(), Error> {
+        // Many tiles of 256 columns go through blocks that stay.
+        let tiles = |height: usize| -> usize {
+            products.iter().map(|p| p.rows.div_ceil(height) * (p.task.n as usize).div_ceil(256)).sum()
+        };
+        // For measurements: `old` has none of them, `single` and `pairs` have all.
+        let switch = std::env::var("SETWISE_PRODUCT").unwrap_or_default();
+        let (single, forced) = (switch == "single", switch == "single" || switch == "pairs");
+        let suits = widest > 128 && !(1..=128).contains(&(widest % 256)) && tiles(128) >= 8;
+        if switch != "old" && (suits || forced) {
+            let pairs = !single && (forced || tiles(128) >= 12);
+            let most = std::env::var("SETWISE_BLOCKS").ok().and_then(|n| n.parse().ok());
+            let processors = most.unwrap_or(self.module.processors).max(2);
+            let tasks = self.described(products, if pairs { 128 } else { 256 })?;
+            let shared = (4 * (128 + 256) * 32 + 8 * 4 * (256 + 8)) * 4 + 1024;
+            let (name, blocks) = match pairs {
+                true => ("product_pairs", 2 * tiles(256).min(processors / 2)),
+                false => ("product_flow", tiles(128).min(processors)),
+            };
+            return self.launch(name, &tasks, [blocks, 1, 1], 384, shared);
+        }
         let bn = match widest {
             ..=16 => 16,
             17..=32 => 32,
@@ -157,18 +179,7 @@ impl<'a> Builder<'a> {
             _ if (1..=64).contains(&(widest % 128)) => 64,
             _ => 128,
         };
-        let mut tasks = Vec::new();
-        for p in products {
-            let mut terms = p.terms.clone();
-            for term in &mut terms {
-                let k = term.k as usize;
-                let left = driver::tensor_map(term.a, p.rows, k, term.lda as usize, 128)?;
-                let right = driver::tensor_map(term.b, p.task.n as usize, k, term.ldb as usize, bn)?;
-                term.maps = self.tables.push(&[left, right]);
-            }
-            let (count, steps) = (terms.len() as i32, p.steps() as i32);
-            tasks.push(t::ProductTask { terms: self.tables.push(&terms), count, steps, ..p.task });
-        }
+        let tasks = self.described(products, bn)?;
         // Short sums need no more stages than they have steps, and leave room for more blocks.
         let steps = products.iter().map(Product::steps).max().unwrap_or(0);
         let stages = steps.clamp(1, if bn == 256 { 4 } else { 3 });
@@ -176,6 +187,28 @@ impl<'a> Builder<'a> {
         // The sums take the place of the tiles at the end.
         let shared = (stages * (128 + bn) * 32).max(128 * (bn + 8)) * 4 + 1024;
         self.launch(&format!("product_wide_n{bn}"), &tasks, grid, 288, shared)
+    }
+
+    /// Tasks whose operands the copy engine knows, in tiles of 128 rows on the left and `across` on the right.
+    fn described(&mut self, products: &[Product], across: usize) -> Result<Vec<t::ProductTask>, Error> {
+        let mut tasks = Vec::new();
+        for p in products {
+            let mut terms = p.terms.clone();
+            for term in &mut terms {
+                let k = term.k as usize;
+                let left = driver::tensor_map(term.a, p.rows, k, term.lda as usize, 128)?;
+                let right = driver::tensor_map(term.b, p.task.n as usize, k, term.ldb as usize, across)?;
+                term.maps = self.tables.push(&[left, right]);
+            }
+            tasks.push(t::ProductTask {
+                terms: self.tables.push(&terms),
+                count: terms.len() as i32,
+                steps: p.steps() as i32,
+                tasks: products.len() as i32,
+                ..p.task
+            });
+        }
+        Ok(tasks)
     }
 
     pub(super) fn linear_backward(&mut self, op: &Linear, gated: &[bool]) -> Result<(), Error> {
@@ -286,7 +319,26 @@ impl<'a> Builder<'a> {
         let least = |f: fn(&Use) -> usize| uses.iter().map(f).min().unwrap_or(0);
         let (n, k) = (least(|u| u.dy.cols), least(|u| u.x.cols));
         let in_chunks = |u: &Use| self.aligned(u.x) && self.aligned(u.dy);
-        let (name, bm, bn, block, shared, blocks) = if self.module.wide && uses.iter().all(in_chunks) {
+        // Widths of which tiles leave little empty.
+        let suit = |bm: usize, bn: usize| {
+            let fits = |cols: usize, tile: usize| cols.is_multiple_of(tile) || cols % tile > tile / 2;
+            uses.iter().all(|u| fits(u.dy.cols, bm) && fits(u.x.cols, bn))
+        };
+        let wide = self.module.wide && uses.iter().all(in_chunks);
+        // For measurements: `old` has no blocks of these, `all` has them everywhere.
+        let switch = std::env::var("SETWISE_WEIGHTS").unwrap_or_default();
+        let flow = match switch.as_str() {
+            "old" => None,
+            _ if !wide => None,
+            "all" => Some((128, 256)),
+            _ => [(128, 256), (256, 128), (128, 128)].into_iter().find(|&(bm, bn)| suit(bm, bn)),
+        };
+        let (name, bm, bn, block, shared, blocks) = if let Some((bm, bn)) = flow {
+            // Eight warps and four stages, one block to a processor, or four, three and two.
+            let each = if bm + bn > 256 { 1 } else { 2 };
+            let (block, shared) = (128 + (bm * bn / 128) as u32, (5 - each) * 32 * (bm + bn) * 4 + 1024);
+            (format!("weights_flow_m{bm}_n{bn}"), bm, bn, block, shared, each * self.module.processors)
+        } else if wide {
             let bm = if (1..=64).contains(&(n % 128)) { 64 } else { 128 };
             let bn = match k {
                 ..=16 => 16,
@@ -318,10 +370,19 @@ impl<'a> Builder<'a> {
             for (i, &m) in members.iter().enumerate() {
                 let u = &uses[m];
                 let ((x, ldx), (dy, ldy)) = (self.slice(u.x), self.grad_slice(u.dy));
+                let maps = if flow.is_some() {
+                    let rows = self.rows(u.dy.value);
+                    let left = driver::tensor_map(dy, rows, n, ldy as usize, 32)?;
+                    let right = driver::tensor_map(x, rows, k, ldx as usize, 32)?;
+                    self.tables.push(&[left, right])
+                } else {
+                    0
+                };
                 tasks.push(t::WeightTask {
                     dy,
                     x,
                     parts: parts + 4 * (i * splits * slot) as u64,
+                    maps,
                     ldy,
                     ldx,
                     n: n as i32,

@@ -20,6 +20,9 @@ __device__ __forceinline__ u64 tile_descriptor(const float* tile) {
 #define NAMES_40 NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define NAMES_64 NAMES_40 ",%40,%41,%42,%43,%44,%45,%46,%47" \
                           ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define NAMES_128 NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87" \
+                           ",%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
+                           ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define MULTIPLY(N, NAMES, A, B) \
     "{.reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n" N "k8.f32.tf32.tf32 {" NAMES "}, " A ", " B ", p, 1, 1;}"
 
@@ -29,6 +32,9 @@ __device__ __forceinline__ void warpgroup_multiply(float* d, u64 a, u64 b) {
     if constexpr (N == 16) asm volatile(MULTIPLY("16", NAMES_8, "%8", "%9") : SUMS_4(0), SUMS_4(4) : "l"(a), "l"(b));
     else if constexpr (N == 32) asm volatile(MULTIPLY("32", NAMES_16, "%16", "%17") : SUMS_16(0) : "l"(a), "l"(b));
     else if constexpr (N == 64) asm volatile(MULTIPLY("64", NAMES_32, "%32", "%33") : SUMS_16(0), SUMS_16(16) : "l"(a), "l"(b));
+    else if constexpr (N == 256)
+        asm volatile(MULTIPLY("256", NAMES_128, "%128", "%129")
+                     : SUMS_16(0), SUMS_16(16), SUMS_16(32), SUMS_16(48), SUMS_16(64), SUMS_16(80), SUMS_16(96), SUMS_16(112) : "l"(a), "l"(b));
     else {
         asm volatile(MULTIPLY("128", NAMES_64, "%64", "%65")
                      : SUMS_16(0), SUMS_16(16), SUMS_16(32), SUMS_16(48) : "l"(a), "l"(b));
@@ -62,6 +68,9 @@ __device__ __forceinline__ void multiply_begin() { asm volatile("wgmma.fence.syn
 __device__ __forceinline__ void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void multiply_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
+// Waits for all products but those begun last.
+__device__ __forceinline__ void multiply_wait_but_last() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
+
 // Barriers in shared memory: `count` arrivals, and bytes that copies have announced, complete a phase; phases alternate between 0 and 1.
 __device__ __forceinline__ u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
@@ -90,6 +99,40 @@ __device__ __forceinline__ void fetch_tile(float* tile, const void* map, int x, 
                  "l"(map), "r"(shared_at(barrier)), "r"(x), "r"(y)
                  : "memory");
 }
+
+// Blocks of a cluster reach into each other's shared memory, where everything lies at the same places.
+__device__ __forceinline__ int cluster_rank() {
+    int rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// All threads of all blocks; what they wrote before is seen behind it.
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\n barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// Arrives at the barrier of another block.
+__device__ __forceinline__ void barrier_arrive_at(u64* barrier, int rank) {
+    asm volatile(
+        "{.reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(shared_at(barrier)), "r"(rank) : "memory");
+}
+
+// As `fetch_tile`, into both blocks of a pair; the bytes count for the barriers of both.
+__device__ __forceinline__ void fetch_tile_for_both(float* tile, const void* map, int x, int y, u64* barrier) {
+    asm volatile(
+        "{.reg .b16 both; mov.b16 both, 3;\n"
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4}], [%2], both;}" ::"r"(
+            shared_at(tile)),
+        "l"(map), "r"(shared_at(barrier)), "r"(x), "r"(y)
+        : "memory");
+}
+
+// Gives registers of a warpgroup back, or takes some: all its warps, in the branch that is theirs.
+template <int COUNT> __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+template <int COUNT> __device__ __forceinline__ void registers_take() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 
 // Makes what this thread wrote to shared memory visible to the matrix units; a barrier of all writers has to follow.
 __device__ __forceinline__ void tiles_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

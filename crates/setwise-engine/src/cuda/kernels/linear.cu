@@ -230,16 +230,16 @@ extern "C" __global__ void __launch_bounds__(256) sum_parts(const SumTask* tasks
     if (task.rows_per_part) count = min(count, (rows_of(task.space, shape) + task.rows_per_part - 1) / task.rows_per_part);
     for (int i = (blockIdx.x * 256 + threadIdx.x) * 4; i < task.len; i += gridDim.x * 1024) {
         if (task.vec) {
-            // Two sums at a time keep more reads on their way.
-            float4 even = make_float4(0, 0, 0, 0), odd = even;
+            // Four sums at a time keep more reads on their way.
+            float4 sums[4] = {};
+            const float* part = task.parts + i;
             int p = 0;
-            for (; p + 2 <= count; p += 2) {
-                even = even + *(const float4*)(task.parts + p * task.stride + i);
-                odd = odd + *(const float4*)(task.parts + (p + 1) * task.stride + i);
-            }
-            if (p < count) even = even + *(const float4*)(task.parts + p * task.stride + i);
+            for (; p + 4 <= count; p += 4)
+#pragma unroll
+                for (int k = 0; k < 4; k++) sums[k] = sums[k] + *(const float4*)(part + (p + k) * task.stride);
+            for (; p < count; p++) sums[0] = sums[0] + *(const float4*)(part + p * task.stride);
             float4* out = (float4*)(task.out + i);
-            *out = *out + (even + odd);
+            *out = *out + ((sums[0] + sums[1]) + (sums[2] + sums[3]));
         } else {
             for (int e = i; e < min(i + 4, task.len); e++) {
                 float sum = 0.0f;

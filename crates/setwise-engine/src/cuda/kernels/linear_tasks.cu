@@ -22,8 +22,8 @@ struct ProductTask {
     // `pairs` where two numbers of y can be written at once.
     int count, ldy, ldr, ldg, n, activation, accumulate, pairs;
     Space space;
-    // Of 32 along the sum, for `product_wide`.
-    int steps;
+    // Of 32 along the sum, and how many tasks the table has, for `product_wide` and `product_flow`.
+    int steps, tasks, pad;
 };
 
 __device__ __forceinline__ float activate(float x, int activation) {
@@ -33,10 +33,11 @@ __device__ __forceinline__ float activate(float x, int activation) {
 }
 
 // A part of dW = dyᵀ x and of the bias's gradient: the rows of one use, cut into `splits`. Part p of use u is written to
-// parts + (u · splits + p) · (n · k + n).
+// parts + (u · splits + p) · (n · k + n). `maps` describes dy and x to the copy engine, for `weights_flow`.
 struct WeightTask {
     const float *dy, *x;
     float* parts;
+    const TensorMap* maps;
     int ldy, ldx, n, k, splits, vec;
     Space space;
 };

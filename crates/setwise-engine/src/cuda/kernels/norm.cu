@@ -207,22 +207,36 @@ struct AddTask {
     int vec;
 };
 
-// y (+)= Σ inputs, four numbers at a time where rows allow it.
+// y (+)= Σ inputs, four numbers at a time where rows allow it; the first four inputs are read together.
 extern "C" __global__ void __launch_bounds__(256) add_rows(const AddTask* tasks, const int* shape) {
     in_turn();
     const AddTask& task = tasks[blockIdx.y];
-    u32 across = task.vec ? task.cols / 4 : task.cols, total = (u32)rows_of(task.space, shape) * across;
+    constexpr int TOGETHER = 4;
+    const float* inputs[TOGETHER];
+    int ld[TOGETHER], count = task.count, ldy = task.ldy;
+    bool vec = task.vec, accumulate = task.accumulate;
+    float* to = task.y;
+#pragma unroll
+    for (int k = 0; k < TOGETHER; k++) {
+        inputs[k] = task.inputs[k];
+        ld[k] = task.ld[k];
+    }
+    u32 across = vec ? task.cols / 4 : task.cols, total = (u32)rows_of(task.space, shape) * across;
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += gridDim.x * blockDim.x) {
         u32 row = i / across, c = i - row * across;
-        if (task.vec) {
-            float4* y = (float4*)(task.y + (size_t)row * task.ldy) + c;
-            float4 v = task.accumulate ? *y : make_float4(0, 0, 0, 0);
-            for (int k = 0; k < task.count; k++) v = v + ((const float4*)(task.inputs[k] + (size_t)row * task.ld[k]))[c];
+        if (vec) {
+            float4* y = (float4*)(to + (size_t)row * ldy) + c;
+            float4 none = make_float4(0, 0, 0, 0), v = accumulate ? *y : none, x[TOGETHER];
+#pragma unroll
+            for (int k = 0; k < TOGETHER; k++) x[k] = k < count ? ((const float4*)(inputs[k] + (size_t)row * ld[k]))[c] : none;
+#pragma unroll
+            for (int k = 0; k < TOGETHER; k++) v = v + x[k];
+            for (int k = TOGETHER; k < count; k++) v = v + ((const float4*)(task.inputs[k] + (size_t)row * task.ld[k]))[c];
             *y = v;
         } else {
-            float* y = task.y + (size_t)row * task.ldy + c;
-            float v = task.accumulate ? *y : 0.0f;
-            for (int k = 0; k < task.count; k++) v += task.inputs[k][(size_t)row * task.ld[k] + c];
+            float* y = to + (size_t)row * ldy + c;
+            float v = accumulate ? *y : 0.0f;
+            for (int k = 0; k < count; k++) v += task.inputs[k][(size_t)row * task.ld[k] + c];
             *y = v;
         }
     }

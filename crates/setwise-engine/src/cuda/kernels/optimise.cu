@@ -106,9 +106,21 @@ extern "C" __global__ void __launch_bounds__(256) square_parts(const UpdateTask*
     in_turn();
     const UpdateTask task = *tasks;
     __shared__ double sums[256];
-    size_t each = (task.len + NORM_BLOCKS - 1) / NORM_BLOCKS, first = blockIdx.x * each, last = min(task.len, first + each);
+    // Whole chunks of four numbers, four of them on their way; the last block takes what is left.
+    size_t chunks = task.len / 4, each = (chunks + NORM_BLOCKS - 1) / NORM_BLOCKS, last = min(chunks, (blockIdx.x + 1) * each);
+    const float4* grads = (const float4*)task.grads;
     double sum = 0.0;
-    for (size_t i = first + threadIdx.x; i < last; i += 256) sum += (double)task.grads[i] * task.grads[i];
+    auto square = [](float4 g) { return ((double)g.x * g.x + (double)g.y * g.y) + ((double)g.z * g.z + (double)g.w * g.w); };
+    size_t i = blockIdx.x * each + threadIdx.x;
+    for (; i + 768 < last; i += 1024) {
+        float4 g[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) g[k] = grads[i + 256 * k];
+#pragma unroll
+        for (int k = 0; k < 4; k++) sum += square(g[k]);
+    }
+    for (; i < last; i += 256) sum += square(grads[i]);
+    if (blockIdx.x == NORM_BLOCKS - 1 && threadIdx.x < task.len % 4) sum += (double)task.grads[4 * chunks + threadIdx.x] * task.grads[4 * chunks + threadIdx.x];
     sums[threadIdx.x] = sum;
     __syncthreads();
     for (int s = 128; s > 0; s /= 2) {
@@ -139,13 +151,26 @@ extern "C" __global__ void __launch_bounds__(256) adam(const UpdateTask* tasks, 
         task.results->ok = ok ? 1.0f : 0.0f;
     }
     if (!ok) return;
-    for (size_t i = blockIdx.x * (size_t)256 + threadIdx.x; i < task.len; i += (size_t)gridDim.x * 256) {
-        float g = task.grads[i] * scale;
-        float m = task.beta1 * task.first[i] + (1.0f - task.beta1) * g;
-        float v = task.beta2 * task.second[i] + (1.0f - task.beta2) * g * g;
-        task.first[i] = m;
-        task.second[i] = v;
-        task.params[i] = task.params[i] * c.keep - c.rate * m / (sqrtf(v) * c.root + task.epsilon);
+    auto move = [&](float& p, float& m, float& v, float g) {
+        g *= scale;
+        m = task.beta1 * m + (1.0f - task.beta1) * g;
+        v = task.beta2 * v + (1.0f - task.beta2) * g * g;
+        p = p * c.keep - c.rate * m / (sqrtf(v) * c.root + task.epsilon);
+    };
+    size_t chunks = task.len / 4;
+    for (size_t i = blockIdx.x * (size_t)256 + threadIdx.x; i < chunks; i += (size_t)gridDim.x * 256) {
+        float4 p = ((float4*)task.params)[i], m = ((float4*)task.first)[i], v = ((float4*)task.second)[i], g = ((const float4*)task.grads)[i];
+        move(p.x, m.x, v.x, g.x);
+        move(p.y, m.y, v.y, g.y);
+        move(p.z, m.z, v.z, g.z);
+        move(p.w, m.w, v.w, g.w);
+        ((float4*)task.params)[i] = p;
+        ((float4*)task.first)[i] = m;
+        ((float4*)task.second)[i] = v;
+    }
+    if (blockIdx.x == 0 && threadIdx.x < task.len % 4) {
+        size_t i = 4 * chunks + threadIdx.x;
+        move(task.params[i], task.first[i], task.second[i], task.grads[i]);
     }
     for (size_t i = task.len + blockIdx.x * (size_t)256 + threadIdx.x; i < task.all; i += (size_t)gridDim.x * 256)
         task.params[i] += (task.grads[i] - task.params[i]) * task.fresh;

@@ -1,68 +1,116 @@
 // Linear maps with the matrix products of `hopper.cu`, where rows start at sixteen bytes.
 
-// What follows a product, for 16 rows of a warp that lie in shared memory at a distance of BN + 8: each row by LANES lanes, four numbers at
-// a time, several rows together so that their reads overlap.
-template <int BN>
+// In the order they stand: reads that were begun together are on their way together.
+__device__ __forceinline__ float4 read_chunk(const float* from) {
+    float4 x;
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "l"(from));
+    return x;
+}
+
+__device__ __forceinline__ void write_chunk(float* to, float4 x) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
+}
+
+// What follows a product, for COUNT rows of a warp that lie in shared memory at a distance of BN + 8: each row by LANES lanes, four numbers at
+// a time, several rows together. There are no branches but those all lanes take, so that the reads of all these rows overlap: rows and columns that are not there
+// read others that are.
+template <int BN, int COUNT>
 __device__ __forceinline__ void finish_rows(const ProductTask& task, const float* sums, int m0, int rows, int n0) {
-    constexpr int LANES = BN < 128 ? BN / 4 : 32, CHUNKS = (BN + 127) / 128, ROWS = 32 / LANES, TOGETHER = 16 / ROWS < 4 ? 16 / ROWS : 4;
-    int lane = threadIdx.x % LANES, row = threadIdx.x % 32 / LANES;
-    for (int r0 = 0; r0 < 16; r0 += ROWS * TOGETHER) {
+    constexpr int LANES = BN < 128 ? BN / 4 : 32, CHUNKS = (BN + 127) / 128, ROWS = 32 / LANES, TOGETHER = COUNT / ROWS < 4 ? COUNT / ROWS : 4;
+    int lane = threadIdx.x % LANES, row = threadIdx.x % 32 / LANES, width = task.n;
+    // Where a lane reads and writes, and whether that is there.
+    int column[CHUNKS];
+    bool inside[CHUNKS];
+#pragma unroll
+    for (int k = 0; k < CHUNKS; k++) {
+        int n = n0 + (lane + k * LANES) * 4;
+        inside[k] = n < width;
+        column[k] = inside[k] ? n : n0;
+    }
+    for (int r0 = 0; r0 < COUNT && m0 + r0 < rows; r0 += ROWS * TOGETHER) {
         float4 v[TOGETHER][CHUNKS];
-        float mean[TOGETHER], inv_std[TOGETHER];
+        int at[TOGETHER];
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
-            int r = r0 + i * ROWS + row, m = m0 + r;
-            float sum = 0.0f;
+            int r = r0 + i * ROWS + row;
+            at[i] = min(m0 + r, rows - 1);
+#pragma unroll
+            for (int k = 0; k < CHUNKS; k++) v[i][k] = *(const float4*)(sums + r * (BN + 8) + (lane + k * LANES) * 4);
+        }
+        // With the same numbers for all rows, then with those of each row.
+        auto with_row = [&](const float* from, auto apply) {
 #pragma unroll
             for (int k = 0; k < CHUNKS; k++) {
-                int c = (lane + k * LANES) * 4, n = n0 + c;
-                v[i][k] = make_float4(0, 0, 0, 0);
-                if (m >= rows || n >= task.n) continue;
-                float4 x = *(const float4*)(sums + r * (BN + 8) + c);
-                if (task.bias) x = x + *(const float4*)(task.bias + n);
-                if (task.activation)
-                    x = make_float4(activate(x.x, task.activation), activate(x.y, task.activation), activate(x.z, task.activation),
-                                    activate(x.w, task.activation));
-                if (task.residual) x = x + *(const float4*)(task.residual + (size_t)m * task.ldr + n);
-                if (task.accumulate) x = x + *(const float4*)(task.y + (size_t)m * task.ldy + n);
-                if (task.gate) {
-                    float4 g = *(const float4*)(task.gate + (size_t)m * task.ldg + n);
-                    x = make_float4(g.x > 0.0f ? x.x : 0.0f, g.y > 0.0f ? x.y : 0.0f, g.z > 0.0f ? x.z : 0.0f, g.w > 0.0f ? x.w : 0.0f);
-                }
-                v[i][k] = x;
-                sum += total(x);
-            }
-            mean[i] = sum;
-        }
-        if (task.gain) {
+                float4 x = read_chunk(from + column[k]);
 #pragma unroll
-            for (int i = 0; i < TOGETHER; i++) {
-                mean[i] = lanes_sum<LANES>(mean[i]) / task.n;
-                float square = 0.0f;
+                for (int i = 0; i < TOGETHER; i++) v[i][k] = apply(v[i][k], x);
+            }
+        };
+        auto with_rows = [&](const float* from, int ld, auto apply) {
+            float4 x[TOGETHER][CHUNKS];
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++)
+#pragma unroll
+                for (int k = 0; k < CHUNKS; k++) x[i][k] = read_chunk(from + (size_t)at[i] * ld + column[k]);
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++)
+#pragma unroll
+                for (int k = 0; k < CHUNKS; k++) v[i][k] = apply(v[i][k], x[i][k]);
+        };
+        auto each = [&](auto apply) {
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++)
+#pragma unroll
+                for (int k = 0; k < CHUNKS; k++) v[i][k] = make_float4(apply(v[i][k].x), apply(v[i][k].y), apply(v[i][k].z), apply(v[i][k].w));
+        };
+        auto write = [&](float* to, int ld) {
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++)
 #pragma unroll
                 for (int k = 0; k < CHUNKS; k++)
-                    if ((lane + k * LANES) * 4 < task.n) { float4 d = v[i][k] - mean[i]; square += total(d * d); }
-                inv_std[i] = rsqrtf(lanes_sum<LANES>(square) / task.n + 1e-5f);
+                    if (m0 + r0 + i * ROWS + row < rows && inside[k]) write_chunk(to + (size_t)at[i] * ld + column[k], v[i][k]);
+        };
+        auto plus = [](float4 a, float4 b) { return a + b; };
+        auto times = [](float4 a, float4 b) { return a * b; };
+        auto where_positive = [](float4 x, float4 g) {
+            return make_float4(g.x > 0.0f ? x.x : 0.0f, g.y > 0.0f ? x.y : 0.0f, g.z > 0.0f ? x.z : 0.0f, g.w > 0.0f ? x.w : 0.0f);
+        };
+        if (task.bias) with_row(task.bias, plus);
+        if (task.activation == 1) each([](float x) { return x <= 0.0f ? 0.0f : x; });
+        else if (task.activation) each([](float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); });
+        if (task.residual) with_rows(task.residual, task.ldr, plus);
+        if (task.accumulate) with_rows(task.y, task.ldy, plus);
+        if (task.gate) with_rows(task.gate, task.ldg, where_positive);
+        if (task.gain) {
+            float mean[TOGETHER], inv_std[TOGETHER];
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++) {
+                float sum = 0.0f;
+#pragma unroll
+                for (int k = 0; k < CHUNKS; k++) sum += inside[k] ? total(v[i][k]) : 0.0f;
+                mean[i] = lanes_sum<LANES>(sum) / width;
             }
-        }
 #pragma unroll
-        for (int i = 0; i < TOGETHER; i++) {
-            int m = m0 + r0 + i * ROWS + row;
-            if (m >= rows) continue;
-            if (task.gain && lane == 0) task.inv_std[m] = inv_std[i];
+            for (int i = 0; i < TOGETHER; i++) {
+                float square = 0.0f;
 #pragma unroll
-            for (int k = 0; k < CHUNKS; k++) {
-                int n = n0 + (lane + k * LANES) * 4;
-                if (n >= task.n) continue;
-                float4 x = v[i][k];
-                if (task.gain) {
-                    x = (x - mean[i]) * inv_std[i];
-                    *(float4*)(task.normalised + (size_t)m * task.n + n) = x;
-                    x = x * *(const float4*)(task.gain + n) + *(const float4*)(task.shift + n);
+                for (int k = 0; k < CHUNKS; k++) {
+                    v[i][k] = v[i][k] - mean[i];
+                    square += inside[k] ? total(v[i][k] * v[i][k]) : 0.0f;
                 }
-                *(float4*)(task.y + (size_t)m * task.ldy + n) = x;
+                inv_std[i] = rsqrtf(lanes_sum<LANES>(square) / width + 1e-5f);
             }
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++) {
+#pragma unroll
+                for (int k = 0; k < CHUNKS; k++) v[i][k] = v[i][k] * inv_std[i];
+                if (lane == 0 && m0 + r0 + i * ROWS + row < rows) task.inv_std[at[i]] = inv_std[i];
+            }
+            write(task.normalised, width);
+            with_row(task.gain, times);
+            with_row(task.shift, plus);
         }
+        write(task.y, task.ldy);
     }
 }
 
@@ -121,7 +169,7 @@ __device__ __forceinline__ void product_wide(const ProductTask* tasks, const int
         for (int h = 0; h < 2; h++)
             *(float2*)(sums + (g + 8 * h) * S + j * 8 + 2 * t) = make_float2(acc[j][2 * h], acc[j][2 * h + 1]);
     __syncwarp();
-    finish_rows<BN>(task, sums, m0 + warp * 16, rows, n0);
+    finish_rows<BN, 16>(task, sums, m0 + warp * 16, rows, n0);
 }
 
 #define PRODUCT_WIDE(BN, STAGES, BLOCKS)                                                                                                 \

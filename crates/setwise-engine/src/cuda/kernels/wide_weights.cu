@@ -1,0 +1,126 @@
+// Gradients of wide weights. The copy engine fills a ring of stages with rows as they are, rounded to tf32, and eight warps, or four, multiply 64 by 64 each with the
+// instructions of all cards: those of warpgroups want operands along the sum, which here runs over rows, and turning them costs more than they gain.
+//
+// A stage is 32 rows of BM columns of dy and BN of x, in tiles of 32 columns: chunk c of row r at c ^ (r % 8), as in `hopper.cu`. The order of rows within a product is free, and so
+// is that of columns as long as sums are written where they belong. Lane 4g + t takes rows 2t and 2t + 1 of eight, columns 2g and 2g + 1 of sixteen of dy and column g of
+// eight of x: what it reads is where the instruction wants it, and no bank is met twice.
+
+// As `linear_weights`, with WM by WN warps.
+template <int WM, int WN>
+__device__ __forceinline__ void weights_flow(const WeightTask* tasks, const int* shape) {
+    constexpr int BM = 64 * WM, BN = 64 * WN, WARPS = WM * WN, ROWS = 32, TILE = ROWS * 32, STAGES = WARPS / 4 + 2, STAGE = ROWS * (BM + BN);
+    static_assert(WARPS == 8 || WARPS == 4, "whole warpgroups multiply");
+    const WeightTask task = tasks[blockIdx.z];
+    int tiles_k = (task.k + BN - 1) / BN, count = ((task.n + BM - 1) / BM) * tiles_k, split = blockIdx.y;
+    if ((int)blockIdx.x >= count || split >= task.splits) return;
+    int n0 = blockIdx.x / tiles_k * BM, k0 = blockIdx.x % tiles_k * BN;
+    int rows = rows_of(task.space, shape);
+    int each = ((rows + task.splits - 1) / task.splits + ROWS - 1) / ROWS * ROWS;
+    int first = split * each, left = min(rows - first, each), steps = left > 0 ? (left + ROWS - 1) / ROWS : 0;
+    float* stages = tiles_begin();
+    __shared__ u64 full[STAGES], empty[STAGES];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(full + i, 1);
+            barrier_init(empty + i, WARPS);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (warp >= WARPS) {
+        registers_give<WARPS == 8 ? 40 : 24>();
+        if (threadIdx.x == WARPS * 32)
+            for (int step = 0; step < steps; step++) {
+                int s = step % STAGES, row = first + step * ROWS;
+                float* stage = stages + s * STAGE;
+                if (step >= STAGES) barrier_wait(empty + s, (step / STAGES - 1) % 2);
+                barrier_expect(full + s, STAGE * 4);
+                for (int c = 0; c < BM / 32; c++) fetch_tile(stage + c * TILE, task.maps, n0 + c * 32, row, full + s);
+                for (int c = 0; c < BN / 32; c++) fetch_tile(stage + (BM / 32 + c) * TILE, task.maps + 1, k0 + c * 32, row, full + s);
+            }
+    } else {
+        registers_take<232>();
+        int wm = warp / WN, wn = warp % WN, g = lane / 4, t = lane % 4;
+        // The bias is a matter of the warps that see dy first.
+        bool sums = k0 == 0 && wn == 0;
+        float acc[4][8][4] = {};
+        float2 bias[4] = {};
+        // Where a lane's numbers of the first eight rows lie: in both halves of a tile of dy, in all quarters of one of x.
+        int a_at[2][2], b_at[4][2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int row = 2 * t + h;
+#pragma unroll
+            for (int i = 0; i < 2; i++) a_at[i][h] = chunk_at(row, 4 * i + g / 2) + g % 2 * 2;
+#pragma unroll
+            for (int j = 0; j < 4; j++) b_at[j][h] = chunk_at(row, 2 * j + g / 4) + g % 4;
+        }
+        for (int step = 0; step < steps; step++) {
+            int s = step % STAGES, there = left - step * ROWS;
+            const float *dy = stages + s * STAGE + wm * 2 * TILE, *in = stages + s * STAGE + (BM / 32 + wn * 2) * TILE;
+            barrier_wait(full + s, step / STAGES % 2);
+#pragma unroll
+            for (int r = 0; r < ROWS; r += 8) {
+                float2 x[4][2];
+                float y[8][2];
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) x[i][h] = *(const float2*)(dy + i / 2 * TILE + r * 32 + a_at[i % 2][h]);
+#pragma unroll
+                    for (int j = 0; j < 8; j++) y[j][h] = in[j / 4 * TILE + r * 32 + b_at[j % 4][h]];
+                }
+                // Behind the last row lies anything.
+                if (there < ROWS) {
+#pragma unroll
+                    for (int h = 0; h < 2; h++)
+                        if (r + 2 * t + h >= there) {
+#pragma unroll
+                            for (int i = 0; i < 4; i++) x[i][h] = make_float2(0, 0);
+#pragma unroll
+                            for (int j = 0; j < 8; j++) y[j][h] = 0.0f;
+                        }
+                }
+                if (sums)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) bias[i] = make_float2(bias[i].x + (x[i][0].x + x[i][1].x), bias[i].y + (x[i][0].y + x[i][1].y));
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    u32 a[4] = {__float_as_uint(x[i][0].x), __float_as_uint(x[i][0].y), __float_as_uint(x[i][1].x), __float_as_uint(x[i][1].y)};
+#pragma unroll
+                    for (int j = 0; j < 8; j++) {
+                        u32 b[2] = {__float_as_uint(y[j][0]), __float_as_uint(y[j][1])};
+                        mma_tf32(acc[i][j], a, b);
+                    }
+                }
+            }
+            __syncwarp();
+            if (lane == 0) barrier_arrive(empty + s);
+        }
+        float* out = task.parts + (size_t)split * ((size_t)task.n * task.k + task.n);
+        int n = n0 + wm * 64 + 2 * g, k = k0 + wn * 64 + 2 * t;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    if (n + 16 * i + h < task.n && k + 8 * j < task.k)
+                        *(float2*)(out + (size_t)(n + 16 * i + h) * task.k + k + 8 * j) = make_float2(acc[i][j][2 * h], acc[i][j][2 * h + 1]);
+        if (sums)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float2 v = make_float2(lanes_sum<4>(bias[i].x), lanes_sum<4>(bias[i].y));
+                if (t == 0 && n + 16 * i < task.n) *(float2*)(out + (size_t)task.n * task.k + n + 16 * i) = v;
+            }
+    }
+}
+
+#define WEIGHTS_FLOW(WM, WN, BM, BN, BLOCKS)                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(WM * WN * 32 + 128, BLOCKS) weights_flow_m##BM##_n##BN(const WeightTask* t, const int* s) { in_turn(); \
+        weights_flow<WM, WN>(t, s);                                                                                                                \
+    }
+WEIGHTS_FLOW(2, 4, 128, 256, 1)
+WEIGHTS_FLOW(4, 2, 256, 128, 1)
+WEIGHTS_FLOW(2, 2, 128, 128, 2)
