@@ -102,6 +102,8 @@ fn image(device: &Device, precision: Precision, source: &str) -> Result<Vec<u8>,
         format!("--gpu-architecture=sm_{major}{minor}{own}"),
         format!("-DPRECISION={}", precision as u8),
         "--std=c++17".to_owned(),
+        // Lambdas have no mark that says where they run.
+        "--device-as-default-execution-space".to_owned(),
     ];
     let mut hasher = DefaultHasher::new();
     (source, &options, device.driver, env!("CARGO_PKG_VERSION")).hash(&mut hasher);
