@@ -87,7 +87,7 @@ plain! {
     struct TurnTask { from: Address, to: Address, outputs: i32, taps: i32, channels: i32, pad: i32 }
     struct PatchTask {
         dy: Address, x: Address, parts: Address, from_h: i32, from_w: i32, from_c: i32, to_h: i32, to_w: i32, n: i32,
-        kernel: i32, stride: i32, padding: i32, splits: i32, vec_dy: i32, vec_x: i32, space: Space, pad: i32,
+        kernel: i32, stride: i32, padding: i32, splits: i32, vec_dy: i32, vec_x: i32, space: Space, bias: i32,
     }
     struct SameTask {
         x: Address, w: Address, y: Address, height: i32, width: i32, from_c: i32, n: i32, kernel: i32, turn: i32, accumulate: i32, space: Space,

@@ -172,3 +172,32 @@ fn kernel(name: &str, op: &BatchNorm, pool: Option<&MaxPool>) -> String {
     };
     format!("{name}{kind}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::together;
+    use super::*;
+    use crate::program::Image;
+
+    #[test]
+    fn a_pooling_joins_the_batch_norm_whose_images_nobody_else_sees() {
+        let sizes = |channels: usize, seen: bool, twice: bool| {
+            let image = Image { height: 6, width: 5, channels };
+            let mut b = Program::builder(&[image.numbers(); 2], false, Mode::Train, true);
+            let xs = [b.input(0), b.input(1)];
+            let normed = b.batch_norm("n", &xs, image, Activation::Relu);
+            let (mut outputs, _) = b.max_pool(&normed, image);
+            if seen {
+                outputs.push(normed[1]);
+            }
+            if twice {
+                outputs.extend(b.max_pool(&normed[..1], image).0);
+            }
+            together(&b.finish(outputs)).into_iter().map(|group| group.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(8, false, false), [2]);
+        assert_eq!(sizes(8, true, false), [1, 1]);
+        assert_eq!(sizes(8, false, true), [1, 1, 1]);
+        assert_eq!(sizes(7, false, false), [1, 1], "channels that are not in chunks");
+    }
+}

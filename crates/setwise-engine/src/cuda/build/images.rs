@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::program::{Convolution, Image, Op, Program, Value};
 
 /// Parts a weight's gradient is summed from are spread over about this many blocks.
-const WEIGHT_BLOCKS: usize = 1056;
+const WEIGHT_BLOCKS: usize = 528;
 
 /// The same for windows that keep an image's size: two to a multiprocessor.
 const SAME_WEIGHT_BLOCKS: usize = 264;
@@ -206,9 +206,12 @@ impl<'a> Builder<'a> {
     /// The same for any window.
     fn patch_weights(&mut self, op: &Convolution, slot: usize) -> Result<(u64, usize), Error> {
         let (n, k) = (op.to.channels, op.patch());
-        let (name, tile, block) =
-            if n.min(k) >= 64 { ("image_weights_wide", 64, 128) } else { ("image_weights_narrow", 32, 64) };
-        let tiles = n.div_ceil(tile) * k.div_ceil(tile);
+        let (name, bm, bn, block) = match (n.min(k), k) {
+            (64.., _) => ("image_weights_wide", 64, 64, 128),
+            (_, 33..) => ("image_weights_flat", 32, 64, 128),
+            _ => ("image_weights_narrow", 32, 32, 64),
+        };
+        let tiles = n.div_ceil(bm) * k.div_ceil(bn);
         let pixels = op.ys.iter().map(|&y| self.rows(y) * op.to.pixels()).max().unwrap_or(0);
         let splits = (WEIGHT_BLOCKS / (tiles * op.xs.len())).clamp(1, pixels.div_ceil(256).max(1));
         let parts = self.room(op.xs.len() * splits * slot);
@@ -234,10 +237,10 @@ impl<'a> Builder<'a> {
                 vec_dy: i32::from(n.is_multiple_of(4)),
                 vec_x: i32::from(op.from.channels.is_multiple_of(4)),
                 space: self.space(x),
-                pad: 0,
+                bias: i32::from(op.bias.is_some()),
             })
             .collect();
-        self.launch(name, &tasks, [tiles, splits, tasks.len()], block, 3 * 32 * (2 * tile + 16) * 4)?;
+        self.launch(name, &tasks, [tiles, splits, tasks.len()], block, 3 * 32 * (bm + bn + 16) * 4)?;
         Ok((parts, splits))
     }
 }

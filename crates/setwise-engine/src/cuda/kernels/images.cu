@@ -111,25 +111,26 @@ __device__ __forceinline__ void convolve(const ConvolveTask* tasks, const int* s
     if (m0 >= rows || n0 >= task.n) return;
     int depth = task.kernel * task.kernel * task.from_c;
     extern __shared__ __align__(16) float shared[];
-    __shared__ int image[BM], line[BM], column[BM];
+    // Where windows begin: line, column, and the place of that pixel in numbers or, where images are spread, the image.
+    __shared__ int4 windows[BM];
     for (int r = threadIdx.x; r < BM; r += THREADS) {
-        int m = m0 + r, pixel = m % pixels;
-        image[r] = m < rows ? m / pixels : -1;
-        line[r] = pixel / task.to_w * task.up + task.off;
-        column[r] = pixel % task.to_w * task.up + task.off;
+        int m = m0 + r;
+        Place p = place_of(m, task.to_h, task.to_w);
+        int line = p.line * task.up + task.off, column = p.column * task.up + task.off;
+        if (task.down == 1) p.image = ((p.image * task.from_h + line) * task.from_w + column) * task.from_c;
+        windows[r] = make_int4(m < rows ? line : -0x40000000, column, p.image, 0);
     }
     __syncthreads();
-    // The pixel row r sees at tap (i, j), or none.
-    auto seen = [&](int r, int i, int j) -> const float* {
-        int y = line[r] + i * task.turn, x = column[r] + j * task.turn;
-        if (image[r] < 0 || y < 0 || x < 0) return nullptr;
-        if (task.down > 1) {
-            if (y % task.down || x % task.down) return nullptr;
-            y /= task.down;
-            x /= task.down;
-        }
+    // The pixel row r sees i lines below and j columns beside where its window begins, or none.
+    auto seen = [&](int r, int i, int j, int away) -> const float* {
+        int4 window = windows[r];
+        int y = window.x + i, x = window.y + j;
+        if (task.down == 1) return (u32)y < (u32)task.from_h && (u32)x < (u32)task.from_w ? task.x + (window.z + away) : nullptr;
+        if (y < 0 || x < 0 || y % task.down || x % task.down) return nullptr;
+        y /= task.down;
+        x /= task.down;
         if (y >= task.from_h || x >= task.from_w) return nullptr;
-        return task.x + (((size_t)image[r] * task.from_h + y) * task.from_w + x) * task.from_c;
+        return task.x + (((size_t)window.z * task.from_h + y) * task.from_w + x) * task.from_c;
     };
     Sums<WM / 16, WN / 8> sums;
     int warp = threadIdx.x / 32, wm = warp % (BM / WM) * WM, wn = warp / (BM / WM) * WN;
@@ -138,9 +139,11 @@ __device__ __forceinline__ void convolve(const ConvolveTask* tasks, const int* s
         if (at < depth) {
             float* stage = shared + loaded % STAGES * STAGE;
             int each = task.vec_a ? 4 : 1, across = DEPTH / each, offset = threadIdx.x % across * each, k = at + offset;
-            int tap = k / task.from_c, c = k % task.from_c, i = tap / task.kernel, j = tap % task.kernel;
+            int tap = k / task.from_c, c = k % task.from_c, i = tap / task.kernel * task.turn, j = tap % task.kernel * task.turn;
+            int away = (i * task.from_w + j) * task.from_c;
+#pragma unroll 4
             for (int r = threadIdx.x / across; r < BM; r += THREADS / across) {
-                const float* from = k < depth ? seen(r, i, j) : nullptr;
+                const float* from = k < depth ? seen(r, i, j, away) : nullptr;
                 float* to = stage + r * S + offset;
                 if (task.vec_a) copy16(to, from ? from + c : task.x, from != nullptr);
                 else copy4(to, from ? from + c : task.x, from != nullptr);
@@ -163,17 +166,27 @@ __device__ __forceinline__ void convolve(const ConvolveTask* tasks, const int* s
         sums.end_part();
     }
     int g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
+    bool pairs = task.n % 2 == 0 && !task.bias && !task.accumulate;
 #pragma unroll
     for (int i = 0; i < WM / 16; i++)
 #pragma unroll
         for (int j = 0; j < WN / 8; j++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int m = m0 + wm + i * 16 + g + e / 2 * 8, n = n0 + wn + j * 8 + 2 * t + e % 2;
+            for (int h = 0; h < 2; h++) {
+                int m = m0 + wm + i * 16 + g + h * 8, n = n0 + wn + j * 8 + 2 * t;
                 if (m >= rows || n >= task.n) continue;
                 float* y = task.y + (size_t)m * task.n + n;
-                float v = sums.at(i, j, e) + (task.bias ? task.bias[n] : 0.0f);
-                *y = task.accumulate ? *y + v : v;
+                float v[2] = {sums.at(i, j, 2 * h), sums.at(i, j, 2 * h + 1)};
+                if (pairs) {
+                    *(float2*)y = make_float2(v[0], v[1]);
+                    continue;
+                }
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    if (n + e >= task.n) continue;
+                    if (task.bias) v[e] += task.bias[n + e];
+                    y[e] = task.accumulate ? y[e] + v[e] : v[e];
+                }
             }
 }
 
@@ -197,14 +210,14 @@ extern "C" __global__ void image_turn(const TurnTask* tasks, const int* shape) {
     }
 }
 
-// A part of dW = dyᵀ · patches and of the bias's gradient, over one of `splits` stretches of pixels; part p is written to
+// A part of dW = dyᵀ · patches and, where there is a bias, of its gradient, over one of `splits` stretches of pixels; part p is written to
 // parts + p · (n · k + n).
 struct PatchTask {
     const float *dy, *x;
     float* parts;
     int from_h, from_w, from_c, to_h, to_w, n, kernel, stride, padding, splits, vec_dy, vec_x;
     Space space;
-    int pad;
+    int bias;
 };
 
 // acc += Aᵀ B for one stage; both operands lie as [DEPTH][columns].
@@ -280,8 +293,11 @@ __device__ __forceinline__ void patch_weights(const PatchTask* tasks, const int*
         const float* stage = shared + step % STAGES * STAGE;
         multiply_columns<WM, WN, SA, SB>(sums.part, stage, stage + DEPTH * SA, wm, wn);
         sums.end_part();
-        if (k0 == 0 && threadIdx.x < BM)
-            for (int r = 0; r < DEPTH; r++) sum += stage[r * SA + threadIdx.x];
+        if (task.bias && k0 == 0 && threadIdx.x < BM) {
+            float part = 0.0f;
+            for (int r = 0; r < DEPTH; r++) part += stage[r * SA + threadIdx.x];
+            sum += part;
+        }
     }
     float* out = task.parts + (size_t)split * ((size_t)task.n * depth + task.n);
     int g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
@@ -294,8 +310,9 @@ __device__ __forceinline__ void patch_weights(const PatchTask* tasks, const int*
                 int n = n0 + wm + a * 16 + g + e / 2 * 8, kk = k0 + wn + b * 8 + 2 * t + e % 2;
                 if (n < task.n && kk < depth) out[(size_t)n * depth + kk] = sums.at(a, b, e);
             }
-    if (k0 == 0 && threadIdx.x < BM && n0 + threadIdx.x < task.n) out[(size_t)task.n * depth + n0 + threadIdx.x] = sum;
+    if (task.bias && k0 == 0 && threadIdx.x < BM && n0 + threadIdx.x < task.n) out[(size_t)task.n * depth + n0 + threadIdx.x] = sum;
 }
 
 extern "C" __global__ void __launch_bounds__(64) image_weights_narrow(const PatchTask* t, const int* s) { in_turn(); patch_weights<32, 32, 16, 32, 3>(t, s); }
+extern "C" __global__ void __launch_bounds__(128) image_weights_flat(const PatchTask* t, const int* s) { in_turn(); patch_weights<32, 64, 16, 32, 3>(t, s); }
 extern "C" __global__ void __launch_bounds__(128) image_weights_wide(const PatchTask* t, const int* s) { in_turn(); patch_weights<64, 64, 32, 32, 3>(t, s); }
