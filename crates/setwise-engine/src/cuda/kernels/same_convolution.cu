@@ -79,18 +79,18 @@ __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* 
     for (int i = 0; i < STAGES - 1; i++) load_weights();
 
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp % (BM / WM) * WM, wn = warp / (BM / WM) * WN;
-    // For each row whose address this lane names: the taps within its image, columns in the lower half and lines in the upper.
+    // For each row whose address this lane names: the taps within its image, columns in the lower half and lines in the upper. They follow each
+    // other and the middle one is always among them.
+    auto within = [&](int at, int size) {
+        int low = task.turn > 0 ? half - at : half + at - (size - 1), high = low + size - 1;
+        return (2u << min(high, 15)) - (1u << max(low, 0));
+    };
     u32 inside[FRAGMENTS];
 #pragma unroll
     for (int i = 0; i < FRAGMENTS; i++) {
         int m = m0 + wm + i * 16 + lane % 16;
         Place p = place_of(m, task.height, task.width);
-        inside[i] = 0;
-        for (int k = 0; k < task.kernel; k++) {
-            int away = task.turn * (k - half), line = p.line + away, column = p.column + away;
-            if (m < rows && line >= 0 && line < task.height) inside[i] |= 0x10000u << k;
-            if (column >= 0 && column < task.width) inside[i] |= 1u << k;
-        }
+        inside[i] = m < rows ? within(p.line, task.height) << 16 | within(p.column, task.width) : 0;
     }
     Sums<FRAGMENTS, WN / 8> sums;
     int chunk = 0, tap_i = 0, tap_j = 0;
@@ -152,8 +152,15 @@ __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* 
         }
 }
 
-extern "C" __global__ void __launch_bounds__(128) image_same_narrow(const SameTask* t, const int* s) { in_turn(); convolve_same<256, 32, 64, 32>(t, s); }
-extern "C" __global__ void __launch_bounds__(128) image_same_wide(const SameTask* t, const int* s) { in_turn(); convolve_same<128, 64, 64, 32>(t, s); }
+// Blocks whose registers have to fit a multiprocessor: as many as shared memory lets in, fewer where every sum is held twice.
+#if PRECISION == 0
+#define SAME_BLOCKS 2
+#else
+#define SAME_BLOCKS 3
+#endif
+
+extern "C" __global__ void __launch_bounds__(128, SAME_BLOCKS) image_same_narrow(const SameTask* t, const int* s) { in_turn(); convolve_same<256, 32, 64, 32>(t, s); }
+extern "C" __global__ void __launch_bounds__(128, SAME_BLOCKS) image_same_wide(const SameTask* t, const int* s) { in_turn(); convolve_same<128, 64, 64, 32>(t, s); }
 
 // A part of the gradient of a 3 by 3 window's weights, over one of `splits` stretches; part p is written to parts + p · (9 · n · from_c + n).
 struct SameWeightsTask {
