@@ -26,7 +26,12 @@ const BASE: [&str; 7] = [
     include_str!("kernels/pair.cu"),
     include_str!("kernels/optimise.cu"),
 ];
-const IMAGES: [&str; 2] = [COMMON, include_str!("kernels/images.cu")];
+const IMAGES: [&str; 4] = [
+    COMMON,
+    include_str!("kernels/images.cu"),
+    include_str!("kernels/same_convolution.cu"),
+    include_str!("kernels/batch_norm.cu"),
+];
 /// With the instructions of compute capability 9.
 const WIDE: [&str; 6] = [
     COMMON,

@@ -66,7 +66,7 @@ impl Bound {
         let depths = build::depths(program, &capacity)?;
         let module = Kernels::new(device, precision, &depths, build::has_images(program))?;
         let mut plan = Plan::default();
-        let lives = Lives::in_groups(program, build::together(&program.ops));
+        let lives = Lives::in_groups(program, build::together(program));
         plan.make(program, &lives, &full_shape(&capacity))?;
         let params = Memory::new(device, 4 * program.params.len(), "the parameters")?;
         let grads = Memory::new(device, 4 * program.params.len(), "the gradients")?;

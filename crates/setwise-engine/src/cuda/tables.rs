@@ -89,11 +89,17 @@ plain! {
     struct TurnTask { from: Address, to: Address, outputs: i32, taps: i32, channels: i32, pad: i32 }
     struct PatchTask {
         dy: Address, x: Address, parts: Address, from_h: i32, from_w: i32, from_c: i32, to_h: i32, to_w: i32, n: i32,
-        kernel: i32, stride: i32, padding: i32, splits: i32, vec_dy: i32, vec_x: i32, space: Space, pad: i32,
+        kernel: i32, stride: i32, padding: i32, splits: i32, vec_dy: i32, vec_x: i32, space: Space, bias: i32,
+    }
+    struct SameTask {
+        x: Address, w: Address, y: Address, height: i32, width: i32, from_c: i32, n: i32, kernel: i32, turn: i32, accumulate: i32, space: Space,
+    }
+    struct SameWeightsTask {
+        dy: Address, x: Address, parts: Address, height: i32, width: i32, from_c: i32, n: i32, splits: i32, space: Space,
     }
     struct BatchNormTask {
         x: Address, dy: Address, gain: Address, shift: Address, stats: Address, means: Address, y: Address, dx: Address, parts: Address,
-        channels: i32, pixels: i32, relu: i32, accumulate: i32, each: i32, pad: i32, space: Space, pad2: i32,
+        channels: i32, pixels: i32, relu: i32, accumulate: i32, width: i32, space: Space,
     }
     struct ChannelTask {
         values: Address, parts: Address, mean: Address, variance: Address, stats: Address, means: Address,

@@ -1,15 +1,18 @@
-//! Images: convolutions, batch normalisation, max pooling.
+//! Convolutions of images.
 
 use super::super::tables as t;
 use super::Builder;
 use crate::error::Error;
-use crate::program::{Activation, BatchNorm, Convolution, Image, MaxPool, Mode, Op, Program, Value};
-
-/// Blocks that sum over the pixels of a value in batch normalisation.
-const SUM_BLOCKS: usize = 264;
+use crate::program::{Convolution, Image, Op, Program, Value};
 
 /// Parts a weight's gradient is summed from are spread over about this many blocks.
-const WEIGHT_BLOCKS: usize = 1056;
+const WEIGHT_BLOCKS: usize = 528;
+
+/// The same for windows that keep an image's size: two to a multiprocessor.
+const SAME_WEIGHT_BLOCKS: usize = 264;
+
+/// Pixels whose gradients of weights are summed at a time there.
+const STRETCH: usize = 128;
 
 /// Whether a program needs the kernels of images.
 pub(in super::super) fn has_images(program: &Program) -> bool {
@@ -18,7 +21,7 @@ pub(in super::super) fn has_images(program: &Program) -> bool {
 
 impl<'a> Builder<'a> {
     /// Kernels count numbers of a value in 32 bits.
-    fn check_images(&self, values: &[Value]) -> Result<(), Error> {
+    pub(super) fn check_images(&self, values: &[Value]) -> Result<(), Error> {
         match values.iter().map(|&v| self.len_of(v)).max() {
             Some(most) if most > i32::MAX as usize => {
                 Err(Error::Device(format!("a batch makes {most} numbers of its images; lower the batch size")))
@@ -30,6 +33,18 @@ impl<'a> Builder<'a> {
     pub(super) fn convolution_forward(&mut self, op: &Convolution) -> Result<(), Error> {
         self.check_images(&op.xs)?;
         self.check_images(&op.ys)?;
+        if let Some(same) = self.same(op, op.from.channels, op.to.channels).filter(|_| op.bias.is_none()) {
+            let task = |(&x, &y): (&Value, &Value)| t::SameTask {
+                x: self.value(x),
+                w: self.param(op.weight),
+                y: self.value(y),
+                turn: 1,
+                accumulate: 0,
+                ..same.task(op, self.space(x))
+            };
+            let tasks: Vec<t::SameTask> = op.xs.iter().zip(&op.ys).map(task).collect();
+            return self.convolve_same(&same, &tasks, &op.ys);
+        }
         let tasks: Vec<t::ConvolveTask> = op
             .xs
             .iter()
@@ -48,6 +63,26 @@ impl<'a> Builder<'a> {
             })
             .collect();
         self.convolve(&tasks, &op.ys, op.to)
+    }
+
+    /// How a convolution or the gradient of its input is done where the window keeps an image's size, in whole chunks of channels.
+    fn same(&self, op: &Convolution, from: usize, to: usize) -> Option<Same> {
+        let window = op.window;
+        let keeps = window.stride == 1 && window.kernel == 2 * window.padding + 1 && (3..=15).contains(&window.kernel);
+        if !keeps || !from.is_multiple_of(32) || !to.is_multiple_of(4) || !self.aligned_param(op.weight) {
+            return None;
+        }
+        let (name, bm, bn) = if to > 32 { ("image_same_wide", 128, 64) } else { ("image_same_narrow", 256, 32) };
+        // One row of zeros, three stages of weights, and what pixels see of one chunk of channels or two.
+        let seen = bm + 2 * window.padding * (op.from.width + 1);
+        let shared = (1 + 3 * bn + seen * if from > 32 { 2 } else { 1 }) * 36 * 4;
+        self.module.fits(shared).then_some(Same { name, bm, bn, shared, from, to })
+    }
+
+    fn convolve_same(&mut self, same: &Same, tasks: &[t::SameTask], made: &[Value]) -> Result<(), Error> {
+        let pixels = made.iter().map(|&v| self.len_of(v) / same.to).max().unwrap_or(0);
+        let grid = [pixels.div_ceil(same.bm), same.to.div_ceil(same.bn), tasks.len()];
+        self.launch(same.name, tasks, grid, 128, same.shared)
     }
 
     fn convolve(&mut self, tasks: &[t::ConvolveTask], made: &[Value], to: Image) -> Result<(), Error> {
@@ -73,37 +108,112 @@ impl<'a> Builder<'a> {
                 pad: 0,
             };
             self.walk("image_turn", &[turn], spec.len())?;
-            let vec_b = i32::from(outputs.is_multiple_of(4) && self.aligned_param(op.weight));
-            let tasks: Vec<t::ConvolveTask> = wanted
-                .iter()
-                .map(|&k| t::ConvolveTask {
+            if let Some(same) = self.same(op, outputs, channels) {
+                let task = |&k: &usize| t::SameTask {
                     x: self.grad(op.ys[k]),
                     w: turned,
-                    bias: 0,
                     y: self.grad(op.xs[k]),
-                    up: 1,
-                    off: op.window.padding as i32,
                     turn: -1,
-                    down: op.window.stride as i32,
                     accumulate: i32::from(self.written[op.xs[k].0]),
-                    vec_b,
-                    ..sizes(op, op.to, op.from, self.space(op.xs[k]))
-                })
-                .collect();
-            self.convolve(&tasks, &op.xs, op.from)?;
+                    ..same.task(op, self.space(op.xs[k]))
+                };
+                let tasks: Vec<t::SameTask> = wanted.iter().map(task).collect();
+                self.convolve_same(&same, &tasks, &op.xs)?;
+            } else {
+                self.convolve_inputs(op, &wanted, turned)?;
+            }
         }
         op.xs.iter().for_each(|x| self.written[x.0] = true);
         self.convolution_weights(op)
     }
 
+    /// The gradient of the input for any window, from turned weights.
+    fn convolve_inputs(&mut self, op: &Convolution, wanted: &[usize], turned: u64) -> Result<(), Error> {
+        let vec_b = i32::from(op.to.channels.is_multiple_of(4) && self.aligned_param(op.weight));
+        let tasks: Vec<t::ConvolveTask> = wanted
+            .iter()
+            .map(|&k| t::ConvolveTask {
+                x: self.grad(op.ys[k]),
+                w: turned,
+                bias: 0,
+                y: self.grad(op.xs[k]),
+                up: 1,
+                off: op.window.padding as i32,
+                turn: -1,
+                down: op.window.stride as i32,
+                accumulate: i32::from(self.written[op.xs[k].0]),
+                vec_b,
+                ..sizes(op, op.to, op.from, self.space(op.xs[k]))
+            })
+            .collect();
+        self.convolve(&tasks, &op.xs, op.from)
+    }
+
     fn convolution_weights(&mut self, op: &Convolution) -> Result<(), Error> {
         let (n, k) = (op.to.channels, op.patch());
-        let (name, tile, block) =
-            if n.min(k) >= 64 { ("image_weights_wide", 64, 128) } else { ("image_weights_narrow", 32, 64) };
-        let tiles = n.div_ceil(tile) * k.div_ceil(tile);
+        let slot = n * k + n;
+        let (parts, splits) = match self.same_weights_shared(op) {
+            Some(shared) => self.same_weights(op, slot, shared)?,
+            None => self.patch_weights(op, slot)?,
+        };
+        let sum = |offset: usize, out: u64, len: usize| t::SumTask {
+            parts: parts + 4 * offset as u64,
+            out,
+            stride: slot as u64,
+            count: (op.xs.len() * splits) as i32,
+            len: len as i32,
+            rows_per_part: 0,
+            vec: 0,
+            space: t::Space { offsets: 0, per_example: 0, per_dim: 0 },
+            pad2: 0,
+        };
+        self.sums.push(sum(0, self.param_grad(op.weight), n * k));
+        if let Some(bias) = op.bias {
+            self.sums.push(sum(n * k, self.param_grad(bias), n));
+        }
+        Ok(())
+    }
+
+    /// Shared memory for the gradient of weights of a 3 by 3 window that keeps an image's size, where that kernel can be used.
+    fn same_weights_shared(&self, op: &Convolution) -> Option<usize> {
+        self.same(op, op.from.channels, op.to.channels)?;
+        let shared = 2 * (2 * STRETCH + 2 * (op.from.width + 2)) * 32 * 4;
+        (op.window.kernel == 3 && op.bias.is_none() && self.module.fits(shared)).then_some(shared)
+    }
+
+    /// Leaves parts of a gradient; returns where, and how many of each value.
+    fn same_weights(&mut self, op: &Convolution, slot: usize, shared: usize) -> Result<(u64, usize), Error> {
+        let tiles = op.to.channels.div_ceil(32) * (op.from.channels / 32);
+        let pixels = op.ys.iter().map(|&y| self.rows(y) * op.to.pixels()).max().unwrap_or(0);
+        let splits = (SAME_WEIGHT_BLOCKS / (tiles * op.xs.len())).clamp(1, pixels.div_ceil(2 * STRETCH).max(1));
+        let parts = self.room(op.xs.len() * splits * slot);
+        let task = |(i, (&x, &y)): (usize, (&Value, &Value))| t::SameWeightsTask {
+            dy: self.grad(y),
+            x: self.value(x),
+            parts: parts + 4 * (i * splits * slot) as u64,
+            height: op.from.height as i32,
+            width: op.from.width as i32,
+            from_c: op.from.channels as i32,
+            n: op.to.channels as i32,
+            splits: splits as i32,
+            space: self.space(x),
+        };
+        let tasks: Vec<t::SameWeightsTask> = op.xs.iter().zip(&op.ys).enumerate().map(task).collect();
+        self.launch("image_same_weights", &tasks, [tiles, splits, tasks.len()], 128, shared)?;
+        Ok((parts, splits))
+    }
+
+    /// The same for any window.
+    fn patch_weights(&mut self, op: &Convolution, slot: usize) -> Result<(u64, usize), Error> {
+        let (n, k) = (op.to.channels, op.patch());
+        let (name, bm, bn, block) = match (n.min(k), k) {
+            (64.., _) => ("image_weights_wide", 64, 64, 128),
+            (_, 33..) => ("image_weights_flat", 32, 64, 128),
+            _ => ("image_weights_narrow", 32, 32, 64),
+        };
+        let tiles = n.div_ceil(bm) * k.div_ceil(bn);
         let pixels = op.ys.iter().map(|&y| self.rows(y) * op.to.pixels()).max().unwrap_or(0);
         let splits = (WEIGHT_BLOCKS / (tiles * op.xs.len())).clamp(1, pixels.div_ceil(256).max(1));
-        let slot = n * k + n;
         let parts = self.room(op.xs.len() * splits * slot);
         let tasks: Vec<t::PatchTask> = op
             .xs
@@ -127,143 +237,41 @@ impl<'a> Builder<'a> {
                 vec_dy: i32::from(n.is_multiple_of(4)),
                 vec_x: i32::from(op.from.channels.is_multiple_of(4)),
                 space: self.space(x),
-                pad: 0,
+                bias: i32::from(op.bias.is_some()),
             })
             .collect();
-        self.launch(name, &tasks, [tiles, splits, tasks.len()], block, 3 * 32 * (2 * tile + 16) * 4)?;
-        let sum = |offset: usize, out: u64, len: usize| t::SumTask {
-            parts: parts + 4 * offset as u64,
-            out,
-            stride: slot as u64,
-            count: (op.xs.len() * splits) as i32,
-            len: len as i32,
-            rows_per_part: 0,
-            vec: 0,
-            space: t::Space { offsets: 0, per_example: 0, per_dim: 0 },
-            pad2: 0,
-        };
-        self.sums.push(sum(0, self.param_grad(op.weight), n * k));
-        if let Some(bias) = op.bias {
-            self.sums.push(sum(n * k, self.param_grad(bias), n));
-        }
-        Ok(())
+        self.launch(name, &tasks, [tiles, splits, tasks.len()], block, 3 * 32 * (bm + bn + 16) * 4)?;
+        Ok((parts, splits))
     }
+}
 
-    /// A task for every value, without addresses of gradients.
-    fn batch_norm_tasks(&self, op: &BatchNorm, parts: u64) -> Vec<t::BatchNormTask> {
-        let tasks = op.xs.iter().zip(&op.ys).enumerate();
-        tasks
-            .map(|(i, (&x, &y))| {
-                let pixels = self.program.values[x.0].cols / op.channels;
-                t::BatchNormTask {
-                    x: self.value(x),
-                    dy: 0,
-                    gain: self.param(op.gain),
-                    shift: self.param(op.shift),
-                    stats: self.value(op.stats),
-                    means: 0,
-                    y: self.value(y),
-                    dx: 0,
-                    parts: parts + 8 * (i * SUM_BLOCKS * 2 * op.channels) as u64,
-                    channels: op.channels as i32,
-                    pixels: pixels as i32,
-                    relu: i32::from(op.activation == Activation::Relu),
-                    accumulate: i32::from(self.written[x.0]),
-                    each: (self.rows(x) * pixels).div_ceil(SUM_BLOCKS) as i32,
-                    pad: 0,
-                    space: self.space(x),
-                    pad2: 0,
-                }
-            })
-            .collect()
-    }
+/// A convolution or the gradient of one's input that keeps an image's size: its kernel, the pixels and channels of a block, its shared memory,
+/// and the channels it goes from and to.
+struct Same {
+    name: &'static str,
+    bm: usize,
+    bn: usize,
+    shared: usize,
+    from: usize,
+    to: usize,
+}
 
-    /// Room for the parts of all values, in doubles.
-    fn batch_norm_room(&mut self, op: &BatchNorm) -> u64 {
-        self.room(op.xs.len() * SUM_BLOCKS * 2 * op.channels * 2)
-    }
-
-    fn channel_task(&mut self, op: &BatchNorm, tasks: &[t::BatchNormTask], parts: u64) -> t::ChannelTask {
-        t::ChannelTask {
-            values: self.tables.push(tasks),
-            parts,
-            mean: self.param(op.mean),
-            variance: self.param(op.variance),
-            stats: self.value(op.stats),
-            means: 0,
-            d_gain: self.param_grad(op.gain),
-            d_shift: self.param_grad(op.shift),
-            d_mean: self.param_grad(op.mean),
-            d_variance: self.param_grad(op.variance),
-            count: tasks.len() as i32,
-            blocks: SUM_BLOCKS as i32,
-            channels: op.channels as i32,
-            pad: 0,
+impl Same {
+    /// A task without addresses and direction.
+    fn task(&self, op: &Convolution, space: t::Space) -> t::SameTask {
+        t::SameTask {
+            x: 0,
+            w: 0,
+            y: 0,
+            height: op.from.height as i32,
+            width: op.from.width as i32,
+            from_c: self.from as i32,
+            n: self.to as i32,
+            kernel: op.window.kernel as i32,
+            turn: 0,
+            accumulate: 0,
+            space,
         }
-    }
-
-    pub(super) fn batch_norm_forward(&mut self, op: &BatchNorm) -> Result<(), Error> {
-        self.check_images(&op.xs)?;
-        let training = self.program.mode == Mode::Train;
-        let parts = if training { self.batch_norm_room(op) } else { 0 };
-        let tasks = self.batch_norm_tasks(op, parts);
-        let channel = self.channel_task(op, &tasks, parts);
-        if training {
-            self.launch("image_moments", &tasks, [SUM_BLOCKS, tasks.len(), 1], 256, 0)?;
-            self.launch("image_statistics", &[channel], [op.channels, 1, 1], 32, 0)?;
-        } else {
-            self.walk("image_running", &[channel], op.channels)?;
-        }
-        let most = op.xs.iter().map(|&x| self.len_of(x)).max().unwrap_or(0);
-        self.walk("image_normalise", &tasks, most)
-    }
-
-    pub(super) fn batch_norm_backward(&mut self, op: &BatchNorm) -> Result<(), Error> {
-        let parts = self.batch_norm_room(op);
-        let means = self.room(2 * op.channels);
-        let mut tasks = self.batch_norm_tasks(op, parts);
-        for ((task, &x), &y) in tasks.iter_mut().zip(&op.xs).zip(&op.ys) {
-            task.dy = self.grad(y);
-            task.dx = if self.wants_grad(x) { self.grad(x) } else { 0 };
-            task.means = means;
-        }
-        let channel = t::ChannelTask { means, ..self.channel_task(op, &tasks, parts) };
-        self.launch("image_slopes", &tasks, [SUM_BLOCKS, tasks.len(), 1], 256, 0)?;
-        self.launch("image_gradients", &[channel], [op.channels, 1, 1], 32, 0)?;
-        tasks.retain(|task| task.dx != 0);
-        let most = op.xs.iter().map(|&x| self.len_of(x)).max().unwrap_or(0);
-        self.walk("image_normalise_backward", &tasks, most)?;
-        op.xs.iter().for_each(|x| self.written[x.0] = true);
-        Ok(())
-    }
-
-    pub(super) fn max_pool(&mut self, op: &MaxPool, backward: bool) -> Result<(), Error> {
-        self.check_images(&op.xs)?;
-        let mut tasks = Vec::new();
-        for (k, (&x, &y)) in op.xs.iter().zip(&op.ys).enumerate() {
-            if backward && !self.wants_grad(x) {
-                continue;
-            }
-            let (from, to) = if backward { (self.grad(y), self.grad(x)) } else { (self.value(x), self.value(y)) };
-            tasks.push(t::MaxPoolTask {
-                from,
-                to,
-                winners: self.value(op.winners[k]),
-                height: op.from.height as i32,
-                width: op.from.width as i32,
-                channels: op.from.channels as i32,
-                accumulate: i32::from(backward && self.written[x.0]),
-                space: self.space(x),
-                pad: 0,
-            });
-        }
-        let (name, made) = if backward { ("image_max_pool_backward", &op.xs) } else { ("image_max_pool", &op.ys) };
-        let most = made.iter().map(|&v| self.len_of(v)).max().unwrap_or(0);
-        self.walk(name, &tasks, most)?;
-        if backward {
-            op.xs.iter().for_each(|x| self.written[x.0] = true);
-        }
-        Ok(())
     }
 }
 

@@ -4,10 +4,11 @@
 //! and leave when there is nothing to do. So launches never change, and a captured graph of them serves every batch.
 
 //!
-//! `linear` (with `joined`, which maps are one product), `norm`, `attention`, `rows`, `pair`, `pine` and `images` hold one kind of operation
-//! each, forward and backward.
+//! `linear` (with `joined`, which maps are one product), `norm`, `attention`, `rows`, `pair`, `pine`, `images` and `batch_norm` (with the pooling of
+//! images) hold one kind of operation each, forward and backward.
 
 mod attention;
+mod batch_norm;
 mod capacity;
 mod images;
 mod joined;
@@ -119,7 +120,7 @@ impl<'a> Builder<'a> {
 
     /// All operations in order.
     pub fn forward(&mut self) -> Result<(), Error> {
-        for group in together(&self.program.ops) {
+        for group in together(self.program) {
             if let Op::AddNorm(_) = &self.program.ops[group.start] {
                 self.add_norms_forward(group)?;
                 continue;
@@ -137,7 +138,7 @@ impl<'a> Builder<'a> {
                 Op::PineSum(p) => self.pine_forward(p)?,
                 Op::Dropout(d) => self.dropout(d, false)?,
                 Op::Convolution(c) => self.convolution_forward(c)?,
-                Op::BatchNorm(b) => self.batch_norm_forward(b)?,
+                Op::BatchNorm(b) => self.batch_norm_forward(b, self.pooling(group))?,
                 Op::MaxPool(p) => self.max_pool(p, false)?,
             }
         }
@@ -150,7 +151,7 @@ impl<'a> Builder<'a> {
         let gated = gated_values(self.program);
         self.program.outputs.iter().for_each(|v| self.written[v.0] = true);
         self.transpose_weights()?;
-        for group in together(&self.program.ops).into_iter().rev() {
+        for group in together(self.program).into_iter().rev() {
             for &v in clear[group.clone()].iter().flatten() {
                 let bytes = self.len_of(v) * 4;
                 self.work.push(Work::Zero { at: self.grad(v), bytes });
@@ -178,7 +179,7 @@ impl<'a> Builder<'a> {
                 Op::PineSum(p) => self.pine_backward(p)?,
                 Op::Dropout(d) => self.dropout(d, true)?,
                 Op::Convolution(c) => self.convolution_backward(c)?,
-                Op::BatchNorm(b) => self.batch_norm_backward(b)?,
+                Op::BatchNorm(b) => self.batch_norm_backward(b, self.pooling(group))?,
                 Op::MaxPool(p) => self.max_pool(p, true)?,
             }
         }

@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use super::super::tables as t;
+use super::batch_norm::is_pooled;
 use super::{Builder, WALKERS};
 use crate::error::Error;
 use crate::flow::group_by;
-use crate::program::{AddNorm, Norm, Op, Slice};
+use crate::program::{AddNorm, Norm, Op, Program, Slice};
 
 /// Least rows of a block of the norm's backward pass, and most blocks: each leaves a part to be summed.
 const NORM_ROWS: usize = 64;
@@ -18,10 +19,16 @@ fn row_shape(cols: usize) -> Option<(usize, usize)> {
     [(16, 4), (32, 8), (64, 16), (128, 32), (256, 32), (512, 32)].into_iter().find(|&(most, _)| cols <= most)
 }
 
-/// Operations that run together: neighbouring sums that do not build on each other, and every other operation alone.
-pub(in super::super) fn together(ops: &[Op]) -> Vec<Range<usize>> {
+/// Operations that run together: neighbouring sums that do not build on each other, a batch norm and the pooling of its images, and every
+/// other operation alone.
+pub(in super::super) fn together(program: &Program) -> Vec<Range<usize>> {
+    let ops = &program.ops;
     let mut groups: Vec<Range<usize>> = Vec::new();
     for (i, op) in ops.iter().enumerate() {
+        if i > 0 && is_pooled(program, i - 1) {
+            groups.last_mut().expect("the batch norm's").end = i + 1;
+            continue;
+        }
         if let (Op::AddNorm(a), Some(last)) = (op, groups.last_mut()) {
             let apart = |o: &Op| match o {
                 // Neither reads what the other writes, and no two add to one gradient.

@@ -1,0 +1,273 @@
+// Convolutions that keep an image's size: an odd window, stride 1, half a window of zeros around the image. The pixel that a tap of the window
+// sees is then a fixed number of rows away, so that what a stretch of pixels sees lies in one stretch of rows.
+
+// Operands are rounded where they are written; only weights are cut.
+__device__ __forceinline__ void take(FragA& f, float a, float b, float c, float d) {
+#if PRECISION == 1
+    f.v[0] = __float_as_uint(a); f.v[1] = __float_as_uint(b); f.v[2] = __float_as_uint(c); f.v[3] = __float_as_uint(d);
+#else
+    f.set(a, b, c, d);
+#endif
+}
+
+__device__ __forceinline__ void take(FragB& f, float a, float b) {
+#if PRECISION == 1
+    f.v[0] = __float_as_uint(a); f.v[1] = __float_as_uint(b);
+#else
+    f.set(a, b);
+#endif
+}
+
+// y[p, n] = Σ x[p + turn · ((i − half) · width + j − half), c] · w[n, i, j, c] over taps (i, j) within the image: a convolution for turn = 1, the
+// gradient of one's input for turn = −1 and turned weights. Channels on both sides in whole chunks, those of x in multiples of DEPTH.
+struct SameTask {
+    const float *x, *w;
+    float* y;
+    int height, width, from_c, n, kernel, turn, accumulate;
+    Space space;
+};
+
+// A block owns BM pixels by BN channels. For DEPTH channels at a time it holds the rows its pixels see, once for all taps, and takes the weights
+// tap by tap; pixels outside their image are read from a row of zeros.
+template <int BM, int BN, int WM, int WN>
+__device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* shape) {
+    constexpr int THREADS = (BM / WM) * (BN / WN) * 32, S = DEPTH + 4, STAGES = 3, FRAGMENTS = WM / 16;
+    const SameTask task = tasks[blockIdx.z];
+    int rows = rows_of(task.space, shape) * task.height * task.width, m0 = blockIdx.x * BM, n0 = blockIdx.y * BN;
+    if (m0 >= rows) return;
+    int half = task.kernel / 2, reach = half * (task.width + 1), held = BM + 2 * reach;
+    int taps = task.kernel * task.kernel, chunks = task.from_c / DEPTH, steps = taps * chunks;
+    extern __shared__ __align__(16) float shared[];
+    float *zeros = shared, *weights = zeros + S, *seen = weights + STAGES * BN * S;
+    if (threadIdx.x < S) zeros[threadIdx.x] = 0.0f;
+
+    // A thread copies the same four columns of every APARTth row.
+    constexpr int APART = THREADS / 8;
+    int column = threadIdx.x % 8 * 4, row = threadIdx.x / 8, depth = taps * task.from_c;
+    auto load_seen = [&](int chunk) {
+        int m = m0 - reach + row;
+        const float* from = task.x + (long long)m * task.from_c + chunk * DEPTH + column;
+        float* to = seen + (chunk % 2 * held + row) * S + column;
+#pragma unroll 4
+        for (int r = row; r < held; r += APART) {
+            bool ok = m >= 0 && m < rows;
+            copy16(to, ok ? from : task.x, ok);
+            m += APART;
+            from += APART * task.from_c;
+            to += APART * S;
+        }
+    };
+    // Where the weights of the next step begin.
+    const float* from = task.w + (size_t)(n0 + row) * depth + column;
+    int next = 0, next_tap = 0;
+    auto load_weights = [&]() {
+        if (next < steps) {
+            float* to = weights + (next % STAGES * BN + row) * S + column;
+#pragma unroll
+            for (int r = 0; r < BN; r += APART) {
+                bool ok = n0 + row + r < task.n;
+                copy16(to + r * S, ok ? from + (size_t)r * depth : task.w, ok);
+            }
+            next++;
+            from += task.from_c;
+            if (++next_tap == taps) { next_tap = 0; from += DEPTH - depth; }
+        }
+        copies_commit();
+    };
+    load_seen(0);
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) load_weights();
+
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp % (BM / WM) * WM, wn = warp / (BM / WM) * WN;
+    // For each row whose address this lane names: the taps within its image, columns in the lower half and lines in the upper. They follow each
+    // other and the middle one is always among them.
+    auto within = [&](int at, int size) {
+        int low = task.turn > 0 ? half - at : half + at - (size - 1), high = low + size - 1;
+        return (2u << min(high, 15)) - (1u << max(low, 0));
+    };
+    u32 inside[FRAGMENTS];
+#pragma unroll
+    for (int i = 0; i < FRAGMENTS; i++) {
+        int m = m0 + wm + i * 16 + lane % 16;
+        Place p = place_of(m, task.height, task.width);
+        inside[i] = m < rows ? within(p.line, task.height) << 16 | within(p.column, task.width) : 0;
+    }
+    Sums<FRAGMENTS, WN / 8> sums;
+    int chunk = 0, tap_i = 0, tap_j = 0;
+    for (int step = 0; step < steps; step++) {
+        copies_wait<STAGES - 2>();
+        __syncthreads();
+        // What is loaded now takes the place of what was read before the barrier just passed. A window has at least nine taps, so that rows
+        // are waited for long after their copies began.
+        if (tap_i + tap_j == 0 && chunk + 1 < chunks) load_seen(chunk + 1);
+        load_weights();
+        int shift = chunk % 2 * held + reach + task.turn * ((tap_i - half) * task.width + tap_j - half);
+        const float* a[FRAGMENTS];
+#pragma unroll
+        for (int i = 0; i < FRAGMENTS; i++) {
+            bool ok = inside[i] >> (16 + tap_i) & inside[i] >> tap_j & 1;
+            a[i] = (ok ? seen + (shift + wm + i * 16 + lane % 16) * S : zeros) + lane / 16 * 4;
+        }
+        const float* b = weights + (step % STAGES * BN + wn + lane / 16 * 8 + lane % 8) * S + lane / 8 % 2 * 4;
+#pragma unroll
+        for (int k = 0; k < DEPTH; k += 8) {
+            FragA fa[FRAGMENTS];
+            FragB fb[WN / 8];
+            float v[4];
+#pragma unroll
+            for (int i = 0; i < FRAGMENTS; i++) {
+                load_blocks(v, a[i] + k);
+                take(fa[i], v[0], v[1], v[2], v[3]);
+            }
+#pragma unroll
+            for (int j = 0; j < WN / 8; j += 2) {
+                load_blocks(v, b + j * 8 * S + k);
+                take(fb[j], v[0], v[1]);
+                take(fb[j + 1], v[2], v[3]);
+            }
+#pragma unroll
+            for (int i = 0; i < FRAGMENTS; i++)
+#pragma unroll
+                for (int j = 0; j < WN / 8; j++) mma(sums.part[i][j], fa[i], fb[j]);
+        }
+        sums.end_part();
+        if (++tap_j == task.kernel) { tap_j = 0; tap_i++; }
+        if (tap_i == task.kernel) { tap_i = 0; chunk++; }
+    }
+    int g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int i = 0; i < FRAGMENTS; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int m = m0 + wm + i * 16 + g + h * 8;
+            if (m >= rows) continue;
+            float* y = task.y + (size_t)m * task.n + n0 + wn + 2 * t;
+#pragma unroll
+            for (int j = 0; j < WN / 8; j++) {
+                if (n0 + wn + j * 8 + 2 * t >= task.n) continue;
+                float2 v = make_float2(sums.at(i, j, 2 * h), sums.at(i, j, 2 * h + 1)), *to = (float2*)(y + j * 8);
+                if (task.accumulate) { float2 old = *to; v.x += old.x; v.y += old.y; }
+                *to = v;
+            }
+        }
+}
+
+// Blocks whose registers have to fit a multiprocessor: as many as shared memory lets in, fewer where every sum is held twice.
+#if PRECISION == 0
+#define SAME_BLOCKS 2
+#else
+#define SAME_BLOCKS 3
+#endif
+
+extern "C" __global__ void __launch_bounds__(128, SAME_BLOCKS) image_same_narrow(const SameTask* t, const int* s) { in_turn(); convolve_same<256, 32, 64, 32>(t, s); }
+extern "C" __global__ void __launch_bounds__(128, SAME_BLOCKS) image_same_wide(const SameTask* t, const int* s) { in_turn(); convolve_same<128, 64, 64, 32>(t, s); }
+
+// A part of the gradient of a 3 by 3 window's weights, over one of `splits` stretches; part p is written to parts + p · (9 · n · from_c + n).
+struct SameWeightsTask {
+    const float *dy, *x;
+    float* parts;
+    int height, width, from_c, n, splits;
+    Space space;
+};
+
+#define STRETCH 128
+
+// A block owns 32 channels of dy by 32 of x and all nine taps, a warp eight of x. Pixels are counted with one column of zeros after each line and one
+// line of zeros after each image: those are all the zeros that windows see, and a dy of zero there takes them out of the sum, so that a
+// tap is the same number of rows for every pixel. Column c of row r lies at c ^ (r % 4 · 8): the four rows and eight columns that a warp reads
+// together are 32 banks, and since sums advance by eight rows a lane keeps its columns for every tap.
+__device__ __forceinline__ void same_weights(const SameWeightsTask* tasks, const int* shape) {
+    constexpr int APART = 16;
+    const SameWeightsTask task = tasks[blockIdx.z];
+    int across = task.width + 1, lines = task.height + 1, images = rows_of(task.space, shape), total = images * lines * across;
+    int tiles_c = task.from_c / 32, n0 = blockIdx.x / tiles_c * 32, c0 = blockIdx.x % tiles_c * 32, split = blockIdx.y;
+    if (n0 >= task.n || split >= task.splits) return;
+    int each = ((total + task.splits - 1) / task.splits + STRETCH - 1) / STRETCH * STRETCH, first = split * each;
+    int left = min(total - first, each), steps = left > 0 ? (left + STRETCH - 1) / STRETCH : 0;
+    int reach = across + 1, held = STRETCH + 2 * reach;
+    extern __shared__ __align__(16) float shared[];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+
+    // A thread copies the same four columns of every sixteenth row.
+    int chunk = threadIdx.x % 8, row = threadIdx.x / 8, to = row * 32 + (chunk ^ row % 4 * 2) * 4;
+    // Before the first image lies one that does not exist.
+    Place x_at = place_of(first + row + lines * across - reach, lines, across), dy_at = place_of(first + row, lines, across);
+    x_at.image--;
+    const Place apart = place_of(APART, lines, across), stretch = place_of(STRETCH, lines, across);
+    bool in_n = n0 + chunk * 4 < task.n;
+    auto exists = [&](const Place& p) { return p.image >= 0 && p.image < images && p.line < task.height && p.column < task.width; };
+    auto row_of = [&](const Place& p) { return (size_t)((p.image * task.height + p.line) * task.width + p.column); };
+    int loaded = 0;
+    auto load = [&]() {
+        if (loaded < steps) {
+            float* stage = shared + loaded % 2 * (held + STRETCH) * 32 + to;
+            Place p = x_at;
+#pragma unroll 4
+            for (int r = row; r < held; r += APART) {
+                bool ok = exists(p);
+                copy16(stage, ok ? task.x + row_of(p) * task.from_c + c0 + chunk * 4 : task.x, ok);
+                stage += APART * 32;
+                advance(p, apart, lines, across);
+            }
+            stage = shared + (loaded % 2 * (held + STRETCH) + held) * 32 + to;
+            p = dy_at;
+#pragma unroll
+            for (int r = 0; r < STRETCH; r += APART) {
+                bool ok = in_n && exists(p);
+                copy16(stage + r * 32, ok ? task.dy + row_of(p) * task.n + n0 + chunk * 4 : task.dy, ok);
+                advance(p, apart, lines, across);
+            }
+            advance(x_at, stretch, lines, across);
+            advance(dy_at, stretch, lines, across);
+            loaded++;
+        }
+        copies_commit();
+    };
+    Sums<2, 9> sums;
+    load();
+    for (int step = 0; step < steps; step++) {
+        // The other stage was read before the last barrier.
+        load();
+        copies_wait<1>();
+        __syncthreads();
+        const float *stage = shared + step % 2 * (held + STRETCH) * 32, *a[2][2], *b[9];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) a[i][h] = stage + (held + t) * 32 + ((i * 16 + h * 8 + g) ^ t * 8);
+#pragma unroll
+        for (int tap = 0; tap < 9; tap++) {
+            int r = t + tap / 3 * across + tap % 3;
+            b[tap] = stage + r * 32 + ((warp * 8 + g) ^ r % 4 * 8);
+        }
+#pragma unroll 4
+        for (int k = 0; k < STRETCH * 32; k += 8 * 32) {
+            FragA fa[2];
+            FragB fb;
+#pragma unroll
+            for (int i = 0; i < 2; i++) take(fa[i], a[i][0][k], a[i][1][k], a[i][0][k + 128], a[i][1][k + 128]);
+#pragma unroll
+            for (int tap = 0; tap < 9; tap++) {
+                take(fb, b[tap][k], b[tap][k + 128]);
+#pragma unroll
+                for (int i = 0; i < 2; i++) mma(sums.part[i][tap], fa[i], fb);
+            }
+        }
+        sums.end_part();
+        __syncthreads();
+    }
+    int depth = 9 * task.from_c;
+    float* out = task.parts + (size_t)split * ((size_t)task.n * depth + task.n) + c0 + warp * 8 + 2 * t;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int n = n0 + i * 16 + g + h * 8;
+            if (n >= task.n) continue;
+#pragma unroll
+            for (int tap = 0; tap < 9; tap++)
+                *(float2*)(out + (size_t)n * depth + tap * task.from_c) = make_float2(sums.at(i, tap, 2 * h), sums.at(i, tap, 2 * h + 1));
+        }
+}
+
+extern "C" __global__ void __launch_bounds__(128, 2) image_same_weights(const SameWeightsTask* t, const int* s) { in_turn(); same_weights(t, s); }
