@@ -152,6 +152,15 @@ def test_what_is_no_number_is_named_with_its_place(samples, small, value):
         small(p[:, :2], q[:, 1:].astype("f4"))
 
 
+def test_times_and_text_in_frames_are_no_numbers(samples):
+    pd = pytest.importorskip("pandas")
+    p, q = samples
+    columns = {"a": p[:, 0]}
+    for other in (pd.date_range("2020", periods=len(p)), pd.to_timedelta(range(len(p)), unit="s"), [f"{x}" for x in p[:, 1]]):
+        with pytest.raises(TypeError, match="p: holds"):
+            setwise.kl(pd.DataFrame({**columns, "b": other}), q)
+
+
 def test_masked_numbers_are_none(samples):
     p, q = samples
     masked = np.ma.masked_array(p, mask=np.zeros_like(p, dtype=bool))

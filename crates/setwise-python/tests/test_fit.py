@@ -285,3 +285,70 @@ def test_nobody_has_to_be_listening(monkeypatch):
 def test_only_models_learn():
     with pytest.raises(TypeError, match="model: is of type int, a setwise.Model is wanted"):
         setwise.fit(3, difference, steps=1)
+
+
+def test_whatever_keeps_a_fit_from_its_start_leaves_the_model_free(monkeypatch):
+    import io
+    import sys
+
+    model = fresh()
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    with pytest.raises(ValueError):
+        setwise.fit(model, difference, steps=1, batch=2)
+    with pytest.raises(ValueError, match="truth value"):
+        setwise.fit(model, difference, steps=1, batch=2, progress=np.array([1, 2]))
+    assert len(setwise.fit(model, difference, steps=1, batch=2, progress=False)) == 1
+
+
+def test_interrupts_at_any_moment_leave_the_model_free_and_a_history_that_fits():
+    model = fresh()
+
+    def ring(_number, _frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, ring)
+    caught = 0
+    try:
+        for i in range(150):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 2e-4 + 2e-5 * i)
+                setwise.fit(model, difference, steps=200, batch=2, progress=False)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt as interrupt:
+                caught += 1
+                history = getattr(interrupt, "history", setwise.History())
+                assert len(history.loss) == len(history.gradient) == len(history.learning_rate)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert caught > 50
+    assert len(setwise.fit(model, difference, steps=1, batch=2, progress=False)) == 1
+
+
+def test_a_sampler_may_use_its_arrays_again():
+    x, y = np.zeros((4, 1)), np.zeros((3, 1))
+
+    def again(rng):
+        x[:], y[:] = rng.normal(size=x.shape), rng.normal(size=y.shape)
+        return [x, y], x.mean() - y.mean()
+
+    def anew(rng):
+        sets, target = again(rng)
+        return [s.copy() for s in sets], target
+
+    losses = [setwise.fit(fresh(), draw, steps=5, batch=4, progress=False).loss for draw in (again, anew)]
+    assert losses[0] == losses[1]
+
+
+def test_masked_targets_are_refused():
+    sets = [np.ones((4, 3, 1))] * 2
+    targets = np.ma.masked_array(np.ones(4), mask=[False, False, True, False])
+    with pytest.raises(ValueError, match="example 2: target is nan"):
+        setwise.fit(fresh(), (sets, targets), steps=1, progress=False)
+
+
+def test_what_is_no_data_set_is_told_with_its_place():
+    with pytest.raises(TypeError, match=r"sets\[1\]: is of type int"):
+        setwise.fit(fresh(), ([np.ones((4, 3, 1)), 3], np.ones(4)), steps=1)
