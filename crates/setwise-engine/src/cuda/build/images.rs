@@ -3,7 +3,7 @@
 use super::super::tables as t;
 use super::Builder;
 use crate::error::Error;
-use crate::program::{Activation, BatchNorm, Convolution, Image, MaxPool, Mode, Op, Program, Value};
+use crate::program::{Activation, BatchNorm, Convolution, Image, MaxPool, Mode, Op, Value};
 
 /// Blocks that sum over the pixels of a value in batch normalisation.
 const SUM_BLOCKS: usize = 264;
@@ -12,8 +12,8 @@ const SUM_BLOCKS: usize = 264;
 const WEIGHT_BLOCKS: usize = 1056;
 
 /// Whether a program needs the kernels of images.
-pub(in super::super) fn has_images(program: &Program) -> bool {
-    program.ops.iter().any(|op| matches!(op, Op::Convolution(_) | Op::BatchNorm(_) | Op::MaxPool(_)))
+pub(in super::super) fn has_images(ops: &[Op]) -> bool {
+    ops.iter().any(|op| matches!(op, Op::Convolution(_) | Op::BatchNorm(_) | Op::MaxPool(_)))
 }
 
 impl<'a> Builder<'a> {

@@ -61,6 +61,8 @@ __device__ __forceinline__ void multiply_tiles(float* d, const float* a, const f
 __device__ __forceinline__ void multiply_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void multiply_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+// All but what was committed last is done.
+__device__ __forceinline__ void multiply_wait_but_one() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
 
 // Barriers in shared memory: `count` arrivals, and bytes that copies have announced, complete a phase; phases alternate between 0 and 1.
 __device__ __forceinline__ u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
