@@ -50,7 +50,8 @@ impl Cut {
 
 impl<'a> Builder<'a> {
     fn pair_tasks(&self, op: &Pairs, backward: bool) -> Vec<t::PairTask> {
-        let in_chunks = op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner) && self.aligned_param(n.weight));
+        let in_chunks =
+            op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner) && self.aligned_param(n.weight));
         op.nets
             .iter()
             .map(|n| {
@@ -204,5 +205,41 @@ impl<'a> Builder<'a> {
             self.written[n.partner.value.0] = true;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes a block may have on compute capability 9.
+    const MOST: usize = 227 << 10;
+
+    #[test]
+    fn every_cut_fits_and_holds_whole_steps_of_partners() {
+        for wide in [false, true] {
+            for hidden in [1, 7, 24, 64, 128, 256, 512, 1024] {
+                for outputs in [1, 6, 16, 33, 64, 128, 256, 512] {
+                    for partners in [1, 2, 17, 150, 3000] {
+                        let Some(cut) = Cut::new(hidden, outputs, partners, wide, MOST) else {
+                            panic!("no cut for {hidden} by {outputs}, {partners} partners");
+                        };
+                        assert!(cut.bytes <= MOST && cut.tile >= 16 && cut.tile.is_multiple_of(16), "{cut:?}");
+                        assert!(cut.stages == 1 || cut.tile < partners, "{cut:?}");
+                        assert!(cut.outputs <= if wide { 128 } else { 64 }, "{cut:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_widths_of_the_paper_keep_their_second_layer_in_one_piece_up_to_eight_dimensions() {
+        for dim in [2, 4, 8] {
+            let cut = Cut::new(32 * dim, 16 * dim, 150, true, MOST).unwrap();
+            assert_eq!(cut.outputs, 16 * dim, "{cut:?}");
+        }
+        assert_eq!(Cut::new(512, 256, 150, true, MOST).unwrap().outputs, 64);
+        assert_eq!(Cut::new(8192, 64, 150, true, MOST), None);
     }
 }

@@ -18,16 +18,17 @@ struct PairTask {
 #define PAIR_WARPS 8
 #define PAIR_ELEMENTS 32
 
-// Four numbers of a row of which `left` are there.
+// Four numbers of a row of which `left` are there; all of them are, or may at least be read, where they are read at once.
 template <bool VEC> __device__ __forceinline__ float4 four_of(const float* row, int left) {
-    if (VEC) return left > 0 ? *(const float4*)row : make_float4(0, 0, 0, 0);
+    __builtin_assume(__isGlobal(row));
+    if (VEC) return *(const float4*)row;
     return make_float4(left > 0 ? row[0] : 0.0f, left > 1 ? row[1] : 0.0f, left > 2 ? row[2] : 0.0f, left > 3 ? row[3] : 0.0f);
 }
 
-// What is first of the largest: an index belongs to every number.
-__device__ __forceinline__ void take_largest(float& top, int& at, float x, int j) {
-    // Also where either is none; `larger` keeps that.
-    at = x <= top ? at : j;
+// The first of the largest. What is none stays, and its index is that of something that is there.
+__device__ __forceinline__ void take_largest(float& top, int& at, float x, int j, bool there) {
+    x = there ? x : LOWEST;
+    at = !there || x <= top ? at : j;
     top = larger(top, x);
 }
 
@@ -41,7 +42,7 @@ __device__ __forceinline__ void take_largest(float& top, int& at, float x, int j
 // `Product` places W in the first `numbers` of shared memory and multiplies: acc += relu(rows + u) Wᵀ over `slabs` of 32 columns.
 template <int N, class Product>
 __device__ __forceinline__ void pair_max_tiles(const PairTask* tasks, const int* shape) {
-    const PairTask& task = tasks[blockIdx.z];
+    const PairTask task = tasks[blockIdx.z];
     int e = blockIdx.y, across = (task.outputs + N - 1) / N;
     int n0 = blockIdx.x % across * N, first = blockIdx.x / across * PAIR_ELEMENTS;
     if (e >= shape[0]) return;
@@ -108,7 +109,7 @@ __device__ __forceinline__ void pair_max_tiles(const PairTask* tasks, const int*
             for (int c = 0; c < N / 4; c++)
 #pragma unroll
                 for (int h = 0; h < 2; h++)
-                    take_largest(top[c], at[c], there[h] ? acc[c / 2][2 * h + c % 2] : LOWEST, base + r + g + 8 * h);
+                    take_largest(top[c], at[c], acc[c / 2][2 * h + c % 2], base + r + g + 8 * h, there[h]);
         }
         if (++part == tiles) {
             int i = first + group * PAIR_WARPS + warp;

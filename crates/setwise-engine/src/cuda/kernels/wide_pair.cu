@@ -16,7 +16,7 @@ struct WidePairs {
                 int i = first + b * PAIR_WARPS, row = n0 + i % (N / 4) * 4 + lane / 8, c = i / (N / 4) * 32 + lane % 8 * 4;
                 int left = i < total && row < task.outputs ? task.hidden - c : 0;
                 const float* from = task.w + (size_t)row * task.hidden + c;
-                w[b] = task.vec ? four_of<true>(from, left) : four_of<false>(from, left);
+                w[b] = task.vec && left > 0 ? four_of<true>(from, left) : four_of<false>(from, left);
             }
 #pragma unroll
             for (int b = 0; b < 8; b++) {
