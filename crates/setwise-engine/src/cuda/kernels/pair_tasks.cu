@@ -27,9 +27,10 @@ template <bool VEC> __device__ __forceinline__ float4 four_of(const float* row, 
 
 // The first of the largest. What is none stays, and its index is that of something that is there.
 __device__ __forceinline__ void take_largest(float& top, int& at, float x, int j, bool there) {
-    x = there ? x : LOWEST;
-    at = !there || x <= top ? at : j;
-    top = larger(top, x);
+    // Selections rather than jumps.
+    bool taken = there & !(x <= top);
+    at = taken ? j : at;
+    top = larger(top, there ? x : LOWEST);
 }
 
 // y_i = max_j (W relu(u_i + v_j) + b) with the index of the winner, for N outputs and PAIR_ELEMENTS elements of an example a block.
@@ -119,7 +120,9 @@ __device__ __forceinline__ void pair_max_tiles(const PairTask* tasks, const int*
                 for (int k = 4; k < 32; k *= 2) {
                     float x = __shfl_xor_sync(~0u, top[c], k);
                     int j = __shfl_xor_sync(~0u, at[c], k);
-                    if (x > top[c] || (x == top[c] && j < at[c]) || x != x) { top[c] = x; at[c] = j; }
+                    bool better = (x > top[c]) | ((x == top[c]) & (j < at[c])) | (x != x);
+                    top[c] = better ? x : top[c];
+                    at[c] = better ? j : at[c];
                 }
                 int o = n0 + c / 2 * 8 + 2 * t + c % 2;
                 if (g == 0 && i < n && o < task.outputs) {
