@@ -59,6 +59,11 @@ fn cases() -> Result<Vec<(String, ModelConfig, usize)>> {
     let base = || small("multi-set-transformer", 3);
     let mut option = |name: &str, config: ModelConfig, dim: usize| cases.push((name.to_owned(), config, dim));
     option("latent 256, hidden 512", ModelConfig::preset("multi-set-transformer", 16)?.with_blocks(1), 16);
+    // Second layers of pair networks that fill shared memory, and that are cut.
+    for dim in [8, 16] {
+        let name = format!("relation network, latent {}", 16 * dim);
+        option(&name, ModelConfig::preset("multi-set-rn", dim)?.with_blocks(1), dim);
+    }
     for (name, merge) in [("concat", Merge::Concat), ("concat-relu", Merge::ConcatRelu), ("sum", Merge::Sum)] {
         option(&format!("merge {name}"), base()?.with_merge(merge), 3);
     }

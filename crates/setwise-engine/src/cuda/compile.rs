@@ -10,20 +10,24 @@ use cudarc::nvrtc::{result, sys};
 use super::Precision;
 use super::driver::{Device, Function, Module};
 use crate::error::Error;
+use crate::program::Op;
 
 const COMMON: &str = include_str!("kernels/common.cu");
 const LINEAR_TASKS: &str = include_str!("kernels/linear_tasks.cu");
 const ATTENTION: &str = include_str!("kernels/attention.cu");
 const HOPPER: &str = include_str!("kernels/hopper.cu");
+const PAIR_TASKS: &str = include_str!("kernels/pair_tasks.cu");
 
 /// Everything but attention and images, in the order its parts build on each other.
-const BASE: [&str; 7] = [
+const BASE: [&str; 9] = [
     COMMON,
     LINEAR_TASKS,
     include_str!("kernels/linear.cu"),
     include_str!("kernels/norm.cu"),
     include_str!("kernels/rows.cu"),
+    PAIR_TASKS,
     include_str!("kernels/pair.cu"),
+    include_str!("kernels/pair_winners.cu"),
     include_str!("kernels/optimise.cu"),
 ];
 const IMAGES: [&str; 4] = [
@@ -41,12 +45,14 @@ const WIDE: [&str; 6] = [
     include_str!("kernels/wide_product.cu"),
     include_str!("kernels/wide_weights.cu"),
 ];
+const WIDE_PAIR: [&str; 4] = [COMMON, HOPPER, PAIR_TASKS, include_str!("kernels/wide_pair.cu")];
 const WIDE_ATTENTION: [&str; 4] = [COMMON, ATTENTION, HOPPER, include_str!("kernels/wide_attention.cu")];
 
 /// All kernels a program needs, in modules that are compiled side by side. Attention is compiled for each width of heads on its own,
-/// those of images only for programs that have them.
+/// those of images, and of pairs on compute capability 9, only for programs that have them.
 pub(super) struct Kernels {
-    shared_memory: usize,
+    /// Bytes a block may have.
+    pub shared_memory: usize,
     /// Whether the kernels for compute capability 9 are there.
     pub wide: bool,
     /// Multiprocessors of the card.
@@ -55,19 +61,23 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
-    /// Compiles the kernels, with attention for heads of these widths and perhaps those of images, or loads them if that was done before.
-    pub fn new(device: &Arc<Device>, precision: Precision, depths: &[usize], images: bool) -> Result<Self, Error> {
+    /// Compiles the kernels, with attention for heads of these widths and what else the operations of a program want, or loads them if that was
+    /// done before.
+    pub fn new(device: &Arc<Device>, precision: Precision, depths: &[usize], ops: &[Op]) -> Result<Self, Error> {
         let wide = device.capability.0 == 9 && precision == Precision::Tf32;
         let mut sources = vec![BASE.concat()];
         for &depth in depths {
             let tile = super::build::key_tile(depth);
             sources.push([COMMON, ATTENTION, &format!("ATTENTION({depth}, {tile})\n")].concat());
         }
-        if images {
+        if super::build::has_images(ops) {
             sources.push(IMAGES.concat());
         }
         if wide {
             sources.push(WIDE.concat());
+            if ops.iter().any(|op| matches!(op, Op::Pairs(_))) {
+                sources.push(WIDE_PAIR.concat());
+            }
             for (depth, tile) in depths.iter().filter_map(|&d| super::build::wide_depth(d)) {
                 sources
                     .push([&WIDE_ATTENTION.concat(), format!("WIDE_ATTENTION({depth}, {tile})\n").as_str()].concat());
@@ -178,7 +188,7 @@ mod tests {
 
     #[test]
     fn every_kernel_waits_for_the_one_before() {
-        let all = [&BASE[..], &IMAGES, &WIDE, &WIDE_ATTENTION].concat().concat();
+        let all = [&BASE[..], &IMAGES, &WIDE, &WIDE_PAIR, &WIDE_ATTENTION].concat().concat();
         let kernels: Vec<&str> = all.split("__global__").skip(1).collect();
         assert!(kernels.len() > 40, "{} kernels", kernels.len());
         for kernel in kernels {

@@ -64,7 +64,7 @@ struct Bound {
 impl Bound {
     fn new(device: &Arc<Device>, program: &Program, precision: Precision, capacity: Capacity) -> Result<Self, Error> {
         let depths = build::depths(program, &capacity)?;
-        let module = Kernels::new(device, precision, &depths, build::has_images(program))?;
+        let module = Kernels::new(device, precision, &depths, &program.ops)?;
         let mut plan = Plan::default();
         let lives = Lives::in_groups(program, build::together(program));
         plan.make(program, &lives, &full_shape(&capacity))?;

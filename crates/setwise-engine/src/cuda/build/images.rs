@@ -3,7 +3,7 @@
 use super::super::tables as t;
 use super::Builder;
 use crate::error::Error;
-use crate::program::{Convolution, Image, Op, Program, Value};
+use crate::program::{Convolution, Image, Op, Value};
 
 /// Parts a weight's gradient is summed from are spread over about this many blocks.
 const WEIGHT_BLOCKS: usize = 528;
@@ -15,8 +15,8 @@ const SAME_WEIGHT_BLOCKS: usize = 264;
 const STRETCH: usize = 128;
 
 /// Whether a program needs the kernels of images.
-pub(in super::super) fn has_images(program: &Program) -> bool {
-    program.ops.iter().any(|op| matches!(op, Op::Convolution(_) | Op::BatchNorm(_) | Op::MaxPool(_)))
+pub(in super::super) fn has_images(ops: &[Op]) -> bool {
+    ops.iter().any(|op| matches!(op, Op::Convolution(_) | Op::BatchNorm(_) | Op::MaxPool(_)))
 }
 
 impl<'a> Builder<'a> {

@@ -2,12 +2,56 @@
 
 use super::super::tables as t;
 use super::Builder;
-use super::linear::{Product, Use, WEIGHT_BLOCKS, no_product};
+use super::linear::{Product, Use, no_product};
 use crate::error::Error;
-use crate::program::{Pairs, Reduce, Slice};
+use crate::program::{Pair, Pairs, Reduce, Slice, Value};
+
+/// Elements of a block of the maximum, and of the gradient of elements; partners of a block of the gradient of partners.
+const ELEMENTS: usize = 32;
+/// Its warps.
+const WARPS: usize = 8;
+/// Parts of the second layer's gradient are spread over about this many blocks.
+const WEIGHT_BLOCKS: usize = 2112;
+
+/// How shared memory is used for a maximum: all of the second layer for some outputs, two elements for
+/// every warp, and partners in tiles.
+#[derive(Debug, PartialEq)]
+struct Cut {
+    outputs: usize,
+    tile: usize,
+    stages: usize,
+    bytes: usize,
+}
+
+impl Cut {
+    /// As many outputs as there are or as fit with at least 16 partners; all partners where they fit, otherwise two tiles of which one is loaded
+    /// while the other is worked on. None where not even 16 outputs fit.
+    fn new(hidden: usize, outputs: usize, partners: usize, wide: bool, most: usize) -> Option<Cut> {
+        let (columns, all) = (hidden.next_multiple_of(32), partners.max(1).next_multiple_of(16));
+        let (widest, apart) = if wide { (128, 0) } else { (64, 16) };
+        let width = outputs.next_power_of_two().clamp(16, widest);
+        std::iter::successors(Some(width), |n| (*n > 16).then_some(n / 2)).find_map(|outputs| {
+            let fixed = 4 * (outputs * (columns + apart) + 2 * WARPS * columns) + 1024;
+            let row = 4 * (columns + 16);
+            let bytes = |tile: usize, stages: usize| fixed + stages * tile * row;
+            // Two blocks side by side, unless their registers do not allow it or it would leave too little for partners.
+            let half = most / 2 - 1024;
+            let limit = if outputs <= 64 && bytes(32, 2) <= half { half } else { most };
+            let tiles = |stages: usize| limit.saturating_sub(fixed) / (stages * row) / 16 * 16;
+            let (tile, stages) = match (tiles(1), tiles(2)) {
+                (one, _) if one >= all => (all, 1),
+                (_, two) if two >= 16 => (two, 2),
+                (one, _) => (one.min(16), 1),
+            };
+            (tile > 0).then(|| Cut { outputs, tile, stages, bytes: bytes(tile, stages) })
+        })
+    }
+}
 
 impl<'a> Builder<'a> {
-    pub(super) fn pair_tasks(&mut self, op: &Pairs, backward: bool) -> Vec<t::PairTask> {
+    fn pair_tasks(&self, op: &Pairs, backward: bool) -> Vec<t::PairTask> {
+        let in_chunks =
+            op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner) && self.aligned_param(n.weight));
         op.nets
             .iter()
             .map(|n| {
@@ -32,6 +76,10 @@ impl<'a> Builder<'a> {
                     hidden: n.own.cols as i32,
                     outputs: n.y.cols as i32,
                     splits: 0,
+                    vec: i32::from(in_chunks),
+                    vec_y: i32::from(self.aligned(n.y)),
+                    tile: 0,
+                    stages: 0,
                     space: self.space(n.own.value),
                     partners: self.space(n.partner.value),
                 }
@@ -39,14 +87,28 @@ impl<'a> Builder<'a> {
             .collect()
     }
 
+    fn longest_of(&self, values: impl Iterator<Item = Value>) -> usize {
+        values.map(|v| self.longest(v)).max().unwrap_or(0)
+    }
+
     pub(super) fn pairs_forward(&mut self, op: &Pairs) -> Result<(), Error> {
-        let tasks = self.pair_tasks(op, false);
+        let mut tasks = self.pair_tasks(op, false);
         let net = &op.nets[0];
         let rows = op.nets.iter().map(|n| self.rows(n.own.value)).max().unwrap_or(0);
+        let longest = self.longest_of(op.nets.iter().map(|n| n.own.value));
         if net.reduce == Reduce::Max {
-            return self.launch("pair_max", &tasks, [rows, net.y.cols.div_ceil(64), tasks.len()], 128, 0);
+            let (outputs, wide) = (net.y.cols, self.module.wide);
+            let partners = self.longest_of(op.nets.iter().map(|n| n.partner.value));
+            let Some(cut) = Cut::new(net.own.cols, outputs, partners, wide, self.module.shared_memory) else {
+                return self.launch("pair_max", &tasks, [rows, outputs.div_ceil(64), tasks.len()], 128, 0);
+            };
+            for task in &mut tasks {
+                (task.tile, task.stages) = (cut.tile as i32, cut.stages as i32);
+            }
+            let name = format!("pair_max{}_n{}", if wide { "_wide" } else { "" }, cut.outputs);
+            let blocks = outputs.div_ceil(cut.outputs) * longest.div_ceil(ELEMENTS);
+            return self.launch(&name, &tasks, [blocks, self.capacity.examples, tasks.len()], 256, cut.bytes);
         }
-        let longest = op.nets.iter().map(|n| self.longest(n.own.value)).max().unwrap_or(0);
         let grid = [longest.div_ceil(8).min(64), self.capacity.examples, tasks.len()];
         self.launch("pair_sums", &tasks, grid, 128, 0)?;
         let mut products = Vec::new();
@@ -90,7 +152,8 @@ impl<'a> Builder<'a> {
         self.launch("pair_bias_gradient", &tasks, [outputs.div_ceil(128), examples, tasks.len()], 128, 0)?;
         self.sums.extend(sums);
         if max {
-            let splits = (WEIGHT_BLOCKS * 4 / (outputs * tasks.len())).clamp(1, 64);
+            let blocks = (outputs.div_ceil(16) * hidden.div_ceil(32)).div_ceil(4);
+            let splits = (WEIGHT_BLOCKS / (blocks * tasks.len())).clamp(1, 64);
             let mut sums = Vec::new();
             for (task, n) in tasks.iter_mut().zip(&op.nets) {
                 task.splits = splits as i32;
@@ -107,9 +170,15 @@ impl<'a> Builder<'a> {
                     pad2: 0,
                 });
             }
-            self.launch("pair_max_weights", &tasks, [outputs, splits, tasks.len()], 128, 0)?;
+            self.launch("pair_max_weights", &tasks, [blocks, splits, tasks.len()], 128, 0)?;
             self.sums.extend(sums);
-            self.launch("pair_max_inputs", &tasks, [hidden.div_ceil(32), examples, tasks.len()], 32, 0)?;
+            let of = |b: &Self, value: fn(&Pair) -> Value, width: usize| {
+                let longest = b.longest_of(op.nets.iter().map(value));
+                [longest.div_ceil(ELEMENTS), examples, tasks.len() * hidden.div_ceil(width)]
+            };
+            self.launch("pair_max_own", &tasks, of(self, |n| n.own.value, 32), 256, 0)?;
+            let (name, width) = if hidden <= 128 { ("pair_max_partner_1", 128) } else { ("pair_max_partner_2", 256) };
+            self.launch(name, &tasks, of(self, |n| n.partner.value, width), 256, 0)?;
         } else {
             // dh = dy W, then through the sums; dW = dyᵀ h.
             let mut inputs = Vec::new();
@@ -136,5 +205,41 @@ impl<'a> Builder<'a> {
             self.written[n.partner.value.0] = true;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes a block may have on compute capability 9.
+    const MOST: usize = 227 << 10;
+
+    #[test]
+    fn every_cut_fits_and_holds_whole_steps_of_partners() {
+        for wide in [false, true] {
+            for hidden in [1, 7, 24, 64, 128, 256, 512, 1024] {
+                for outputs in [1, 6, 16, 33, 64, 128, 256, 512] {
+                    for partners in [1, 2, 17, 150, 3000] {
+                        let Some(cut) = Cut::new(hidden, outputs, partners, wide, MOST) else {
+                            panic!("no cut for {hidden} by {outputs}, {partners} partners");
+                        };
+                        assert!(cut.bytes <= MOST && cut.tile >= 16 && cut.tile.is_multiple_of(16), "{cut:?}");
+                        assert!(cut.stages == 1 || cut.tile < partners, "{cut:?}");
+                        assert!(cut.outputs <= if wide { 128 } else { 64 }, "{cut:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_widths_of_the_paper_keep_their_second_layer_in_one_piece_up_to_eight_dimensions() {
+        for dim in [2, 4, 8] {
+            let cut = Cut::new(32 * dim, 16 * dim, 150, true, MOST).unwrap();
+            assert_eq!(cut.outputs, 16 * dim, "{cut:?}");
+        }
+        assert_eq!(Cut::new(512, 256, 150, true, MOST).unwrap().outputs, 64);
+        assert_eq!(Cut::new(8192, 64, 150, true, MOST), None);
     }
 }

@@ -170,3 +170,10 @@ template <int LANES> __device__ __forceinline__ float lanes_sum(float x) {
 }
 
 __device__ __forceinline__ float warp_sum(float x) { return lanes_sum<32>(x); }
+
+// The larger of two numbers; none where one of them is none.
+__device__ __forceinline__ float larger(float a, float b) {
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}

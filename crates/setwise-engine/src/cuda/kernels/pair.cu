@@ -1,13 +1,4 @@
-// Networks on pairs reduced over partners, y_i = reduce_j (W relu(u_i + v_j) + b), without the tensor of all pairs.
-
-struct PairTask {
-    const float *own, *partner, *w, *bias;
-    float *y, *kept;
-    const float* dy;
-    float *d_own, *d_partner, *d_kept, *parts;
-    int ld_own, ld_partner, ldy, hidden, outputs, splits;
-    Space space, partners;
-};
+// Networks on pairs: sums with their gradients, and the maximum with the matrix instructions of all cards.
 
 // kept_i = Σ_j relu(u_i + v_j): a thread owns a hidden column of eight elements.
 extern "C" __global__ void __launch_bounds__(128) pair_sums(const PairTask* tasks, const int* shape) {
@@ -106,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(128) pair_sums_partner(const PairTa
         }
 }
 
-// y_i = max_j (W relu(u_i + v_j) + b) with the index of the winner: a block owns one element and 64 outputs, its four warps 16
+// As `pair_max_tiles` where a second layer is too large for shared memory: a block owns one element and 64 outputs, its four warps 16
 // partners each; the hidden layer is made in shared memory, 64 partners by 32 columns at a time.
 extern "C" __global__ void __launch_bounds__(128) pair_max(const PairTask* tasks, const int* shape) {
     in_turn();
@@ -122,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(128) pair_max(const PairTask* tasks
     float top[16];
     int at[16];
 #pragma unroll
-    for (int c = 0; c < 16; c++) { top[c] = -3.4e38f; at[c] = 0; }
+    for (int c = 0; c < 16; c++) { top[c] = LOWEST; at[c] = 0; }
     const float* u = task.own + (size_t)row * task.ld_own;
     for (int base = 0; base < m; base += 64) {
         float acc[1][8][4] = {};
@@ -174,58 +165,61 @@ extern "C" __global__ void __launch_bounds__(128) pair_max(const PairTask* tasks
     }
 }
 
-// Gradients through the winners: one warp owns 32 hidden columns of an example, so that nothing is summed across warps.
-extern "C" __global__ void __launch_bounds__(32) pair_max_inputs(const PairTask* tasks, const int* shape) {
-    in_turn();
-    const PairTask& task = tasks[blockIdx.z];
-    int e = blockIdx.y, lane = threadIdx.x, h = blockIdx.x * 32 + lane;
-    if (e >= shape[0] || (int)blockIdx.x * 32 >= task.hidden) return;
-    int i0 = element(task.space, shape, e), n = element(task.space, shape, e + 1) - i0;
-    int j0 = element(task.partners, shape, e), m = element(task.partners, shape, e + 1) - j0;
-    bool live = h < task.hidden;
-    for (int j = 0; j < m; j++)
-        if (live) task.d_partner[(size_t)(j0 + j) * task.ld_partner + h] = 0.0f;
-    for (int i = 0; i < n; i++) {
-        float u = live ? task.own[(size_t)(i0 + i) * task.ld_own + h] : 0.0f, du = 0.0f;
-        for (int c0 = 0; c0 < task.outputs; c0 += 32) {
-            float d = 0.0f, k = 0.0f;
-            if (c0 + lane < task.outputs) {
-                d = task.dy[(size_t)(i0 + i) * task.ldy + c0 + lane];
-                k = task.kept[(size_t)(i0 + i) * task.outputs + c0 + lane];
-            }
-            for (int c = 0; c < min(32, task.outputs - c0); c++) {
-                float dc = __shfl_sync(~0u, d, c);
-                int j = (int)__shfl_sync(~0u, k, c);
-                if (!live) continue;
-                float v = task.partner[(size_t)(j0 + j) * task.ld_partner + h];
-                if (u + v > 0.0f) {
-                    float x = dc * task.w[(size_t)(c0 + c) * task.hidden + h];
-                    du += x;
-                    task.d_partner[(size_t)(j0 + j) * task.ld_partner + h] += x;
-                }
-            }
-        }
-        if (live) task.d_own[(size_t)(i0 + i) * task.ld_own + h] = du;
+// The maximum with 16 by 8 by 8 products.
+template <int N>
+struct NarrowPairs {
+    __device__ static __forceinline__ float* begin() {
+        extern __shared__ __align__(16) float shared[];
+        return shared;
     }
-}
 
-// Parts [splits][outputs · hidden] of dW[c, h] = Σ_i dy_i[c] relu(u_i[h] + v_w(i, c)[h]): a block owns one output and some rows.
-extern "C" __global__ void __launch_bounds__(128) pair_max_weights(const PairTask* tasks, const int* shape) {
-    in_turn();
-    const PairTask& task = tasks[blockIdx.z];
-    int c = blockIdx.x, split = blockIdx.y;
-    if (c >= task.outputs || split >= task.splits) return;
-    int rows = rows_of(task.space, shape), each = (rows + task.splits - 1) / task.splits;
-    int first = split * each, last = min(rows, first + each);
-    for (int h = threadIdx.x; h < task.hidden; h += 128) {
-        float sum = 0.0f;
-        int e = first < last ? example_of(task.space, shape, first) : 0;
-        for (int i = first; i < last; i++) {
-            while (i >= element(task.space, shape, e + 1)) e++;
-            int j = element(task.partners, shape, e) + (int)task.kept[(size_t)i * task.outputs + c];
-            float x = task.own[(size_t)i * task.ld_own + h] + task.partner[(size_t)j * task.ld_partner + h];
-            sum += task.dy[(size_t)i * task.ldy + c] * fmaxf(x, 0.0f);
+    __device__ static __forceinline__ int numbers(int slabs) { return N * (32 * slabs + 16); }
+
+    // Reads are on their way eight at a time.
+    __device__ static __forceinline__ void place(float* weights, const PairTask& task, int n0, int slabs) {
+        int warp = threadIdx.x / 32, lane = threadIdx.x % 32, total = N / 4 * slabs;
+        for (int first = warp; first < total; first += 8 * PAIR_WARPS) {
+            float4 w[8];
+#pragma unroll
+            for (int b = 0; b < 8; b++) {
+                int i = first + b * PAIR_WARPS, row = n0 + i % (N / 4) * 4 + lane / 8, c = i / (N / 4) * 32 + lane % 8 * 4;
+                int left = i < total && row < task.outputs ? task.hidden - c : 0;
+                const float* from = task.w + (size_t)row * task.hidden + c;
+                w[b] = task.vec && left > 0 ? four_of<true>(from, left) : four_of<false>(from, left);
+            }
+#pragma unroll
+            for (int b = 0; b < 8; b++) {
+                int i = first + b * PAIR_WARPS, row = i % (N / 4) * 4 + lane / 8, c = i / (N / 4) * 32 + lane % 8 * 4;
+                if (i < total) *(float4*)(weights + row * (32 * slabs + 16) + c) = w[b];
+            }
         }
-        task.parts[((size_t)split * task.outputs + c) * task.hidden + h] = sum;
     }
-}
+
+    __device__ static __forceinline__ void multiply(float (*acc)[4], const float* low, int high, const float* u, const float* weights, int slabs) {
+        int lane = threadIdx.x % 32, length = 32 * slabs + 16;
+        const float* w = weights + lane / 4 * length + lane % 4 * 4;
+        for (int k = 0; k < 32 * slabs; k += 16) {
+            float4 x = *(const float4*)(low + k), y = *(const float4*)(low + high + k), o = *(const float4*)(u + k);
+            FragA even, odd;
+            even.set(fmaxf(x.x + o.x, 0.0f), fmaxf(y.x + o.x, 0.0f), fmaxf(x.y + o.y, 0.0f), fmaxf(y.y + o.y, 0.0f));
+            odd.set(fmaxf(x.z + o.z, 0.0f), fmaxf(y.z + o.z, 0.0f), fmaxf(x.w + o.w, 0.0f), fmaxf(y.w + o.w, 0.0f));
+#pragma unroll
+            for (int j = 0; j < N / 8; j++) {
+                float4 b = *(const float4*)(w + j * 8 * length + k);
+                FragB first, second;
+                first.set(b.x, b.y);
+                second.set(b.z, b.w);
+                mma(acc[j], even, first);
+                mma(acc[j], odd, second);
+            }
+        }
+    }
+};
+
+#define NARROW_PAIRS(N)                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(256, 2) pair_max_n##N(const PairTask* t, const int* s) { in_turn();                    \
+        pair_max_tiles<N, NarrowPairs<N>>(t, s);                                                                                       \
+    }
+NARROW_PAIRS(16)
+NARROW_PAIRS(32)
+NARROW_PAIRS(64)
