@@ -1,6 +1,6 @@
 //! From evidence to the numbers the last network sees, and the answers of the set model on all parts.
 
-use super::evidence::{CLASSICAL, Evidence};
+use super::evidence::{CLASSICAL, DIVERGENCES, Evidence};
 use crate::data::{Targets, compress};
 use crate::models::Prediction;
 use crate::sets::PackedSet;
@@ -62,7 +62,7 @@ pub fn features(evidence: &Evidence, answers: &[Vec<f32>], targets: &Targets) ->
     row.extend([spread.sqrt(), parts.ln()]);
     let part = &evidence.parts[0];
     row.extend([&part.p, &part.q].map(|rows| ((rows.len() / evidence.dim) as f64).ln()));
-    let (numbers, divergences) = evidence.classical.split_at(CLASSICAL - evidence.divergences);
+    let (numbers, divergences) = evidence.classical.split_at(CLASSICAL - DIVERGENCES);
     row.extend(numbers);
     row.extend(divergences.iter().map(|&kl| compress(kl.clamp(-3.0, 200.0), *scale)));
     if row.iter().any(|x| !x.is_finite()) {

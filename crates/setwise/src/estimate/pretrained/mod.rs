@@ -7,9 +7,12 @@
 //! averages over parts and trusts neighbours where they are good. The interval is widened or narrowed to cover 90 % of
 //! held-out examples. `fit` trains the second network.
 
+mod classifier;
 mod combine;
 mod evidence;
 mod fit;
+mod near;
+mod shape;
 
 use std::path::Path;
 use std::sync::OnceLock;
