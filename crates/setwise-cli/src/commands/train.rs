@@ -70,10 +70,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
     ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed))
         .map_err(|e| Failure::other(format!("interrupts cannot be caught: {e}")))?;
     let options = RunOptions { folder, resume: args.resume, feed_threads, device, stop: &STOP };
+    let folder = RunFolder::new(&options.folder);
+    if args.resume && experiment.combiner.is_some() && folder.finished(&experiment)? {
+        note(format!("{} is trained; its second network follows", folder.model().display()));
+        return fit_combiner(&experiment, &options, &folder);
+    }
     let mut progress = Progress::new(&experiment);
     let outcome = setwise::train::run(&experiment, &options, &mut |event| progress.show(event));
     progress.bar.finish_and_clear();
-    let (outcome, folder) = (outcome?, RunFolder::new(&options.folder));
+    let outcome = outcome?;
     report(&args, &experiment, &folder, &outcome)?;
     match outcome.finished && experiment.combiner.is_some() {
         true => fit_combiner(&experiment, &options, &folder),
@@ -86,7 +91,8 @@ fn fit_combiner(experiment: &ValidExperiment, options: &RunOptions, folder: &Run
     let mut parts = setwise::Model::load(folder.model())?;
     parts.use_device(&options.device)?;
     let mut last = Instant::now();
-    let combiner = fit(experiment, &mut parts, options.feed_threads, &mut |progress| {
+    let evidence = folder.path().join("evidence");
+    let combiner = fit(experiment, &mut parts, options.feed_threads, Some(&evidence), &mut |progress| {
         let text = match progress {
             FitProgress::Examples(n, of) => format!("combiner: {n} of {of} examples"),
             FitProgress::Steps(n, of, loss) => format!("combiner: step {n}/{of}  loss {loss:.4}"),
@@ -96,6 +102,9 @@ fn fit_combiner(experiment: &ValidExperiment, options: &RunOptions, folder: &Run
             note(text);
         }
     })?;
+    // The set model tells what both were trained for.
+    parts.set_experiment(Some(experiment.to_toml()));
+    parts.save(folder.model())?;
     let path = folder.path().join(COMBINER_FILE);
     combiner.save(&path)?;
     note(format!("the combining network is {}", path.display()));

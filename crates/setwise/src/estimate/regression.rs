@@ -15,8 +15,9 @@ const PAD: usize = 16;
 const TALL: usize = 4;
 /// Rows whose products are summed while they are in the cache.
 const CHUNK: usize = 64;
-/// Rows that go through a triangular solve side by side.
-const SIDE: usize = 32;
+/// Rows that go through a triangular solve side by side: vectors of eight, and so many of them.
+const LANES: usize = 8;
+const SIDE: usize = 4 * LANES;
 
 /// Rows of features, those of the first class before those of the second. A one for the intercept stands at the end of each.
 pub(super) struct Design {
@@ -76,7 +77,7 @@ impl Design {
                 Isa::Avx512 => newton_avx512(self, start, enough),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => newton_avx2(self, start, enough),
-                _ => newton(self, start, enough),
+                _ => newton::<false>(self, start, enough),
             }
         };
         found.ok_or_else(|| {
@@ -94,7 +95,7 @@ impl Design {
                 Isa::Avx512 => leverages_avx512(self, &fit.factor),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => leverages_avx2(self, &fit.factor),
-                _ => leverages(self, &fit.factor),
+                _ => leverages::<false>(self, &fit.factor),
             }
         };
         let left_out = |(i, (&odds, &h)): (usize, (&f64, &f64))| {
@@ -109,29 +110,29 @@ impl Design {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq,avx512vl,fma")]
 unsafe fn newton_avx512(design: &Design, start: &[f64], enough: f64) -> Option<Fit> {
-    newton(design, start, enough)
+    newton::<true>(design, start, enough)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn newton_avx2(design: &Design, start: &[f64], enough: f64) -> Option<Fit> {
-    newton(design, start, enough)
+    newton::<true>(design, start, enough)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq,avx512vl,fma")]
 unsafe fn leverages_avx512(design: &Design, factor: &[f64]) -> Vec<f64> {
-    leverages(design, factor)
+    leverages::<true>(design, factor)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn leverages_avx2(design: &Design, factor: &[f64]) -> Vec<f64> {
-    leverages(design, factor)
+    leverages::<true>(design, factor)
 }
 
 #[inline(always)]
-fn newton(design: &Design, start: &[f64], enough: f64) -> Option<Fit> {
+fn newton<const FUSED: bool>(design: &Design, start: &[f64], enough: f64) -> Option<Fit> {
     let (width, stride, n) = (design.width, design.stride, design.len());
     let mut weights = vec![0.0; stride];
     weights[..width].copy_from_slice(start);
@@ -150,7 +151,7 @@ fn newton(design: &Design, start: &[f64], enough: f64) -> Option<Fit> {
             curves[i] = (p * (1.0 - p)).max(1e-12);
         }
         hessian.fill(0.0);
-        weighted_squares(design, &curves, &mut hessian);
+        weighted_squares::<FUSED>(design, &curves, &mut hessian);
         for a in 0..stride {
             hessian[a * stride + a] += if a + 1 == width { 1e-9 } else { 1.0 };
         }
@@ -207,29 +208,26 @@ fn objective(design: &Design, weights: &[f64], odds: &[f64]) -> f64 {
 
 /// Adds Σᵢ cᵢ·xᵢ·xᵢᵀ to the lower half of a matrix (and some of the upper).
 #[inline(always)]
-fn weighted_squares(design: &Design, curves: &[f64], out: &mut [f64]) {
+fn weighted_squares<const FUSED: bool>(design: &Design, curves: &[f64], out: &mut [f64]) {
     let stride = design.stride;
     let mut scaled = vec![0.0; CHUNK * stride];
     for (rows, curves) in design.rows.chunks(CHUNK * stride).zip(curves.chunks(CHUNK)) {
-        for (out, (row, c)) in
-            scaled.chunks_exact_mut(stride).zip(rows.chunks_exact(stride).zip(curves))
-        {
+        for (out, (row, c)) in scaled.chunks_exact_mut(stride).zip(rows.chunks_exact(stride).zip(curves)) {
             out.iter_mut().zip(row).for_each(|(o, x)| *o = c * x);
         }
         for a in (0..stride).step_by(TALL) {
             for b in (0..a + TALL).step_by(PAD) {
-                let mut sums = [[0.0; PAD]; TALL];
+                let mut sums = [[[0.0; LANES]; 2]; TALL];
                 for (x, y) in scaled.chunks_exact(stride).zip(rows.chunks_exact(stride)) {
-                    let (x, y) = (&x[a..a + TALL], &y[b..b + PAD]);
-                    for k in 0..TALL {
-                        for l in 0..PAD {
-                            sums[k][l] += x[k] * y[l];
-                        }
+                    let (x, y) = (&x[a..a + TALL], y[b..b + PAD].as_chunks::<LANES>().0);
+                    for (sums, &x) in sums.iter_mut().zip(x) {
+                        add::<FUSED>(&mut sums[0], x, &y[0]);
+                        add::<FUSED>(&mut sums[1], x, &y[1]);
                     }
                 }
                 for (k, sums) in sums.iter().enumerate() {
                     let out = &mut out[(a + k) * stride + b..][..PAD];
-                    out.iter_mut().zip(sums).for_each(|(o, s)| *o += s);
+                    out.iter_mut().zip(sums.as_flattened()).for_each(|(o, s)| *o += s);
                 }
             }
         }
@@ -271,32 +269,36 @@ fn solve(factor: &[f64], n: usize, b: &mut [f64]) {
 
 /// xᵀH⁻¹x of every row.
 #[inline(always)]
-fn leverages(design: &Design, factor: &[f64]) -> Vec<f64> {
+fn leverages<const FUSED: bool>(design: &Design, factor: &[f64]) -> Vec<f64> {
     let (width, stride) = (design.width, design.stride);
     let mut out = vec![0.0; design.len()];
-    let mut solved = vec![[0.0; SIDE]; width];
+    let mut solved = vec![[[0.0; LANES]; 4]; width];
     for (rows, out) in design.rows.chunks(SIDE * stride).zip(out.chunks_mut(SIDE)) {
-        let mut squares = [0.0; SIDE];
+        for (r, row) in rows.chunks_exact(stride).enumerate() {
+            solved.iter_mut().zip(row).for_each(|(z, x)| z[r / LANES][r % LANES] = *x);
+        }
+        let mut squares = [[0.0; LANES]; 4];
         for i in 0..width {
-            let mut sum = [0.0; SIDE];
-            for (s, row) in sum.iter_mut().zip(rows.chunks_exact(stride)) {
-                *s = row[i];
-            }
+            let mut sums = [[0.0; LANES]; 4];
             for (l, z) in factor[i * stride..i * stride + i].iter().zip(&solved) {
-                for k in 0..SIDE {
-                    sum[k] -= l * z[k];
-                }
+                sums.iter_mut().zip(z).for_each(|(sum, z)| add::<FUSED>(sum, -l, z));
             }
             let scale = 1.0 / factor[i * stride + i];
-            for k in 0..SIDE {
-                sum[k] *= scale;
-                squares[k] += sum[k] * sum[k];
-            }
-            solved[i] = sum;
+            let z = solved[i].as_flattened_mut();
+            z.iter_mut().zip(sums.as_flattened()).for_each(|(z, s)| *z = (*z + s) * scale);
+            squares.as_flattened_mut().iter_mut().zip(z).for_each(|(square, z)| *square += *z * *z);
         }
-        out.copy_from_slice(&squares[..out.len()]);
+        out.copy_from_slice(&squares.as_flattened()[..out.len()]);
     }
     out
+}
+
+/// Adds a multiple of a vector, in one rounding where the machine can.
+#[inline(always)]
+fn add<const FUSED: bool>(sum: &mut [f64; LANES], factor: f64, x: &[f64; LANES]) {
+    for (s, x) in sum.iter_mut().zip(x) {
+        *s = if FUSED { factor.mul_add(*x, *s) } else { *s + factor * x };
+    }
 }
 
 #[cfg(test)]
@@ -350,7 +352,7 @@ mod tests {
         let curves: Vec<f64> = (0..n).map(|i| 0.1 + (i % 5) as f64 / 10.0).collect();
         let s = design.stride;
         let mut h = vec![0.0; s * s];
-        weighted_squares(&design, &curves, &mut h);
+        weighted_squares::<false>(&design, &curves, &mut h);
         for a in 0..s {
             h[a * s + a] += 1.0;
             for b in 0..=a {

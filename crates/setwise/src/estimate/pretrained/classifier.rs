@@ -119,14 +119,24 @@ mod tests {
         let exact = p.exact_kl(&q).unwrap();
         for v in judged(&p, &q, 1000) {
             assert!(v.left_out < v.fitted && v.bound < v.fitted);
-            assert!((0.5 * (v.left_out + v.fitted) - exact).abs() < 4.0 * v.noise, "{} {}: {exact}", v.left_out, v.fitted);
+            assert!(
+                (0.5 * (v.left_out + v.fitted) - exact).abs() < 4.0 * v.noise,
+                "{} {}: {exact}",
+                v.left_out,
+                v.fitted
+            );
         }
     }
 
     #[test]
     fn shapes_without_a_difference_in_moments_are_seen_by_the_second_alone() {
         // Two bumps on each axis, against one normal with the same moments.
-        let p = Mixture::new(2, &[1.0; 4], &[0.9, 0.9, -0.9, 0.9, 0.9, -0.9, -0.9, -0.9], &[0.43, 0.0, 0.0, 0.43].repeat(4));
+        let p = Mixture::new(
+            2,
+            &[1.0; 4],
+            &[0.9, 0.9, -0.9, 0.9, 0.9, -0.9, -0.9, -0.9],
+            &[0.43, 0.0, 0.0, 0.43].repeat(4),
+        );
         let q = Mixture::new(2, &[1.0], &[0.0, 0.0], &[1.0, 0.0, 0.0, 1.0]);
         let [plain, wide] = judged(&p, &q, 800);
         assert!(plain.fitted < 0.05 && wide.left_out > 0.3, "{} and {}", plain.fitted, wide.left_out);

@@ -9,9 +9,12 @@ use crate::{Error, Result, SetBatch};
 /// Parts the set model sees at once.
 const BATCH: usize = 64;
 
+/// Numbers that are kept of a pair of samples, beside the quantiles.
+pub const NUMBERS: usize = 4 + CLASSICAL;
+
 /// Numbers the last network sees, for answers with this many quantiles.
 pub fn width(levels: usize) -> usize {
-    levels + 2 + 2 + CLASSICAL
+    levels + NUMBERS
 }
 
 /// The answers of the set model for every part of every pair: quantiles in order.
@@ -47,9 +50,9 @@ pub fn ask(mut predict: impl FnMut(&SetBatch) -> Result<Prediction>, all: &[&Evi
     Ok(answers)
 }
 
-/// The row of numbers for the last network: quantiles averaged over parts, how far the parts' medians spread, how many they are
+/// What is seen of a pair of samples in one row: quantiles averaged over parts, how far the parts' medians spread, how many they are
 /// and their sizes, and the classical numbers, divergences compressed like the targets.
-pub fn features(evidence: &Evidence, answers: &[Vec<f32>], targets: &Targets) -> Result<Vec<f32>> {
+pub fn numbers(evidence: &Evidence, answers: &[Vec<f32>], targets: &Targets) -> Result<Vec<f32>> {
     let Targets::Quantiles { levels, scale } = targets else {
         return Err(Error::Estimate("the set model does not answer with quantiles".to_owned()));
     };
@@ -69,6 +72,38 @@ pub fn features(evidence: &Evidence, answers: &[Vec<f32>], targets: &Targets) ->
         return Err(Error::Estimate("the samples are too uneven for numbers; rescale the columns".to_owned()));
     }
     Ok(row.into_iter().map(|x| x as f32).collect())
+}
+
+/// The units in which the last network answers: where estimates lie, and how far they and the noise say the truth may be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Units {
+    centre: f64,
+    scale: f64,
+}
+
+impl Units {
+    /// A compressed divergence in these units.
+    pub fn of(self, target: f64) -> f64 {
+        (target - self.centre) / self.scale
+    }
+
+    /// The compressed divergence.
+    pub fn back(self, answer: f64) -> f64 {
+        self.centre + self.scale * answer
+    }
+}
+
+/// What the last network sees: divergences in units of their own, which it answers in too.
+pub struct Relative {
+    pub units: Units,
+    pub row: Vec<f32>,
+}
+
+impl Relative {
+    /// From the numbers of a pair of samples.
+    pub fn of(numbers: &[f32], _levels: usize) -> Self {
+        Relative { units: Units { centre: 0.0, scale: 1.0 }, row: numbers.to_vec() }
+    }
 }
 
 /// Rows of numbers as sets of one element each.

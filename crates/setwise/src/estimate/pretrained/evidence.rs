@@ -151,10 +151,9 @@ fn classical(x: Points, y: Points) -> [f64; CLASSICAL] {
     let (n, m, d) = (x.len() as f64, y.len() as f64, x.dim() as f64);
     let (of_x, of_y) = (Shape::of(x), Shape::of(y));
     let shift: f64 = of_x.mean.iter().zip(&of_y.mean).map(|(a, b)| (a - b) * (a - b)).sum();
-    let ([k1, k3, k8, k20], of_neighbours) = neighbours(x, y);
+    let (([k1, k3, k8, k20], of_neighbours), [plain, wide]) = rayon::join(|| neighbours(x, y), || verdicts(x, y));
     let [tails_x, fourth_x, third_x, fourths_x] = of_x.form(x);
     let [tails_y, fourth_y, third_y, fourths_y] = of_y.form(y);
-    let [plain, wide] = verdicts(x, y);
     let log = |noise: f64| noise.max(1e-4).ln();
     [
         n.ln(),

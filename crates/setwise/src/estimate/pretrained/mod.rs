@@ -10,6 +10,7 @@
 mod classifier;
 mod combine;
 mod evidence;
+mod examples;
 mod fit;
 mod near;
 mod shape;
@@ -24,7 +25,7 @@ use crate::data::Targets;
 use crate::experiment::{Combiner, Experiment, Task};
 use crate::models::SharedModel;
 use crate::{Device, Error, Model, Result};
-use combine::{ask, batch_of, features, width};
+use combine::{Relative, ask, batch_of, numbers, width};
 use evidence::Evidence;
 pub use fit::{FitProgress, fit};
 
@@ -143,24 +144,29 @@ impl Pretrained {
             return Ok(Vec::new());
         }
         let answers = ask(|batch| self.parts.predict(&batch.view()), evidence)?;
-        let rows: Vec<Result<Vec<f32>>> =
-            evidence.iter().zip(&answers).map(|(e, a)| features(e, a, &self.targets)).collect();
-        let flat: Vec<f32> = rows.iter().filter_map(|r| r.as_ref().ok()).flatten().copied().collect();
+        let levels = self.targets.width();
+        let seen: Vec<Result<Relative>> = evidence
+            .iter()
+            .zip(&answers)
+            .map(|(e, a)| numbers(e, a, &self.targets).map(|numbers| Relative::of(&numbers, levels)))
+            .collect();
+        let flat: Vec<f32> = seen.iter().filter_map(|r| r.as_ref().ok()).flat_map(|r| &r.row).copied().collect();
         let found = match flat.is_empty() {
             true => None,
-            false => Some(self.combiner.predict(&batch_of(&flat, width(self.targets.width()))?.view())?),
+            false => Some(self.combiner.predict(&batch_of(&flat, width(levels))?.view())?),
         };
         let mut at = 0;
-        let read = |row: Result<Vec<f32>>| {
-            row?;
+        let read = |seen: Result<Relative>| {
+            let units = seen?.units;
             let found = found.as_ref().expect("a row was asked for");
-            let reading = self.targets.read(found.example(at));
+            let answer: Vec<f32> = found.example(at).iter().map(|&x| units.back(f64::from(x)) as f32).collect();
+            let reading = self.targets.read(&answer);
             at += 1;
             let [low, high] = reading.interval.unwrap_or([reading.value; 2]);
             // A divergence is never negative.
             Ok((reading.value.max(0.0), [low.max(0.0), high.max(0.0)]))
         };
-        Ok(rows.into_iter().map(read).collect())
+        Ok(seen.into_iter().map(read).collect())
     }
 
     /// Estimates for many pairs of samples; `seed` is that of fallback estimates' intervals.

@@ -61,7 +61,7 @@ fn measures(points: Points, queries: Points, ks: [usize; 4]) -> Vec<[f64; 4]> {
             Isa::Avx512 => search_avx512(&search),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => search_avx2(&search),
-            _ => search.run(),
+            _ => search.run::<false>(),
         }
     }
 }
@@ -69,13 +69,13 @@ fn measures(points: Points, queries: Points, ks: [usize; 4]) -> Vec<[f64; 4]> {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn search_avx512(search: &Search) -> Vec<[f64; 4]> {
-    search.run()
+    search.run::<true>()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn search_avx2(search: &Search) -> Vec<[f64; 4]> {
-    search.run()
+    search.run::<true>()
 }
 
 struct Search<'a> {
@@ -86,9 +86,25 @@ struct Search<'a> {
     ks: [usize; 4],
 }
 
+/// Adds the squares of a column's distances from a query's.
+#[inline(always)]
+fn add<const FUSED: bool>(sums: &mut [f32; LANES], column: &[f32; LANES], query: f32) {
+    for (s, x) in sums.iter_mut().zip(column) {
+        let difference = x - query;
+        *s = if FUSED { difference.mul_add(difference, *s) } else { *s + difference * difference };
+    }
+}
+
+#[inline(always)]
+fn lower(smallest: &mut [f32; LANES], sums: &[f32; LANES]) {
+    for (s, x) in smallest.iter_mut().zip(sums) {
+        *s = if x < s { *x } else { *s };
+    }
+}
+
 impl Search<'_> {
     #[inline(always)]
-    fn run(&self) -> Vec<[f64; 4]> {
+    fn run<const FUSED: bool>(&self) -> Vec<[f64; 4]> {
         let (dim, blocks) = (self.dim, self.packed.len() / (LANES * self.dim));
         let mut out = Vec::with_capacity(self.queries.len() / dim);
         let mut measures = vec![[[0.0f32; LANES]; QUERIES]; blocks];
@@ -100,22 +116,17 @@ impl Search<'_> {
                 *four = std::array::from_fn(|k| queries[k.min(count - 1) * dim + c]);
             }
             let mut smallest = [[[f32::INFINITY; LANES]; GROUPS]; QUERIES];
-            for (b, (block, measures)) in self.packed.chunks_exact(LANES * dim).zip(&mut measures).enumerate() {
-                let mut sums = [[0.0f32; LANES]; QUERIES];
-                for (column, query) in block.chunks_exact(LANES).zip(&four) {
-                    for k in 0..QUERIES {
-                        for l in 0..LANES {
-                            let difference = column[l] - query[k];
-                            sums[k][l] += difference * difference;
-                        }
-                    }
+            for (at, (block, measures)) in self.packed.chunks_exact(LANES * dim).zip(&mut measures).enumerate() {
+                let [mut a, mut b, mut c, mut d] = [[0.0f32; LANES]; QUERIES];
+                for (column, query) in block.as_chunks::<LANES>().0.iter().zip(&four) {
+                    add::<FUSED>(&mut a, column, query[0]);
+                    add::<FUSED>(&mut b, column, query[1]);
+                    add::<FUSED>(&mut c, column, query[2]);
+                    add::<FUSED>(&mut d, column, query[3]);
                 }
-                *measures = sums;
-                for k in 0..QUERIES {
-                    let smallest = &mut smallest[k][b % GROUPS];
-                    for l in 0..LANES {
-                        smallest[l] = if sums[k][l] < smallest[l] { sums[k][l] } else { smallest[l] };
-                    }
+                for (k, sums) in [a, b, c, d].into_iter().enumerate() {
+                    lower(&mut smallest[k][at % GROUPS], &sums);
+                    measures[k] = sums;
                 }
             }
             for k in 0..count {
@@ -127,13 +138,7 @@ impl Search<'_> {
 
     /// The distances wanted of query `k`.
     #[inline(always)]
-    fn nearest(
-        &self,
-        measures: &[[[f32; LANES]; QUERIES]],
-        k: usize,
-        groups: &[f32],
-        near: &mut Vec<u32>,
-    ) -> [f64; 4] {
+    fn nearest(&self, measures: &[[[f32; LANES]; QUERIES]], k: usize, groups: &[f32], near: &mut Vec<u32>) -> [f64; 4] {
         // Numbers that are not negative are in the order of their bits.
         let mut bits: [u32; LANES * GROUPS] = std::array::from_fn(|i| groups[i].to_bits());
         let last = self.ks[3] - 1;
