@@ -27,6 +27,18 @@ const SMALL_PART: usize = 160;
 pub const CLASSICAL: usize = 33;
 pub const DIVERGENCES: usize = 14;
 
+/// Where some of the divergences stand among them.
+pub mod place {
+    /// The third neighbour's.
+    pub const K3: usize = 1;
+    /// That of Gaussians, freed of its bias.
+    pub const GAUSSIAN: usize = 5;
+    /// The first classifier's, fitted; the one left out follows.
+    pub const PLAIN: usize = 8;
+    /// The second classifier's; its noise is the last number before the divergences.
+    pub const WIDE: usize = 11;
+}
+
 /// Two parts of the samples in coordinates of their own.
 pub struct Part {
     /// Rows of P.

@@ -68,7 +68,7 @@ impl Relatives {
     fn of(examples: &Examples, targets: &Targets) -> Self {
         let mut all = Relatives { rows: Vec::new(), targets: Vec::new() };
         for (numbers, &label) in examples.rows.chunks_exact(examples.width).zip(&examples.labels) {
-            let relative = Relative::of(numbers, targets.width());
+            let relative = Relative::of(numbers, targets);
             all.rows.extend(&relative.row);
             all.targets.push(relative.units.of(targets.target(f64::from(label))) as f32);
         }

@@ -148,7 +148,7 @@ impl Pretrained {
         let seen: Vec<Result<Relative>> = evidence
             .iter()
             .zip(&answers)
-            .map(|(e, a)| numbers(e, a, &self.targets).map(|numbers| Relative::of(&numbers, levels)))
+            .map(|(e, a)| numbers(e, a, &self.targets).map(|numbers| Relative::of(&numbers, &self.targets)))
             .collect();
         let flat: Vec<f32> = seen.iter().filter_map(|r| r.as_ref().ok()).flat_map(|r| &r.row).copied().collect();
         let found = match flat.is_empty() {
