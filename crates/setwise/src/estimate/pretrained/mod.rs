@@ -177,7 +177,7 @@ impl Pretrained {
 
     /// An answer with its warnings; where it lies outside of what was trained, with a classical estimate beside it.
     fn describe(&self, p: Points, q: Points, (value, interval): Answer, seed: u64) -> Result<Estimate> {
-        let outside = self.outside(p, q, value);
+        let outside = self.outside(p, q, value, interval[1]);
         let warnings = p.warnings().into_iter().chain(q.warnings());
         let warnings: Vec<String> = outside.iter().cloned().chain(warnings).collect();
         let mut estimate = Estimate::new(Quantity::Kl, value, "pretrained".to_owned(), warnings.iter().cloned());
@@ -191,7 +191,7 @@ impl Pretrained {
     }
 
     /// In what the samples lie outside of what was trained.
-    fn outside(&self, p: Points, q: Points, value: f64) -> Vec<String> {
+    fn outside(&self, p: Points, q: Points, value: f64, high: f64) -> Vec<String> {
         let Ranges { dims, rows, largest } = self.ranges;
         let mut out = Vec::new();
         if p.dim() > dims[1] {
@@ -210,10 +210,10 @@ impl Pretrained {
                 ));
             }
         }
-        if value > 0.8 * largest {
+        if value > 0.8 * largest || high > largest {
             out.push(format!(
                 "the estimate of {value:.1} nats is close to or beyond the {largest:.0} nats that were trained for; take it as at least {:.0}",
-                0.8 * largest
+                value.min(0.8 * largest)
             ));
         }
         out

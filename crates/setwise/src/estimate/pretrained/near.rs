@@ -129,8 +129,8 @@ impl Search<'_> {
                     measures[k] = sums;
                 }
             }
-            for k in 0..count {
-                out.push(self.nearest(&measures, k, smallest[k].as_flattened(), &mut near));
+            for (k, groups) in smallest.iter().enumerate().take(count) {
+                out.push(self.nearest(&measures, k, groups.as_flattened(), &mut near));
             }
         }
         out
