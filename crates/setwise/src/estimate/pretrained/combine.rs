@@ -98,6 +98,8 @@ impl Units {
 pub struct Relative {
     pub units: Units,
     pub row: Vec<f32>,
+    /// The divergence the moments alone have, compressed.
+    pub of_moments: f64,
 }
 
 /// No scale is smaller than this.
@@ -130,7 +132,7 @@ impl Relative {
         // Estimates that are far off are not to drown the others.
         let seen = quantiles.iter().chain(divergences).map(|&x| 3.0 * (units.of(f64::from(x)) / 3.0).asinh() as f32);
         let row = seen.chain(others.iter().copied()).chain([centre as f32, scale.ln() as f32]).collect();
-        Relative { units, row }
+        Relative { units, row, of_moments: at(place::GAUSSIAN) }
     }
 }
 

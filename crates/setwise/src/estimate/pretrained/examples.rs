@@ -205,3 +205,43 @@ impl Combiner {
         (n, if rng.random_bool(0.5) { n } else { m })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+
+    fn source<'a>(folder: &'a Path, key: &str) -> Source<'a> {
+        let Task::BroadKl(task) = crate::experiment::find("product/kl").unwrap().task else { panic!("another task") };
+        let targets = Targets::Quantiles { levels: vec![0.05, 0.5, 0.95], scale: 1.0 };
+        let settings = Combiner::default();
+        Source { task, settings, targets, seed: 1, feed_threads: 1, folder: Some(folder), key: key.to_owned() }
+    }
+
+    #[test]
+    fn examples_are_read_back_where_the_file_is_whole_and_of_the_same_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let (count, width) = (GROUP * GROUPS, NUMBERS + 3);
+        let rows = (0..count * width).map(|i| i as f32 / 7.0).collect();
+        let some = Examples { width, rows, labels: (0..count).map(|i| i as f32).collect() };
+        let path = folder.path().join("evidence/training-00000.safetensors");
+        let own = source(folder.path(), "one");
+        own.write(path.clone(), &some).unwrap();
+        assert_eq!(own.read(&path), Some(some.clone()));
+        assert_eq!(source(folder.path(), "other").read(&path), None);
+        let few = Examples { width, rows: some.rows[..width].to_vec(), labels: vec![1.0] };
+        own.write(path.clone(), &few).unwrap();
+        assert_eq!(own.read(&path), None);
+        std::fs::write(&path, b"no tensors").unwrap();
+        assert_eq!(own.read(&path), None);
+    }
+
+    #[test]
+    fn few_dimensions_are_drawn_more_often_than_many() {
+        let mut rng = Generator::seed_from_u64(3);
+        let drawn: Vec<usize> = (0..4000).map(|_| dimension(Span::new(1, 16), &mut rng)).collect();
+        let share = |d: usize| drawn.iter().filter(|x| **x == d).count() as f64 / 4000.0;
+        assert!((0.12..0.19).contains(&share(1)) && (0.02..0.07).contains(&share(16)), "{} {}", share(1), share(16));
+        assert!(drawn.iter().all(|d| (1..=16).contains(d)));
+    }
+}

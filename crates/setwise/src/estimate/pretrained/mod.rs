@@ -32,6 +32,9 @@ pub use fit::{FitProgress, fit};
 /// File of the second network in the folder of a run, beside the set model's.
 pub const COMBINER_FILE: &str = "combiner.safetensors";
 
+/// Moments that say so many times the largest trained divergence are believed to be beyond it.
+const FAR: f64 = 4.0;
+
 /// The weights that are built in.
 const BUILT_IN: [&[u8]; 2] = [
     include_bytes!("../../../../../weights/product/kl/model.safetensors"),
@@ -157,12 +160,17 @@ impl Pretrained {
         };
         let mut at = 0;
         let read = |seen: Result<Relative>| {
-            let units = seen?.units;
+            let Relative { units, of_moments, .. } = seen?;
             let found = found.as_ref().expect("a row was asked for");
             let answer: Vec<f32> = found.example(at).iter().map(|&x| units.back(f64::from(x)) as f32).collect();
             let reading = self.targets.read(&answer);
             at += 1;
-            let [low, high] = reading.interval.unwrap_or([reading.value; 2]);
+            let [low, mut high] = reading.interval.unwrap_or([reading.value; 2]);
+            // Samples so far apart that whitening leaves each a point: only their moments tell.
+            let of_moments = self.targets.label(of_moments);
+            if of_moments > FAR * self.ranges.largest {
+                high = high.max(of_moments);
+            }
             // A divergence is never negative.
             Ok((reading.value.max(0.0), [low.max(0.0), high.max(0.0)]))
         };
