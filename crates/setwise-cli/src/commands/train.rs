@@ -72,6 +72,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
     ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed))
         .map_err(|e| Failure::other(format!("interrupts cannot be caught: {e}")))?;
     let options = RunOptions { folder: PathBuf::new(), resume: args.resume, feed_threads, device, stop: &STOP };
+    let trained = |plan: &Planned| -> Result<bool, Failure> {
+        let second = args.resume && plan.experiment.combiner.is_some();
+        Ok(second && RunFolder::new(&plan.folder).finished(&plan.experiment)?)
+    };
+    if let [only] = &plans[..]
+        && trained(only)?
+    {
+        note(format!("{} is trained; its second network follows", only.folder.display()));
+        return fit_combiner(only, &options);
+    }
     let progress = Progress::new(plans.iter().map(|p| (label(p), p.experiment.training.steps)));
     let ended = |i: usize, outcome: &setwise::Result<Outcome>| {
         progress.ended(i);
@@ -141,7 +151,8 @@ fn fit_combiner(plan: &Planned, options: &RunOptions) -> Result<(), Failure> {
     let mut parts = setwise::Model::load(folder.model())?;
     parts.use_device(&options.device)?;
     let mut last = Instant::now();
-    let combiner = fit(&plan.experiment, &mut parts, options.feed_threads, &mut |progress| {
+    let evidence = folder.path().join("evidence");
+    let combiner = fit(&plan.experiment, &mut parts, options.feed_threads, Some(&evidence), &mut |progress| {
         let text = match progress {
             FitProgress::Examples(n, of) => format!("combiner: {n} of {of} examples"),
             FitProgress::Steps(n, of, loss) => format!("combiner: step {n}/{of}  loss {loss:.4}"),
@@ -151,6 +162,9 @@ fn fit_combiner(plan: &Planned, options: &RunOptions) -> Result<(), Failure> {
             note(text);
         }
     })?;
+    // The set model tells what both were trained for.
+    parts.set_experiment(Some(plan.experiment.to_toml()));
+    parts.save(folder.model())?;
     let path = folder.path().join(COMBINER_FILE);
     combiner.save(&path)?;
     note(format!("the combining network is {}", path.display()));

@@ -34,7 +34,7 @@ mod targets;
 
 pub use alignment::{Alignment, Entry, Scale};
 pub use batch::{Batch, Drawn, DrawnSet, Stream, batch_seed};
-pub use broad::{Broad, Law, Pair, Truth, divergence};
+pub use broad::{Broad, Law, Pair, Precision, Truth, divergence};
 pub use classes::Classes;
 pub use corpora::{CaptionFeatures, caption_alignment, word_alignment};
 pub use counting::Counting;

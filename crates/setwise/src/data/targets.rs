@@ -41,6 +41,14 @@ impl Targets {
         }
     }
 
+    /// The label of a target.
+    pub fn label(&self, target: f64) -> f64 {
+        match self {
+            Targets::Label => target,
+            Targets::Quantiles { scale, .. } => expand(target, *scale),
+        }
+    }
+
     /// Reads an answer.
     ///
     /// ```

@@ -17,6 +17,7 @@ mod mine;
 pub mod neighbors;
 mod points;
 mod pretrained;
+mod regression;
 mod special;
 
 pub use explain::{Contribution, Explanation, explain};

@@ -17,6 +17,9 @@ pub struct Combiner {
     pub calibration: usize,
     /// Rows of each sample; logarithms are uniform.
     pub set_size: Span,
+    /// Share of pairs that are single Gaussians, beside those in the stream: many real samples are nearly that, and there the closed
+    /// form is hard to beat.
+    pub plain: f64,
     /// Width of the network's residual stream.
     pub latent: usize,
     /// Width inside its blocks.
@@ -39,6 +42,7 @@ impl Default for Combiner {
             examples: 32_000,
             calibration: 6_000,
             set_size: Span::new(30, 2000),
+            plain: 0.1,
             latent: 64,
             hidden: 128,
             blocks: 3,
@@ -69,6 +73,9 @@ impl Combiner {
         check_size("combiner.set-size", self.set_size)?;
         if self.set_size.least < 10 {
             return Err(bad("combiner.set-size", format!("is from {}, must be from 10 or more", self.set_size.least)));
+        }
+        if !(0.0..=1.0).contains(&self.plain) {
+            return Err(bad("combiner.plain", format!("is {}, must be between 0 and 1", self.plain)));
         }
         for (key, x) in [("learning-rate", self.learning_rate), ("weight-decay", self.weight_decay)] {
             if !(0.0..=10.0).contains(&x) {

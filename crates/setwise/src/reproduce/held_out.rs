@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution, StandardNormal};
 
-use crate::data::{Generator, Law, Lkj, Mixture, divergence, ln_gamma};
+use crate::data::{Generator, Law, Lkj, Mixture, Precision, divergence, ln_gamma};
 
 /// A family of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,7 +288,7 @@ fn copulas(dim: usize, s: f64, rng: &mut Generator) -> HeldOutPair {
 /// The divergence from many fresh points.
 fn careful(p: &dyn Law, q: &dyn Law, rng: &mut Generator) -> f64 {
     const TIMES: usize = 8;
-    (0..TIMES).map(|_| divergence(p, q, true, rng).value).sum::<f64>() / TIMES as f64
+    (0..TIMES).map(|_| divergence(p, q, true, Precision::Fine, rng).value).sum::<f64>() / TIMES as f64
 }
 
 /// Where a pair of moons lies.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::metrics::{Record, read};
 use crate::experiment::Experiment;
-use crate::{Error, Result};
+use crate::{Error, Model, Result};
 
 /// A folder with everything of a run: the experiment as it was started, checkpoints, the log, and at the end the model.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +63,18 @@ impl RunFolder {
     /// Reads the log.
     pub fn records(&self) -> Result<Vec<Record>> {
         read(&self.metrics())
+    }
+
+    /// Whether the model here is what an experiment comes to, but for the second network of an estimator.
+    pub fn finished(&self, experiment: &Experiment) -> Result<bool> {
+        if !self.model().exists() {
+            return Ok(false);
+        }
+        let model = Model::load(self.model())?;
+        let Some(mut own) = model.experiment().map(Experiment::parse).transpose()? else { return Ok(false) };
+        own.combiner.clone_from(&experiment.combiner);
+        let plain = |e: &Experiment| serde_json::to_value(e).expect("plain data");
+        Ok(plain(&own) == plain(experiment))
     }
 
     /// Whether a run has begun here.

@@ -62,6 +62,15 @@ impl Clusters {
         Clusters { dim, weights, means, factors, freedom }
     }
 
+    /// The first cluster alone, with the tails of a Gaussian.
+    pub fn first(mut self) -> Self {
+        self.weights.truncate(1);
+        self.means.truncate(self.dim);
+        self.factors.truncate(self.dim * self.dim);
+        self.freedom = f64::INFINITY;
+        self
+    }
+
     /// Tails under which the divergence from `p` is finite and not hopeless to measure.
     pub fn with_tails_of(mut self, p: &Clusters, rng: &mut impl Rng) -> Self {
         self.freedom = match p.freedom.is_finite() {

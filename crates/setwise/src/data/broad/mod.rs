@@ -19,7 +19,7 @@ use rand_distr::{Distribution, Exp1};
 use super::{Generator, Sampler, Span};
 use clusters::Clusters;
 use marginals::Marginals;
-pub use truth::{Truth, divergence};
+pub use truth::{Precision, Truth, divergence};
 use warp::{Shear, Warp};
 
 /// A distribution that can be drawn from and whose density is known.
@@ -84,8 +84,12 @@ fn log_uniform(least: f64, most: f64, rng: &mut impl Rng) -> f64 {
 }
 
 impl Broad {
-    /// Draws a pair.
+    /// Draws a pair, its divergence as well known as estimates from thousands of points can be held against.
     pub fn pair(&self, dim: usize, rng: &mut Generator) -> Pair {
+        self.known(dim, Precision::Fine, rng)
+    }
+
+    fn known(&self, dim: usize, precision: Precision, rng: &mut Generator) -> Pair {
         let mut strength = (aim(self.largest, rng) / dim as f64).sqrt();
         if rng.random_bool(0.06) {
             strength = 0.0;
@@ -95,8 +99,8 @@ impl Broad {
         let mut independent = rng.random_bool(0.2);
         loop {
             let (p, q, truth) = match columns {
-                true => Self::marginals(dim, strength, rng),
-                false => Self::clusters(dim, strength, independent, rng),
+                true => Self::marginals(dim, strength, precision, rng),
+                false => Self::clusters(dim, strength, independent, precision, rng),
             };
             if truth.value.is_finite() && truth.value <= self.largest {
                 let warp = warped.then(|| Warp::draw(dim, &*p, &*q, rng));
@@ -108,12 +112,30 @@ impl Broad {
         }
     }
 
-    fn marginals(dim: usize, strength: f64, rng: &mut Generator) -> (Box<dyn Law>, Box<dyn Law>, Truth) {
+    /// Draws a pair of single Gaussians, as they are.
+    pub fn gaussians(&self, dim: usize, rng: &mut Generator) -> Pair {
+        let mut strength = (aim(self.largest, rng) / dim as f64).sqrt();
+        loop {
+            let of_p = Clusters::draw(dim, rng).first();
+            let (p, q) = (of_p.mixture(), of_p.perturbed(strength, rng).first().mixture());
+            if let Some(value) = p.exact_kl(&q).filter(|value| *value <= self.largest) {
+                return Pair { p: Box::new(p), q: Box::new(q), truth: Truth::exact(value), warp: None };
+            }
+            strength *= 0.6;
+        }
+    }
+
+    fn marginals(
+        dim: usize,
+        strength: f64,
+        precision: Precision,
+        rng: &mut Generator,
+    ) -> (Box<dyn Law>, Box<dyn Law>, Truth) {
         let (p, q) = Marginals::pair(dim, strength, rng);
         let (of_p, of_q) = p.differing(&q);
         let truth = match of_p.is_empty() {
             true => Truth::exact(0.0),
-            false => divergence(&of_p, &of_q, false, rng),
+            false => divergence(&of_p, &of_q, false, precision, rng),
         };
         (Box::new(p), Box::new(q), truth)
     }
@@ -122,6 +144,7 @@ impl Broad {
         dim: usize,
         strength: f64,
         independent: bool,
+        precision: Precision,
         rng: &mut Generator,
     ) -> (Box<dyn Law>, Box<dyn Law>, Truth) {
         let of_p = Clusters::draw(dim, rng);
@@ -135,12 +158,12 @@ impl Broad {
             let shear = Shear::draw(dim, &p, rng);
             let other = shear.perturbed(strength * (dim as f64).sqrt(), rng);
             let (p, q) = (shear.of(p), other.of(q));
-            let truth = divergence(&p, &q, true, rng);
+            let truth = divergence(&p, &q, true, precision, rng);
             return (Box::new(p), Box::new(q), truth);
         }
         let truth = match p.exact_kl(&q) {
             Some(value) => Truth::exact(value),
-            None => divergence(&p, &q, true, rng),
+            None => divergence(&p, &q, true, precision, rng),
         };
         (Box::new(p), Box::new(q), truth)
     }
@@ -160,7 +183,7 @@ impl Sampler for Broad {
     }
 
     fn draw(&self, dim: usize, size: Span, rng: &mut Generator, rows: &mut [Vec<f64>]) -> f64 {
-        let pair = self.pair(dim, rng);
+        let pair = self.known(dim, Precision::Coarse, rng);
         let (n, m) = sizes(size, rng);
         pair.sample_p(n, rng, &mut rows[0]);
         pair.sample_q(m, rng, &mut rows[1]);

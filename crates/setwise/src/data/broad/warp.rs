@@ -42,7 +42,7 @@ impl Bend {
         match rng.random_range(0..4) {
             0 => Bend::SinhArcsinh { skew: 1.0 * rng.random::<f64>() - 0.5, weight: log_uniform(0.5, 1.5, rng) },
             1 => Bend::Cubic { a: log_uniform(0.01, 0.5, rng) },
-            2 => Bend::Squash { a: log_uniform(0.3, 1.2, rng) },
+            2 => Bend::Squash { a: log_uniform(0.3, 2.5, rng) },
             _ => Bend::Exponential { a: log_uniform(0.1, 0.8, rng) },
         }
     }

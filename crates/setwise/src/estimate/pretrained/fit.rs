@@ -1,13 +1,14 @@
 //! Training of the network that combines the set model's answers with classical estimates.
 
-use rand::seq::SliceRandom;
-use rand::{RngExt, SeedableRng};
+use std::path::Path;
 
-use super::Points;
-use super::combine::{ask, batch_of, features, width};
-use super::evidence::Evidence;
-use crate::data::{Broad, Feed, Generator, Stream, Targets, batch_seed, compress};
-use crate::experiment::{Combiner, Task, ValidExperiment};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+
+use super::combine::{Relative, batch_of, width};
+use super::examples::{Examples, Source};
+use crate::data::{Generator, Stream, Targets};
+use crate::experiment::{Combiner, ValidExperiment};
 use crate::models::{Encoder, Merge, Pooling, Relations};
 use crate::{Error, Loss, Model, ModelConfig, Result, Trainer};
 
@@ -20,23 +21,13 @@ pub enum FitProgress {
     Steps(u64, u64, f64),
 }
 
-/// Examples of one width that are drawn together; two samples of each pair of distributions.
-const GROUP: usize = 16;
-
-/// Examples as the network sees them.
-struct Examples {
-    /// Rows of numbers.
-    rows: Vec<f32>,
-    /// Compressed divergences.
-    targets: Vec<f32>,
-}
-
 /// Trains the combining network of an experiment on the answers of its trained set model. The same experiment, set model and
-/// device give the same network.
+/// device give the same network. Examples are kept in a folder, if one is given, and taken from there where they are known.
 pub fn fit(
     experiment: &ValidExperiment,
     parts: &mut Model,
     feed_threads: usize,
+    folder: Option<&Path>,
     observe: &mut dyn FnMut(FitProgress),
 ) -> Result<Model> {
     let settings = experiment.combiner.clone().unwrap_or_default();
@@ -47,69 +38,42 @@ pub fn fit(
             "an estimator for any number of columns needs a dimension-equivariant model".to_owned(),
         ));
     }
+    let source = Source::new(experiment, parts, feed_threads, folder)?;
     let total = settings.examples + settings.calibration;
     let mut seen = 0;
     let mut gather = |stream, count, parts: &mut Model, observe: &mut dyn FnMut(FitProgress)| {
-        gather(experiment, &settings, &targets, stream, count, parts, feed_threads, &mut |n| {
+        source.gather(stream, count, parts, &mut |n| {
             seen += n;
             observe(FitProgress::Examples(seen.min(total), total));
         })
     };
-    let training = gather(Stream::Training, settings.examples, parts, observe)?;
     let held_out = gather(Stream::Validation, settings.calibration, parts, observe)?;
-    let mut model = train(&settings, loss.loss(), targets.width(), &training, experiment.seed, observe)?;
-    calibrate(&mut model, &held_out, targets.width())?;
+    let training = gather(Stream::Training, settings.examples, parts, observe)?;
+    let relative = |examples: &Examples| Relatives::of(examples, &targets);
+    let mut model = train(&settings, loss.loss(), targets.width(), &relative(&training), experiment.seed, observe)?;
+    calibrate(&mut model, &relative(&held_out), targets.width())?;
     model.set_experiment(Some(experiment.to_toml()));
     Ok(model)
 }
 
-/// Draws examples of the stream and looks at them.
-#[allow(clippy::too_many_arguments)]
-fn gather(
-    experiment: &ValidExperiment,
-    settings: &Combiner,
-    targets: &Targets,
-    stream: Stream,
-    count: usize,
-    parts: &mut Model,
-    feed_threads: usize,
-    done: &mut dyn FnMut(usize),
-) -> Result<Examples> {
-    let (Task::BroadKl(task), Targets::Quantiles { scale, .. }) = (&experiment.task, targets) else {
-        return Err(Error::Estimate("a combiner belongs to a broad-kl task with quantiles".to_owned()));
-    };
-    let (task, settings, scale) = (task.clone(), settings.clone(), *scale);
-    // Streams of the set model's own training have other seeds.
-    let seed = experiment.seed ^ 0x6b6c;
-    let mut feed = Feed::new(feed_threads, 0, move |i| -> Result<Vec<(Evidence, f64)>> {
-        let mut rng = Generator::seed_from_u64(batch_seed(seed, stream, i));
-        let dim = task.dims.draw(&mut rng);
-        let mut group = Vec::with_capacity(GROUP);
-        while group.len() < GROUP {
-            let pair = Broad { largest: task.largest }.pair(dim, &mut rng);
-            for _ in 0..2 {
-                let (n, m) = settings.sizes(&mut rng);
-                let (mut p, mut q) = (Vec::new(), Vec::new());
-                pair.sample_p(n, &mut rng, &mut p);
-                pair.sample_q(m, &mut rng, &mut q);
-                let evidence = Evidence::of(Points::new(&p, dim), Points::new(&q, dim))?;
-                group.push((evidence, pair.truth.value));
-            }
+/// Examples as the network sees them.
+struct Relatives {
+    /// Rows of numbers.
+    rows: Vec<f32>,
+    /// Targets in units of each example's own.
+    targets: Vec<f32>,
+}
+
+impl Relatives {
+    fn of(examples: &Examples, targets: &Targets) -> Self {
+        let mut all = Relatives { rows: Vec::new(), targets: Vec::new() };
+        for (numbers, &label) in examples.rows.chunks_exact(examples.width).zip(&examples.labels) {
+            let relative = Relative::of(numbers, targets);
+            all.rows.extend(&relative.row);
+            all.targets.push(relative.units.of(targets.target(f64::from(label))) as f32);
         }
-        Ok(group)
-    });
-    let mut all = Examples { rows: Vec::new(), targets: Vec::new() };
-    while all.targets.len() < count {
-        let group = feed.next().ok_or(Error::Feed)??;
-        let evidence: Vec<&Evidence> = group.iter().map(|g| &g.0).collect();
-        let answers = ask(|batch| parts.predict(batch), &evidence)?;
-        for ((evidence, label), answers) in group.iter().zip(&answers) {
-            all.rows.extend(features(evidence, answers, targets)?);
-            all.targets.push(compress(*label, scale) as f32);
-        }
-        done(group.len());
+        all
     }
-    Ok(all)
 }
 
 /// A residual network on rows of numbers: each row is a set of one element.
@@ -141,7 +105,7 @@ fn train(
     settings: &Combiner,
     loss: Loss,
     levels: usize,
-    examples: &Examples,
+    examples: &Relatives,
     seed: u64,
     observe: &mut dyn FnMut(FitProgress),
 ) -> Result<Model> {
@@ -232,7 +196,7 @@ fn range(model: &Model, name: &str) -> Result<std::ops::Range<usize>> {
 
 /// Moves the outer quantiles out or in, by the share of their distance that makes nine of ten held-out examples lie between
 /// (conformalised quantile regression; Romano, Patterson, Candès, 2019, with scores in units of the interval's width).
-fn calibrate(model: &mut Model, held_out: &Examples, levels: usize) -> Result<()> {
+fn calibrate(model: &mut Model, held_out: &Relatives, levels: usize) -> Result<()> {
     let inputs = model.config().input_widths[0];
     let answers = model.predict(&batch_of(&held_out.rows, inputs)?)?;
     let mut scores: Vec<f64> = held_out
@@ -267,16 +231,6 @@ fn widen(model: &mut Model, levels: usize, share: f64) -> Result<()> {
     (0..columns).for_each(|j| pair(weight.start + j, weight.start + last * columns + j));
     pair(bias.start, bias.start + last);
     Ok(())
-}
-
-impl Combiner {
-    /// Sizes of two samples: logarithms uniform in the range, every other time both the same.
-    fn sizes(&self, rng: &mut Generator) -> (usize, usize) {
-        let (least, most) = (self.set_size.least as f64, self.set_size.most as f64);
-        let mut one = || (least * (most / least).powf(rng.random::<f64>())).round() as usize;
-        let (n, m) = (one(), one());
-        (n, if rng.random_bool(0.5) { n } else { m })
-    }
 }
 
 #[cfg(test)]
@@ -335,7 +289,7 @@ mod tests {
         let middle = m.params()[bias.start + 1];
         m.params_mut()[bias.start] = middle - 0.1;
         m.params_mut()[bias.start + 2] = middle + 0.1;
-        let examples = Examples { rows, targets };
+        let examples = Relatives { rows, targets };
         calibrate(&mut m, &examples, 3).unwrap();
         let answers = m.predict(&batch_of(&examples.rows, 6).unwrap()).unwrap();
         let within =

@@ -7,9 +7,13 @@
 //! averages over parts and trusts neighbours where they are good. The interval is widened or narrowed to cover 90 % of
 //! held-out examples. `fit` trains the second network.
 
+mod classifier;
 mod combine;
 mod evidence;
+mod examples;
 mod fit;
+mod near;
+mod shape;
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -21,12 +25,15 @@ use crate::data::Targets;
 use crate::experiment::{Combiner, Experiment, Task};
 use crate::models::SharedModel;
 use crate::{Device, Error, Model, Result};
-use combine::{ask, batch_of, features, width};
+use combine::{Relative, ask, batch_of, numbers, width};
 use evidence::Evidence;
 pub use fit::{FitProgress, fit};
 
 /// File of the second network in the folder of a run, beside the set model's.
 pub const COMBINER_FILE: &str = "combiner.safetensors";
+
+/// Moments that say so many times the largest trained divergence are believed to be beyond it.
+const FAR: f64 = 4.0;
 
 /// The weights that are built in.
 const BUILT_IN: [&[u8]; 2] = [
@@ -140,24 +147,34 @@ impl Pretrained {
             return Ok(Vec::new());
         }
         let answers = ask(|batch| self.parts.predict(&batch.view()), evidence)?;
-        let rows: Vec<Result<Vec<f32>>> =
-            evidence.iter().zip(&answers).map(|(e, a)| features(e, a, &self.targets)).collect();
-        let flat: Vec<f32> = rows.iter().filter_map(|r| r.as_ref().ok()).flatten().copied().collect();
+        let levels = self.targets.width();
+        let seen: Vec<Result<Relative>> = evidence
+            .iter()
+            .zip(&answers)
+            .map(|(e, a)| numbers(e, a, &self.targets).map(|numbers| Relative::of(&numbers, &self.targets)))
+            .collect();
+        let flat: Vec<f32> = seen.iter().filter_map(|r| r.as_ref().ok()).flat_map(|r| &r.row).copied().collect();
         let found = match flat.is_empty() {
             true => None,
-            false => Some(self.combiner.predict(&batch_of(&flat, width(self.targets.width()))?.view())?),
+            false => Some(self.combiner.predict(&batch_of(&flat, width(levels))?.view())?),
         };
         let mut at = 0;
-        let read = |row: Result<Vec<f32>>| {
-            row?;
+        let read = |seen: Result<Relative>| {
+            let Relative { units, of_moments, .. } = seen?;
             let found = found.as_ref().expect("a row was asked for");
-            let reading = self.targets.read(found.example(at));
+            let answer: Vec<f32> = found.example(at).iter().map(|&x| units.back(f64::from(x)) as f32).collect();
+            let reading = self.targets.read(&answer);
             at += 1;
-            let [low, high] = reading.interval.unwrap_or([reading.value; 2]);
+            let [low, mut high] = reading.interval.unwrap_or([reading.value; 2]);
+            // Samples so far apart that whitening leaves each a point: only their moments tell.
+            let of_moments = self.targets.label(of_moments);
+            if of_moments > FAR * self.ranges.largest {
+                high = high.max(of_moments);
+            }
             // A divergence is never negative.
             Ok((reading.value.max(0.0), [low.max(0.0), high.max(0.0)]))
         };
-        Ok(rows.into_iter().map(read).collect())
+        Ok(seen.into_iter().map(read).collect())
     }
 
     /// Estimates for many pairs of samples; `seed` is that of fallback estimates' intervals.
@@ -168,7 +185,7 @@ impl Pretrained {
 
     /// An answer with its warnings; where it lies outside of what was trained, with a classical estimate beside it.
     fn describe(&self, p: Points, q: Points, (value, interval): Answer, seed: u64) -> Result<Estimate> {
-        let outside = self.outside(p, q, value);
+        let outside = self.outside(p, q, value, interval[1]);
         let warnings = p.warnings().into_iter().chain(q.warnings());
         let warnings: Vec<String> = outside.iter().cloned().chain(warnings).collect();
         let mut estimate = Estimate::new(Quantity::Kl, value, "pretrained".to_owned(), warnings.iter().cloned());
@@ -182,7 +199,7 @@ impl Pretrained {
     }
 
     /// In what the samples lie outside of what was trained.
-    fn outside(&self, p: Points, q: Points, value: f64) -> Vec<String> {
+    fn outside(&self, p: Points, q: Points, value: f64, high: f64) -> Vec<String> {
         let Ranges { dims, rows, largest } = self.ranges;
         let mut out = Vec::new();
         if p.dim() > dims[1] {
@@ -201,10 +218,10 @@ impl Pretrained {
                 ));
             }
         }
-        if value > 0.8 * largest {
+        if value > 0.8 * largest || high > largest {
             out.push(format!(
                 "the estimate of {value:.1} nats is close to or beyond the {largest:.0} nats that were trained for; take it as at least {:.0}",
-                0.8 * largest
+                value.min(0.8 * largest)
             ));
         }
         out
