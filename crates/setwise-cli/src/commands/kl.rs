@@ -6,11 +6,13 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use setwise::estimate::{Estimate, Estimator, Explanation, KlMethod, KlOptions, Points, explain, mismatches};
+use setwise::estimate::{
+    Estimate, Estimator, Explanation, KlMethod, KlOptions, Points, Pretrained, explain, mismatches,
+};
 use setwise::files::Sample;
 use setwise::report::{bar_table, kl_page};
 
-use super::{answer, check_output, print_json, read_samples, say};
+use super::{DeviceArgs, answer, check_output, print_json, read_samples, say};
 use crate::failure::Failure;
 
 /// Arguments of `kl`.
@@ -60,6 +62,8 @@ pub struct Args {
     /// Write the results of --pairs as a table: .csv, .json or .md.
     #[arg(short, long, value_name = "FILE.csv")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -85,7 +89,12 @@ impl Args {
             Method::Gaussian => KlMethod::Gaussian,
             Method::Logistic => KlMethod::Logistic,
         });
-        Ok(KlOptions::of(method, self.k, self.seed).estimator()?)
+        let options = KlOptions::of(method, self.k, self.seed);
+        let device = self.device.find()?;
+        if options.method == KlMethod::Pretrained {
+            Pretrained::shared()?.use_device(&device)?;
+        }
+        Ok(options.estimator()?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! KL divergence from a classifier: logistic regression of "from P or from Q".
 
 use super::interval::{self, Rows};
-use super::points::{check_rows, check_widths};
+use super::points::{check_covariance, check_rows, check_widths};
 use super::regression::Design;
 use super::{Dim, Estimate, Estimator, Points, Quantity};
 use crate::Result;
@@ -9,7 +9,7 @@ use crate::Result;
 /// The log odds of a logistic regression, corrected for the numbers of rows, estimate log p − log q; their mean over the rows of P
 /// estimates KL(P‖Q).
 ///
-/// The features are all columns, their squares and products, each scaled to mean zero and deviation one over both samples; the penalty
+/// The features are all columns, their squares and up to 32 columns their products, each scaled to mean zero and deviation one over both samples; the penalty
 /// is half the sum of squared coefficients (what other software calls C = 1), the intercept is free. Right in the limit for
 /// pairs of Gaussians.
 ///
@@ -30,6 +30,7 @@ const ENOUGH: f64 = 1e-6;
 impl Estimator for Logistic {
     fn value(&self, p: Points, q: Points) -> Result<f64> {
         check_widths(p, q)?;
+        check_covariance(p)?;
         check_rows(p, 2, "a classifier")?;
         check_rows(q, 2, "a classifier")?;
         let (n, m) = (p.len(), q.len());
@@ -49,6 +50,9 @@ impl Estimator for Logistic {
     }
 }
 
+/// Most columns whose products are features: their number grows with the square, and the time of a fit with its third power.
+const MOST_MULTIPLIED: usize = 32;
+
 /// Rows of both samples: columns, squares and products, with their number.
 pub(super) fn products(p: Points, q: Points) -> (Vec<f64>, usize) {
     let d = p.dim();
@@ -62,7 +66,8 @@ pub(super) fn products(p: Points, q: Points) -> (Vec<f64>, usize) {
         scale.iter_mut().zip(row.iter().zip(&mean)).for_each(|(s, (x, m))| *s += (x - m) * (x - m));
     }
     scale.iter_mut().for_each(|s| *s = if *s > 0.0 { (*s / n).sqrt().recip() } else { 0.0 });
-    let width = d + d * (d + 1) / 2;
+    let multiplied = d <= MOST_MULTIPLIED;
+    let width = if multiplied { d + d * (d + 1) / 2 } else { 2 * d };
     let mut rows = Vec::with_capacity(plain.len() / d * width);
     let mut row = vec![0.0; d];
     for plain in plain.chunks_exact(d) {
@@ -70,7 +75,8 @@ pub(super) fn products(p: Points, q: Points) -> (Vec<f64>, usize) {
         rows.extend_from_slice(&row);
         for i in 0..d {
             let x = row[i];
-            rows.extend(row[i..].iter().map(|y| x * y));
+            let last = if multiplied { d } else { i + 1 };
+            rows.extend(row[i..last].iter().map(|y| x * y));
         }
     }
     (rows, width)

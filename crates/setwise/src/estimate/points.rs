@@ -170,6 +170,20 @@ pub(crate) fn check_widths(p: Points, q: Points) -> Result<()> {
     Ok(())
 }
 
+/// Most columns of samples whose covariances are computed: a matrix of as many rows.
+const MOST_COLUMNS: usize = 4096;
+
+/// Fails where a matrix of covariances would not fit in memory, or take hours.
+pub(crate) fn check_covariance(p: Points) -> Result<()> {
+    if p.dim > MOST_COLUMNS {
+        let (name, dim) = (p.name, p.dim);
+        return Err(Error::Estimate(format!(
+            "{name}: has {dim} columns; methods that compute covariances take at most {MOST_COLUMNS}, knn takes any"
+        )));
+    }
+    Ok(())
+}
+
 /// Paired rows; fails naming both if their numbers differ.
 pub(super) fn check_pairs(x: Points, y: Points) -> Result<()> {
     if x.len() != y.len() {

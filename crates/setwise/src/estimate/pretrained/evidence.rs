@@ -6,7 +6,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 
 use super::super::Points;
-use super::super::points::{check_rows, check_widths};
+use super::super::points::{check_covariance, check_rows, check_widths};
 use super::classifier::verdicts;
 use super::near::neighbours;
 use super::shape::{Shape, gaussian, gaussian_noise};
@@ -69,6 +69,7 @@ impl Evidence {
     /// Looks at two samples.
     pub fn of(p: Points, q: Points) -> Result<Self> {
         check_widths(p, q)?;
+        check_covariance(p)?;
         check_rows(p, FEWEST, "an estimate")?;
         check_rows(q, FEWEST, "an estimate")?;
         for points in [p, q] {
