@@ -233,7 +233,7 @@ fn through_numpy<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>
 fn are_numbers(array: &Bound<'_, PyAny>) -> PyResult<bool> {
     for item in array.getattr("flat")?.try_iter()? {
         let item = item?;
-        let missing = item.is_none() || item.get_type().name()?.eq("NAType")?;
+        let missing = item.is_none() || item.get_type().name()?.to_string_lossy() == "NAType";
         if !missing && !item.hasattr(intern!(array.py(), "__float__"))? {
             return Ok(false);
         }
