@@ -20,7 +20,9 @@ pub struct Combiner {
     /// Share of pairs that are single Gaussians, beside those in the stream: many real samples are nearly that, and there the closed
     /// form is hard to beat.
     pub plain: f64,
-    /// Width of the network's residual stream.
+    /// Networks whose mean answers, alike but for where they set out from.
+    pub members: usize,
+    /// Width of a network's residual stream.
     pub latent: usize,
     /// Width inside its blocks.
     pub hidden: usize,
@@ -43,6 +45,7 @@ impl Default for Combiner {
             calibration: 6_000,
             set_size: Span::new(30, 2000),
             plain: 0.1,
+            members: 1,
             latent: 64,
             hidden: 128,
             blocks: 3,
@@ -59,6 +62,7 @@ impl Combiner {
         let counts = [
             ("examples", self.examples),
             ("calibration", self.calibration),
+            ("members", self.members),
             ("latent", self.latent),
             ("hidden", self.hidden),
             ("blocks", self.blocks),

@@ -142,8 +142,9 @@ fn median(mut five: [f64; 5]) -> f64 {
 }
 
 /// Rows of numbers as sets of one element each.
-pub fn batch_of(rows: &[f32], width: usize) -> Result<SetBatch> {
-    SetBatch::new(vec![PackedSet::new(rows.to_vec(), width, (0..=rows.len() / width).collect())])
+pub fn batch_of(rows: &[f32], widths: &[usize]) -> Result<SetBatch> {
+    let set = |&width: &usize| PackedSet::new(rows.to_vec(), width, (0..=rows.len() / width).collect());
+    SetBatch::new(widths.iter().map(set).collect())
 }
 
 #[cfg(test)]

@@ -50,7 +50,13 @@ pub fn fit(
     let held_out = gather(Stream::Validation, settings.calibration, parts, observe)?;
     let training = gather(Stream::Training, settings.examples, parts, observe)?;
     let relative = |examples: &Examples| Relatives::of(examples, &targets);
-    let mut model = train(&settings, loss.loss(), targets.width(), &relative(&training), experiment.seed, observe)?;
+    let training = relative(&training);
+    let members: Vec<Model> = (0..settings.members)
+        .map(|k| {
+            train(&settings, loss.loss(), targets.width(), &training, experiment.seed.wrapping_add(k as u64), observe)
+        })
+        .collect::<Result<_>>()?;
+    let mut model = averaged(members)?;
     calibrate(&mut model, &relative(&held_out), targets.width())?;
     model.set_experiment(Some(experiment.to_toml()));
     Ok(model)
@@ -133,7 +139,7 @@ fn train(
         let targets: Vec<f32> = repeated.collect();
         let part = step as f64 / settings.steps as f64;
         let rate = settings.learning_rate * (0.01 + 0.99 * (0.5 + 0.5 * (std::f64::consts::PI * part).cos()));
-        trainer.submit(&batch_of(&numbers, inputs)?, &targets, rate, Some(1.0))?;
+        trainer.submit(&batch_of(&numbers, &[inputs])?, &targets, rate, Some(1.0))?;
         let value = trainer.outcome(true)?.map_or(f64::NAN, |o| o.loss);
         let mean = smooth.map_or(value, |old: f64| old + (value - old) / 100.0);
         smooth = Some(mean);
@@ -144,6 +150,35 @@ fn train(
     let mut model = trainer.into_model();
     scaling.fold_into(&mut model)?;
     Ok(model)
+}
+
+/// One network that answers with the mean of several: each has a set of its own, all of which are given the same rows.
+fn averaged(members: Vec<Model>) -> Result<Model> {
+    let count = members.len();
+    let plain = members[0].config();
+    let latent = plain.latent;
+    let config = ModelConfig { sets: count, input_widths: plain.input_widths.repeat(count), ..(**plain).clone() };
+    let mut all = Model::new(config.validate()?, 0);
+    all.params_mut().fill(0.0);
+    for (k, member) in members.iter().enumerate() {
+        for name in member.layout().specs().iter().map(|s| s.name.as_str()) {
+            let from = &member.params()[range(member, name)?];
+            let own = name.replace("input.0.", &format!("input.{k}.")).replace(".0-0.", &format!(".{k}-{k}."));
+            let to = range(&all, &own)?;
+            let to = &mut all.params_mut()[to];
+            match name {
+                "decoder.0.weight" => {
+                    for (to, from) in to.chunks_exact_mut(count * latent).zip(from.chunks_exact(latent)) {
+                        let place = k * latent..(k + 1) * latent;
+                        to[place].iter_mut().zip(from).for_each(|(to, from)| *to = from / count as f32);
+                    }
+                }
+                "decoder.0.bias" => to.iter_mut().zip(from).for_each(|(to, from)| *to += from / count as f32),
+                _ => to.copy_from_slice(from),
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// Means and deviations of the numbers.
@@ -197,8 +232,7 @@ fn range(model: &Model, name: &str) -> Result<std::ops::Range<usize>> {
 /// Moves the outer quantiles out or in, by the share of their distance that makes nine of ten held-out examples lie between
 /// (conformalised quantile regression; Romano, Patterson, Candès, 2019, with scores in units of the interval's width).
 fn calibrate(model: &mut Model, held_out: &Relatives, levels: usize) -> Result<()> {
-    let inputs = model.config().input_widths[0];
-    let answers = model.predict(&batch_of(&held_out.rows, inputs)?)?;
+    let answers = model.predict(&batch_of(&held_out.rows, &model.config().input_widths)?)?;
     let mut scores: Vec<f64> = held_out
         .targets
         .iter()
@@ -243,15 +277,33 @@ mod tests {
     }
 
     #[test]
+    fn averaged_networks_answer_with_their_mean() {
+        let settings = Combiner { latent: 8, hidden: 8, blocks: 2, ..Default::default() };
+        let one = |seed| Model::new(config(&settings, 6, 3).unwrap().validate().unwrap(), seed);
+        let mut members = vec![one(1), one(2), one(3)];
+        members.iter_mut().enumerate().for_each(|(k, m)| m.params_mut().iter_mut().for_each(|p| *p += 0.01 * k as f32));
+        let rows: Vec<f32> = (0..24).map(|i| ((i * 37) % 11) as f32 - 4.0).collect();
+        let mut all = averaged(members.clone()).unwrap();
+        let found = all.predict(&batch_of(&rows, &[6; 3]).unwrap()).unwrap();
+        let each: Vec<_> = members.iter_mut().map(|m| m.predict(&batch_of(&rows, &[6]).unwrap()).unwrap()).collect();
+        for (i, found) in found.values().iter().enumerate() {
+            let mean = each.iter().map(|e| e.values()[i]).sum::<f32>() / 3.0;
+            assert!((found - mean).abs() < 1e-5, "{found}, not {mean}");
+        }
+        let mut alone = averaged(members[..1].to_vec()).unwrap();
+        assert_eq!(alone.predict(&batch_of(&rows, &[6]).unwrap()).unwrap(), each[0]);
+    }
+
+    #[test]
     fn a_network_with_its_scaling_folded_in_answers_as_before() {
         let rows: Vec<f32> = (0..60).map(|i| ((i * 37) % 11) as f32 * (1 + i % 6) as f32 + 5.0).collect();
         let scaling = Scaling::of(&rows, 6);
         let mut scaled = rows.clone();
         scaling.apply(&mut scaled);
         let mut m = model();
-        let before = m.predict(&batch_of(&scaled, 6).unwrap()).unwrap();
+        let before = m.predict(&batch_of(&scaled, &[6]).unwrap()).unwrap();
         scaling.fold_into(&mut m).unwrap();
-        let after = m.predict(&batch_of(&rows, 6).unwrap()).unwrap();
+        let after = m.predict(&batch_of(&rows, &[6]).unwrap()).unwrap();
         for (a, b) in before.values().iter().zip(after.values()) {
             assert!((a - b).abs() < 1e-4, "{a} and {b}");
         }
@@ -261,9 +313,9 @@ mod tests {
     fn widening_moves_the_outer_quantiles_by_a_share_of_their_distance() {
         let row = [0.3f32, -1.0, 2.0, 0.5, 0.1, -0.7];
         let mut m = model();
-        let before = m.predict(&batch_of(&row, 6).unwrap()).unwrap().values().to_vec();
+        let before = m.predict(&batch_of(&row, &[6]).unwrap()).unwrap().values().to_vec();
         widen(&mut m, 3, 0.25).unwrap();
-        let after = m.predict(&batch_of(&row, 6).unwrap()).unwrap().values().to_vec();
+        let after = m.predict(&batch_of(&row, &[6]).unwrap()).unwrap().values().to_vec();
         let distance = before[2] - before[0];
         assert!((after[0] - (before[0] - 0.25 * distance)).abs() < 1e-5);
         assert!((after[1] - before[1]).abs() < 1e-6);
@@ -274,7 +326,7 @@ mod tests {
     fn nine_of_ten_held_out_examples_lie_between_the_calibrated_quantiles() {
         let mut m = model();
         let rows: Vec<f32> = (0..6000).map(|i| ((i * 7919 % 1009) as f32) / 500.0 - 1.0).collect();
-        let answers = m.predict(&batch_of(&rows, 6).unwrap()).unwrap();
+        let answers = m.predict(&batch_of(&rows, &[6]).unwrap()).unwrap();
         // Labels around the middle quantile.
         let targets: Vec<f32> =
             (0..1000).map(|i| answers.example(i)[1] + ((i * 31 % 97) as f32 / 97.0 - 0.5) * 0.8).collect();
@@ -291,7 +343,7 @@ mod tests {
         m.params_mut()[bias.start + 2] = middle + 0.1;
         let examples = Relatives { rows, targets };
         calibrate(&mut m, &examples, 3).unwrap();
-        let answers = m.predict(&batch_of(&examples.rows, 6).unwrap()).unwrap();
+        let answers = m.predict(&batch_of(&examples.rows, &[6]).unwrap()).unwrap();
         let within =
             |i: usize| answers.example(i)[0] <= examples.targets[i] && examples.targets[i] <= answers.example(i)[2];
         let covered = (0..1000).filter(|&i| within(i)).count();

@@ -100,7 +100,7 @@ impl Pretrained {
         let expected = width(targets.width());
         let fits = parts.config().dimension_equivariant
             && parts.config().output_width == targets.width()
-            && combiner.config().input_widths == [expected]
+            && combiner.config().input_widths.iter().all(|w| *w == expected)
             && combiner.config().output_width == targets.width();
         if !fits {
             return Err(Error::Estimate("the two networks of the estimator do not fit each other".to_owned()));
@@ -147,7 +147,6 @@ impl Pretrained {
             return Ok(Vec::new());
         }
         let answers = ask(|batch| self.parts.predict(&batch.view()), evidence)?;
-        let levels = self.targets.width();
         let seen: Vec<Result<Relative>> = evidence
             .iter()
             .zip(&answers)
@@ -156,7 +155,7 @@ impl Pretrained {
         let flat: Vec<f32> = seen.iter().filter_map(|r| r.as_ref().ok()).flat_map(|r| &r.row).copied().collect();
         let found = match flat.is_empty() {
             true => None,
-            false => Some(self.combiner.predict(&batch_of(&flat, width(levels))?.view())?),
+            false => Some(self.combiner.predict(&batch_of(&flat, &self.combiner.config().input_widths)?.view())?),
         };
         let mut at = 0;
         let read = |seen: Result<Relative>| {
