@@ -31,7 +31,6 @@ plain! {
         terms: Address, y: Address, bias: Address, residual: Address, gate: Address,
         gain: Address, shift: Address, normalised: Address, inv_std: Address,
         count: i32, ldy: i32, ldr: i32, ldg: i32, n: i32, activation: i32, accumulate: i32, pairs: i32, space: Space, steps: i32,
-        tasks: i32, pad: i32,
     }
     struct TransposeTask { from: Address, to: Address, rows: i32, cols: i32 }
     struct WeightTask {

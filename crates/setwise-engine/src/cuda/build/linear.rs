@@ -62,8 +62,6 @@ pub(super) fn no_product(space: t::Space) -> t::ProductTask {
         pairs: 0,
         space,
         steps: 0,
-        tasks: 0,
-        pad: 0,
     }
 }
 
@@ -152,26 +150,6 @@ impl<'a> Builder<'a> {
 
     /// Products by warpgroups, whose operands the copy engine fetches.
     fn product_wide(&mut self, products: &[Product], rows: usize, widest: usize, normed: bool) -> Result<(), Error> {
-        // Many tiles of 256 columns go through blocks that stay.
-        let tiles = |height: usize| -> usize {
-            products.iter().map(|p| p.rows.div_ceil(height) * (p.task.n as usize).div_ceil(256)).sum()
-        };
-        // For measurements: `old` has none of them, `single` and `pairs` have all.
-        let switch = std::env::var("SETWISE_PRODUCT").unwrap_or_default();
-        let (single, forced) = (switch == "single", switch == "single" || switch == "pairs");
-        let suits = widest > 128 && !(1..=128).contains(&(widest % 256)) && tiles(128) >= 8;
-        if switch != "old" && (suits || forced) {
-            let pairs = !single && (forced || tiles(128) >= 12);
-            let most = std::env::var("SETWISE_BLOCKS").ok().and_then(|n| n.parse().ok());
-            let processors = most.unwrap_or(self.module.processors).max(2);
-            let tasks = self.described(products, if pairs { 128 } else { 256 })?;
-            let shared = (4 * (128 + 256) * 32 + 8 * 4 * (256 + 8)) * 4 + 1024;
-            let (name, blocks) = match pairs {
-                true => ("product_pairs", 2 * tiles(256).min(processors / 2)),
-                false => ("product_flow", tiles(128).min(processors)),
-            };
-            return self.launch(name, &tasks, [blocks, 1, 1], 384, shared);
-        }
         let bn = match widest {
             ..=16 => 16,
             17..=32 => 32,
@@ -183,7 +161,7 @@ impl<'a> Builder<'a> {
         // Short sums need no more stages than they have steps, and leave room for more blocks.
         let steps = products.iter().map(Product::steps).max().unwrap_or(0);
         let stages = steps.clamp(1, if bn == 256 { 4 } else { 3 });
-        let grid = [rows.div_ceil(128), widest.div_ceil(bn), tasks.len()];
+        let grid = [rows.div_ceil(128) * widest.div_ceil(bn), 1, tasks.len()];
         // The sums take the place of the tiles at the end.
         let shared = (stages * (128 + bn) * 32).max(128 * (bn + 8)) * 4 + 1024;
         self.launch(&format!("product_wide_n{bn}"), &tasks, grid, 288, shared)
@@ -204,7 +182,6 @@ impl<'a> Builder<'a> {
                 terms: self.tables.push(&terms),
                 count: terms.len() as i32,
                 steps: p.steps() as i32,
-                tasks: products.len() as i32,
                 ..p.task
             });
         }

@@ -22,8 +22,8 @@ struct ProductTask {
     // `pairs` where two numbers of y can be written at once.
     int count, ldy, ldr, ldg, n, activation, accumulate, pairs;
     Space space;
-    // Of 32 along the sum, and how many tasks the table has, for `product_wide` and `product_flow`.
-    int steps, tasks, pad;
+    // Of 32 along the sum, for `product_wide`.
+    int steps;
 };
 
 __device__ __forceinline__ float activate(float x, int activation) {

@@ -115,13 +115,13 @@ __device__ __forceinline__ void finish_rows(const ProductTask& task, const float
 }
 
 // As `product`, 128 rows by BN columns a block, each of two warpgroups 64 rows; a ninth warp has the copy engine fill stages ahead of them. A
-// task whose whole rows lie in one block may end in a LayerNorm.
+// task whose whole rows lie in one block may end in a LayerNorm. Blocks of the same rows follow each other, so that rows come from device memory once.
 template <int BN, int STAGES>
 __device__ __forceinline__ void product_wide(const ProductTask* tasks, const int* shape) {
     constexpr int BM = 128, STAGE = (BM + BN) * 32, S = BN + 8;
     const ProductTask task = tasks[blockIdx.z];
-    int rows = rows_of(task.space, shape), m0 = blockIdx.x * BM, n0 = blockIdx.y * BN;
-    if (m0 >= rows || n0 >= task.n) return;
+    int rows = rows_of(task.space, shape), across = (task.n + BN - 1) / BN, m0 = blockIdx.x / across * BM, n0 = blockIdx.x % across * BN;
+    if (m0 >= rows) return;
     float* tiles = tiles_begin();
     __shared__ u64 full[STAGES], empty[STAGES];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
