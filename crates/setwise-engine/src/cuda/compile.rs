@@ -28,13 +28,8 @@ const BASE: [&str; 7] = [
 ];
 const IMAGES: [&str; 2] = [COMMON, include_str!("kernels/images.cu")];
 /// With the instructions of compute capability 9.
-const WIDE: [&str; 5] = [
-    COMMON,
-    LINEAR_TASKS,
-    HOPPER,
-    include_str!("kernels/wide_linear.cu"),
-    include_str!("kernels/wide_weights.cu"),
-];
+const WIDE: [&str; 5] =
+    [COMMON, LINEAR_TASKS, HOPPER, include_str!("kernels/wide_linear.cu"), include_str!("kernels/wide_weights.cu")];
 const WIDE_ATTENTION: [&str; 4] = [COMMON, ATTENTION, HOPPER, include_str!("kernels/wide_attention.cu")];
 
 /// All kernels a program needs, in modules that are compiled side by side. Attention is compiled for each width of heads on its own,

@@ -28,10 +28,10 @@ impl Product {
     /// Whether all of it can be read and written sixteen bytes at a time.
     fn in_chunks(&self) -> bool {
         let t = &self.task;
-        let places = [t.y, t.bias, t.residual, t.gate, t.gain, t.shift, t.normalised];
+        let places = [t.y, t.bias, t.residual, t.residual2, t.gate, t.gain, t.shift, t.normalised];
         self.terms.iter().all(|t| t.vec_a != 0 && t.vec_b != 0)
             && places.iter().all(|p| p.is_multiple_of(16))
-            && [t.n, t.ldy, t.ldr, t.ldg].iter().all(|n| n % 4 == 0)
+            && [t.n, t.ldy, t.ldr, t.ldr2, t.ldg].iter().all(|n| n % 4 == 0)
     }
 
     /// Steps of 32 along the sum.
@@ -47,6 +47,7 @@ pub(super) fn no_product(space: t::Space) -> t::ProductTask {
         y: 0,
         bias: 0,
         residual: 0,
+        residual2: 0,
         gate: 0,
         gain: 0,
         shift: 0,
@@ -55,6 +56,7 @@ pub(super) fn no_product(space: t::Space) -> t::ProductTask {
         count: 1,
         ldy: 0,
         ldr: 0,
+        ldr2: 0,
         ldg: 0,
         n: 0,
         activation: 0,
@@ -62,6 +64,7 @@ pub(super) fn no_product(space: t::Space) -> t::ProductTask {
         pairs: 0,
         space,
         steps: 0,
+        pad: 0,
     }
 }
 
@@ -188,10 +191,10 @@ impl<'a> Builder<'a> {
         Ok(tasks)
     }
 
-    pub(super) fn linear_backward(&mut self, op: &Linear, gated: &[bool]) -> Result<(), Error> {
-        let norms: Vec<_> = op.maps.iter().filter_map(|m| m.norm.map(|n| (m.y, n))).collect();
+    pub(super) fn linear_backward(&mut self, at: usize, op: &Linear) -> Result<(), Error> {
+        let norms: Vec<_> = op.maps.iter().filter_map(|m| m.norm.map(|n| (m.y, n, Vec::new()))).collect();
         self.norms_backward(&norms)?;
-        if op.activation != Activation::None && !op.maps.iter().all(|m| gated[m.y.value.0]) {
+        if op.activation != Activation::None && !op.maps.iter().all(|m| self.gated[m.y.value.0]) {
             let tasks: Vec<t::ActivationTask> = op
                 .maps
                 .iter()
@@ -204,14 +207,17 @@ impl<'a> Builder<'a> {
             let most = op.maps.iter().map(|m| self.rows(m.y.value) * m.y.cols).max().unwrap_or(0);
             self.walk("activation_backward", &tasks, most)?;
         }
-        self.add_gradients(op.maps.iter().filter_map(|m| m.residual.map(|r| (r, m.y))).collect())?;
-        self.linear_inputs(op, gated)?;
+        let residuals = op.maps.iter().filter_map(|m| m.residual.map(|r| (r, m.y)));
+        let later = |p: &(Slice, Slice)| self.handed.later.iter().any(|l| l.from == at && (l.residual, l.y) == *p);
+        self.add_gradients(residuals.filter(|p| !later(p)).collect())?;
+        self.linear_inputs(at, op)?;
         let maps = joined(self.program, op, &self.apart);
         let uses: Vec<Use> = maps.iter().map(|m| Use { weight: m.weight, bias: m.bias, x: m.x, dy: m.y }).collect();
         self.linear_weights(&uses)
     }
 
-    pub(super) fn linear_inputs(&mut self, op: &Linear, gated: &[bool]) -> Result<(), Error> {
+    /// Gradients of the inputs of operation `at`, with those of residuals that were left to it.
+    fn linear_inputs(&mut self, at: usize, op: &Linear) -> Result<(), Error> {
         let maps = joined(self.program, op, &self.apart);
         let groups = group_by(maps.iter().map(|m| m.x));
         let mut products = Vec::new();
@@ -222,9 +228,16 @@ impl<'a> Builder<'a> {
             }
             let terms = members.iter().map(|&m| self.gradient_term(maps[m].y, maps[m].weight)).collect();
             let (y, ldy) = self.grad_slice(*x);
-            let (gate, ldg) = if gated[x.value.0] { self.slice(*x) } else { (0, 0) };
+            let (gate, ldg) = if self.gated[x.value.0] { self.slice(*x) } else { (0, 0) };
+            let left = self.handed.later.iter().filter(|l| l.to == at && l.residual == *x);
+            let mut left = left.map(|l| self.grad_slice(l.y));
+            let ((residual, ldr), (residual2, ldr2)) = (left.next().unwrap_or((0, 0)), left.next().unwrap_or((0, 0)));
             let task = t::ProductTask {
                 y,
+                residual,
+                ldr,
+                residual2,
+                ldr2,
                 gate,
                 ldg,
                 ldy,

@@ -12,18 +12,18 @@ struct Term {
     int lda, ldb, k, vec_a, vec_b, pad;
 };
 
-// y = act(Σ a bᵀ + bias) + residual, added to what is there if `accumulate`, and nothing where `gate` is not positive. With a `gain` the
+// y = act(Σ a bᵀ + bias) + residuals, added to what is there if `accumulate`, and nothing where `gate` is not positive. With a `gain` the
 // LayerNorm of that, kept as in NormTask (only `product_wide` does this).
 struct ProductTask {
     const Term* terms;
     float* y;
-    const float *bias, *residual, *gate, *gain, *shift;
+    const float *bias, *residual, *residual2, *gate, *gain, *shift;
     float *normalised, *inv_std;
     // `pairs` where two numbers of y can be written at once.
-    int count, ldy, ldr, ldg, n, activation, accumulate, pairs;
+    int count, ldy, ldr, ldr2, ldg, n, activation, accumulate, pairs;
     Space space;
     // Of 32 along the sum, for `product_wide`.
-    int steps;
+    int steps, pad;
 };
 
 __device__ __forceinline__ float activate(float x, int activation) {

@@ -79,6 +79,7 @@ __device__ __forceinline__ void finish_rows(const ProductTask& task, const float
         if (task.activation == 1) each([](float x) { return x <= 0.0f ? 0.0f : x; });
         else if (task.activation) each([](float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); });
         if (task.residual) with_rows(task.residual, task.ldr, plus);
+        if (task.residual2) with_rows(task.residual2, task.ldr2, plus);
         if (task.accumulate) with_rows(task.y, task.ldy, plus);
         if (task.gate) with_rows(task.gate, task.ldg, where_positive);
         if (task.gain) {
