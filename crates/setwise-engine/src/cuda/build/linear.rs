@@ -315,18 +315,27 @@ impl<'a> Builder<'a> {
             uses.iter().all(|u| fits(u.dy.cols, bm) && fits(u.x.cols, bn))
         };
         let wide = self.module.wide && uses.iter().all(in_chunks);
-        // For measurements: `old` has no blocks of these, `all` has them everywhere.
+        // For measurements: `old` has no blocks of these, `broad` only the larger ones, `all` those everywhere.
         let switch = std::env::var("SETWISE_WEIGHTS").unwrap_or_default();
+        let broad = [(128, 256), (256, 128), (128, 128)].into_iter().find(|&(bm, bn)| suit(bm, bn));
+        let narrow = || (if (1..=64).contains(&(n % 128)) { 64 } else { 128 }, if k <= 32 { 32 } else { 64 });
         let flow = match switch.as_str() {
-            "old" => None,
             _ if !wide => None,
+            "old" => None,
+            "broad" => broad,
             "all" => Some((128, 256)),
-            _ => [(128, 256), (256, 128), (128, 128)].into_iter().find(|&(bm, bn)| suit(bm, bn)),
+            _ => Some(broad.unwrap_or_else(narrow)),
         };
         let (name, bm, bn, block, shared, blocks) = if let Some((bm, bn)) = flow {
-            // Eight warps and four stages, one block to a processor, or four, three and two.
-            let each = if bm + bn > 256 { 1 } else { 2 };
-            let (block, shared) = (128 + (bm * bn / 128) as u32, (5 - each) * 32 * (bm + bn) * 4 + 1024);
+            // Threads, stages and blocks to a processor, as in the kernels.
+            let (block, stages, each) = match (bm, bn) {
+                (128, 256) | (256, 128) => (384, 4, 1),
+                (128, 128) => (256, 3, 2),
+                (128, _) => (160, 4, 2),
+                (_, 64) => (160, 4, 3),
+                _ => (160, 4, 4),
+            };
+            let shared = stages * 32 * (bm + bn) * 4 + 1024;
             (format!("weights_flow_m{bm}_n{bn}"), bm, bn, block, shared, each * self.module.processors)
         } else if wide {
             let bm = if (1..=64).contains(&(n % 128)) { 64 } else { 128 };
