@@ -30,7 +30,8 @@ const IMAGES: [&str; 2] = [COMMON, include_str!("kernels/images.cu")];
 /// With the instructions of compute capability 9.
 const WIDE: [&str; 5] =
     [COMMON, LINEAR_TASKS, HOPPER, include_str!("kernels/wide_linear.cu"), include_str!("kernels/wide_weights.cu")];
-const WIDE_ATTENTION: [&str; 4] = [COMMON, ATTENTION, HOPPER, include_str!("kernels/wide_attention.cu")];
+const WIDE_ATTENTION: [&str; 5] =
+    [COMMON, ATTENTION, HOPPER, include_str!("kernels/wide_attention.cu"), include_str!("kernels/whole_attention.cu")];
 
 /// All kernels a program needs, in modules that are compiled side by side. Attention is compiled for each width of heads on its own,
 /// those of images only for programs that have them.
@@ -58,8 +59,11 @@ impl Kernels {
         if wide {
             sources.push(WIDE.concat());
             for (depth, tile) in depths.iter().filter_map(|&d| super::build::wide_depth(d)) {
-                sources
-                    .push([&WIDE_ATTENTION.concat(), format!("WIDE_ATTENTION({depth}, {tile})\n").as_str()].concat());
+                let mut source = WIDE_ATTENTION.concat() + &format!("WIDE_ATTENTION({depth}, {tile})\n");
+                for (warps, blocks) in super::build::whole_sets(depth) {
+                    source += &format!("WHOLE_ATTENTION({depth}, {warps}, {blocks})\n");
+                }
+                sources.push(source);
             }
             sources.sort_unstable();
             sources.dedup();

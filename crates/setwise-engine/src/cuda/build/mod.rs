@@ -17,7 +17,7 @@ mod pair;
 mod pine;
 mod rows;
 
-pub(super) use attention::{depths, key_tile, wide_depth};
+pub(super) use attention::{depths, key_tile, whole_sets, wide_depth};
 pub use capacity::Capacity;
 pub(super) use images::has_images;
 pub(super) use norm::together;
