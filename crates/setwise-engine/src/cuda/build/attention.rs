@@ -108,9 +108,10 @@ impl<'a> Builder<'a> {
                     let suits = training && switch != "old" && (depth <= 32 || switch == "all");
                     let warps = whole_sets(depth).into_iter().map(|w| w.0).find(|w| 16 * w >= longest);
                     if let Some(warps) = warps.filter(|_| suits) {
-                        // Queries, keys and gradients of results; gradients of scores for 32 queries twice; two numbers to a query.
-                        let rows = 16 * warps;
-                        let numbers = 3 * rows * (depth + 4) + 2 * 32 * (rows + 4) + 2 * rows;
+                        // Queries, keys, gradients of results and perhaps values; gradients of scores for 32 queries twice; two
+                        // numbers to a query.
+                        let (rows, held) = (16 * warps, if depth <= 32 { 3 } else { 4 });
+                        let numbers = held * rows * (depth + 4) + 2 * 32 * (rows + 4) + 2 * rows;
                         if *kernel == "attention_queries" {
                             let name = format!("attention_whole_{depth}_{warps}");
                             self.launch(&name, &tasks, [1, grid[1], grid[2]], 32 * warps as u32, numbers * 4)?;

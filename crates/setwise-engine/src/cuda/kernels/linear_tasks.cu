@@ -41,3 +41,26 @@ struct WeightTask {
     int ldy, ldx, n, k, splits, vec;
     Space space;
 };
+
+// Before the wait of `in_turn`, too: the operands' descriptions, which the copy engine reads first.
+__device__ __forceinline__ void describe(const TensorMap* maps) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("prefetch.tensormap [%0];" ::"l"(maps));
+    asm volatile("prefetch.tensormap [%0];" ::"l"(maps + 1));
+#endif
+}
+
+__device__ __forceinline__ void in_turn(const ProductTask* task, const int* shape) {
+    next_may_start();
+    if (threadIdx.x == 32) bring_near((const char*)task + 128);
+    if (threadIdx.x == 64) bring_near(shape);
+    if (threadIdx.x == 0) describe(task->terms->maps);
+    wait_for_last();
+}
+
+__device__ __forceinline__ void in_turn(const WeightTask* task, const int* shape) {
+    next_may_start();
+    if (threadIdx.x == 64) bring_near(shape);
+    if (threadIdx.x == 0 && task->maps) describe(task->maps);
+    wait_for_last();
+}

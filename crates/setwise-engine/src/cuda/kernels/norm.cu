@@ -170,11 +170,11 @@ __device__ __forceinline__ void norm_backward_rows(const NormBackwardTask* tasks
 }
 
 #define NORM_ROWS(COLS, LANES, CHUNKS)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(256) add_norm_##COLS(const NormTask* t, const int* s) { in_turn(); add_norm_rows<LANES, CHUNKS>(t, s); } \
-    extern "C" __global__ void __launch_bounds__(256) norm_backward_##COLS(const NormBackwardTask* t, const int* s) { in_turn();                    \
+    extern "C" __global__ void __launch_bounds__(256) add_norm_##COLS(const NormTask* t, const int* s) { in_turn(t + blockIdx.y, s); add_norm_rows<LANES, CHUNKS>(t, s); } \
+    extern "C" __global__ void __launch_bounds__(256) norm_backward_##COLS(const NormBackwardTask* t, const int* s) { in_turn(t + blockIdx.y, s);                    \
         norm_backward_rows<LANES, CHUNKS, 0>(t, s);                                                                                      \
     }                                                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(256) norm_copies_##COLS(const NormBackwardTask* t, const int* s) { in_turn();                      \
+    extern "C" __global__ void __launch_bounds__(256) norm_copies_##COLS(const NormBackwardTask* t, const int* s) { in_turn(t + blockIdx.y, s);                      \
         norm_backward_rows<LANES, CHUNKS, MOST_COPIES>(t, s);                                                                            \
     }
 NORM_ROWS(16, 4, 1)

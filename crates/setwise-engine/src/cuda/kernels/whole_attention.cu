@@ -66,6 +66,8 @@ __device__ __forceinline__ float* head_at(const HeadSlice& h, int dims, int widt
 template <int DEPTH, int WARPS>
 __device__ __forceinline__ void attention_whole(const AttentionTask* tasks, const int* shape) {
     constexpr int R = 16 * WARPS, S = DEPTH + 4, C = 32, T = R + 4, ACROSS = DEPTH / 4, COUNT = DEPTH / 8, STEP = 8 * R / DEPTH;
+    // Values are wanted by the warp of their element only, on the left: they stay in registers where there are enough.
+    constexpr bool KEPT = DEPTH <= 32;
     const AttentionTask& task = tasks[blockIdx.z];
     int heads = task.heads, width = task.width, example = blockIdx.y / heads, head = blockIdx.y % heads;
     if (example >= examples_of(shape)) return;
@@ -73,7 +75,7 @@ __device__ __forceinline__ void attention_whole(const AttentionTask* tasks, cons
     int k0 = element(task.key.space, shape, example), keys = element(task.key.space, shape, example + 1) - k0;
     int dims = dims_of(task.query.space, shape), depth = dims * width;
     extern __shared__ __align__(16) float shared[];
-    float *qs = shared, *ks = qs + R * S, *ds = ks + R * S, *gradients = ds + R * S, *lses = gradients + 2 * C * T, *deltas = lses + R;
+    float *qs = shared, *ks = qs + R * S, *ds = ks + R * S, *gradients = ds + R * S, *lses = gradients + 2 * C * T, *deltas = lses + R, *vs = deltas + R;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     {
         // A thread has one chunk of every so many elements.
@@ -86,6 +88,7 @@ __device__ __forceinline__ void attention_whole(const AttentionTask* tasks, cons
             bool is_query = inside && r < queries, is_key = inside && r < keys;
             copy16(qs + r * S + c, head_at(task.query, dims, width, head, q0 + (is_query ? r : 0), column), is_query);
             copy16(ks + r * S + c, head_at(task.key, dims, width, head, k0 + (is_key ? r : 0), column), is_key);
+            if constexpr (!KEPT) copy16(vs + r * S + c, head_at(task.value, dims, width, head, k0 + (is_key ? r : 0), column), is_key);
         }
         copies_commit();
         float4 out[COUNT], d_out[COUNT];
@@ -109,10 +112,9 @@ __device__ __forceinline__ void attention_whole(const AttentionTask* tasks, cons
             }
         }
     }
-    // Values are wanted by the warp of their element only, on the left.
-    u32 values[DEPTH / 8][4];
+    u32 values[KEPT ? DEPTH / 8 : 1][4];
 #pragma unroll
-    for (int k = 0; k < DEPTH / 8; k++)
+    for (int k = 0; KEPT && k < DEPTH / 8; k++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             int r = warp * 16 + g + e % 2 * 8, column = k * 8 + e / 2 * 4;
@@ -138,8 +140,10 @@ __device__ __forceinline__ void attention_whole(const AttentionTask* tasks, cons
             }
             mix<DEPTH, C>(dv, s, ds + base * S);
             scores<DEPTH, C>(d, [&](u32* a, int k) {
+                if constexpr (KEPT) {
 #pragma unroll
-                for (int e = 0; e < 4; e++) a[e] = values[k][e];
+                    for (int e = 0; e < 4; e++) a[e] = values[k][e];
+                } else load_bits(a, own + (vs - ks) + k * 8);
             }, ds + base * S);
 #pragma unroll
             for (int j = 0; j < C / 8; j++) {
@@ -190,6 +194,6 @@ __device__ __forceinline__ void attention_whole(const AttentionTask* tasks, cons
 }
 
 #define WHOLE_ATTENTION(DEPTH, WARPS, BLOCKS)                                                                                           \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) attention_whole_##DEPTH##_##WARPS(const AttentionTask* t, const int* s) { in_turn(); \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) attention_whole_##DEPTH##_##WARPS(const AttentionTask* t, const int* s) { in_turn(t + blockIdx.z, s); \
         attention_whole<DEPTH, WARPS>(t, s);                                                                                            \
     }

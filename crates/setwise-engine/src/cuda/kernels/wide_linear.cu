@@ -174,7 +174,7 @@ __device__ __forceinline__ void product_wide(const ProductTask* tasks, const int
 }
 
 #define PRODUCT_WIDE(BN, STAGES, BLOCKS)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(288, BLOCKS) product_wide_n##BN(const ProductTask* t, const int* s) { in_turn();        \
+    extern "C" __global__ void __launch_bounds__(288, BLOCKS) product_wide_n##BN(const ProductTask* t, const int* s) { in_turn(t + blockIdx.z, s); \
         product_wide<BN, STAGES>(t, s);                                                                                                  \
     }
 PRODUCT_WIDE(16, 3, 3)
@@ -301,7 +301,7 @@ __device__ __forceinline__ void weights_wide(const WeightTask* tasks, const int*
 }
 
 #define WEIGHTS_WIDE(BM, BN, ROWS, BLOCKS)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(BM * 2, BLOCKS) weights_wide_m##BM##_n##BN(const WeightTask* t, const int* s) { in_turn();       \
+    extern "C" __global__ void __launch_bounds__(BM * 2, BLOCKS) weights_wide_m##BM##_n##BN(const WeightTask* t, const int* s) { in_turn(t + blockIdx.z, s); \
         weights_wide<BM, BN, ROWS>(t, s);                                                                                              \
     }
 WEIGHTS_WIDE(64, 16, 64, 4)

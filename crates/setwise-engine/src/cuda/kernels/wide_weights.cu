@@ -123,7 +123,7 @@ __device__ __forceinline__ void weights_flow(const WeightTask* tasks, const int*
 }
 
 #define WEIGHTS_FLOW(BM, BN, WM, WN, STAGES, THREADS, BLOCKS)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) weights_flow_m##BM##_n##BN(const WeightTask* t, const int* s) { in_turn();        \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) weights_flow_m##BM##_n##BN(const WeightTask* t, const int* s) { in_turn(t + blockIdx.z, s);       \
         weights_flow<WM, WN, BM / WM / 16, BN / WN / 8, STAGES>(t, s);                                                                             \
     }
 WEIGHTS_FLOW(128, 256, 2, 4, 4, 384, 1)
