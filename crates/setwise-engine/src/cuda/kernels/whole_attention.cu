@@ -1,6 +1,6 @@
-// Attention backward in one pass, for sets that a block holds as a whole: one block per example, head and relation, a warp to 16 keys.
+// Attention of sets that a block holds as a whole: one block per example, head and relation. Forward a warp has 16 queries and goes over the keys.
 //
-// A warp goes over the queries, 32 at a time: probabilities and gradients of scores leave one product as sums and enter the next as its left operand, as in `attention.cu`, for the
+// Backward it has 16 keys, and one pass is enough. It goes over the queries, 32 at a time: probabilities and gradients of scores leave one product as sums and enter the next as its left operand, as in `attention.cu`, for the
 // gradients of its keys and values. Those of scores also go to shared memory, from where some warps multiply them with all keys for the gradients of the queries. There are two places
 // for them, so that a barrier for each 32 queries is enough. Matrix units cut what they are given to tf32.
 
@@ -63,8 +63,95 @@ __device__ __forceinline__ float* head_at(const HeadSlice& h, int dims, int widt
     return h.data + ((size_t)element * dims + dim) * h.ld + head * width + column - dim * width;
 }
 
+// Numbers of 16 elements of a warp, `count` of them there, as they stand on the left of a product.
+template <int DEPTH>
+__device__ __forceinline__ void load_left(u32 (*to)[4], const HeadSlice& h, int dims, int width, int head, int start, int count) {
+    int first = threadIdx.x / 32 * 16 + (threadIdx.x % 32) / 4, t = threadIdx.x % 4, depth = dims * width;
+#pragma unroll
+    for (int k = 0; k < DEPTH / 8; k++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int r = first + e % 2 * 8, column = k * 8 + e / 2 * 4;
+            to[k][e] = r < count && column < depth ? __float_as_uint(head_at(h, dims, width, head, start + r, column)[t]) : 0;
+        }
+}
+
 template <int DEPTH, int WARPS>
-__device__ __forceinline__ void attention_whole(const AttentionTask* tasks, const int* shape) {
+__device__ __forceinline__ void attention_forward_whole(const AttentionTask* tasks, const int* shape) {
+    constexpr int R = 16 * WARPS, S = DEPTH + 4, C = 32, ACROSS = DEPTH / 4, COUNT = DEPTH / 8, STEP = 8 * R / DEPTH;
+    const AttentionTask& task = tasks[blockIdx.z];
+    int heads = task.heads, width = task.width, example = blockIdx.y / heads, head = blockIdx.y % heads;
+    if (example >= examples_of(shape)) return;
+    int q0 = element(task.query.space, shape, example), queries = element(task.query.space, shape, example + 1) - q0;
+    int k0 = element(task.key.space, shape, example), keys = element(task.key.space, shape, example + 1) - k0;
+    int dims = dims_of(task.query.space, shape), depth = dims * width;
+    extern __shared__ __align__(16) float shared[];
+    float *ks = shared, *vs = ks + R * S;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    {
+        int row = threadIdx.x / ACROSS, c = threadIdx.x % ACROSS * 4;
+        bool inside = c < depth;
+        int column = inside ? c : 0;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            int r = row + i * STEP, at = k0 + (r < keys ? r : 0);
+            copy16(ks + r * S + c, head_at(task.key, dims, width, head, at, column), inside && r < keys);
+            copy16(vs + r * S + c, head_at(task.value, dims, width, head, at, column), inside && r < keys);
+        }
+        copies_commit();
+    }
+    u32 left[DEPTH / 8][4];
+    load_left<DEPTH>(left, task.query, dims, width, head, q0, queries);
+    copies_wait<0>();
+    __syncthreads();
+    if (warp * 16 >= queries) return;
+    float out[DEPTH / 8][4] = {}, most[2] = {-1e30f, -1e30f}, sum[2] = {0.0f, 0.0f}, scale = task.scale * LOG2E;
+    for (int base = 0; base < keys; base += C) {
+        float s[C / 8][4];
+        scores<DEPTH, C>(s, [&](u32* a, int k) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) a[e] = left[k][e];
+        }, ks + base * S);
+        float top[2] = {most[0], most[1]};
+#pragma unroll
+        for (int j = 0; j < C / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                s[j][e] = base + j * 8 + 2 * t + e % 2 < keys ? s[j][e] * scale : -1e30f;
+                top[e / 2] = fmaxf(top[e / 2], s[j][e]);
+            }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
+            top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2));
+            float shrink = power_of_two(most[h] - top[h]);
+            sum[h] *= shrink;
+            most[h] = top[h];
+#pragma unroll
+            for (int j = 0; j < DEPTH / 8; j++) { out[j][2 * h] *= shrink; out[j][2 * h + 1] *= shrink; }
+        }
+#pragma unroll
+        for (int j = 0; j < C / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) { s[j][e] = power_of_two(s[j][e] - most[e / 2]); sum[e / 2] += s[j][e]; }
+        mix<DEPTH, C>(out, s, vs + base * S);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        sum[h] = lanes_sum<4>(sum[h]);
+        int q = warp * 16 + g + h * 8;
+        if (q >= queries) continue;
+        float factor = 1.0f / sum[h];
+        if (t == 0) task.stats[((size_t)(q0 + q) * heads + head) * 2] = most[h] + log2f(sum[h]);
+#pragma unroll
+        for (int j = 0; j < DEPTH / 8; j++)
+            if (j * 8 + 2 * t < depth)
+                *(float2*)head_at(task.out, dims, width, head, q0 + q, j * 8 + 2 * t) = make_float2(out[j][2 * h] * factor, out[j][2 * h + 1] * factor);
+    }
+}
+
+template <int DEPTH, int WARPS>
+__device__ __forceinline__ void attention_backward_whole(const AttentionTask* tasks, const int* shape) {
     constexpr int R = 16 * WARPS, S = DEPTH + 4, C = 32, T = R + 4, ACROSS = DEPTH / 4, COUNT = DEPTH / 8, STEP = 8 * R / DEPTH;
     // Values are wanted by the warp of their element only, on the left: they stay in registers where there are enough.
     constexpr bool KEPT = DEPTH <= 32;
@@ -113,14 +200,7 @@ __device__ __forceinline__ void attention_whole(const AttentionTask* tasks, cons
         }
     }
     u32 values[KEPT ? DEPTH / 8 : 1][4];
-#pragma unroll
-    for (int k = 0; KEPT && k < DEPTH / 8; k++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            int r = warp * 16 + g + e % 2 * 8, column = k * 8 + e / 2 * 4;
-            bool ok = r < keys && column < depth;
-            values[k][e] = ok ? __float_as_uint(head_at(task.value, dims, width, head, k0 + r, column)[t]) : 0;
-        }
+    if constexpr (KEPT) load_left<DEPTH>(values, task.value, dims, width, head, k0, keys);
     copies_wait<0>();
     __syncthreads();
     float dk[DEPTH / 8][4] = {}, dv[DEPTH / 8][4] = {};
@@ -194,6 +274,9 @@ __device__ __forceinline__ void attention_whole(const AttentionTask* tasks, cons
 }
 
 #define WHOLE_ATTENTION(DEPTH, WARPS, BLOCKS)                                                                                           \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) attention_whole_##DEPTH##_##WARPS(const AttentionTask* t, const int* s) { in_turn(t + blockIdx.z, s); \
-        attention_whole<DEPTH, WARPS>(t, s);                                                                                            \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) attention_backward_whole_##DEPTH##_##WARPS(const AttentionTask* t, const int* s) { in_turn(t + blockIdx.z, s); \
+        attention_backward_whole<DEPTH, WARPS>(t, s);                                                                                            \
+    }                                                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) attention_forward_whole_##DEPTH##_##WARPS(const AttentionTask* t, const int* s) { in_turn(t + blockIdx.z, s); \
+        attention_forward_whole<DEPTH, WARPS>(t, s);                                                                                    \
     }
