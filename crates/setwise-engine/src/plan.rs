@@ -7,7 +7,8 @@
 use std::ops::Range;
 
 use crate::error::Error;
-use crate::flow::Handed;
+#[cfg(any(feature = "cuda", test))]
+use crate::handed::Handed;
 use crate::program::{Mode, Program, Space};
 
 /// Elements between the starts of buffers: one cache line of `f32`.
@@ -118,6 +119,7 @@ impl Lives {
     }
 
     /// Gradients that take over the places of others, and those that stay for longer, live accordingly.
+    #[cfg(any(feature = "cuda", test))]
     pub fn hand(&mut self, program: &Program, handed: &Handed) {
         let (n, values) = (program.ops.len(), program.values.len());
         for l in &handed.later {
@@ -328,7 +330,7 @@ mod tests {
             all.push(y);
         }
         let program = b.finish(vec![x]);
-        let handed = crate::flow::handed_gradients(&program);
+        let handed = crate::handed::handed_gradients(&program);
         assert_eq!(handed.over.len(), 3);
         let mut lives = Lives::of(&program);
         lives.hand(&program, &handed);

@@ -78,9 +78,26 @@ __device__ __forceinline__ void finish_rows(const ProductTask& task, const float
         if (task.bias) with_row(task.bias, plus);
         if (task.activation == 1) each([](float x) { return x <= 0.0f ? 0.0f : x; });
         else if (task.activation) each([](float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); });
-        if (task.residual) with_rows(task.residual, task.ldr, plus);
-        if (task.residual2) with_rows(task.residual2, task.ldr2, plus);
-        if (task.accumulate) with_rows(task.y, task.ldy, plus);
+        if (BN <= 128 && task.residual2 && task.accumulate) {
+            // Where all three are there their reads overlap.
+            const float* from[3] = {task.residual, task.residual2, task.y};
+            int ld[3] = {task.ldr, task.ldr2, task.ldy};
+            float4 x[3][TOGETHER][CHUNKS];
+#pragma unroll
+            for (int s = 0; s < 3; s++)
+#pragma unroll
+                for (int i = 0; i < TOGETHER; i++)
+#pragma unroll
+                    for (int k = 0; k < CHUNKS; k++) x[s][i][k] = read_chunk(from[s] + (size_t)at[i] * ld[s] + column[k]);
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++)
+#pragma unroll
+                for (int k = 0; k < CHUNKS; k++) v[i][k] = v[i][k] + x[0][i][k] + (x[1][i][k] + x[2][i][k]);
+        } else {
+            if (task.residual) with_rows(task.residual, task.ldr, plus);
+            if (task.residual2) with_rows(task.residual2, task.ldr2, plus);
+            if (task.accumulate) with_rows(task.y, task.ldy, plus);
+        }
         if (task.gate) with_rows(task.gate, task.ldg, where_positive);
         if (task.gain) {
             float mean[TOGETHER], inv_std[TOGETHER];
