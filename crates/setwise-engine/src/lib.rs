@@ -21,6 +21,8 @@ mod cpu;
 pub mod cuda;
 mod error;
 mod flow;
+#[cfg(any(feature = "cuda", test))]
+mod handed;
 mod loss;
 mod mix;
 mod params;

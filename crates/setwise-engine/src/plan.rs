@@ -7,6 +7,8 @@
 use std::ops::Range;
 
 use crate::error::Error;
+#[cfg(any(feature = "cuda", test))]
+use crate::handed::Handed;
 use crate::program::{Mode, Program, Space};
 
 /// Elements between the starts of buffers: one cache line of `f32`.
@@ -55,6 +57,8 @@ impl Shape {
 pub(crate) struct Lives {
     /// (first, last) time of value `v` at `v`, of its gradient at `values + v`; an empty life if `first > last`.
     spans: Vec<(usize, usize)>,
+    /// In whose place each lies, mostly its own.
+    place_of: Vec<usize>,
 }
 
 impl Lives {
@@ -110,7 +114,26 @@ impl Lives {
                 touch(&mut spans, values + v.0, end);
             }
         }
-        Lives { spans }
+        let place_of = (0..spans.len()).collect();
+        Lives { spans, place_of }
+    }
+
+    /// Gradients that take over the places of others, and those that stay for longer, live accordingly.
+    #[cfg(any(feature = "cuda", test))]
+    pub fn hand(&mut self, program: &Program, handed: &Handed) {
+        let (n, values) = (program.ops.len(), program.values.len());
+        for l in &handed.later {
+            let last = &mut self.spans[values + l.y.value.0].1;
+            *last = (*last).max(2 * n - 1 - l.to);
+        }
+        // In the order of time: whoever hands something over has received it before.
+        for &(from, to) in &handed.over {
+            self.place_of[values + to.0] = self.place_of[values + from.0];
+        }
+        for i in 0..self.spans.len() {
+            let (root, (first, last)) = (self.place_of[i], self.spans[i]);
+            self.spans[root] = (self.spans[root].0.min(first), self.spans[root].1.max(last));
+        }
     }
 }
 
@@ -198,7 +221,7 @@ impl Plan {
         self.offsets.clear();
         self.offsets.resize(sizes.len(), NONE);
         self.order.clear();
-        self.order.extend((0..sizes.len()).filter(|&i| sizes[i] > 0));
+        self.order.extend((0..sizes.len()).filter(|&i| sizes[i] > 0 && lives.place_of[i] == i));
         self.order.sort_unstable_by_key(|&i| (usize::MAX - sizes[i], i));
         self.placed.clear();
         self.total = 0;
@@ -221,6 +244,9 @@ impl Plan {
             let offsets = &self.offsets;
             let pos = self.placed.partition_point(|&j| offsets[j] <= at);
             self.placed.insert(pos, i);
+        }
+        for (i, &root) in lives.place_of.iter().enumerate() {
+            self.offsets[i] = self.offsets[root];
         }
         Ok(())
     }
@@ -288,6 +314,39 @@ mod tests {
                     || plan.offsets[q] + plan.lens[q] <= plan.offsets[p];
                 assert!(apart, "gradients {p} and {q} overlap");
             }
+        }
+    }
+
+    #[test]
+    fn what_takes_over_a_place_lives_there_as_long_as_both() {
+        let mut b = Program::builder(&[3], false, Mode::Train, true);
+        let mut x = b.input(0);
+        let mut all = vec![x];
+        for _ in 0..3 {
+            let (r, y) = (b.fresh(Space::Set(0), 3, false), b.fresh(Space::Set(0), 3, false));
+            b.op(Op::AddNorm(AddNorm { inputs: vec![b.whole(x), b.whole(x)], y: b.whole(r), norm: None }));
+            b.op(Op::AddNorm(AddNorm { inputs: vec![b.whole(x), b.whole(r)], y: b.whole(y), norm: None }));
+            x = y;
+            all.push(y);
+        }
+        let program = b.finish(vec![x]);
+        let handed = crate::handed::handed_gradients(&program);
+        assert_eq!(handed.over.len(), 3);
+        let mut lives = Lives::of(&program);
+        lives.hand(&program, &handed);
+        let shape = Shape { examples: 1, dims: 1, set_offsets: vec![vec![0, 5]], union_offsets: vec![0, 5] };
+        let mut plan = Plan::default();
+        plan.make(&program, &lives, &shape).unwrap();
+        let values = program.values.len();
+        let place = plan.offsets[values + all[0].0];
+        assert!(all.iter().all(|v| plan.offsets[values + v.0] == place));
+        for i in (0..plan.lens.len()).filter(|&i| plan.lens[i] > 0 && !all.iter().any(|v| values + v.0 == i)) {
+            let (a, b) = (lives.spans[i], lives.spans[values + all[3].0]);
+            let together = a.0 <= b.1 && b.0 <= a.1;
+            assert!(
+                !together || plan.offsets[i] >= place + 15 || plan.offsets[i] + plan.lens[i] <= place,
+                "{i} is in the way"
+            );
         }
     }
 

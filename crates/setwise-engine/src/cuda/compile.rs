@@ -37,16 +37,11 @@ const IMAGES: [&str; 4] = [
     include_str!("kernels/batch_norm.cu"),
 ];
 /// With the instructions of compute capability 9.
-const WIDE: [&str; 6] = [
-    COMMON,
-    LINEAR_TASKS,
-    HOPPER,
-    include_str!("kernels/wide_linear.cu"),
-    include_str!("kernels/wide_product.cu"),
-    include_str!("kernels/wide_weights.cu"),
-];
+const WIDE: [&str; 5] =
+    [COMMON, LINEAR_TASKS, HOPPER, include_str!("kernels/wide_linear.cu"), include_str!("kernels/wide_weights.cu")];
 const WIDE_PAIR: [&str; 4] = [COMMON, HOPPER, PAIR_TASKS, include_str!("kernels/wide_pair.cu")];
-const WIDE_ATTENTION: [&str; 4] = [COMMON, ATTENTION, HOPPER, include_str!("kernels/wide_attention.cu")];
+const WIDE_ATTENTION: [&str; 5] =
+    [COMMON, ATTENTION, HOPPER, include_str!("kernels/wide_attention.cu"), include_str!("kernels/whole_attention.cu")];
 
 /// All kernels a program needs, in modules that are compiled side by side. Attention is compiled for each width of heads on its own,
 /// those of images, and of pairs on compute capability 9, only for programs that have them.
@@ -79,8 +74,11 @@ impl Kernels {
                 sources.push(WIDE_PAIR.concat());
             }
             for (depth, tile) in depths.iter().filter_map(|&d| super::build::wide_depth(d)) {
-                sources
-                    .push([&WIDE_ATTENTION.concat(), format!("WIDE_ATTENTION({depth}, {tile})\n").as_str()].concat());
+                let mut source = WIDE_ATTENTION.concat() + &format!("WIDE_ATTENTION({depth}, {tile})\n");
+                for (warps, blocks) in super::build::whole_sets(depth) {
+                    source += &format!("WHOLE_ATTENTION({depth}, {warps}, {blocks})\n");
+                }
+                sources.push(source);
             }
             sources.sort_unstable();
             sources.dedup();
@@ -194,7 +192,7 @@ mod tests {
         for kernel in kernels {
             let body = kernel.split_once('{').map_or("", |(_, body)| body);
             let body = body.trim_start_matches([' ', '\n', '\\']);
-            assert!(body.starts_with("in_turn();"), "a kernel begins with {}", &kernel[..60.min(kernel.len())]);
+            assert!(body.starts_with("in_turn("), "a kernel begins with {}", &kernel[..60.min(kernel.len())]);
         }
     }
 

@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use crate::batch::BatchView;
 use crate::error::Error;
+use crate::handed::{Handed, handed_gradients};
 use crate::plan::{Lives, Plan, Shape};
 use crate::program::{Mode, Program};
 use build::{Builder, Places, Work};
@@ -66,7 +67,15 @@ impl Bound {
         let depths = build::depths(program, &capacity)?;
         let module = Kernels::new(device, precision, &depths, &program.ops)?;
         let mut plan = Plan::default();
-        let lives = Lives::in_groups(program, build::together(program));
+        let mut lives = Lives::in_groups(program, build::together(program));
+        // For measurements: `old` has an addition for every residual, `over` none where a place can be taken over.
+        let mut handed = handed_gradients(program);
+        match std::env::var("SETWISE_ADD").as_deref() {
+            Ok("old") => handed = Handed::default(),
+            Ok("over") => handed.later.clear(),
+            _ => {}
+        }
+        lives.hand(program, &handed);
         plan.make(program, &lives, &full_shape(&capacity))?;
         let params = Memory::new(device, 4 * program.params.len(), "the parameters")?;
         let grads = Memory::new(device, 4 * program.params.len(), "the gradients")?;
@@ -84,7 +93,7 @@ impl Bound {
             controls: io.ptr,
         };
         let build = |places: Places| -> Result<_, Error> {
-            let mut b = Builder::new(program, &plan, &capacity, &module, places, Tables::new(tables.ptr));
+            let mut b = Builder::new(program, &plan, &handed, &capacity, &module, places, Tables::new(tables.ptr));
             b.forward()?;
             let forward = std::mem::take(&mut b.work);
             if program.mode == Mode::Train {

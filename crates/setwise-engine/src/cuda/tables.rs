@@ -28,10 +28,10 @@ plain! {
     struct Term { a: Address, b: Address, maps: Address, lda: i32, ldb: i32, k: i32, vec_a: i32, vec_b: i32, pad: i32 }
     struct TensorMap { opaque: [u64; 16] }
     struct ProductTask {
-        terms: Address, y: Address, bias: Address, residual: Address, gate: Address,
+        terms: Address, y: Address, bias: Address, residual: Address, residual2: Address, gate: Address,
         gain: Address, shift: Address, normalised: Address, inv_std: Address,
-        count: i32, ldy: i32, ldr: i32, ldg: i32, n: i32, activation: i32, accumulate: i32, pairs: i32, space: Space, steps: i32,
-        tasks: i32, pad: i32,
+        count: i32, ldy: i32, ldr: i32, ldr2: i32, ldg: i32, n: i32, activation: i32, accumulate: i32, pairs: i32, space: Space,
+        steps: i32, pad: i32,
     }
     struct TransposeTask { from: Address, to: Address, rows: i32, cols: i32 }
     struct WeightTask {
@@ -47,7 +47,8 @@ plain! {
         count: i32, ldy: i32, cols: i32, pad: i32, space: Space, pad2: i32,
     }
     struct NormBackwardTask {
-        dy: Address, gain: Address, normalised: Address, inv_std: Address, parts: Address, ld: i32, cols: i32, space: Space, rows: i32,
+        dy: Address, gain: Address, normalised: Address, inv_std: Address, parts: Address,
+        copies: [Address; 2], gates: [Address; 2], ld_copies: [i32; 2], ld: i32, cols: i32, space: Space, rows: i32,
     }
     struct AddTask {
         inputs: [Address; 8], ld: [i32; 8], y: Address, count: i32, ldy: i32, cols: i32, accumulate: i32, space: Space, vec: i32,

@@ -28,10 +28,10 @@ impl Product {
     /// Whether all of it can be read and written sixteen bytes at a time.
     fn in_chunks(&self) -> bool {
         let t = &self.task;
-        let places = [t.y, t.bias, t.residual, t.gate, t.gain, t.shift, t.normalised];
+        let places = [t.y, t.bias, t.residual, t.residual2, t.gate, t.gain, t.shift, t.normalised];
         self.terms.iter().all(|t| t.vec_a != 0 && t.vec_b != 0)
             && places.iter().all(|p| p.is_multiple_of(16))
-            && [t.n, t.ldy, t.ldr, t.ldg].iter().all(|n| n % 4 == 0)
+            && [t.n, t.ldy, t.ldr, t.ldr2, t.ldg].iter().all(|n| n % 4 == 0)
     }
 
     /// Steps of 32 along the sum.
@@ -47,6 +47,7 @@ pub(super) fn no_product(space: t::Space) -> t::ProductTask {
         y: 0,
         bias: 0,
         residual: 0,
+        residual2: 0,
         gate: 0,
         gain: 0,
         shift: 0,
@@ -55,6 +56,7 @@ pub(super) fn no_product(space: t::Space) -> t::ProductTask {
         count: 1,
         ldy: 0,
         ldr: 0,
+        ldr2: 0,
         ldg: 0,
         n: 0,
         activation: 0,
@@ -62,7 +64,6 @@ pub(super) fn no_product(space: t::Space) -> t::ProductTask {
         pairs: 0,
         space,
         steps: 0,
-        tasks: 0,
         pad: 0,
     }
 }
@@ -152,26 +153,6 @@ impl<'a> Builder<'a> {
 
     /// Products by warpgroups, whose operands the copy engine fetches.
     fn product_wide(&mut self, products: &[Product], rows: usize, widest: usize, normed: bool) -> Result<(), Error> {
-        // Many tiles of 256 columns go through blocks that stay.
-        let tiles = |height: usize| -> usize {
-            products.iter().map(|p| p.rows.div_ceil(height) * (p.task.n as usize).div_ceil(256)).sum()
-        };
-        // For measurements: `old` has none of them, `single` and `pairs` have all.
-        let switch = std::env::var("SETWISE_PRODUCT").unwrap_or_default();
-        let (single, forced) = (switch == "single", switch == "single" || switch == "pairs");
-        let suits = widest > 128 && !(1..=128).contains(&(widest % 256)) && tiles(128) >= 8;
-        if switch != "old" && (suits || forced) {
-            let pairs = !single && (forced || tiles(128) >= 12);
-            let most = std::env::var("SETWISE_BLOCKS").ok().and_then(|n| n.parse().ok());
-            let processors = most.unwrap_or(self.module.processors).max(2);
-            let tasks = self.described(products, if pairs { 128 } else { 256 })?;
-            let shared = (4 * (128 + 256) * 32 + 8 * 4 * (256 + 8)) * 4 + 1024;
-            let (name, blocks) = match pairs {
-                true => ("product_pairs", 2 * tiles(256).min(processors / 2)),
-                false => ("product_flow", tiles(128).min(processors)),
-            };
-            return self.launch(name, &tasks, [blocks, 1, 1], 384, shared);
-        }
         let bn = match widest {
             ..=16 => 16,
             17..=32 => 32,
@@ -183,7 +164,7 @@ impl<'a> Builder<'a> {
         // Short sums need no more stages than they have steps, and leave room for more blocks.
         let steps = products.iter().map(Product::steps).max().unwrap_or(0);
         let stages = steps.clamp(1, if bn == 256 { 4 } else { 3 });
-        let grid = [rows.div_ceil(128), widest.div_ceil(bn), tasks.len()];
+        let grid = [rows.div_ceil(128) * widest.div_ceil(bn), 1, tasks.len()];
         // The sums take the place of the tiles at the end.
         let shared = (stages * (128 + bn) * 32).max(128 * (bn + 8)) * 4 + 1024;
         self.launch(&format!("product_wide_n{bn}"), &tasks, grid, 288, shared)
@@ -204,17 +185,16 @@ impl<'a> Builder<'a> {
                 terms: self.tables.push(&terms),
                 count: terms.len() as i32,
                 steps: p.steps() as i32,
-                tasks: products.len() as i32,
                 ..p.task
             });
         }
         Ok(tasks)
     }
 
-    pub(super) fn linear_backward(&mut self, op: &Linear, gated: &[bool]) -> Result<(), Error> {
-        let norms: Vec<_> = op.maps.iter().filter_map(|m| m.norm.map(|n| (m.y, n))).collect();
+    pub(super) fn linear_backward(&mut self, at: usize, op: &Linear) -> Result<(), Error> {
+        let norms: Vec<_> = op.maps.iter().filter_map(|m| m.norm.map(|n| (m.y, n, Vec::new()))).collect();
         self.norms_backward(&norms)?;
-        if op.activation != Activation::None && !op.maps.iter().all(|m| gated[m.y.value.0]) {
+        if op.activation != Activation::None && !op.maps.iter().all(|m| self.gated[m.y.value.0]) {
             let tasks: Vec<t::ActivationTask> = op
                 .maps
                 .iter()
@@ -227,14 +207,17 @@ impl<'a> Builder<'a> {
             let most = op.maps.iter().map(|m| self.rows(m.y.value) * m.y.cols).max().unwrap_or(0);
             self.walk("activation_backward", &tasks, most)?;
         }
-        self.add_gradients(op.maps.iter().filter_map(|m| m.residual.map(|r| (r, m.y))).collect())?;
-        self.linear_inputs(op, gated)?;
+        let residuals = op.maps.iter().filter_map(|m| m.residual.map(|r| (r, m.y)));
+        let later = |p: &(Slice, Slice)| self.handed.later.iter().any(|l| l.from == at && (l.residual, l.y) == *p);
+        self.add_gradients(residuals.filter(|p| !later(p)).collect())?;
+        self.linear_inputs(at, op)?;
         let maps = joined(self.program, op, &self.apart);
         let uses: Vec<Use> = maps.iter().map(|m| Use { weight: m.weight, bias: m.bias, x: m.x, dy: m.y }).collect();
         self.linear_weights(&uses)
     }
 
-    pub(super) fn linear_inputs(&mut self, op: &Linear, gated: &[bool]) -> Result<(), Error> {
+    /// Gradients of the inputs of operation `at`, with those of residuals that were left to it.
+    fn linear_inputs(&mut self, at: usize, op: &Linear) -> Result<(), Error> {
         let maps = joined(self.program, op, &self.apart);
         let groups = group_by(maps.iter().map(|m| m.x));
         let mut products = Vec::new();
@@ -245,9 +228,16 @@ impl<'a> Builder<'a> {
             }
             let terms = members.iter().map(|&m| self.gradient_term(maps[m].y, maps[m].weight)).collect();
             let (y, ldy) = self.grad_slice(*x);
-            let (gate, ldg) = if gated[x.value.0] { self.slice(*x) } else { (0, 0) };
+            let (gate, ldg) = if self.gated[x.value.0] { self.slice(*x) } else { (0, 0) };
+            let left = self.handed.later.iter().filter(|l| l.to == at && l.residual == *x);
+            let mut left = left.map(|l| self.grad_slice(l.y));
+            let ((residual, ldr), (residual2, ldr2)) = (left.next().unwrap_or((0, 0)), left.next().unwrap_or((0, 0)));
             let task = t::ProductTask {
                 y,
+                residual,
+                ldr,
+                residual2,
+                ldr2,
                 gate,
                 ldg,
                 ldy,
@@ -325,18 +315,27 @@ impl<'a> Builder<'a> {
             uses.iter().all(|u| fits(u.dy.cols, bm) && fits(u.x.cols, bn))
         };
         let wide = self.module.wide && uses.iter().all(in_chunks);
-        // For measurements: `old` has no blocks of these, `all` has them everywhere.
+        // For measurements: `old` has no blocks of these, `broad` only the larger ones, `all` those everywhere.
         let switch = std::env::var("SETWISE_WEIGHTS").unwrap_or_default();
+        let broad = [(128, 256), (256, 128), (128, 128)].into_iter().find(|&(bm, bn)| suit(bm, bn));
+        let narrow = || (if (1..=64).contains(&(n % 128)) { 64 } else { 128 }, if k <= 32 { 32 } else { 64 });
         let flow = match switch.as_str() {
-            "old" => None,
             _ if !wide => None,
+            "old" => None,
+            "broad" => broad,
             "all" => Some((128, 256)),
-            _ => [(128, 256), (256, 128), (128, 128)].into_iter().find(|&(bm, bn)| suit(bm, bn)),
+            _ => Some(broad.unwrap_or_else(narrow)),
         };
         let (name, bm, bn, block, shared, blocks) = if let Some((bm, bn)) = flow {
-            // Eight warps and four stages, one block to a processor, or four, three and two.
-            let each = if bm + bn > 256 { 1 } else { 2 };
-            let (block, shared) = (128 + (bm * bn / 128) as u32, (5 - each) * 32 * (bm + bn) * 4 + 1024);
+            // Threads, stages and blocks to a processor, as in the kernels.
+            let (block, stages, each) = match (bm, bn) {
+                (128, 256) | (256, 128) => (384, 4, 1),
+                (128, 128) => (256, 3, 2),
+                (128, _) => (160, 4, 2),
+                (_, 64) => (160, 4, 3),
+                _ => (160, 4, 4),
+            };
+            let shared = stages * 32 * (bm + bn) * 4 + 1024;
             (format!("weights_flow_m{bm}_n{bn}"), bm, bn, block, shared, each * self.module.processors)
         } else if wide {
             let bm = if (1..=64).contains(&(n % 128)) { 64 } else { 128 };

@@ -18,7 +18,7 @@ mod pair;
 mod pine;
 mod rows;
 
-pub(super) use attention::{depths, key_tile, wide_depth};
+pub(super) use attention::{depths, key_tile, whole_sets, wide_depth};
 pub use capacity::Capacity;
 pub(super) use images::has_images;
 pub(super) use norm::together;
@@ -30,6 +30,7 @@ use super::driver::{self, Function, Stream};
 use super::tables::{self as t, Address, Tables};
 use crate::error::Error;
 use crate::flow::{gated_values, gradients_to_clear};
+use crate::handed::Handed;
 use crate::params::ParamId;
 use crate::plan::Plan;
 use crate::program::{Op, Program, Slice, Space, Value};
@@ -77,12 +78,17 @@ const WALKERS: usize = 1024;
 pub(super) struct Builder<'a> {
     pub program: &'a Program,
     pub plan: &'a Plan,
+    pub handed: &'a Handed,
     pub capacity: &'a Capacity,
     pub module: &'a Kernels,
     pub places: Places,
     pub tables: Tables,
     pub work: Vec<Work>,
     written: Vec<bool>,
+    /// Values whose gradient is nothing where they are not positive, by the kernel that writes it.
+    gated: Vec<bool>,
+    /// Whether the norm's backward pass writes gradients of terms as well.
+    copies: bool,
     /// Weights of maps that are not joined with others.
     apart: BTreeSet<ParamId>,
     /// Parts of gradients, summed together at the end.
@@ -96,6 +102,7 @@ impl<'a> Builder<'a> {
     pub fn new(
         program: &'a Program,
         plan: &'a Plan,
+        handed: &'a Handed,
         capacity: &'a Capacity,
         module: &'a Kernels,
         places: Places,
@@ -105,12 +112,15 @@ impl<'a> Builder<'a> {
         Builder {
             program,
             plan,
+            handed,
             capacity,
             module,
             places,
             tables,
             work: Vec::new(),
             written,
+            gated: gated_values(program),
+            copies: std::env::var("SETWISE_ADD").is_err(),
             apart: joined::kept_apart(program),
             sums: Vec::new(),
             used: 0,
@@ -148,7 +158,6 @@ impl<'a> Builder<'a> {
     /// All operations in reverse; gradients of the outputs are in place, those of the parameters are added to.
     pub fn backward(&mut self) -> Result<(), Error> {
         let clear = gradients_to_clear(self.program);
-        let gated = gated_values(self.program);
         self.program.outputs.iter().for_each(|v| self.written[v.0] = true);
         self.transpose_weights()?;
         for group in together(self.program).into_iter().rev() {
@@ -162,7 +171,7 @@ impl<'a> Builder<'a> {
                 continue;
             }
             match &self.program.ops[group.start] {
-                Op::Linear(l) => self.linear_backward(l, &gated)?,
+                Op::Linear(l) => self.linear_backward(group.start, l)?,
                 Op::Attention(a) => {
                     self.attention(a, &["attention_queries", "attention_keys"])?;
                     for r in &a.relations {

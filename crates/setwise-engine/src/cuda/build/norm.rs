@@ -7,12 +7,15 @@ use super::batch_norm::is_pooled;
 use super::{Builder, WALKERS};
 use crate::error::Error;
 use crate::flow::group_by;
-use crate::program::{AddNorm, Norm, Op, Program, Slice};
+use crate::program::{Activation, AddNorm, Norm, Op, Program, Slice};
 
 /// Least rows of a block of the norm's backward pass, and most blocks: each leaves a part to be summed.
 const NORM_ROWS: usize = 64;
 
 const NORM_BLOCKS: usize = 264;
+
+/// Gradients of terms a norm's backward pass writes besides its own.
+const MOST_COPIES: usize = 2;
 
 /// The kernels made for rows of at most some columns, and their lanes to a row.
 fn row_shape(cols: usize) -> Option<(usize, usize)> {
@@ -113,20 +116,49 @@ impl<'a> Builder<'a> {
 
     pub(super) fn add_norms_backward(&mut self, group: Range<usize>) -> Result<(), Error> {
         let ops: Vec<&AddNorm> = self.add_norms(group).collect();
-        let norms: Vec<_> = ops.iter().filter_map(|op| op.norm.map(|n| (op.y, n))).collect();
+        let (mut norms, mut adds) = (Vec::new(), Vec::new());
+        for op in &ops {
+            let terms = op.inputs.iter().filter(|s| self.wants_grad(s.value) && !self.taken_over(**s, op.y));
+            let terms: Vec<Slice> = terms.copied().collect();
+            // Gradients that begin here are written by the norm.
+            let first = |s: &&Slice| !self.written[s.value.0] && terms.iter().filter(|o| o == s).count() == 1;
+            let most = if op.norm.is_some() && self.copies { MOST_COPIES } else { 0 };
+            let copies: Vec<Slice> = terms.iter().filter(first).take(most).copied().collect();
+            adds.extend(terms.iter().filter(|s| !copies.contains(s)).map(|&s| (s, op.y)));
+            norms.extend(op.norm.map(|n| (op.y, n, copies)));
+        }
         self.norms_backward(&norms)?;
-        let adds = ops.iter().flat_map(|op| op.inputs.iter().map(|&input| (input, op.y))).collect();
-        self.add_gradients(adds)
+        self.add_gradients(adds)?;
+        ops.iter().flat_map(|op| &op.inputs).for_each(|s| self.written[s.value.0] = true);
+        Ok(())
     }
 
-    /// Backward through norms, in place on the gradients of `ys`.
-    pub(super) fn norms_backward(&mut self, norms: &[(Slice, Norm)]) -> Result<(), Error> {
+    /// Whether the gradient of a term lies where that of the sum does.
+    fn taken_over(&self, term: Slice, sum: Slice) -> bool {
+        self.handed.over.contains(&(sum.value, term.value)) && self.grad_slice(term) == self.grad_slice(sum)
+    }
+
+    /// Whether all of a value came from a ReLU and nobody but one operation, which has all of it, reads it.
+    fn rectified(&self, s: Slice) -> bool {
+        let v = s.value;
+        let relu = |op: &Op| match op {
+            Op::Linear(l) => l.activation == Activation::Relu && l.maps.iter().any(|m| m.y.value == v),
+            _ => false,
+        };
+        s.cols == self.program.values[v.0].cols
+            && self.program.ops.iter().any(relu)
+            && self.program.ops.iter().filter(|op| op.uses().reads.contains(&v)).count() == 1
+            && !self.program.outputs.contains(&v)
+    }
+
+    /// Backward through norms, in place on the gradients of sums, and to those of the terms that come with them.
+    pub(super) fn norms_backward(&mut self, norms: &[(Slice, Norm, Vec<Slice>)]) -> Result<(), Error> {
         if norms.is_empty() {
             return Ok(());
         }
         let (mut tasks, mut sums) = (Vec::new(), Vec::new());
         let (mut most, mut widest) = (0, 0);
-        for &(y, n) in norms {
+        for &(y, n, ref terms) in norms {
             let rows_each = self.rows(y.value).div_ceil(NORM_BLOCKS).next_multiple_of(8).max(NORM_ROWS);
             let blocks = self.rows(y.value).div_ceil(rows_each);
             let parts = self.room(blocks * 2 * y.cols);
@@ -135,7 +167,28 @@ impl<'a> Builder<'a> {
             let (gain, normalised, inv_std) = (self.param(n.gain), self.value(n.normalised), self.value(n.inv_std));
             let cols = y.cols as i32;
             let each = rows_each as i32;
-            tasks.push(t::NormBackwardTask { dy, gain, normalised, inv_std, parts, ld, cols, space, rows: each });
+            let (mut copies, mut gates, mut ld_copies) = ([0; MOST_COPIES], [0; MOST_COPIES], [0; MOST_COPIES]);
+            for (i, &term) in terms.iter().enumerate() {
+                (copies[i], ld_copies[i]) = self.grad_slice(term);
+                if self.rectified(term) {
+                    gates[i] = self.slice(term).0;
+                    self.gated[term.value.0] = true;
+                }
+            }
+            tasks.push(t::NormBackwardTask {
+                dy,
+                gain,
+                normalised,
+                inv_std,
+                parts,
+                copies,
+                gates,
+                ld_copies,
+                ld,
+                cols,
+                space,
+                rows: each,
+            });
             for (half, p) in [n.gain, n.shift].into_iter().enumerate() {
                 sums.push(t::SumTask {
                     parts: parts + 4 * (half * y.cols) as u64,
@@ -154,12 +207,14 @@ impl<'a> Builder<'a> {
         }
         let grid = [most, tasks.len(), 1];
         let in_chunks = |t: &t::NormBackwardTask| {
-            let places = [t.dy, t.gain, t.normalised];
-            places.into_iter().all(|p| p.is_multiple_of(16)) && t.ld % 4 == 0 && t.cols % 4 == 0
+            let places = [t.dy, t.gain, t.normalised].into_iter().chain(t.copies).chain(t.gates);
+            let lengths = [t.ld, t.cols].into_iter().chain(t.ld_copies);
+            { places }.all(|p| p.is_multiple_of(16)) && { lengths }.all(|n| n % 4 == 0)
         };
         let shape = row_shape(widest).filter(|_| tasks.iter().all(in_chunks));
-        let (name, lanes) =
-            shape.map_or(("norm_backward".to_owned(), 32), |(c, lanes)| (format!("norm_backward_{c}"), lanes));
+        let copies = tasks.iter().any(|t| t.copies != [0; MOST_COPIES]);
+        let kind = if copies { "norm_copies" } else { "norm_backward" };
+        let (name, lanes) = shape.map_or(("norm_backward".to_owned(), 32), |(c, lanes)| (format!("{kind}_{c}"), lanes));
         self.launch(&name, &tasks, grid, 256, 256 / lanes * 2 * widest * 4)?;
         self.sums.extend(sums);
         Ok(())
@@ -188,7 +243,9 @@ impl<'a> Builder<'a> {
 
     /// Gradients take up others: each pair is (to, from). One launch for all, or several where one takes up more than eight.
     pub(super) fn add_gradients(&mut self, pairs: Vec<(Slice, Slice)>) -> Result<(), Error> {
-        let pairs: Vec<_> = pairs.into_iter().filter(|p| self.wants_grad(p.0.value)).collect();
+        let (over, pairs): (Vec<_>, Vec<_>) =
+            pairs.into_iter().filter(|p| self.wants_grad(p.0.value)).partition(|p| self.taken_over(p.0, p.1));
+        over.iter().for_each(|p| self.written[p.0.value.0] = true);
         let targets = group_by(pairs.iter().map(|p| p.0));
         let rounds = targets.iter().map(|t| t.1.len().div_ceil(8)).max().unwrap_or(0);
         for round in 0..rounds {

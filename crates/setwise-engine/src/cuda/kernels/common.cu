@@ -7,11 +7,34 @@ typedef unsigned long long u64;
 
 // Every kernel begins with this. It may have been started before the one it follows was done: it lets the next one start likewise, then waits
 // until what came before has been written.
-__device__ __forceinline__ void in_turn() {
+__device__ __forceinline__ void next_may_start() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+__device__ __forceinline__ void wait_for_last() {
+#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+__device__ __forceinline__ void in_turn() {
+    next_may_start();
+    wait_for_last();
+}
+
+__device__ __forceinline__ void bring_near(const void* from) {
+    asm volatile("{.reg .u32 unused; ld.global.u32 unused, [%0];}" ::"l"(from));
+}
+
+// The same where the block's task is known: tables and shape do not change during a step, so they are read into the cache before the wait.
+template <typename T>
+__device__ __forceinline__ void in_turn(const T* task, const int* shape) {
+    next_may_start();
+    if (threadIdx.x * 128 < sizeof(T)) bring_near((const char*)task + threadIdx.x * 128);
+    if (threadIdx.x == 31) bring_near(shape);
+    wait_for_last();
 }
 
 // Rows with a meaning. `offsets` is the place of a set's offsets in the shape buffer, unless every example has `per_example` rows; with

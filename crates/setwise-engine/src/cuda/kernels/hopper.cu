@@ -70,9 +70,6 @@ __device__ __forceinline__ void multiply_wait() { asm volatile("wgmma.wait_group
 // All but what was committed last is done.
 __device__ __forceinline__ void multiply_wait_but_one() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
 
-// Waits for all products but those begun last.
-__device__ __forceinline__ void multiply_wait_but_last() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
-
 // Barriers in shared memory: `count` arrivals, and bytes that copies have announced, complete a phase; phases alternate between 0 and 1.
 __device__ __forceinline__ u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
@@ -100,36 +97,6 @@ __device__ __forceinline__ void fetch_tile(float* tile, const void* map, int x, 
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(shared_at(tile)),
                  "l"(map), "r"(shared_at(barrier)), "r"(x), "r"(y)
                  : "memory");
-}
-
-// Blocks of a cluster reach into each other's shared memory, where everything lies at the same places.
-__device__ __forceinline__ int cluster_rank() {
-    int rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-// All threads of all blocks; what they wrote before is seen behind it.
-__device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release;\n barrier.cluster.wait.acquire;" ::: "memory");
-}
-
-// Arrives at the barrier of another block.
-__device__ __forceinline__ void barrier_arrive_at(u64* barrier, int rank) {
-    asm volatile(
-        "{.reg .b32 there;\n"
-        "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(shared_at(barrier)), "r"(rank) : "memory");
-}
-
-// As `fetch_tile`, into both blocks of a pair; the bytes count for the barriers of both.
-__device__ __forceinline__ void fetch_tile_for_both(float* tile, const void* map, int x, int y, u64* barrier) {
-    asm volatile(
-        "{.reg .b16 both; mov.b16 both, 3;\n"
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4}], [%2], both;}" ::"r"(
-            shared_at(tile)),
-        "l"(map), "r"(shared_at(barrier)), "r"(x), "r"(y)
-        : "memory");
 }
 
 // Gives registers of a warpgroup back, or takes some: all its warps, in the branch that is theirs.

@@ -92,6 +92,7 @@ __device__ __forceinline__ void product(const ProductTask* tasks, const int* sha
                     if (e && !second) continue;
                     v[e] = activate(v[e] + (task.bias ? task.bias[n + e] : 0.0f), task.activation);
                     if (task.residual) v[e] += task.residual[(size_t)m * task.ldr + n + e];
+                    if (task.residual2) v[e] += task.residual2[(size_t)m * task.ldr2 + n + e];
                     if (task.accumulate) v[e] += y[e];
                     if (task.gate) v[e] = task.gate[(size_t)m * task.ldg + n + e] > 0.0f ? v[e] : 0.0f;
                 }

@@ -12,18 +12,18 @@ struct Term {
     int lda, ldb, k, vec_a, vec_b, pad;
 };
 
-// y = act(Σ a bᵀ + bias) + residual, added to what is there if `accumulate`, and nothing where `gate` is not positive. With a `gain` the
+// y = act(Σ a bᵀ + bias) + residuals, added to what is there if `accumulate`, and nothing where `gate` is not positive. With a `gain` the
 // LayerNorm of that, kept as in NormTask (only `product_wide` does this).
 struct ProductTask {
     const Term* terms;
     float* y;
-    const float *bias, *residual, *gate, *gain, *shift;
+    const float *bias, *residual, *residual2, *gate, *gain, *shift;
     float *normalised, *inv_std;
     // `pairs` where two numbers of y can be written at once.
-    int count, ldy, ldr, ldg, n, activation, accumulate, pairs;
+    int count, ldy, ldr, ldr2, ldg, n, activation, accumulate, pairs;
     Space space;
-    // Of 32 along the sum, and how many tasks the table has, for `product_wide` and `product_flow`.
-    int steps, tasks, pad;
+    // Of 32 along the sum, for `product_wide`.
+    int steps, pad;
 };
 
 __device__ __forceinline__ float activate(float x, int activation) {
@@ -41,3 +41,26 @@ struct WeightTask {
     int ldy, ldx, n, k, splits, vec;
     Space space;
 };
+
+// Before the wait of `in_turn`, too: the operands' descriptions, which the copy engine reads first.
+__device__ __forceinline__ void describe(const TensorMap* maps) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("prefetch.tensormap [%0];" ::"l"(maps));
+    asm volatile("prefetch.tensormap [%0];" ::"l"(maps + 1));
+#endif
+}
+
+__device__ __forceinline__ void in_turn(const ProductTask* task, const int* shape) {
+    next_may_start();
+    if (threadIdx.x == 32) bring_near((const char*)task + 128);
+    if (threadIdx.x == 64) bring_near(shape);
+    if (threadIdx.x == 0) describe(task->terms->maps);
+    wait_for_last();
+}
+
+__device__ __forceinline__ void in_turn(const WeightTask* task, const int* shape) {
+    next_may_start();
+    if (threadIdx.x == 64) bring_near(shape);
+    if (threadIdx.x == 0 && task->maps) describe(task->maps);
+    wait_for_last();
+}

@@ -2,6 +2,7 @@
 // registers; others by a warp.
 
 #define MOST_INPUTS 8
+#define MOST_COPIES 2
 
 struct NormTask {
     const float* inputs[MOST_INPUTS];
@@ -85,6 +86,10 @@ struct NormBackwardTask {
     const float *gain, *normalised, *inv_std;
     // [blocks][2 · cols]: gradients of gain and shift.
     float* parts;
+    // Gradients of terms that are as that of the sum, nothing where the gate, if there is one, is not positive.
+    float* copies[MOST_COPIES];
+    const float* gates[MOST_COPIES];
+    int ld_copies[MOST_COPIES];
     int ld, cols;
     Space space;
     // Of a block.
@@ -92,7 +97,7 @@ struct NormBackwardTask {
 };
 
 // In place: dx = inv_std · (g − mean(g) − x̂ · mean(g · x̂)), g = gain · dy. Each lane owns its columns of the sums.
-template <int LANES, int CHUNKS>
+template <int LANES, int CHUNKS, int COPIES>
 __device__ __forceinline__ void norm_backward_rows(const NormBackwardTask* tasks, const int* shape) {
     const NormBackwardTask task = tasks[blockIdx.y];
     int rows = rows_of(task.space, shape), first = blockIdx.x * task.rows, last = min(rows, first + task.rows);
@@ -109,7 +114,7 @@ __device__ __forceinline__ void norm_backward_rows(const NormBackwardTask* tasks
     for (int base = first; base < last; base += 256 / LANES) {
         int row = base + group;
         bool ok = row < last;
-        float4 d[CHUNKS], hat[CHUNKS];
+        float4 d[CHUNKS], hat[CHUNKS], gate[COPIES + 1][CHUNKS];
         float a = 0.0f, b = 0.0f;
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++) {
@@ -118,6 +123,11 @@ __device__ __forceinline__ void norm_backward_rows(const NormBackwardTask* tasks
             if (ok && c < task.cols) {
                 d[i] = *(const float4*)(task.dy + (size_t)row * task.ld + c);
                 hat[i] = *(const float4*)(task.normalised + (size_t)row * task.cols + c);
+            }
+#pragma unroll
+            for (int k = 0; k < COPIES; k++) {
+                gate[k][i] = make_float4(1, 1, 1, 1);
+                if (task.gates[k] && ok && c < task.cols) gate[k][i] = *(const float4*)(task.gates[k] + (size_t)row * task.ld_copies[k] + c);
             }
             d_gain[i] = d_gain[i] + d[i] * hat[i];
             d_shift[i] = d_shift[i] + d[i];
@@ -132,7 +142,16 @@ __device__ __forceinline__ void norm_backward_rows(const NormBackwardTask* tasks
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++) {
             int c = (lane + i * LANES) * 4;
-            if (c < task.cols) *(float4*)(task.dy + (size_t)row * task.ld + c) = (d[i] - a + hat[i] * -b) * inv_std;
+            if (c >= task.cols) continue;
+            float4 x = (d[i] - a + hat[i] * -b) * inv_std;
+            *(float4*)(task.dy + (size_t)row * task.ld + c) = x;
+#pragma unroll
+            for (int k = 0; k < COPIES; k++) {
+                float4 g = gate[k][i];
+                if (task.copies[k])
+                    *(float4*)(task.copies[k] + (size_t)row * task.ld_copies[k] + c) =
+                        make_float4(g.x > 0.0f ? x.x : 0.0f, g.y > 0.0f ? x.y : 0.0f, g.z > 0.0f ? x.z : 0.0f, g.w > 0.0f ? x.w : 0.0f);
+            }
         }
     }
 #pragma unroll
@@ -151,9 +170,12 @@ __device__ __forceinline__ void norm_backward_rows(const NormBackwardTask* tasks
 }
 
 #define NORM_ROWS(COLS, LANES, CHUNKS)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(256) add_norm_##COLS(const NormTask* t, const int* s) { in_turn(); add_norm_rows<LANES, CHUNKS>(t, s); } \
-    extern "C" __global__ void __launch_bounds__(256) norm_backward_##COLS(const NormBackwardTask* t, const int* s) { in_turn();                    \
-        norm_backward_rows<LANES, CHUNKS>(t, s);                                                                                         \
+    extern "C" __global__ void __launch_bounds__(256) add_norm_##COLS(const NormTask* t, const int* s) { in_turn(t + blockIdx.y, s); add_norm_rows<LANES, CHUNKS>(t, s); } \
+    extern "C" __global__ void __launch_bounds__(256) norm_backward_##COLS(const NormBackwardTask* t, const int* s) { in_turn(t + blockIdx.y, s);                    \
+        norm_backward_rows<LANES, CHUNKS, 0>(t, s);                                                                                      \
+    }                                                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(256) norm_copies_##COLS(const NormBackwardTask* t, const int* s) { in_turn(t + blockIdx.y, s);                      \
+        norm_backward_rows<LANES, CHUNKS, MOST_COPIES>(t, s);                                                                            \
     }
 NORM_ROWS(16, 4, 1)
 NORM_ROWS(32, 8, 1)
@@ -187,7 +209,14 @@ extern "C" __global__ void __launch_bounds__(256) norm_backward(const NormBackwa
         a = warp_sum(a) / task.cols;
         b = warp_sum(b) / task.cols;
         float inv_std = task.inv_std[row];
-        for (int c = lane; c < task.cols; c += 32) dy[c] = inv_std * (dy[c] * task.gain[c] - a - hat[c] * b);
+        for (int c = lane; c < task.cols; c += 32) {
+            float x = inv_std * (dy[c] * task.gain[c] - a - hat[c] * b);
+            dy[c] = x;
+            for (int k = 0; k < MOST_COPIES; k++) {
+                size_t at = (size_t)row * task.ld_copies[k] + c;
+                if (task.copies[k]) task.copies[k][at] = !task.gates[k] || task.gates[k][at] > 0.0f ? x : 0.0f;
+            }
+        }
     }
     __syncthreads();
     for (int c = threadIdx.x; c < 2 * task.cols; c += 256) {

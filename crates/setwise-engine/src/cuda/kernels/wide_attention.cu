@@ -310,12 +310,12 @@ __device__ __forceinline__ void attention_keys_wide(const AttentionTask* tasks, 
 }
 
 #define WIDE_ATTENTION(DEPTH, N)                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(128) attention_forward_wide_##DEPTH(const AttentionTask* t, const int* s) { in_turn();           \
+    extern "C" __global__ void __launch_bounds__(128) attention_forward_wide_##DEPTH(const AttentionTask* t, const int* s) { in_turn(t + blockIdx.z, s);          \
         attention_forward_wide<DEPTH, N>(t, s);                                                                                        \
     }                                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128) attention_queries_wide_##DEPTH(const AttentionTask* t, const int* s) { in_turn();           \
+    extern "C" __global__ void __launch_bounds__(128) attention_queries_wide_##DEPTH(const AttentionTask* t, const int* s) { in_turn(t + blockIdx.z, s);          \
         attention_queries_wide<DEPTH, N>(t, s);                                                                                        \
     }                                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128) attention_keys_wide_##DEPTH(const AttentionTask* t, const int* s) { in_turn();              \
+    extern "C" __global__ void __launch_bounds__(128) attention_keys_wide_##DEPTH(const AttentionTask* t, const int* s) { in_turn(t + blockIdx.z, s);             \
         attention_keys_wide<DEPTH, N>(t, s);                                                                                           \
     }

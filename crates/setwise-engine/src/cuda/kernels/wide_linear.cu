@@ -78,8 +78,26 @@ __device__ __forceinline__ void finish_rows(const ProductTask& task, const float
         if (task.bias) with_row(task.bias, plus);
         if (task.activation == 1) each([](float x) { return x <= 0.0f ? 0.0f : x; });
         else if (task.activation) each([](float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); });
-        if (task.residual) with_rows(task.residual, task.ldr, plus);
-        if (task.accumulate) with_rows(task.y, task.ldy, plus);
+        if (BN <= 128 && task.residual2 && task.accumulate) {
+            // Where all three are there their reads overlap.
+            const float* from[3] = {task.residual, task.residual2, task.y};
+            int ld[3] = {task.ldr, task.ldr2, task.ldy};
+            float4 x[3][TOGETHER][CHUNKS];
+#pragma unroll
+            for (int s = 0; s < 3; s++)
+#pragma unroll
+                for (int i = 0; i < TOGETHER; i++)
+#pragma unroll
+                    for (int k = 0; k < CHUNKS; k++) x[s][i][k] = read_chunk(from[s] + (size_t)at[i] * ld[s] + column[k]);
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++)
+#pragma unroll
+                for (int k = 0; k < CHUNKS; k++) v[i][k] = v[i][k] + x[0][i][k] + (x[1][i][k] + x[2][i][k]);
+        } else {
+            if (task.residual) with_rows(task.residual, task.ldr, plus);
+            if (task.residual2) with_rows(task.residual2, task.ldr2, plus);
+            if (task.accumulate) with_rows(task.y, task.ldy, plus);
+        }
         if (task.gate) with_rows(task.gate, task.ldg, where_positive);
         if (task.gain) {
             float mean[TOGETHER], inv_std[TOGETHER];
@@ -115,13 +133,13 @@ __device__ __forceinline__ void finish_rows(const ProductTask& task, const float
 }
 
 // As `product`, 128 rows by BN columns a block, each of two warpgroups 64 rows; a ninth warp has the copy engine fill stages ahead of them. A
-// task whose whole rows lie in one block may end in a LayerNorm.
+// task whose whole rows lie in one block may end in a LayerNorm. Blocks of the same rows follow each other, so that rows come from device memory once.
 template <int BN, int STAGES>
 __device__ __forceinline__ void product_wide(const ProductTask* tasks, const int* shape) {
     constexpr int BM = 128, STAGE = (BM + BN) * 32, S = BN + 8;
     const ProductTask task = tasks[blockIdx.z];
-    int rows = rows_of(task.space, shape), m0 = blockIdx.x * BM, n0 = blockIdx.y * BN;
-    if (m0 >= rows || n0 >= task.n) return;
+    int rows = rows_of(task.space, shape), across = (task.n + BN - 1) / BN, m0 = blockIdx.x / across * BM, n0 = blockIdx.x % across * BN;
+    if (m0 >= rows) return;
     float* tiles = tiles_begin();
     __shared__ u64 full[STAGES], empty[STAGES];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -173,7 +191,7 @@ __device__ __forceinline__ void product_wide(const ProductTask* tasks, const int
 }
 
 #define PRODUCT_WIDE(BN, STAGES, BLOCKS)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(288, BLOCKS) product_wide_n##BN(const ProductTask* t, const int* s) { in_turn();        \
+    extern "C" __global__ void __launch_bounds__(288, BLOCKS) product_wide_n##BN(const ProductTask* t, const int* s) { in_turn(t + blockIdx.z, s); \
         product_wide<BN, STAGES>(t, s);                                                                                                  \
     }
 PRODUCT_WIDE(16, 3, 3)
@@ -300,7 +318,7 @@ __device__ __forceinline__ void weights_wide(const WeightTask* tasks, const int*
 }
 
 #define WEIGHTS_WIDE(BM, BN, ROWS, BLOCKS)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(BM * 2, BLOCKS) weights_wide_m##BM##_n##BN(const WeightTask* t, const int* s) { in_turn();       \
+    extern "C" __global__ void __launch_bounds__(BM * 2, BLOCKS) weights_wide_m##BM##_n##BN(const WeightTask* t, const int* s) { in_turn(t + blockIdx.z, s); \
         weights_wide<BM, BN, ROWS>(t, s);                                                                                              \
     }
 WEIGHTS_WIDE(64, 16, 64, 4)
