@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use crate::batch::BatchView;
 use crate::error::Error;
-use crate::handed::{Handed, handed_gradients};
+use crate::handed::handed_gradients;
 use crate::plan::{Lives, Plan, Shape};
 use crate::program::{Mode, Program};
 use build::{Builder, Places, Work};
@@ -68,13 +68,7 @@ impl Bound {
         let module = Kernels::new(device, precision, &depths, &program.ops)?;
         let mut plan = Plan::default();
         let mut lives = Lives::in_groups(program, build::together(program));
-        // For measurements: `old` has an addition for every residual, `over` none where a place can be taken over.
-        let mut handed = handed_gradients(program);
-        match std::env::var("SETWISE_ADD").as_deref() {
-            Ok("old") => handed = Handed::default(),
-            Ok("over") => handed.later.clear(),
-            _ => {}
-        }
+        let handed = handed_gradients(program);
         lives.hand(program, &handed);
         plan.make(program, &lives, &full_shape(&capacity))?;
         let params = Memory::new(device, 4 * program.params.len(), "the parameters")?;

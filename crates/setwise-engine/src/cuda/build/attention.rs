@@ -26,13 +26,10 @@ pub(in super::super) fn wide_depth(depth: usize) -> Option<(usize, usize)> {
     [(16, 64), (32, 64), (64, 32), (80, 32), (128, 32)].into_iter().find(|&(d, _)| d >= depth)
 }
 
-/// Warps of blocks that hold whole sets, 16 elements to each, and blocks to a processor, for a width of [`wide_depth`].
-pub(in super::super) fn whole_sets(depth: usize) -> Vec<(usize, usize)> {
-    match depth {
-        ..=32 => vec![(4, 4), (8, 2), (10, 2)],
-        64 => vec![(4, 2), (8, 1), (10, 1)],
-        _ => Vec::new(),
-    }
+/// Warps of blocks that hold whole sets, 16 elements to each, and blocks to a processor, for a width of [`wide_depth`]; none for widths
+/// of which a processor would have room for one block only.
+pub(in super::super) fn whole_sets(depth: usize) -> &'static [(usize, usize)] {
+    if depth <= 32 { &[(4, 4), (8, 2), (10, 2)] } else { &[] }
 }
 
 /// Widths of all heads of a program, as they are compiled.
@@ -101,27 +98,17 @@ impl<'a> Builder<'a> {
                 let all = members.iter().map(|&i| &op.relations[i]);
                 let chunks = all.flat_map(|r| [r.query, r.key, r.value, r.out]).all(|s| in_chunks(&s));
                 if let Some((depth, tile)) = wide_depth(depth).filter(|_| self.module.wide && chunks) {
-                    // For measurements: `old` has no whole sets in a block, `back` only backward, `all` for the widest heads too.
-                    let switch = std::env::var("SETWISE_ATTENTION").unwrap_or_default();
                     let all = members.iter().flat_map(|&i| [op.relations[i].query, op.relations[i].key]);
                     let longest = all.map(|s| self.longest(s.value)).max().unwrap_or(0);
-                    let suits = match switch.as_str() {
-                        "old" => false,
-                        "back" => training && depth <= 32,
-                        "all" => true,
-                        _ => depth <= 32,
-                    };
-                    let warps = whole_sets(depth).into_iter().map(|w| w.0).find(|w| 16 * w >= longest);
-                    if let Some(warps) = warps.filter(|_| suits) {
+                    if let Some(warps) = whole_sets(depth).iter().map(|w| w.0).find(|w| 16 * w >= longest) {
                         let rows = 16 * warps;
-                        // Keys and values; backward queries, keys, gradients of results and perhaps values, gradients of scores
-                        // for 32 queries twice, and two numbers to a query.
-                        let (name, numbers) = match (*kernel, depth) {
-                            ("attention_forward", _) => ("attention_forward", 2 * rows * (depth + 4)),
+                        // Keys and values; backward queries, keys, gradients of results, gradients of scores for 32 queries twice, and
+                        // two numbers to a query.
+                        let (name, numbers) = match *kernel {
+                            "attention_forward" => ("attention_forward", 2 * rows * (depth + 4)),
                             // One pass is enough.
-                            ("attention_keys", _) => continue,
-                            (_, ..=32) => ("attention_backward", 3 * rows * (depth + 4) + 64 * (rows + 4) + 2 * rows),
-                            _ => ("attention_backward", 4 * rows * (depth + 4) + 64 * (rows + 4) + 2 * rows),
+                            "attention_keys" => continue,
+                            _ => ("attention_backward", 3 * rows * (depth + 4) + 64 * (rows + 4) + 2 * rows),
                         };
                         let name = format!("{name}_whole_{depth}_{warps}");
                         self.launch(&name, &tasks, [1, grid[1], grid[2]], 32 * warps as u32, numbers * 4)?;

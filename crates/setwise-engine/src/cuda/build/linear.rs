@@ -315,17 +315,9 @@ impl<'a> Builder<'a> {
             uses.iter().all(|u| fits(u.dy.cols, bm) && fits(u.x.cols, bn))
         };
         let wide = self.module.wide && uses.iter().all(in_chunks);
-        // For measurements: `old` has no blocks of these, `broad` only the larger ones, `all` those everywhere.
-        let switch = std::env::var("SETWISE_WEIGHTS").unwrap_or_default();
         let broad = [(128, 256), (256, 128), (128, 128)].into_iter().find(|&(bm, bn)| suit(bm, bn));
         let narrow = || (if (1..=64).contains(&(n % 128)) { 64 } else { 128 }, if k <= 32 { 32 } else { 64 });
-        let flow = match switch.as_str() {
-            _ if !wide => None,
-            "old" => None,
-            "broad" => broad,
-            "all" => Some((128, 256)),
-            _ => Some(broad.unwrap_or_else(narrow)),
-        };
+        let flow = wide.then(|| broad.unwrap_or_else(narrow));
         let (name, bm, bn, block, shared, blocks) = if let Some((bm, bn)) = flow {
             // Threads, stages and blocks to a processor, as in the kernels.
             let (block, stages, each) = match (bm, bn) {
@@ -337,17 +329,6 @@ impl<'a> Builder<'a> {
             };
             let shared = stages * 32 * (bm + bn) * 4 + 1024;
             (format!("weights_flow_m{bm}_n{bn}"), bm, bn, block, shared, each * self.module.processors)
-        } else if wide {
-            let bm = if (1..=64).contains(&(n % 128)) { 64 } else { 128 };
-            let bn = match k {
-                ..=16 => 16,
-                17..=32 => 32,
-                128.. if bm == 128 => 128,
-                _ => 64,
-            };
-            let (rows, blocks) = if bn == 128 { (32, 264) } else { (64, 528) };
-            let name = format!("weights_wide_m{bm}_n{bn}");
-            (name, bm, bn, 2 * bm as u32, 2 * (bm + bn) * rows * 4 + 1024, blocks)
         } else {
             let (name, tile, block) = match n.min(k) {
                 128.. if self.module.fits(3 * 32 * 272 * 4) => ("linear_weights_large", 128, 128),

@@ -87,8 +87,6 @@ pub(super) struct Builder<'a> {
     written: Vec<bool>,
     /// Values whose gradient is nothing where they are not positive, by the kernel that writes it.
     gated: Vec<bool>,
-    /// Whether the norm's backward pass writes gradients of terms as well.
-    copies: bool,
     /// Weights of maps that are not joined with others.
     apart: BTreeSet<ParamId>,
     /// Parts of gradients, summed together at the end.
@@ -120,7 +118,6 @@ impl<'a> Builder<'a> {
             work: Vec::new(),
             written,
             gated: gated_values(program),
-            copies: std::env::var("SETWISE_ADD").is_err(),
             apart: joined::kept_apart(program),
             sums: Vec::new(),
             used: 0,

@@ -122,7 +122,7 @@ impl<'a> Builder<'a> {
             let terms: Vec<Slice> = terms.copied().collect();
             // Gradients that begin here are written by the norm.
             let first = |s: &&Slice| !self.written[s.value.0] && terms.iter().filter(|o| o == s).count() == 1;
-            let most = if op.norm.is_some() && self.copies { MOST_COPIES } else { 0 };
+            let most = if op.norm.is_some() { MOST_COPIES } else { 0 };
             let copies: Vec<Slice> = terms.iter().filter(first).take(most).copied().collect();
             adds.extend(terms.iter().filter(|s| !copies.contains(s)).map(|&s| (s, op.y)));
             norms.extend(op.norm.map(|n| (op.y, n, copies)));
