@@ -90,9 +90,11 @@ impl Args {
             Method::Logistic => KlMethod::Logistic,
         });
         let options = KlOptions::of(method, self.k, self.seed);
-        let device = self.device.find()?;
         if options.method == KlMethod::Pretrained {
-            Pretrained::shared()?.use_device(&device)?;
+            Pretrained::shared()?.use_device(&self.device.find()?)?;
+        } else if self.device.name() != "cpu" {
+            let reason = "only the pretrained estimator can be computed elsewhere than on the cpu";
+            return Err(Failure::usage(format!("--device {}: {reason}", self.device.name())));
         }
         Ok(options.estimator()?)
     }

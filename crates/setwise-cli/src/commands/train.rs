@@ -61,7 +61,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             return Err(Failure::usage(format!("{name} {n}: must be between 1 and 1024")));
         }
     }
-    let (names, plans): (Vec<String>, Vec<Planned>) = plan(&args)?.into_iter().unzip();
+    let all = plan(&args)?;
     let device = args.device.find()?;
     let feed_threads = args.feed_threads.unwrap_or_else(|| match device {
         setwise::Device::Cpu => 1,
@@ -72,16 +72,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
     ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed))
         .map_err(|e| Failure::other(format!("interrupts cannot be caught: {e}")))?;
     let options = RunOptions { folder: PathBuf::new(), resume: args.resume, feed_threads, device, stop: &STOP };
-    let trained = |plan: &Planned| -> Result<bool, Failure> {
+    // Of an estimator whose set model is there, the second network alone is left to train.
+    let (mut ready, mut left) = (Vec::new(), Vec::new());
+    for (name, plan) in all {
         let second = args.resume && plan.experiment.combiner.is_some();
-        Ok(second && RunFolder::new(&plan.folder).finished(&plan.experiment)?)
-    };
-    if let [only] = &plans[..]
-        && trained(only)?
-    {
-        note(format!("{} is trained; its second network follows", only.folder.display()));
-        return fit_combiner(only, &options);
+        match second && RunFolder::new(&plan.folder).finished(&plan.experiment)? {
+            true => ready.push(plan),
+            false => left.push((name, plan)),
+        }
     }
+    let (names, plans): (Vec<String>, Vec<Planned>) = left.into_iter().unzip();
     let progress = Progress::new(plans.iter().map(|p| (label(p), p.experiment.training.steps)));
     let ended = |i: usize, outcome: &setwise::Result<Outcome>| {
         progress.ended(i);
@@ -92,20 +92,26 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
     };
     let outcomes = run_several(&plans, args.at_once, &options, &|i, event| progress.show(i, event), &ended);
+    let total = plans.len() + ready.len();
     let mut failed = Vec::new();
     for (i, outcome) in outcomes {
         match outcome {
-            Ok(outcome) if outcome.finished && plans[i].experiment.combiner.is_some() => {
-                fit_combiner(&plans[i], &options)?;
-            }
+            Ok(outcome) if outcome.finished && plans[i].experiment.combiner.is_some() => ready.push(plans[i].clone()),
             Ok(_) => {}
             Err(e) => failed.push(Failure::from(e)),
         }
     }
-    match (failed.pop(), plans.len()) {
+    for plan in ready {
+        if STOP.load(Ordering::Relaxed) {
+            note(format!("{}: its second network has not been trained; --resume goes on", plan.folder.display()));
+        } else if let Err(e) = fit_combiner(&plan, &options) {
+            failed.push(e);
+        }
+    }
+    match (failed.pop(), total) {
         (None, _) => Ok(()),
         (Some(only), 1) => Err(only),
-        (Some(last), all) => Err(last.instead(format!("{} of {all} runs failed", failed.len() + 1))),
+        (Some(last), _) => Err(last.instead(format!("{} of {total} runs failed", failed.len() + 1))),
     }
 }
 
@@ -150,6 +156,7 @@ fn fit_combiner(plan: &Planned, options: &RunOptions) -> Result<(), Failure> {
     let folder = RunFolder::new(&plan.folder);
     let mut parts = setwise::Model::load(folder.model())?;
     parts.use_device(&options.device)?;
+    note(format!("{} is trained; its second network follows", folder.model().display()));
     let mut last = Instant::now();
     let evidence = folder.path().join("evidence");
     let combiner = fit(&plan.experiment, &mut parts, options.feed_threads, Some(&evidence), &mut |progress| {
@@ -157,6 +164,11 @@ fn fit_combiner(plan: &Planned, options: &RunOptions) -> Result<(), Failure> {
             FitProgress::Examples(n, of) => format!("combiner: {n} of {of} examples"),
             FitProgress::Steps(n, of, loss) => format!("combiner: step {n}/{of}  loss {loss:.4}"),
         };
+        if STOP.load(Ordering::Relaxed) {
+            // What has been drawn is kept, and the rest begins again: nothing is lost that could be saved.
+            note("stopped; --resume goes on with the second network");
+            std::process::exit(0);
+        }
         if last.elapsed().as_secs() >= LINE_EVERY / 3 {
             last = Instant::now();
             note(text);

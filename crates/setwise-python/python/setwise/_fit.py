@@ -137,7 +137,11 @@ def _kept(example: Any) -> Any:
 
 
 def _copied(item: Any) -> Any:
-    return item.copy() if isinstance(item, np.ndarray) else copy.deepcopy(item) if isinstance(item, list) else item
+    if isinstance(item, list):
+        return copy.deepcopy(item)
+    # Arrays and pandas' frames have the one, tensors and polars' frames the other.
+    own = getattr(item, "copy", None) or getattr(item, "clone", None)
+    return own() if callable(own) else item
 
 
 def _examples(data: Any) -> list[Example]:

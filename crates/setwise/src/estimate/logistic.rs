@@ -1,10 +1,10 @@
 //! KL divergence from a classifier: logistic regression of "from P or from Q".
 
 use super::interval::{self, Rows};
-use super::points::{check_covariance, check_rows, check_widths};
+use super::points::{check_rows, check_widths};
 use super::regression::Design;
 use super::{Dim, Estimate, Estimator, Points, Quantity};
-use crate::Result;
+use crate::{Error, Result};
 
 /// The log odds of a logistic regression, corrected for the numbers of rows, estimate log p − log q; their mean over the rows of P
 /// estimates KL(P‖Q).
@@ -27,10 +27,18 @@ pub struct Logistic;
 /// The length of a step, relative to the coefficients', that ends the search.
 const ENOUGH: f64 = 1e-6;
 
+/// Most columns: the time of a fit grows with the third power of their number.
+const MOST_COLUMNS: usize = 512;
+
 impl Estimator for Logistic {
     fn value(&self, p: Points, q: Points) -> Result<f64> {
         check_widths(p, q)?;
-        check_covariance(p)?;
+        if p.dim() > MOST_COLUMNS {
+            let (name, dim) = (p.name(), p.dim());
+            return Err(Error::Estimate(format!(
+                "{name}: has {dim} columns, logistic takes at most {MOST_COLUMNS}; knn takes any"
+            )));
+        }
         check_rows(p, 2, "a classifier")?;
         check_rows(q, 2, "a classifier")?;
         let (n, m) = (p.len(), q.len());
@@ -65,7 +73,9 @@ pub(super) fn products(p: Points, q: Points) -> (Vec<f64>, usize) {
     for row in plain.chunks_exact(d) {
         scale.iter_mut().zip(row.iter().zip(&mean)).for_each(|(s, (x, m))| *s += (x - m) * (x - m));
     }
-    scale.iter_mut().for_each(|s| *s = if *s > 0.0 { (*s / n).sqrt().recip() } else { 0.0 });
+    // A column of one value varies by rounding alone.
+    let recip = |s: f64, m: f64| if s > 1e-20 * n * m * m { (s / n).sqrt().recip() } else { 0.0 };
+    scale.iter_mut().zip(&mean).for_each(|(s, m)| *s = recip(*s, *m));
     let multiplied = d <= MOST_MULTIPLIED;
     let width = if multiplied { d + d * (d + 1) / 2 } else { 2 * d };
     let mut rows = Vec::with_capacity(plain.len() / d * width);

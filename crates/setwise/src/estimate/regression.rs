@@ -52,7 +52,9 @@ impl Design {
         for row in features.chunks_exact(columns) {
             scale.iter_mut().zip(row.iter().zip(&mean)).for_each(|(s, (x, m))| *s += (x - m) * (x - m));
         }
-        scale.iter_mut().for_each(|s| *s = if *s > 0.0 { (*s / n as f64).sqrt().recip() } else { 0.0 });
+        // A column of one value varies by rounding alone.
+        let recip = |s: f64, m: f64| if s > 1e-20 * n as f64 * m * m { (s / n as f64).sqrt().recip() } else { 0.0 };
+        scale.iter_mut().zip(&mean).for_each(|(s, m)| *s = recip(*s, *m));
         let mut rows = vec![0.0; n * stride];
         for (out, row) in rows.chunks_exact_mut(stride).zip(features.chunks_exact(columns)) {
             for (o, (x, (m, s))) in out.iter_mut().zip(row.iter().zip(mean.iter().zip(&scale))) {

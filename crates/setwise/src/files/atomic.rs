@@ -7,13 +7,21 @@ use std::path::{Path, PathBuf};
 /// Writes a file; an old one is replaced only when the new one is complete and has been read back. A link is followed, and what is no plain
 /// file, such as a device, is written to and not replaced.
 pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
-    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let path = &followed(path);
     if fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir()) {
         return File::options().write(true).open(path)?.write_all(bytes);
     }
     let partial = write_beside(path, bytes)?;
     fs::rename(&partial, path)?;
     sync_folder(path)
+}
+
+/// Where a path leads to, also where nothing is there yet.
+fn followed(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| match fs::read_link(path) {
+        Ok(target) => path.parent().unwrap_or(Path::new("")).join(target),
+        Err(_) => path.to_owned(),
+    })
 }
 
 /// Writes a file's content to a partial file beside it, reads it back and compares; what fails leaves nothing behind.
@@ -64,6 +72,10 @@ mod tests {
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&target).unwrap(), b"new");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "something was left behind");
+        fs::remove_file(&target).unwrap();
+        write_atomically(&link, b"again").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&target).unwrap(), b"again");
         write_atomically(Path::new("/dev/null"), b"new").unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
     }

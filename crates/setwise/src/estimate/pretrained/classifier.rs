@@ -25,6 +25,9 @@ pub struct Verdict {
     pub noise: f64,
 }
 
+/// Most axes that are looked at: the time of a fit grows with the third power of their number.
+const AXES: usize = 128;
+
 /// The verdicts of both classifiers: features are columns, squares and products; and beside these bent columns and bumps around some rows.
 /// Equations can always be solved in whitened coordinates; where rounding says otherwise the verdict is nothing.
 pub fn verdicts(x: Points, y: Points) -> [Verdict; 2] {
@@ -34,6 +37,10 @@ pub fn verdicts(x: Points, y: Points) -> [Verdict; 2] {
     };
     let (a, b) = (some(x, 1), some(y, 2));
     let (a, b) = (Points::new(&a, x.dim()), Points::new(&b, y.dim()));
+    // The first axes are those in which the samples differ most.
+    let first: Vec<usize> = (0..x.dim().min(AXES)).collect();
+    let (c, d) = (a.columns(&first), b.columns(&first));
+    let (a, b) = (Points::new(&c, first.len()), Points::new(&d, first.len()));
     let (rows, columns) = products(a, b);
     let design = Design::standardised(&rows, columns, a.len());
     let Ok(plain) = design.fit(&vec![0.0; columns + 1], ENOUGH) else { return [Verdict::default(); 2] };

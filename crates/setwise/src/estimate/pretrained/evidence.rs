@@ -133,7 +133,9 @@ fn single(rows: &[f64]) -> Vec<f32> {
 /// Rows in a random order that depends on where they lie and not on how they were listed.
 pub fn shuffled(rows: &[f64], dim: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rows.len() / dim).collect();
-    order.sort_by(|&a, &b| rows[a * dim].total_cmp(&rows[b * dim]));
+    let row = |i: usize| &rows[i * dim..(i + 1) * dim];
+    let compared = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x.total_cmp(y)).find(|o| o.is_ne());
+    order.sort_by(|&a, &b| compared(row(a), row(b)).unwrap_or(std::cmp::Ordering::Equal));
     order.shuffle(&mut Generator::seed_from_u64(seed));
     order
 }

@@ -63,7 +63,7 @@ impl<'a> Source<'a> {
         let mut sum = crc32fast::Hasher::new();
         parts.params().iter().for_each(|x| sum.update(&x.to_le_bytes()));
         let key = format!(
-            "{VERSION} {:08x} {seed} {} {}-{} {}-{} {}",
+            "{VERSION} {:08x} {seed} {targets:?} {} {}-{} {}-{} {}",
             sum.finalize(),
             task.largest,
             task.dims.least,

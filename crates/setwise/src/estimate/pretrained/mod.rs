@@ -217,7 +217,12 @@ impl Pretrained {
                 ));
             }
         }
-        if value > 0.8 * largest || high > largest {
+        if value <= 0.8 * largest && high > largest {
+            out.push(format!(
+                "the interval reaches beyond the {largest:.0} nats that were trained for; the divergence may be larger than it says"
+            ));
+        }
+        if value > 0.8 * largest {
             out.push(format!(
                 "the estimate of {value:.1} nats is close to or beyond the {largest:.0} nats that were trained for; take it as at least {:.0}",
                 value.min(0.8 * largest)
