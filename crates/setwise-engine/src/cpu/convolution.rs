@@ -5,13 +5,13 @@
 //! the weight's gradient is summed over a fixed number of parts of the batch, each owned by one task, and then over the parts in
 //! their order.
 
-use super::gemm::{PanelProduct, Strided};
+use super::gemm::PanelProduct;
 use super::panels::Panels;
 use super::tasks::{Ptr, locate};
 use super::weight_product::{WeightProduct, weight_scratch};
 use super::worker::{Run, Worker};
 use crate::params::ParamId;
-use crate::program::{Activation, Convolution, Value};
+use crate::program::{Convolution, Value};
 use crate::real::Real;
 
 /// Numbers of patches laid out at a time, unless one line has more.
@@ -28,6 +28,13 @@ fn lines(op: &Convolution) -> usize {
     (PATCHES / (op.to.width * op.patch()).max(1)).clamp(1, op.to.height)
 }
 
+/// The columns of the window over an output pixel that lie in the image.
+fn inside(op: &Convolution, pixel: usize) -> (usize, usize) {
+    let (kernel, padding, at) = (op.window.kernel, op.window.padding, pixel * op.window.stride);
+    let left = padding.saturating_sub(at).min(kernel);
+    (left, (op.from.width + padding).saturating_sub(at).min(kernel).max(left))
+}
+
 /// Lays out the patches of output lines `first..first + count` of the image at `x`, one after another.
 unsafe fn gather<T: Real>(op: &Convolution, x: *const T, first: usize, count: usize, patches: *mut T) {
     let channels = op.from.channels;
@@ -35,9 +42,7 @@ unsafe fn gather<T: Real>(op: &Convolution, x: *const T, first: usize, count: us
     let mut to = patches;
     for line in first..first + count {
         for pixel in 0..op.to.width {
-            // The columns of the window that lie in the image.
-            let left = padding.saturating_sub(pixel * stride).min(kernel);
-            let right = (op.from.width + padding).saturating_sub(pixel * stride).min(kernel).max(left);
+            let (left, right) = inside(op, pixel);
             for p in 0..kernel {
                 // SAFETY: the caller's patches have room for every window; reads stay within lines of the image.
                 unsafe {
@@ -67,8 +72,7 @@ unsafe fn scatter<T: Real>(op: &Convolution, dx: *mut T, first: usize, count: us
     let mut from = patches;
     for line in first..first + count {
         for pixel in 0..op.to.width {
-            let left = padding.saturating_sub(pixel * stride).min(kernel);
-            let right = (op.from.width + padding).saturating_sub(pixel * stride).min(kernel).max(left);
+            let (left, right) = inside(op, pixel);
             for p in 0..kernel {
                 let row = line * stride + p;
                 if row >= padding && row < op.from.height + padding && right > left {
@@ -113,7 +117,12 @@ impl<T: Real> Worker<T> {
                         let y = this.value(op.ys[k]).at(image * op.to.numbers() + first * op.to.width * channels);
                         T::dispatch(PanelProduct {
                             bias: op.bias.map_or(std::ptr::null(), |b| this.param(params, b)),
-                            ..product(count * op.to.width, patch, channels, patches, panels.forward(op.weight), y)
+                            ..PanelProduct::plain(
+                                [count * op.to.width, patch, channels],
+                                patches,
+                                panels.forward(op.weight),
+                                y,
+                            )
                         });
                     }
                 }
@@ -144,7 +153,7 @@ impl<T: Real> Worker<T> {
                         let count = step.min(op.to.height - first);
                         let dy = this.grad(op.ys[k]).at(image * op.to.numbers() + first * op.to.width * channels);
                         let back = panels.backward(op.weight);
-                        T::dispatch(product(count * op.to.width, channels, patch, dy, back, patches));
+                        T::dispatch(PanelProduct::plain([count * op.to.width, channels, patch], dy, back, patches));
                         scatter(op, dx, first, count, patches);
                     }
                 }
@@ -215,25 +224,5 @@ impl<T: Real> Worker<T> {
         if let Some(bias) = op.bias {
             add(bias, channels * patch);
         }
-    }
-}
-
-/// `c[m × n] = a · panels` of rows without gaps.
-fn product<T: Real>(m: usize, k: usize, n: usize, a: *const T, panels: *const T, c: *mut T) -> PanelProduct<T> {
-    PanelProduct {
-        m,
-        k,
-        n,
-        a: Strided { ptr: a, row: k, col: 1 },
-        panels,
-        c,
-        c_row: n,
-        bias: std::ptr::null(),
-        accumulate: false,
-        activation: Activation::None,
-        residual: std::ptr::null(),
-        residual_row: 0,
-        gate: std::ptr::null(),
-        gate_row: 0,
     }
 }

@@ -212,6 +212,28 @@ pub struct PanelProduct<T> {
     pub gate_row: usize,
 }
 
+impl<T> PanelProduct<T> {
+    /// `c[m × n] = a · panels` of rows without gaps, and nothing else; what differs is changed in it.
+    pub fn plain([m, k, n]: [usize; 3], a: *const T, panels: *const T, c: *mut T) -> Self {
+        PanelProduct {
+            m,
+            k,
+            n,
+            a: Strided { ptr: a, row: k, col: 1 },
+            panels,
+            c,
+            c_row: n,
+            bias: std::ptr::null(),
+            accumulate: false,
+            activation: Activation::None,
+            residual: std::ptr::null(),
+            residual_row: 0,
+            gate: std::ptr::null(),
+            gate_row: 0,
+        }
+    }
+}
+
 /// The end of `C` vectors of columns of a [`PanelProduct`].
 struct PanelEnds<T, V, const C: usize> {
     bias: [V; C],

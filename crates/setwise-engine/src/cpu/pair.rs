@@ -12,7 +12,7 @@ use super::panels::Panels;
 use super::tasks::{Ptr, locate};
 use super::worker::{Run, Worker};
 use crate::flow::group_by;
-use crate::program::{Activation, Pair, Pairs, Program, Reduce, Slice, Value};
+use crate::program::{Pair, Pairs, Program, Reduce, Slice, Value};
 use crate::real::Real;
 use crate::simd::{Kernel, Vector};
 
@@ -176,20 +176,8 @@ impl<T: Real> Kernel<T> for PairMax<T> {
                         });
                     }
                     PanelProduct {
-                        m,
-                        k: p.hidden,
-                        n: self.outputs,
-                        a: Strided { ptr: hidden, row: p.hidden, col: 1 },
-                        panels: self.panels,
-                        c: results,
-                        c_row: self.outputs,
                         bias: self.bias,
-                        accumulate: false,
-                        activation: Activation::None,
-                        residual: std::ptr::null(),
-                        residual_row: 0,
-                        gate: std::ptr::null(),
-                        gate_row: 0,
+                        ..PanelProduct::plain([m, p.hidden, self.outputs], hidden, self.panels, results)
                     }
                     .run::<V>();
                     for j in 0..m {
@@ -354,20 +342,9 @@ impl<T: Real> Worker<T> {
                             *scaled.add(c) = *bias.add(c) * count;
                         }
                         T::dispatch(PanelProduct {
-                            m: p.elements,
-                            k: p.hidden,
-                            n: outputs,
-                            a: Strided { ptr: hidden, row: p.hidden, col: 1 },
-                            panels,
-                            c: y,
                             c_row: y_row,
                             bias: scaled,
-                            accumulate: false,
-                            activation: Activation::None,
-                            residual: std::ptr::null(),
-                            residual_row: 0,
-                            gate: std::ptr::null(),
-                            gate_row: 0,
+                            ..PanelProduct::plain([p.elements, p.hidden, outputs], hidden, panels, y)
                         });
                     }),
                 }
@@ -406,20 +383,13 @@ impl<T: Real> Worker<T> {
                     }),
                     Reduce::Sum | Reduce::Mean => this.scratch.with(p.elements * p.hidden, |d_hidden| {
                         T::dispatch(PanelProduct {
-                            m: p.elements,
-                            k: outputs,
-                            n: p.hidden,
                             a: Strided { ptr: dy, row: dy_row, col: 1 },
-                            panels: panels.backward(net.weight),
-                            c: d_hidden,
-                            c_row: p.hidden,
-                            bias: std::ptr::null(),
-                            accumulate: false,
-                            activation: Activation::None,
-                            residual: std::ptr::null(),
-                            residual_row: 0,
-                            gate: std::ptr::null(),
-                            gate_row: 0,
+                            ..PanelProduct::plain(
+                                [p.elements, outputs, p.hidden],
+                                dy,
+                                panels.backward(net.weight),
+                                d_hidden,
+                            )
                         });
                         T::dispatch(HiddenSumsBackward { p, d_hidden, d_own, d_partner });
                     }),

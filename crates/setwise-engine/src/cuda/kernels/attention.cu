@@ -107,6 +107,35 @@ __device__ __forceinline__ void tile_by_rows(float (*acc)[4], const float (*p)[4
     }
 }
 
+// Takes N more keys into the running softmax of 16 queries a warp: scores become powers of two below the largest so far, and what was summed
+// before shrinks to it. Scores of keys from `keys` on count for nothing.
+template <int N, int DEPTH, typename Power>
+__device__ __forceinline__ void take_up(float (*s)[4], float (*out)[4], float* most, float* sum, int base, int keys, float scale, Power power) {
+    int t = threadIdx.x % 4;
+    float top[2] = {most[0], most[1]};
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            s[j][e] = base + j * 8 + 2 * t + e % 2 < keys ? s[j][e] * scale : -1e30f;
+            top[e / 2] = fmaxf(top[e / 2], s[j][e]);
+        }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
+        top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2));
+        float shrink = power(most[h] - top[h]);
+        sum[h] *= shrink;
+        most[h] = top[h];
+#pragma unroll
+        for (int j = 0; j < DEPTH / 8; j++) { out[j][2 * h] *= shrink; out[j][2 * h + 1] *= shrink; }
+    }
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) { s[j][e] = power(s[j][e] - most[e / 2]); sum[e / 2] += s[j][e]; }
+}
+
 template <int DEPTH, int N>
 __device__ __forceinline__ void attention_forward(const AttentionTask* tasks, const int* shape) {
     const AttentionTask& task = tasks[blockIdx.z];
@@ -130,28 +159,7 @@ __device__ __forceinline__ void attention_forward(const AttentionTask* tasks, co
         __syncthreads();
         float s[N / 8][4];
         rows_by_rows<DEPTH, N>(s, qs, ks, row0);
-        float top[2] = {most[0], most[1]};
-#pragma unroll
-        for (int j = 0; j < N / 8; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                s[j][e] = base + j * 8 + 2 * t + e % 2 < keys ? s[j][e] * scale : -1e30f;
-                top[e / 2] = fmaxf(top[e / 2], s[j][e]);
-            }
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
-            top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2));
-            float shrink = exp2f(most[h] - top[h]);
-            sum[h] *= shrink;
-            most[h] = top[h];
-#pragma unroll
-            for (int j = 0; j < DEPTH / 8; j++) { out[j][2 * h] *= shrink; out[j][2 * h + 1] *= shrink; }
-        }
-#pragma unroll
-        for (int j = 0; j < N / 8; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) { s[j][e] = exp2f(s[j][e] - most[e / 2]); sum[e / 2] += s[j][e]; }
+        take_up<N, DEPTH>(s, out, most, sum, base, keys, scale, [](float x) { return exp2f(x); });
         tile_by_rows<DEPTH, N>(out, s, vs);
     }
     float factor[2];

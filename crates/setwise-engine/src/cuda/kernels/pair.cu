@@ -175,18 +175,11 @@ struct NarrowPairs {
 
     __device__ static __forceinline__ int numbers(int slabs) { return N * (32 * slabs + 16); }
 
-    // Reads are on their way eight at a time.
     __device__ static __forceinline__ void place(float* weights, const PairTask& task, int n0, int slabs) {
         int warp = threadIdx.x / 32, lane = threadIdx.x % 32, total = N / 4 * slabs;
         for (int first = warp; first < total; first += 8 * PAIR_WARPS) {
             float4 w[8];
-#pragma unroll
-            for (int b = 0; b < 8; b++) {
-                int i = first + b * PAIR_WARPS, row = n0 + i % (N / 4) * 4 + lane / 8, c = i / (N / 4) * 32 + lane % 8 * 4;
-                int left = i < total && row < task.outputs ? task.hidden - c : 0;
-                const float* from = task.w + (size_t)row * task.hidden + c;
-                w[b] = task.vec && left > 0 ? four_of<true>(from, left) : four_of<false>(from, left);
-            }
+            fetch_weights<N>(w, task, n0, first, total);
 #pragma unroll
             for (int b = 0; b < 8; b++) {
                 int i = first + b * PAIR_WARPS, row = i % (N / 4) * 4 + lane / 8, c = i / (N / 4) * 32 + lane % 8 * 4;

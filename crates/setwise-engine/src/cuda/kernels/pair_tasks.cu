@@ -25,6 +25,19 @@ template <bool VEC> __device__ __forceinline__ float4 four_of(const float* row, 
     return make_float4(left > 0 ? row[0] : 0.0f, left > 1 ? row[1] : 0.0f, left > 2 ? row[2] : 0.0f, left > 3 ? row[3] : 0.0f);
 }
 
+// Reads eight chunks of W a lane, which are on their way together: chunk i has four rows of the N from n0 on by 32 columns.
+template <int N>
+__device__ __forceinline__ void fetch_weights(float4* w, const PairTask& task, int n0, int first, int total) {
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int b = 0; b < 8; b++) {
+        int i = first + b * PAIR_WARPS, row = n0 + i % (N / 4) * 4 + lane / 8, c = i / (N / 4) * 32 + lane % 8 * 4;
+        int left = i < total && row < task.outputs ? task.hidden - c : 0;
+        const float* from = task.w + (size_t)row * task.hidden + c;
+        w[b] = task.vec && left > 0 ? four_of<true>(from, left) : four_of<false>(from, left);
+    }
+}
+
 // The first of the largest. What is none stays, and its index is that of something that is there.
 __device__ __forceinline__ void take_largest(float& top, int& at, float x, int j, bool there) {
     // Selections rather than jumps.

@@ -112,28 +112,7 @@ __device__ __forceinline__ void attention_forward_whole(const AttentionTask* tas
 #pragma unroll
             for (int e = 0; e < 4; e++) a[e] = left[k][e];
         }, ks + base * S);
-        float top[2] = {most[0], most[1]};
-#pragma unroll
-        for (int j = 0; j < C / 8; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                s[j][e] = base + j * 8 + 2 * t + e % 2 < keys ? s[j][e] * scale : -1e30f;
-                top[e / 2] = fmaxf(top[e / 2], s[j][e]);
-            }
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
-            top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2));
-            float shrink = power_of_two(most[h] - top[h]);
-            sum[h] *= shrink;
-            most[h] = top[h];
-#pragma unroll
-            for (int j = 0; j < DEPTH / 8; j++) { out[j][2 * h] *= shrink; out[j][2 * h + 1] *= shrink; }
-        }
-#pragma unroll
-        for (int j = 0; j < C / 8; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) { s[j][e] = power_of_two(s[j][e] - most[e / 2]); sum[e / 2] += s[j][e]; }
+        take_up<C, DEPTH>(s, out, most, sum, base, keys, scale, [](float x) { return power_of_two(x); });
         mix<DEPTH, C>(out, s, vs + base * S);
     }
 #pragma unroll
