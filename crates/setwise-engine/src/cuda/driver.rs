@@ -1,9 +1,11 @@
 //! A thin, checked layer over the driver: context, memory, streams, events, graphs. Everything is released when dropped.
 
 use std::ffi::{CString, c_void};
+use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
+use rayon::prelude::*;
 
 use super::tables::TensorMap;
 use crate::error::Error;
@@ -201,6 +203,16 @@ impl Pinned {
         assert!(offset + size_of_val(data) <= self.bytes && offset.is_multiple_of(align_of::<T>()));
         // SAFETY: within the allocation, aligned; nothing else refers to it.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.ptr.cast::<u8>().add(offset).cast(), data.len()) };
+    }
+
+    /// The same on all threads: one alone copies a batch of images hardly faster than the device works through it.
+    pub fn write_wide(&mut self, offset: usize, data: &[f32]) {
+        const PART: usize = 1 << 16;
+        let bytes = &mut self.slice_mut(offset + size_of_val(data))[offset..];
+        bytes.par_chunks_mut(4 * PART).zip(data.par_chunks(PART)).for_each(|(to, from)| {
+            // SAFETY: as many bytes as the numbers have, which do not lie in pinned memory.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().cast(), to.as_mut_ptr(), to.len()) };
+        });
     }
 
     pub fn read<T: Copy>(&self, offset: usize) -> T {
@@ -495,9 +507,11 @@ pub(super) fn zero(stream: &Stream, to: u64, bytes: usize) -> Result<(), Error> 
 }
 
 /// Puts a copy from pinned memory into a stream.
-pub(super) fn upload(stream: &Stream, to: u64, from: &Pinned, bytes: usize) -> Result<(), Error> {
+pub(super) fn upload(stream: &Stream, to: u64, from: &Pinned, bytes: Range<usize>) -> Result<(), Error> {
+    let part = &from.slice(bytes.end)[bytes.start..];
     // SAFETY: both live until the stream has been waited for.
-    unsafe { result::memcpy_htod_async(to, from.slice(bytes), stream.raw) }.map_err(|e| failed("a copy to the GPU", e))
+    unsafe { result::memcpy_htod_async(to + bytes.start as u64, part, stream.raw) }
+        .map_err(|e| failed("a copy to the GPU", e))
 }
 
 /// Puts a copy to pinned memory into a stream.

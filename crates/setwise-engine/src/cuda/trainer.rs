@@ -97,8 +97,11 @@ impl CudaTrainer {
         for _ in 0..SLOTS {
             let staged = Memory::new(device, layout.end, "a batch")?;
             let graph = stream.capture(|| step.enqueue(&program, &bound, &staged, &stream))?;
+            // What no batch has filled yet must be numbers too.
+            let host = Pinned::new(device, layout.end)?;
+            driver::upload(&copies, staged.ptr, &host, 0..layout.end)?;
             slots.push(Slot {
-                host: Pinned::new(device, layout.end)?,
+                host,
                 staged,
                 results: Pinned::new(device, 64)?,
                 copied: Event::new(device)?,
@@ -192,10 +195,11 @@ impl CudaTrainer {
         slot.host.write(0, &[c]);
         slot.host.write(layout.shape, &shape_numbers(&self.program, &self.bound.capacity, batch));
         slot.host.write(layout.targets, targets);
+        driver::upload(&self.copies, slot.staged.ptr, &slot.host, 0..layout.io)?;
         for (s, &at) in batch.sets.iter().zip(&layout.sets) {
-            slot.host.write(at, s.data);
+            slot.host.write_wide(at, s.data);
+            driver::upload(&self.copies, slot.staged.ptr, &slot.host, at..at + size_of_val(s.data))?;
         }
-        driver::upload(&self.copies, slot.staged.ptr, &slot.host, layout.end)?;
         slot.copied.record(&self.copies)?;
         self.stream.wait_for(&slot.copied)?;
         slot.graph.launch(&self.stream)?;

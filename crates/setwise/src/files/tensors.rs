@@ -55,10 +55,8 @@ pub(crate) fn to_bytes<'a>(
     tensors: impl IntoIterator<Item = (&'a str, Vec<usize>, &'a [f32])>,
     metadata: &BTreeMap<&str, String>,
 ) -> Vec<u8> {
-    let raw: Vec<(&str, Vec<usize>, Vec<u8>)> = tensors
-        .into_iter()
-        .map(|(name, shape, data)| (name, shape, data.iter().flat_map(|x| x.to_le_bytes()).collect()))
-        .collect();
+    let raw: Vec<(&str, Vec<usize>, Vec<u8>)> =
+        tensors.into_iter().map(|(name, shape, data)| (name, shape, little_endian(data))).collect();
     let views = raw.iter().map(|(name, shape, bytes)| {
         (*name, TensorView::new(Dtype::F32, shape.clone(), bytes).expect("bytes of the shape"))
     });
@@ -72,6 +70,14 @@ pub(crate) fn to_bytes<'a>(
     let mut header = serde_json::to_vec(&header).expect("plain data");
     header.resize(header.len().next_multiple_of(8), b' ');
     [&(header.len() as u64).to_le_bytes(), header.as_slice(), data].concat()
+}
+
+/// Numbers as a file has them.
+pub(crate) fn little_endian(data: &[f32]) -> Vec<u8> {
+    // Into a place of known length, which the compiler makes one copy; a chain of bytes it would push one by one.
+    let mut bytes = vec![0; 4 * data.len()];
+    bytes.chunks_exact_mut(4).zip(data).for_each(|(to, x)| to.copy_from_slice(&x.to_le_bytes()));
+    bytes
 }
 
 fn numbers<const N: usize>(bytes: &[u8], convert: impl Fn([u8; N]) -> f32) -> Vec<f32> {

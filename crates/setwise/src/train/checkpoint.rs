@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::thread::JoinHandle;
 
 use super::folder::RunFolder;
 use super::metrics::Window;
 use super::trainer::Trainer;
 use crate::files::atomic::{sync_folder, write_beside};
-use crate::files::tensors::{TensorFile, to_bytes};
+use crate::files::tensors::{TensorFile, little_endian, to_bytes};
 use crate::{Error, Model, Result};
 
 /// The flat buffers, by name.
@@ -26,11 +27,19 @@ pub(super) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Writes the state of a run. The last checkpoint becomes the one before it only when the new one has been written, flushed and
-    /// read back.
-    pub fn save(folder: &RunFolder, trainer: &mut Trainer, step: u64, window: &Window) -> Result<()> {
+    /// A copy of the state of a run.
+    pub fn of(trainer: &mut Trainer, step: u64, window: Window) -> Self {
+        let params = trainer.model().params().to_vec();
+        let layout = layout(trainer.model());
+        let adam = trainer.adam();
+        let buffers = [params, adam.first.clone(), adam.second.clone()];
+        Checkpoint { step, window, newer_damaged: None, layout, buffers }
+    }
+
+    /// Writes it. The last checkpoint becomes the one before it only when the new one has been written, flushed and read back.
+    pub fn save(&self, folder: &RunFolder) -> Result<()> {
         let path = folder.checkpoint();
-        let bytes = encode(trainer, step, window);
+        let bytes = self.encode();
         let write = || -> std::io::Result<()> {
             let partial = write_beside(&path, &bytes)?;
             if path.exists() {
@@ -44,8 +53,19 @@ impl Checkpoint {
                 Ok(Some(last)) => format!("the one of step {} is intact", last.step),
                 _ => "there is no earlier one".to_owned(),
             };
-            Error::Checkpoint { path: path.clone(), step, source, last }
+            Error::Checkpoint { path: path.clone(), step: self.step, source, last }
         })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let buffers = self.buffers.each_ref().map(Vec::as_slice);
+        let metadata = BTreeMap::from([
+            ("step", self.step.to_string()),
+            ("window", self.window.to_text()),
+            ("layout", self.layout.clone()),
+            ("checksum", checksum(buffers).to_string()),
+        ]);
+        to_bytes(TENSORS.iter().zip(buffers).map(|(name, data)| (*name, vec![data.len()], data)), &metadata)
     }
 
     /// The last checkpoint of a run that is whole, if it has any.
@@ -92,18 +112,41 @@ impl Checkpoint {
     }
 }
 
-fn encode(trainer: &mut Trainer, step: u64, window: &Window) -> Vec<u8> {
-    let params = trainer.model().params().to_vec();
-    let layout = layout(trainer.model());
-    let adam = trainer.adam();
-    let buffers = [params.as_slice(), &adam.first, &adam.second];
-    let metadata = BTreeMap::from([
-        ("step", step.to_string()),
-        ("window", window.to_text()),
-        ("layout", layout),
-        ("checksum", checksum(buffers).to_string()),
-    ]);
-    to_bytes(TENSORS.iter().zip(buffers).map(|(name, data)| (*name, vec![data.len()], data)), &metadata)
+/// Writes checkpoints, one at a time, while the run goes on.
+pub(super) struct CheckpointWriter {
+    folder: RunFolder,
+    /// The step of the one that is being written.
+    under_way: Option<(u64, JoinHandle<Result<()>>)>,
+}
+
+impl CheckpointWriter {
+    /// Writes nothing yet.
+    pub fn new(folder: RunFolder) -> Self {
+        CheckpointWriter { folder, under_way: None }
+    }
+
+    /// Starts to write a state; the one before must have been waited for.
+    pub fn start(&mut self, state: Checkpoint) {
+        assert!(self.under_way.is_none(), "checkpoints are written one at a time");
+        let (step, folder) = (state.step, self.folder.clone());
+        self.under_way = Some((step, std::thread::spawn(move || state.save(&folder))));
+    }
+
+    /// Waits until nothing is being written; the step of what was, if anything.
+    pub fn wait(&mut self) -> Result<Option<u64>> {
+        let Some((step, thread)) = self.under_way.take() else { return Ok(None) };
+        match thread.join() {
+            Ok(written) => written.map(|()| Some(step)),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Drop for CheckpointWriter {
+    fn drop(&mut self) {
+        // A run that ends early for another reason still leaves its last checkpoint whole.
+        let _ = self.under_way.take().map(|(_, thread)| thread.join());
+    }
 }
 
 /// Names and shapes of a model's tensors in their order, as one number.
@@ -117,9 +160,8 @@ fn layout(model: &Model) -> String {
 
 fn checksum(buffers: [&[f32]; 3]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
-    for part in buffers.iter().flat_map(|b| b.chunks(1024)) {
-        let bytes: Vec<u8> = part.iter().flat_map(|x| x.to_le_bytes()).collect();
-        hasher.update(&bytes);
+    for part in buffers.iter().flat_map(|b| b.chunks(1 << 14)) {
+        hasher.update(&little_endian(part));
     }
     hasher.finalize()
 }
@@ -163,7 +205,7 @@ mod tests {
         let mut t = trainer();
         for step in [1, 2, 3] {
             t.model().params_mut()[0] = step as f32;
-            Checkpoint::save(&folder, &mut t, step, &Window::default()).unwrap();
+            Checkpoint::of(&mut t, step, Window::default()).save(&folder).unwrap();
         }
         let path = folder.checkpoint();
         let good = std::fs::read(&path).unwrap();
@@ -203,7 +245,7 @@ mod tests {
         for step in 0..4 {
             whole.step(&batch, &[1.0], 1e-2).unwrap();
             cut.step(&batch, &[1.0], 1e-2).unwrap();
-            Checkpoint::save(&folder, &mut cut, step + 1, &Window::default()).unwrap();
+            Checkpoint::of(&mut cut, step + 1, Window::default()).save(&folder).unwrap();
             cut = trainer();
             Checkpoint::load(&folder).unwrap().unwrap().restore(&mut cut, &folder.checkpoint()).unwrap();
             assert_eq!((whole.adam().steps, whole.model().params()), (step + 1, cut.model().params()));
@@ -212,10 +254,29 @@ mod tests {
     }
 
     #[test]
+    fn what_could_not_be_written_beside_the_run_is_told_when_it_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::new(dir.path());
+        let mut writer = CheckpointWriter::new(folder.clone());
+        assert_eq!(writer.wait().unwrap(), None);
+        writer.start(Checkpoint::of(&mut trainer(), 7, Window::default()));
+        assert_eq!(writer.wait().unwrap(), Some(7));
+        assert_eq!(Checkpoint::load(&folder).unwrap().unwrap().step, 7);
+        let mut nowhere = CheckpointWriter::new(RunFolder::new(dir.path().join("missing")));
+        nowhere.start(Checkpoint::of(&mut trainer(), 8, Window::default()));
+        let error = nowhere.wait().unwrap_err().to_string();
+        assert!(error.contains("missing") && error.contains("step 8"), "{error}");
+        // One that nobody waits for is still whole.
+        writer.start(Checkpoint::of(&mut trainer(), 9, Window::default()));
+        drop(writer);
+        assert_eq!(Checkpoint::load(&folder).unwrap().unwrap().step, 9);
+    }
+
+    #[test]
     fn a_checkpoint_of_another_model_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let folder = RunFolder::new(dir.path());
-        Checkpoint::save(&folder, &mut trainer(), 1, &Window::default()).unwrap();
+        Checkpoint::of(&mut trainer(), 1, Window::default()).save(&folder).unwrap();
         let config = ModelConfig::preset("single-set-rff", 1).unwrap();
         let mut other = Trainer::new(Model::new(config.validate().unwrap(), 1), Loss::L1);
         let error = Checkpoint::load(&folder).unwrap().unwrap().restore(&mut other, &folder.checkpoint()).unwrap_err();
@@ -226,7 +287,7 @@ mod tests {
     fn a_checkpoint_with_parameters_in_another_order_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let folder = RunFolder::new(dir.path());
-        Checkpoint::save(&folder, &mut trainer(), 1, &Window::default()).unwrap();
+        Checkpoint::of(&mut trainer(), 1, Window::default()).save(&folder).unwrap();
         let other = Checkpoint { layout: "0".to_owned(), ..Checkpoint::load(&folder).unwrap().unwrap() };
         let error = other.restore(&mut trainer(), &folder.checkpoint()).unwrap_err();
         assert!(error.to_string().contains("another order"), "{error}");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{Checkpoint, CheckpointWriter};
 use super::evaluation::{Evaluation, HeldOut};
 use super::folder::RunFolder;
 use super::metrics::{Log, Record, Window};
@@ -104,6 +104,7 @@ pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn
         if options.stop.load(Ordering::Relaxed) {
             run.finish_steps(true, observe)?;
             run.save(observe)?;
+            run.settle(observe)?;
             return Ok(Outcome { steps: run.step, finished: false, validation: None, model: folder.model() });
         }
         let batch = feed.next().ok_or(Error::Feed)??;
@@ -133,6 +134,7 @@ pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn
         Some(error) => error,
         None => validation.measure(run.trainer.model(), experiment)?,
     };
+    run.settle(observe)?;
     let mut model = run.trainer.into_model();
     model.set_experiment(Some(experiment.to_toml()));
     model.save(folder.model())?;
@@ -154,6 +156,7 @@ struct Run<'a> {
     /// Batch seed of the last step done.
     last_seed: u64,
     saved: Option<u64>,
+    writer: CheckpointWriter,
     start: Instant,
 }
 
@@ -199,6 +202,7 @@ impl<'a> Run<'a> {
                 under_way,
                 last_seed: 0,
                 saved,
+                writer: CheckpointWriter::new(folder.clone()),
                 start,
             },
             damage,
@@ -220,8 +224,8 @@ impl<'a> Run<'a> {
         while let Some(outcome) = self.trainer.outcome(all)? {
             let Some((seed, rate)) = self.under_way.pop_front() else { break };
             self.last_seed = seed;
-            self.check("loss", self.step + 1, outcome.loss, seed)?;
-            self.check("gradient", self.step + 1, outcome.gradient, seed)?;
+            self.check("loss", self.step + 1, outcome.loss, seed, observe)?;
+            self.check("gradient", self.step + 1, outcome.gradient, seed, observe)?;
             self.step += 1;
             self.log_step(outcome, rate)?;
             observe(Event::Step { step: self.step, loss: outcome.loss });
@@ -250,10 +254,18 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn check(&self, what: &'static str, step: u64, value: f64, batch_seed: u64) -> Result<()> {
+    fn check(
+        &mut self,
+        what: &'static str,
+        step: u64,
+        value: f64,
+        batch_seed: u64,
+        observe: &mut dyn FnMut(Event),
+    ) -> Result<()> {
         if value.is_finite() {
             return Ok(());
         }
+        self.settle(observe)?;
         let path = self.folder.checkpoint();
         let last = match self.saved {
             Some(step) => format!("the last good checkpoint is {} of step {step}", path.display()),
@@ -289,18 +301,27 @@ impl<'a> Run<'a> {
         Ok(error)
     }
 
+    /// Starts to write a checkpoint of the steps done, which goes on beside the next ones.
     fn save(&mut self, observe: &mut dyn FnMut(Event)) -> Result<()> {
+        self.settle(observe)?;
         if self.saved != Some(self.step) {
             // Squares of a finite gradient may have left the numbers; a checkpoint of them could not be used.
             let first = self.trainer.model().params().iter().copied().find(|x| !x.is_finite());
             let adam = self.trainer.adam();
             let moments = || adam.first.iter().chain(&adam.second).copied().find(|x| !x.is_finite());
             if let Some(value) = first.or_else(moments) {
-                self.check("state at the end", self.step, f64::from(value), self.last_seed)?;
+                self.check("state at the end", self.step, f64::from(value), self.last_seed, observe)?;
             }
-            Checkpoint::save(self.folder, &mut self.trainer, self.step, &self.window)?;
-            self.saved = Some(self.step);
-            observe(Event::Saved(self.step));
+            self.writer.start(Checkpoint::of(&mut self.trainer, self.step, self.window));
+        }
+        Ok(())
+    }
+
+    /// Waits for the checkpoint that is being written.
+    fn settle(&mut self, observe: &mut dyn FnMut(Event)) -> Result<()> {
+        if let Some(step) = self.writer.wait()? {
+            self.saved = Some(step);
+            observe(Event::Saved(step));
         }
         Ok(())
     }
