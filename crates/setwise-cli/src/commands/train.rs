@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use setwise::estimate::{COMBINER_FILE, FitProgress, fit};
 use setwise::experiment::{ValidExperiment, find};
-use setwise::train::{Outcome, Planned, RunFolder, RunOptions, run_several};
+use setwise::train::{Encoders, Outcome, Planned, RunFolder, RunOptions, run_several};
 
 use self::progress::{LINE_EVERY, Progress};
 use super::{DataArgs, DeviceArgs, note, say};
@@ -71,7 +71,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
     // The first interrupt saves and stops; the default action comes back for a second one only by killing.
     ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed))
         .map_err(|e| Failure::other(format!("interrupts cannot be caught: {e}")))?;
-    let options = RunOptions { folder: PathBuf::new(), resume: args.resume, feed_threads, device, stop: &STOP };
+    let options = RunOptions {
+        folder: PathBuf::new(),
+        resume: args.resume,
+        feed_threads,
+        device,
+        encoders: Encoders::default(),
+        stop: &STOP,
+    };
     // Of an estimator whose set model is there, the second network alone is left to train.
     let (mut ready, mut left) = (Vec::new(), Vec::new());
     for (name, plan) in all {

@@ -20,6 +20,7 @@ pub use evaluation::{Evaluation, evaluate, for_held_out};
 pub use fit::Fit;
 pub use folder::RunFolder;
 pub use metrics::Record;
+pub use pretrain::Encoders;
 pub use run::{Event, Outcome, RunOptions, run};
 pub use several::{Planned, run_several};
 pub use trainer::{BatchLimits, StepOutcome, Trainer};

@@ -1,6 +1,8 @@
 //! Image encoders that learn to tell classes apart before they learn with the model behind them.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::run::{Event, RunOptions};
 use super::trainer::{BatchLimits, Trainer};
@@ -8,16 +10,57 @@ use crate::data::Feed;
 use crate::experiment::{Pretraining, ValidExperiment};
 use crate::{Error, Loss, Model, ModelConfig, Result};
 
-/// Trains the model's image encoder as a classifier of the pictures for training, as the experiment has it. Whether it came to its end; if
-/// not it was stopped, and the model is as it was.
+/// Classifiers whose encoders have been pretrained. What begins with the same encoder, such as all models of one task and seed, makes it once.
+#[derive(Clone, Default)]
+pub struct Encoders {
+    made: Arc<Mutex<BTreeMap<String, Place>>>,
+}
+
+impl std::fmt::Debug for Encoders {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.debug_struct("Encoders").finish_non_exhaustive()
+    }
+}
+
+/// Empty until the classifier has been trained; locked while it is.
+type Place = Arc<Mutex<Option<Model>>>;
+
+impl Encoders {
+    fn place(&self, experiment: &ValidExperiment) -> Place {
+        let (task, training, images) = (&experiment.task, &experiment.training, experiment.model().images);
+        let key = format!("{task:?} {:?} {images:?} {}", training.pretrain, experiment.seed);
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default().clone()
+    }
+}
+
+/// Trains the model's image encoder as a classifier of the pictures for training, as the experiment has it, or takes it from a run that did. Whether
+/// it came to its end; if not it was stopped, and the model is as it was.
 pub(super) fn pretrain(
     model: &mut Model,
     experiment: &ValidExperiment,
     options: &RunOptions,
     observe: &mut dyn FnMut(Event),
 ) -> Result<bool> {
-    let Some(Pretraining { steps, batch, learning_rate }) = experiment.training.pretrain else { return Ok(true) };
-    let (Some(images), Some(classes)) = (model.config().images, experiment.classes()) else {
+    let Some(pretraining) = experiment.training.pretrain else { return Ok(true) };
+    let place = options.encoders.place(experiment);
+    let mut made = place.lock().unwrap_or_else(PoisonError::into_inner);
+    if made.is_none() {
+        *made = classifier(experiment, pretraining, options, observe)?;
+    }
+    match &*made {
+        Some(classifier) => model.copy_encoder(classifier).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// A classifier of the pictures for training; none if it was stopped.
+fn classifier(
+    experiment: &ValidExperiment,
+    Pretraining { steps, batch, learning_rate }: Pretraining,
+    options: &RunOptions,
+    observe: &mut dyn FnMut(Event),
+) -> Result<Option<Model>> {
+    let (Some(images), Some(classes)) = (experiment.model().images, experiment.classes()) else {
         let reason = "needs an encoder and pictures of known classes".to_owned();
         return Err(Error::Experiment { key: "training.pretrain".to_owned(), reason });
     };
@@ -29,7 +72,7 @@ pub(super) fn pretrain(
     let mut done = 0;
     for _ in 0..steps {
         if options.stop.load(Ordering::Relaxed) {
-            return Ok(false);
+            return Ok(None);
         }
         let batch = feed.next().ok_or(Error::Feed)??;
         trainer.submit(&batch.sets, &batch.targets, learning_rate, None)?;
@@ -43,8 +86,7 @@ pub(super) fn pretrain(
         told(outcome.loss, done, 0, observe)?;
     }
     trainer.sync()?;
-    model.copy_encoder(trainer.model())?;
-    Ok(true)
+    Ok(Some(trainer.into_model()))
 }
 
 fn told(loss: f64, step: u64, batch_seed: u64, observe: &mut dyn FnMut(Event)) -> Result<()> {
@@ -82,6 +124,7 @@ mod tests {
             resume: false,
             feed_threads: 1,
             device: Device::Cpu,
+            encoders: Encoders::default(),
             stop: &stop,
         };
         let mut losses = Vec::new();
@@ -94,14 +137,23 @@ mod tests {
         let before = model.params().to_vec();
         assert!(pretrain(&mut model, &experiment, &options, &mut observe).unwrap());
         assert!(model.params() != before, "nothing was copied");
-        crate::train::run(&experiment, &options, &mut observe).unwrap();
+        let afresh = RunOptions { encoders: Encoders::default(), ..options.clone() };
+        crate::train::run(&experiment, &afresh, &mut observe).unwrap();
+        // What begins with the same encoder takes it, and another seed has its own.
+        let mut same = Model::new(experiment.model().clone(), 0);
+        assert!(pretrain(&mut same, &experiment, &options, &mut |_| panic!("it is there")).unwrap());
+        assert_eq!(same.params(), model.params());
+        let other = Experiment { seed: 5, ..(*experiment).clone() }.validate().unwrap();
+        let other = other.with_data(&DataFolder::at(dir.path())).unwrap();
+        assert!(pretrain(&mut same, &other, &options, &mut |_| ()).unwrap());
+        assert!(same.params() != model.params());
         assert_eq!(losses.len(), 60);
         assert_eq!(losses[..30], losses[30..], "the run pretrains just so");
         assert!(losses[29] < 0.7 * losses[0], "{losses:?}");
         assert!(RunFolder::new(&options.folder).model().exists());
         // Stopped, it leaves nothing behind but what it needs to begin again.
         stop.store(true, Ordering::Relaxed);
-        let options = RunOptions { folder: dir.path().join("stopped"), ..options };
+        let options = RunOptions { folder: dir.path().join("stopped"), encoders: Encoders::default(), ..options };
         let outcome = crate::train::run(&experiment, &options, &mut |_| {}).unwrap();
         assert!(!outcome.finished && !RunFolder::new(&options.folder).checkpoint().exists());
     }

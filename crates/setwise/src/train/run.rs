@@ -12,7 +12,7 @@ use super::checkpoint::{Checkpoint, CheckpointWriter};
 use super::evaluation::{Evaluation, HeldOut};
 use super::folder::RunFolder;
 use super::metrics::{Log, Record, Window};
-use super::pretrain::pretrain;
+use super::pretrain::{Encoders, pretrain};
 use super::trainer::{BatchLimits, StepOutcome, Trainer};
 use crate::data::{Batch, Feed, Stream};
 use crate::experiment::ValidExperiment;
@@ -30,6 +30,8 @@ pub struct RunOptions<'a> {
     pub feed_threads: usize,
     /// Where steps are made. Different devices round differently, so a run's bits belong to its device.
     pub device: Device,
+    /// Image encoders that runs with these options have pretrained.
+    pub encoders: Encoders,
     /// Set from elsewhere to save and stop.
     pub stop: &'a AtomicBool,
 }

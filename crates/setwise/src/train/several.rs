@@ -54,6 +54,7 @@ pub fn run_several(
 mod tests {
     use super::*;
     use crate::experiment::Experiment;
+    use crate::train::Encoders;
     use crate::{Device, Error};
     use std::sync::atomic::AtomicBool;
 
@@ -69,7 +70,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
         let folder = dir.path().join("alone");
-        let options = RunOptions { folder, resume: false, feed_threads: 2, device: Device::Cpu, stop: &stop };
+        let options = RunOptions {
+            folder,
+            resume: false,
+            feed_threads: 2,
+            device: Device::Cpu,
+            encoders: Encoders::default(),
+            stop: &stop,
+        };
         let alone = run(&tiny(3), &options, &mut |_| {}).unwrap();
         let plan = |name: &str, seed| Planned { experiment: tiny(seed), folder: dir.path().join(name) };
         // The second one's folder holds a run already.

@@ -94,7 +94,8 @@ impl Bar {
                 self.bar.set_position(step);
                 self.bar.set_message(format!("loss {smooth:.4}{}", self.error));
                 let (first, start) = *self.first_step.get_or_insert_with(|| (step, Instant::now()));
-                if self.quiet && self.last_line.elapsed().as_secs() >= LINE_EVERY {
+                // The first step has nothing to tell its rate by.
+                if self.quiet && step > first && self.last_line.elapsed().as_secs() >= LINE_EVERY {
                     self.last_line = Instant::now();
                     let rate = (step - first) as f64 / start.elapsed().as_secs_f64().max(1e-9);
                     let (error, left) = (&self.error, (self.total - step) as f64 / rate.max(1e-9));
