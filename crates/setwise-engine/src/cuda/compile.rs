@@ -30,10 +30,11 @@ const BASE: [&str; 9] = [
     include_str!("kernels/pair_winners.cu"),
     include_str!("kernels/optimise.cu"),
 ];
-const IMAGES: [&str; 4] = [
+const IMAGES: [&str; 5] = [
     COMMON,
     include_str!("kernels/images.cu"),
     include_str!("kernels/same_convolution.cu"),
+    include_str!("kernels/few_channels.cu"),
     include_str!("kernels/batch_norm.cu"),
 ];
 /// With the instructions of compute capability 9.

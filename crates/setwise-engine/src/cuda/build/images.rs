@@ -2,6 +2,7 @@
 
 use super::super::tables as t;
 use super::Builder;
+use super::batch_norm::Moments;
 use crate::error::Error;
 use crate::program::{Convolution, Image, Op, Value};
 
@@ -30,19 +31,27 @@ impl<'a> Builder<'a> {
         }
     }
 
-    pub(super) fn convolution_forward(&mut self, op: &Convolution) -> Result<(), Error> {
+    /// Leaves moments of the results, where a batch norm wants them and the kernel takes them.
+    pub(super) fn convolution_forward(&mut self, op: &Convolution, moments: bool) -> Result<(), Error> {
         self.check_images(&op.xs)?;
         self.check_images(&op.ys)?;
+        if let Some(windows) = self.few(op) {
+            return self.few_forward(op, &windows, moments);
+        }
         if let Some(same) = self.same(op, op.from.channels, op.to.channels).filter(|_| op.bias.is_none()) {
-            let task = |(&x, &y): (&Value, &Value)| t::SameTask {
+            let blocks = self.same_blocks(&same, &op.ys);
+            let moments = moments.then(|| self.moments_room(&op.ys, op.to.channels, blocks, same.bm));
+            let task = |(i, (&x, &y)): (usize, (&Value, &Value))| t::SameTask {
                 x: self.value(x),
                 w: self.param(op.weight),
                 y: self.value(y),
+                moments: Moments::of(&moments, i),
                 turn: 1,
                 accumulate: 0,
                 ..same.task(op, self.space(x))
             };
-            let tasks: Vec<t::SameTask> = op.xs.iter().zip(&op.ys).map(task).collect();
+            let tasks: Vec<t::SameTask> = op.xs.iter().zip(&op.ys).enumerate().map(task).collect();
+            self.moments = moments;
             return self.convolve_same(&same, &tasks, &op.ys);
         }
         let tasks: Vec<t::ConvolveTask> = op
@@ -80,9 +89,13 @@ impl<'a> Builder<'a> {
     }
 
     fn convolve_same(&mut self, same: &Same, tasks: &[t::SameTask], made: &[Value]) -> Result<(), Error> {
-        let pixels = made.iter().map(|&v| self.len_of(v) / same.to).max().unwrap_or(0);
-        let grid = [pixels.div_ceil(same.bm), same.to.div_ceil(same.bn), tasks.len()];
+        let grid = [self.same_blocks(same, made), same.to.div_ceil(same.bn), tasks.len()];
         self.launch(same.name, tasks, grid, 128, same.shared)
+    }
+
+    /// Blocks that share the pixels of one value.
+    fn same_blocks(&self, same: &Same, made: &[Value]) -> usize {
+        made.iter().map(|&v| self.len_of(v) / same.to).max().unwrap_or(0).div_ceil(same.bm)
     }
 
     fn convolve(&mut self, tasks: &[t::ConvolveTask], made: &[Value], to: Image) -> Result<(), Error> {
@@ -152,9 +165,12 @@ impl<'a> Builder<'a> {
     fn convolution_weights(&mut self, op: &Convolution) -> Result<(), Error> {
         let (n, k) = (op.to.channels, op.patch());
         let slot = n * k + n;
-        let (parts, splits) = match self.same_weights_shared(op) {
-            Some(shared) => self.same_weights(op, slot, shared)?,
-            None => self.patch_weights(op, slot)?,
+        // Kernels of one kind of window take no bias, and gradients in whole chunks of channels.
+        let few = self.few(op).filter(|_| op.bias.is_none() && n.is_multiple_of(4));
+        let (parts, splits) = match (few, self.same_weights_shared(op)) {
+            (Some(windows), _) => self.few_weights(op, &windows, slot)?,
+            (_, Some(shared)) => self.same_weights(op, slot, shared)?,
+            _ => self.patch_weights(op, slot)?,
         };
         let sum = |offset: usize, out: u64, len: usize| t::SumTask {
             parts: parts + 4 * offset as u64,
@@ -263,6 +279,7 @@ impl Same {
             x: 0,
             w: 0,
             y: 0,
+            moments: 0,
             height: op.from.height as i32,
             width: op.from.width as i32,
             from_c: self.from as i32,

@@ -19,10 +19,12 @@ __device__ __forceinline__ void take(FragB& f, float a, float b) {
 }
 
 // y[p, n] = Σ x[p + turn · ((i − half) · width + j − half), c] · w[n, i, j, c] over taps (i, j) within the image: a convolution for turn = 1, the
-// gradient of one's input for turn = −1 and turned weights. Channels on both sides in whole chunks, those of x in multiples of DEPTH.
+// gradient of one's input for turn = −1 and turned weights. Channels on both sides in whole chunks, those of x in multiples of DEPTH. Where
+// `moments` are wanted, the blocks of some pixels leave Σ y and Σ y² of every channel over them in their part, [block][2 · n].
 struct SameTask {
     const float *x, *w;
     float* y;
+    double* moments;
     int height, width, from_c, n, kernel, turn, accumulate;
     Space space;
 };
@@ -150,6 +152,36 @@ __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* 
                 *to = v;
             }
         }
+    if (task.moments) {
+        // What lanes have seen takes the place of weights and pixels, [sum][channel][lane of those with the same channels], at a distance that keeps writes
+        // and reads free of bank conflicts.
+        constexpr int LANES = BM / WM * 8, DISTANCE = LANES + 2;
+        double *all = (double*)weights, *own = all + (wn + 2 * t) * DISTANCE + wm / WM * 8 + g;
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < WN / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                Moments moments(sums.at(0, j, e));
+#pragma unroll
+                for (int i = 0; i < FRAGMENTS; i++)
+#pragma unroll
+                    for (int h = 0; h < 2; h++)
+                        if (m0 + wm + i * 16 + g + h * 8 < rows) moments.add(sums.at(i, j, 2 * h + e));
+                int seen_rows = max(0, min(2 * FRAGMENTS, (rows - (m0 + wm + g) + 7) / 8));
+                own[(j * 8 + e) * DISTANCE] = moments.sum(seen_rows);
+                own[(BN + j * 8 + e) * DISTANCE] = moments.squares(seen_rows);
+            }
+        __syncthreads();
+        int n = n0 + threadIdx.x % BN, kind = threadIdx.x / BN;
+        if (kind < 2 && n < task.n) {
+            double sum = 0.0;
+            const double2* from = (const double2*)(all + threadIdx.x * DISTANCE);
+#pragma unroll
+            for (int i = 0; i < LANES / 2; i++) sum += from[i].x + from[i].y;
+            task.moments[((size_t)blockIdx.x * 2 + kind) * task.n + n] = sum;
+        }
+    }
 }
 
 // Blocks whose registers have to fit a multiprocessor: as many as shared memory lets in, fewer where every sum is held twice.
