@@ -193,7 +193,9 @@ impl<'a> Builder<'a> {
     /// Shared memory for the gradient of weights of a 3 by 3 window that keeps an image's size, where that kernel can be used.
     fn same_weights_shared(&self, op: &Convolution) -> Option<usize> {
         self.same(op, op.from.channels, op.to.channels)?;
-        let shared = 2 * (2 * STRETCH + 2 * (op.from.width + 2)) * 32 * 4;
+        // Two stages of what pixels see and of gradients, and where rows of two steps lie in memory.
+        let held = STRETCH + 2 * (op.from.width + 2);
+        let shared = (2 * (held + STRETCH) * 32 + (held + STRETCH).next_power_of_two()) * 4;
         (op.window.kernel == 3 && op.bias.is_none() && self.module.fits(shared)).then_some(shared)
     }
 

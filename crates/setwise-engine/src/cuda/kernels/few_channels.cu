@@ -15,12 +15,14 @@ struct Windows {
     __device__ __forceinline__ int depth() const { return kernel * kernel * from_c; }
     // The line at which windows of an output line begin.
     __device__ __forceinline__ int above(int line) const { return line / to_h * tall() + line % to_h * stride; }
-    // Where the number that column k of the weights belongs to lies, counted from where the window begins. Columns that do not exist see the first.
+    // Where the number that column k of the weights belongs to lies, in bytes from where the window begins. Columns that do not exist see the first.
     __device__ __forceinline__ int offset(int k) const {
         int tap = k / from_c;
-        return k < depth() ? tap / kernel * wide() + tap % kernel * from_c + k % from_c : 0;
+        return k < depth() ? (tap / kernel * wide() + tap % kernel * from_c + k % from_c) * 4 : 0;
     }
 };
+
+__device__ __forceinline__ float seen_from(const char* window, int offset) { return *(const float*)(window + offset); }
 
 // Calls `use(to, from, exists)` for what this thread copies of the lines that output lines `first` on see: a number's place in the band and in the images.
 template <typename Use>
@@ -110,11 +112,11 @@ __device__ __forceinline__ void convolve_few(const FewTask* tasks, const int* sh
     Moments moments[8];
     int count = 0;
     for (int m = warp * 32; m <= pixels.last; m += WARPS * 32) {
-        const float* a[2][2];
+        const char* a[2][2];
 #pragma unroll
         for (int i = 0; i < 2; i++)
 #pragma unroll
-            for (int h = 0; h < 2; h++) a[i][h] = band + pixels.window(m + i * 16 + h * 8 + g);
+            for (int h = 0; h < 2; h++) a[i][h] = (const char*)(band + pixels.window(m + i * 16 + h * 8 + g));
         Sums<2, 4> sums;
 #pragma unroll 2
         for (int step = 0; step < steps; step++) {
@@ -122,7 +124,7 @@ __device__ __forceinline__ void convolve_few(const FewTask* tasks, const int* sh
             FragA fa[2];
             FragB fb[4];
 #pragma unroll
-            for (int i = 0; i < 2; i++) take(fa[i], a[i][0][at.x], a[i][1][at.x], a[i][0][at.y], a[i][1][at.y]);
+            for (int i = 0; i < 2; i++) take(fa[i], seen_from(a[i][0], at.x), seen_from(a[i][1], at.x), seen_from(a[i][0], at.y), seen_from(a[i][1], at.y));
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 float4 v = ((const float4*)weights)[(step * 2 + half) * 32 + lane];
@@ -266,14 +268,14 @@ __device__ __forceinline__ void few_weights(const FewWeightsTask* tasks, const i
 #pragma unroll
             for (int step = 0; step < 2; step++) {
                 const Four &low = now[2 * step], &high = now[2 * step + 1];
-                const float *near = held + pixels.window(p + step * 8 + t), *far = held + pixels.window(p + step * 8 + t + 4);
+                const char *near = (const char*)(held + pixels.window(p + step * 8 + t)), *far = (const char*)(held + pixels.window(p + step * 8 + t + 4));
                 FragA fa[2];
 #pragma unroll
                 for (int i = 0; i < 2; i++) fa[i].set(low.v[2 * i], low.v[2 * i + 1], high.v[2 * i], high.v[2 * i + 1]);
 #pragma unroll
                 for (int j = 0; j < COUNT; j++) {
                     FragB fb;
-                    take(fb, near[at[j]], far[at[j]]);
+                    take(fb, seen_from(near, at[j]), seen_from(far, at[j]));
 #pragma unroll
                     for (int i = 0; i < 2; i++) mma(sums.part[i][j], fa[i], fb);
                 }

@@ -71,8 +71,6 @@ __device__ __forceinline__ void multiply_wait() { asm volatile("wgmma.wait_group
 __device__ __forceinline__ void multiply_wait_but_one() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
 
 // Barriers in shared memory: `count` arrivals, and bytes that copies have announced, complete a phase; phases alternate between 0 and 1.
-__device__ __forceinline__ u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
 __device__ __forceinline__ void barrier_init(u64* barrier, int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(barrier)), "r"(count) : "memory");
 }

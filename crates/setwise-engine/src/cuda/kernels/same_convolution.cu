@@ -59,17 +59,20 @@ __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* 
             to += APART * S;
         }
     };
-    // Where the weights of the next step begin.
-    const float* from = task.w + (size_t)(n0 + row) * depth + column;
+    // Where the weights of the next step come from and go to. Rows that do not exist are zeros, and read as if they were the first.
+    constexpr u32 STAGE = BN * S * 4;
+    const float* from = task.w + (size_t)(n0 + row < task.n ? n0 + row : 0) * depth + column;
+    int beyond[BN / APART];
+#pragma unroll
+    for (int r = 0; r < BN / APART; r++) beyond[r] = n0 + row + r * APART < task.n ? r * APART * depth : -1;
+    u32 weights_at = shared_at(weights), to = weights_at + (row * S + column) * 4, to_end = to + STAGES * STAGE;
     int next = 0, next_tap = 0;
     auto load_weights = [&]() {
         if (next < steps) {
-            float* to = weights + (next % STAGES * BN + row) * S + column;
 #pragma unroll
-            for (int r = 0; r < BN; r += APART) {
-                bool ok = n0 + row + r < task.n;
-                copy16(to + r * S, ok ? from + (size_t)r * depth : task.w, ok);
-            }
+            for (int r = 0; r < BN / APART; r++) copy16(to + r * APART * S * 4, from + max(beyond[r], 0), beyond[r] >= 0);
+            to += STAGE;
+            if (to == to_end) to -= STAGES * STAGE;
             next++;
             from += task.from_c;
             if (++next_tap == taps) { next_tap = 0; from += DEPTH - depth; }
@@ -96,6 +99,9 @@ __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* 
     }
     Sums<FRAGMENTS, WN / 8> sums;
     int chunk = 0, tap_i = 0, tap_j = 0;
+    // What this lane names: a row of zeros, its first pixel, the weights of its first row.
+    u32 nothing = shared_at(zeros) + lane / 16 * 16, own = shared_at(seen) + ((reach + wm + lane % 16) * S + lane / 16 * 4) * 4;
+    u32 b = weights_at + ((wn + lane / 16 * 8 + lane % 8) * S + lane / 8 % 2 * 4) * 4, b_end = b + STAGES * STAGE;
     for (int step = 0; step < steps; step++) {
         copies_wait<STAGES - 2>();
         __syncthreads();
@@ -103,14 +109,10 @@ __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* 
         // are waited for long after their copies began.
         if (tap_i + tap_j == 0 && chunk + 1 < chunks) load_seen(chunk + 1);
         load_weights();
-        int shift = chunk % 2 * held + reach + task.turn * ((tap_i - half) * task.width + tap_j - half);
-        const float* a[FRAGMENTS];
+        u32 wanted = 1u << (16 + tap_i) | 1u << tap_j, a[FRAGMENTS];
+        u32 shifted = own + (chunk % 2 * held + task.turn * ((tap_i - half) * task.width + tap_j - half)) * (S * 4);
 #pragma unroll
-        for (int i = 0; i < FRAGMENTS; i++) {
-            bool ok = inside[i] >> (16 + tap_i) & inside[i] >> tap_j & 1;
-            a[i] = (ok ? seen + (shift + wm + i * 16 + lane % 16) * S : zeros) + lane / 16 * 4;
-        }
-        const float* b = weights + (step % STAGES * BN + wn + lane / 16 * 8 + lane % 8) * S + lane / 8 % 2 * 4;
+        for (int i = 0; i < FRAGMENTS; i++) a[i] = (inside[i] & wanted) == wanted ? shifted + i * 16 * S * 4 : nothing;
 #pragma unroll
         for (int k = 0; k < DEPTH; k += 8) {
             FragA fa[FRAGMENTS];
@@ -118,12 +120,12 @@ __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* 
             float v[4];
 #pragma unroll
             for (int i = 0; i < FRAGMENTS; i++) {
-                load_blocks(v, a[i] + k);
+                load_blocks(v, a[i] + k * 4);
                 take(fa[i], v[0], v[1], v[2], v[3]);
             }
 #pragma unroll
             for (int j = 0; j < WN / 8; j += 2) {
-                load_blocks(v, b + j * 8 * S + k);
+                load_blocks(v, b + (j * 8 * S + k) * 4);
                 take(fb[j], v[0], v[1]);
                 take(fb[j + 1], v[2], v[3]);
             }
@@ -133,6 +135,8 @@ __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* 
                 for (int j = 0; j < WN / 8; j++) mma(sums.part[i][j], fa[i], fb[j]);
         }
         sums.end_part();
+        b += STAGE;
+        if (b == b_end) b -= STAGES * STAGE;
         if (++tap_j == task.kernel) { tap_j = 0; tap_i++; }
         if (tap_i == task.kernel) { tap_i = 0; chunk++; }
     }
@@ -207,7 +211,7 @@ struct SameWeightsTask {
 // A block owns 32 channels of dy by 32 of x and all nine taps, a warp eight of x. Pixels are counted with one column of zeros after each line and one
 // line of zeros after each image: those are all the zeros that windows see, and a dy of zero there takes them out of the sum, so that a
 // tap is the same number of rows for every pixel. Column c of row r lies at c ^ (r % 4 · 8): the four rows and eight columns that a warp reads
-// together are 32 banks, and since sums advance by eight rows a lane keeps its columns for every tap.
+// together are 32 banks, and since sums advance by eight rows a lane keeps its columns for every tap. Rows g and g + 8 of a product are channels 2g and 2g + 1 of sixteen.
 __device__ __forceinline__ void same_weights(const SameWeightsTask* tasks, const int* shape) {
     constexpr int APART = 16;
     const SameWeightsTask task = tasks[blockIdx.z];
@@ -220,53 +224,64 @@ __device__ __forceinline__ void same_weights(const SameWeightsTask* tasks, const
     extern __shared__ __align__(16) float shared[];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
 
-    // A thread copies the same four columns of every sixteenth row.
-    int chunk = threadIdx.x % 8, row = threadIdx.x / 8, to = row * 32 + (chunk ^ row % 4 * 2) * 4;
+    // Which row of memory each row of a step is, or none: found once for all columns and for both x and dy, row r of dy being row reach + r of x. Of a step's rows
+    // all but the last STRETCH are known from the step before, and they lie in a ring that holds those of two steps.
+    int* places = (int*)(shared + 2 * (held + STRETCH) * 32);
+    u32 ring = 1u << (32 - __clz(held + STRETCH - 1)), noted = threadIdx.x;
     // Before the first image lies one that does not exist.
-    Place x_at = place_of(first + row + lines * across - reach, lines, across), dy_at = place_of(first + row, lines, across);
-    x_at.image--;
-    const Place apart = place_of(APART, lines, across), stretch = place_of(STRETCH, lines, across);
+    Place at = place_of(first + threadIdx.x + lines * across - reach, lines, across);
+    at.image--;
+    const Place stretch = place_of(STRETCH, lines, across);
+    auto note = [&]() {
+        bool exists = at.image >= 0 && at.image < images && at.line < task.height && at.column < task.width;
+        places[noted & (ring - 1)] = exists ? (at.image * task.height + at.line) * task.width + at.column : -1;
+        noted += STRETCH;
+        advance(at, stretch, lines, across);
+    };
+    while (noted < held + STRETCH) note();
+    __syncthreads();
+
+    // A thread copies the same four columns of every sixteenth row.
+    int chunk = threadIdx.x % 8, row = threadIdx.x / 8;
+    u32 to = shared_at(shared) + (row * 32 + (chunk ^ row % 4 * 2) * 4) * 4;
+    const float *x = task.x + c0 + chunk * 4, *dy = task.dy + (n0 + chunk * 4 < task.n ? n0 + chunk * 4 : 0);
     bool in_n = n0 + chunk * 4 < task.n;
-    auto exists = [&](const Place& p) { return p.image >= 0 && p.image < images && p.line < task.height && p.column < task.width; };
-    auto row_of = [&](const Place& p) { return (size_t)((p.image * task.height + p.line) * task.width + p.column); };
+    u32 x_bytes = task.from_c * 4, dy_bytes = task.n * 4;
+    // Four rows from row r of a step on, of `end`: where they lie is read before the first of them is copied.
+    auto copy_rows = [&](u32 stage, const float* from, u32 bytes, u32 place, int r, int end, bool wanted) {
+        int rows[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) rows[i] = places[(place + i * APART) & (ring - 1)];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (r + i * APART < end)
+                copy16(stage + i * APART * 128, (const float*)((const char*)from + (u64)(u32)max(rows[i], 0) * bytes), wanted && rows[i] != -1);
+    };
     int loaded = 0;
     auto load = [&]() {
         if (loaded < steps) {
-            float* stage = shared + loaded % 2 * (held + STRETCH) * 32 + to;
-            Place p = x_at;
-#pragma unroll 4
-            for (int r = row; r < held; r += APART) {
-                bool ok = exists(p);
-                copy16(stage, ok ? task.x + row_of(p) * task.from_c + c0 + chunk * 4 : task.x, ok);
-                stage += APART * 32;
-                advance(p, apart, lines, across);
-            }
-            stage = shared + (loaded % 2 * (held + STRETCH) + held) * 32 + to;
-            p = dy_at;
+            u32 stage = to + loaded % 2 * (held + STRETCH) * 128, place = loaded * STRETCH + row;
+            for (int r = row; r < held; r += 4 * APART) copy_rows(stage + (r - row) * 128, x, x_bytes, place + r - row, r, held, true);
 #pragma unroll
-            for (int r = 0; r < STRETCH; r += APART) {
-                bool ok = in_n && exists(p);
-                copy16(stage + r * 32, ok ? task.dy + row_of(p) * task.n + n0 + chunk * 4 : task.dy, ok);
-                advance(p, apart, lines, across);
-            }
-            advance(x_at, stretch, lines, across);
-            advance(dy_at, stretch, lines, across);
+            for (int r = 0; r < STRETCH; r += 4 * APART)
+                copy_rows(stage + (held + r) * 128, dy, dy_bytes, place + reach + r, r, STRETCH, in_n);
             loaded++;
         }
         copies_commit();
     };
     Sums<2, 9> sums;
     load();
+    // All have read the rows of the first step before others take their place in the ring.
+    __syncthreads();
     for (int step = 0; step < steps; step++) {
-        // The other stage was read before the last barrier.
+        // The other stage was read before the last barrier; the rows of the stage after that are new beyond those of this one.
         load();
+        note();
         copies_wait<1>();
         __syncthreads();
-        const float *stage = shared + step % 2 * (held + STRETCH) * 32, *a[2][2], *b[9];
+        const float *stage = shared + step % 2 * (held + STRETCH) * 32, *a[2], *b[9];
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) a[i][h] = stage + (held + t) * 32 + ((i * 16 + h * 8 + g) ^ t * 8);
+        for (int i = 0; i < 2; i++) a[i] = stage + (held + t) * 32 + ((i * 16 + 2 * g) ^ t * 8);
 #pragma unroll
         for (int tap = 0; tap < 9; tap++) {
             int r = t + tap / 3 * across + tap % 3;
@@ -277,7 +292,10 @@ __device__ __forceinline__ void same_weights(const SameWeightsTask* tasks, const
             FragA fa[2];
             FragB fb;
 #pragma unroll
-            for (int i = 0; i < 2; i++) take(fa[i], a[i][0][k], a[i][1][k], a[i][0][k + 128], a[i][1][k + 128]);
+            for (int i = 0; i < 2; i++) {
+                float2 low = *(const float2*)(a[i] + k), high = *(const float2*)(a[i] + k + 128);
+                take(fa[i], low.x, low.y, high.x, high.y);
+            }
 #pragma unroll
             for (int tap = 0; tap < 9; tap++) {
                 take(fb, b[tap][k], b[tap][k + 128]);
@@ -294,7 +312,7 @@ __device__ __forceinline__ void same_weights(const SameWeightsTask* tasks, const
     for (int i = 0; i < 2; i++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            int n = n0 + i * 16 + g + h * 8;
+            int n = n0 + i * 16 + 2 * g + h;
             if (n >= task.n) continue;
 #pragma unroll
             for (int tap = 0; tap < 9; tap++)
