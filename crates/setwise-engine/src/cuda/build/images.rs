@@ -81,10 +81,17 @@ impl<'a> Builder<'a> {
         if !keeps || !from.is_multiple_of(32) || !to.is_multiple_of(4) || !self.aligned_param(op.weight) {
             return None;
         }
-        let (name, bm, bn) = if to > 32 { ("image_same_wide", 128, 64) } else { ("image_same_narrow", 256, 32) };
-        // One row of zeros, three stages of weights, and what pixels see of one chunk of channels or two.
+        let (bm, bn) = if to > 32 { (128, 64) } else { (256, 32) };
+        // Three stages of weights, where warpgroups multiply from a multiple of 1024 bytes on.
+        let (name, stages) = match (self.module.wide, to > 32) {
+            (true, true) => ("image_same_group_64", 1024 + 3 * bn * 32 * 4),
+            (true, false) => ("image_same_group_32", 1024 + 3 * bn * 32 * 4),
+            (false, true) => ("image_same_wide", 3 * bn * 36 * 4),
+            (false, false) => ("image_same_narrow", 3 * bn * 36 * 4),
+        };
+        // One row of zeros, and what pixels see of one chunk of channels or two.
         let seen = bm + 2 * window.padding * (op.from.width + 1);
-        let shared = (1 + 3 * bn + seen * if from > 32 { 2 } else { 1 }) * 36 * 4;
+        let shared = stages + (1 + seen * if from > 32 { 2 } else { 1 }) * 36 * 4;
         self.module.fits(shared).then_some(Same { name, bm, bn, shared, from, to })
     }
 

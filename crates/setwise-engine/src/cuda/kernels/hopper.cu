@@ -7,10 +7,8 @@
 __device__ __forceinline__ int chunk_at(int row, int chunk) { return row * 32 + ((chunk ^ (row & 7)) * 4); }
 
 // What the instruction needs to know of a tile: its address, 1024 bytes from eight rows to the next eight, chunks permuted over 128 bytes.
-__device__ __forceinline__ u64 tile_descriptor(const float* tile) {
-    u64 at = (u32)__cvta_generic_to_shared(tile);
-    return (at >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
+__device__ __forceinline__ u64 tile_descriptor(u32 tile) { return (tile >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62; }
+__device__ __forceinline__ u64 tile_descriptor(const float* tile) { return tile_descriptor(shared_at(tile)); }
 
 #define SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define SUMS_16(i) SUMS_4(i), SUMS_4(i + 4), SUMS_4(i + 8), SUMS_4(i + 12)

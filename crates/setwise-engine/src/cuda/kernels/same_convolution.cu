@@ -29,18 +29,66 @@ struct SameTask {
     Space space;
 };
 
+// How warps share the products of a block of BM pixels by BN channels: each has WM by WN, in fragments of 16 pixels by 8 channels. Weights lie in rows of S numbers.
+template <int M, int N, int WM, int WN>
+struct WarpProducts {
+    static constexpr int BM = M, BN = N, THREADS = (M / WM) * (N / WN) * 32, FRAGMENTS = WM / 16, COLUMNS = WN / 8, S = DEPTH + 4;
+    // Rows between fragments, warps with the same columns, bytes of a stage of weights.
+    static constexpr int ROWS = 16, SHARING = M / WM;
+    static constexpr u32 STAGE = N * S * 4;
+    __device__ static __forceinline__ float* begin() {
+        extern __shared__ __align__(16) float shared[];
+        return shared;
+    }
+    __device__ static __forceinline__ int first_row(int warp) { return warp % SHARING * WM; }
+    __device__ static __forceinline__ int first_column(int warp) { return warp / SHARING * WN; }
+    __device__ static __forceinline__ int among_sharing(int warp) { return warp % SHARING; }
+    // Where a chunk of weights lies in a stage.
+    __device__ static __forceinline__ u32 place(int row, int chunk) { return (row * S + chunk * 4) * 4; }
+    // Before the barrier that shows weights to all.
+    __device__ static __forceinline__ void arrived() {}
+
+    // Of the pixels whose addresses are `a` with the weights of a stage, over DEPTH channels.
+    __device__ static __forceinline__ void multiply(float (*sums)[COLUMNS][4], const u32* a, u32 stage) {
+        int lane = threadIdx.x % 32;
+        u32 b = stage + place(first_column(threadIdx.x / 32) + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+#pragma unroll
+        for (int k = 0; k < DEPTH; k += 8) {
+            FragA fa[FRAGMENTS];
+            FragB fb[COLUMNS];
+            float v[4];
+#pragma unroll
+            for (int i = 0; i < FRAGMENTS; i++) {
+                load_blocks(v, a[i] + k * 4);
+                take(fa[i], v[0], v[1], v[2], v[3]);
+            }
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j += 2) {
+                load_blocks(v, b + (j * 8 * S + k) * 4);
+                take(fb[j], v[0], v[1]);
+                take(fb[j + 1], v[2], v[3]);
+            }
+#pragma unroll
+            for (int i = 0; i < FRAGMENTS; i++)
+#pragma unroll
+                for (int j = 0; j < COLUMNS; j++) mma(sums[i][j], fa[i], fb[j]);
+        }
+    }
+};
+
 // A block owns BM pixels by BN channels. For DEPTH channels at a time it holds the rows its pixels see, once for all taps, and takes the weights
 // tap by tap; pixels outside their image are read from a row of zeros.
-template <int BM, int BN, int WM, int WN>
+template <typename Products>
 __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* shape) {
-    constexpr int THREADS = (BM / WM) * (BN / WN) * 32, S = DEPTH + 4, STAGES = 3, FRAGMENTS = WM / 16;
+    constexpr int BM = Products::BM, BN = Products::BN, THREADS = Products::THREADS, FRAGMENTS = Products::FRAGMENTS, COLUMNS = Products::COLUMNS;
+    constexpr int ROWS = Products::ROWS, S = DEPTH + 4, STAGES = 3;
+    constexpr u32 STAGE = Products::STAGE;
     const SameTask task = tasks[blockIdx.z];
     int rows = rows_of(task.space, shape) * task.height * task.width, m0 = blockIdx.x * BM, n0 = blockIdx.y * BN;
     if (m0 >= rows) return;
     int half = task.kernel / 2, reach = half * (task.width + 1), held = BM + 2 * reach;
     int taps = task.kernel * task.kernel, chunks = task.from_c / DEPTH, steps = taps * chunks;
-    extern __shared__ __align__(16) float shared[];
-    float *zeros = shared, *weights = zeros + S, *seen = weights + STAGES * BN * S;
+    float *weights = Products::begin(), *zeros = weights + STAGES * STAGE / 4, *seen = zeros + S;
     if (threadIdx.x < S) zeros[threadIdx.x] = 0.0f;
 
     // A thread copies the same four columns of every APARTth row.
@@ -60,17 +108,16 @@ __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* 
         }
     };
     // Where the weights of the next step come from and go to. Rows that do not exist are zeros, and read as if they were the first.
-    constexpr u32 STAGE = BN * S * 4;
     const float* from = task.w + (size_t)(n0 + row < task.n ? n0 + row : 0) * depth + column;
     int beyond[BN / APART];
 #pragma unroll
     for (int r = 0; r < BN / APART; r++) beyond[r] = n0 + row + r * APART < task.n ? r * APART * depth : -1;
-    u32 weights_at = shared_at(weights), to = weights_at + (row * S + column) * 4, to_end = to + STAGES * STAGE;
+    u32 stage = shared_at(weights), stages_end = stage + STAGES * STAGE, to = stage + Products::place(row, column / 4), to_end = to + STAGES * STAGE;
     int next = 0, next_tap = 0;
     auto load_weights = [&]() {
         if (next < steps) {
 #pragma unroll
-            for (int r = 0; r < BN / APART; r++) copy16(to + r * APART * S * 4, from + max(beyond[r], 0), beyond[r] >= 0);
+            for (int r = 0; r < BN / APART; r++) copy16(to + Products::place(r * APART, 0), from + max(beyond[r], 0), beyond[r] >= 0);
             to += STAGE;
             if (to == to_end) to -= STAGES * STAGE;
             next++;
@@ -83,7 +130,7 @@ __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* 
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) load_weights();
 
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp % (BM / WM) * WM, wn = warp / (BM / WM) * WN;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = Products::first_row(warp), wn = Products::first_column(warp);
     // For each row whose address this lane names: the taps within its image, columns in the lower half and lines in the upper. They follow each
     // other and the middle one is always among them.
     auto within = [&](int at, int size) {
@@ -93,17 +140,17 @@ __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* 
     u32 inside[FRAGMENTS];
 #pragma unroll
     for (int i = 0; i < FRAGMENTS; i++) {
-        int m = m0 + wm + i * 16 + lane % 16;
+        int m = m0 + wm + i * ROWS + lane % 16;
         Place p = place_of(m, task.height, task.width);
         inside[i] = m < rows ? within(p.line, task.height) << 16 | within(p.column, task.width) : 0;
     }
-    Sums<FRAGMENTS, WN / 8> sums;
+    Sums<FRAGMENTS, COLUMNS> sums;
     int chunk = 0, tap_i = 0, tap_j = 0;
-    // What this lane names: a row of zeros, its first pixel, the weights of its first row.
+    // What this lane names: a row of zeros, or its first pixel.
     u32 nothing = shared_at(zeros) + lane / 16 * 16, own = shared_at(seen) + ((reach + wm + lane % 16) * S + lane / 16 * 4) * 4;
-    u32 b = weights_at + ((wn + lane / 16 * 8 + lane % 8) * S + lane / 8 % 2 * 4) * 4, b_end = b + STAGES * STAGE;
     for (int step = 0; step < steps; step++) {
         copies_wait<STAGES - 2>();
+        Products::arrived();
         __syncthreads();
         // What is loaded now takes the place of what was read before the barrier just passed. A window has at least nine taps, so that rows
         // are waited for long after their copies began.
@@ -112,31 +159,11 @@ __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* 
         u32 wanted = 1u << (16 + tap_i) | 1u << tap_j, a[FRAGMENTS];
         u32 shifted = own + (chunk % 2 * held + task.turn * ((tap_i - half) * task.width + tap_j - half)) * (S * 4);
 #pragma unroll
-        for (int i = 0; i < FRAGMENTS; i++) a[i] = (inside[i] & wanted) == wanted ? shifted + i * 16 * S * 4 : nothing;
-#pragma unroll
-        for (int k = 0; k < DEPTH; k += 8) {
-            FragA fa[FRAGMENTS];
-            FragB fb[WN / 8];
-            float v[4];
-#pragma unroll
-            for (int i = 0; i < FRAGMENTS; i++) {
-                load_blocks(v, a[i] + k * 4);
-                take(fa[i], v[0], v[1], v[2], v[3]);
-            }
-#pragma unroll
-            for (int j = 0; j < WN / 8; j += 2) {
-                load_blocks(v, b + (j * 8 * S + k) * 4);
-                take(fb[j], v[0], v[1]);
-                take(fb[j + 1], v[2], v[3]);
-            }
-#pragma unroll
-            for (int i = 0; i < FRAGMENTS; i++)
-#pragma unroll
-                for (int j = 0; j < WN / 8; j++) mma(sums.part[i][j], fa[i], fb[j]);
-        }
+        for (int i = 0; i < FRAGMENTS; i++) a[i] = (inside[i] & wanted) == wanted ? shifted + i * ROWS * S * 4 : nothing;
+        Products::multiply(sums.part, a, stage);
         sums.end_part();
-        b += STAGE;
-        if (b == b_end) b -= STAGES * STAGE;
+        stage += STAGE;
+        if (stage == stages_end) stage -= STAGES * STAGE;
         if (++tap_j == task.kernel) { tap_j = 0; tap_i++; }
         if (tap_i == task.kernel) { tap_i = 0; chunk++; }
     }
@@ -145,11 +172,11 @@ __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* 
     for (int i = 0; i < FRAGMENTS; i++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            int m = m0 + wm + i * 16 + g + h * 8;
+            int m = m0 + wm + i * ROWS + g + h * 8;
             if (m >= rows) continue;
             float* y = task.y + (size_t)m * task.n + n0 + wn + 2 * t;
 #pragma unroll
-            for (int j = 0; j < WN / 8; j++) {
+            for (int j = 0; j < COLUMNS; j++) {
                 if (n0 + wn + j * 8 + 2 * t >= task.n) continue;
                 float2 v = make_float2(sums.at(i, j, 2 * h), sums.at(i, j, 2 * h + 1)), *to = (float2*)(y + j * 8);
                 if (task.accumulate) { float2 old = *to; v.x += old.x; v.y += old.y; }
@@ -159,11 +186,14 @@ __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* 
     if (task.moments) {
         // What lanes have seen takes the place of weights and pixels, [sum][channel][lane of those with the same channels], at a distance that keeps writes
         // and reads free of bank conflicts.
-        constexpr int LANES = BM / WM * 8, DISTANCE = LANES + 2;
-        double *all = (double*)weights, *own = all + (wn + 2 * t) * DISTANCE + wm / WM * 8 + g;
+        constexpr int LANES = Products::SHARING * 8, DISTANCE = LANES + 2;
+        double *all = (double*)weights, *own = all + (wn + 2 * t) * DISTANCE + Products::among_sharing(warp) * 8 + g;
+        int count = 0;
+#pragma unroll
+        for (int i = 0; i < FRAGMENTS; i++) count += max(0, min(2, (rows - (m0 + wm + i * ROWS + g) + 7) / 8));
         __syncthreads();
 #pragma unroll
-        for (int j = 0; j < WN / 8; j++)
+        for (int j = 0; j < COLUMNS; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 Moments moments(sums.at(0, j, e));
@@ -171,10 +201,9 @@ __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* 
                 for (int i = 0; i < FRAGMENTS; i++)
 #pragma unroll
                     for (int h = 0; h < 2; h++)
-                        if (m0 + wm + i * 16 + g + h * 8 < rows) moments.add(sums.at(i, j, 2 * h + e));
-                int seen_rows = max(0, min(2 * FRAGMENTS, (rows - (m0 + wm + g) + 7) / 8));
-                own[(j * 8 + e) * DISTANCE] = moments.sum(seen_rows);
-                own[(BN + j * 8 + e) * DISTANCE] = moments.squares(seen_rows);
+                        if (m0 + wm + i * ROWS + g + h * 8 < rows) moments.add(sums.at(i, j, 2 * h + e));
+                own[(j * 8 + e) * DISTANCE] = moments.sum(count);
+                own[(BN + j * 8 + e) * DISTANCE] = moments.squares(count);
             }
         __syncthreads();
         int n = n0 + threadIdx.x % BN, kind = threadIdx.x / BN;
@@ -195,8 +224,8 @@ __device__ __forceinline__ void convolve_same(const SameTask* tasks, const int* 
 #define SAME_BLOCKS 3
 #endif
 
-extern "C" __global__ void __launch_bounds__(128, SAME_BLOCKS) image_same_narrow(const SameTask* t, const int* s) { in_turn(); convolve_same<256, 32, 64, 32>(t, s); }
-extern "C" __global__ void __launch_bounds__(128, SAME_BLOCKS) image_same_wide(const SameTask* t, const int* s) { in_turn(); convolve_same<128, 64, 64, 32>(t, s); }
+extern "C" __global__ void __launch_bounds__(128, SAME_BLOCKS) image_same_narrow(const SameTask* t, const int* s) { in_turn(); convolve_same<WarpProducts<256, 32, 64, 32>>(t, s); }
+extern "C" __global__ void __launch_bounds__(128, SAME_BLOCKS) image_same_wide(const SameTask* t, const int* s) { in_turn(); convolve_same<WarpProducts<128, 64, 64, 32>>(t, s); }
 
 // A part of the gradient of a 3 by 3 window's weights, over one of `splits` stretches; part p is written to parts + p · (9 · n · from_c + n).
 struct SameWeightsTask {
