@@ -181,21 +181,29 @@ pub fn run(device: &Arc<Device>, precision: Precision, seed: u64, tell: &mut dyn
     Ok(checks)
 }
 
-/// Convolutions of windows, strides and sizes no encoder has, with biases, around a batch norm without ReLU and a pooling.
+/// Convolutions of windows, strides and sizes no encoder has, with and without biases, around a batch norm without ReLU and a pooling.
 fn windows() -> Vec<(String, Program, Image)> {
     let mut all = Vec::new();
+    let mut add = |image: Image, window: Window, filters: usize, bias: bool| {
+        let mut b = Program::builder(&[image.numbers(); 2], false, Mode::Train, true);
+        let xs = [b.input(0), b.input(1)];
+        let (ys, made) = b.convolution("c", &xs, image, filters, window, bias);
+        let ys = b.batch_norm("n", &ys, made, Activation::None);
+        let (pooled, _) = b.max_pool(&xs, image);
+        let Window { kernel, stride, padding } = window;
+        let name = format!("window {kernel}, stride {stride}, padding {padding}, {} channels", image.channels);
+        all.push((name, b.finish([ys, pooled].concat()), image));
+    };
     for (kernel, stride, padding) in [(1, 1, 0), (2, 3, 2), (3, 2, 0), (5, 1, 4), (4, 2, 1)] {
-        for channels in [1, 4, 35] {
-            let (image, window) = (Image { height: 7, width: 9, channels }, Window { kernel, stride, padding });
-            let mut b = Program::builder(&[image.numbers(); 2], false, Mode::Train, true);
-            let xs = [b.input(0), b.input(1)];
-            let (ys, made) = b.convolution("c", &xs, image, 6 + channels, window, true);
-            let ys = b.batch_norm("n", &ys, made, Activation::None);
-            let (pooled, _) = b.max_pool(&xs, image);
-            let name = format!("window {kernel}, stride {stride}, padding {padding}, {channels} channels");
-            all.push((name, b.finish([ys, pooled].concat()), image));
+        let window = Window { kernel, stride, padding };
+        // Filters that are not in chunks, and more than a block has.
+        for (channels, filters, bias) in [(1, 7, true), (4, 10, true), (35, 41, true), (3, 36, false)] {
+            add(Image { height: 7, width: 9, channels }, window, filters, bias);
         }
     }
+    // Too large to be held whole, cut where images end and where they do not.
+    add(Image { height: 70, width: 33, channels: 1 }, Window { kernel: 3, stride: 1, padding: 1 }, 8, false);
+    add(Image { height: 45, width: 47, channels: 3 }, Window { kernel: 7, stride: 1, padding: 3 }, 4, false);
     all
 }
 

@@ -30,13 +30,16 @@ const BASE: [&str; 9] = [
     include_str!("kernels/pair_winners.cu"),
     include_str!("kernels/optimise.cu"),
 ];
-const IMAGES: [&str; 4] = [
+const IMAGES: [&str; 5] = [
     COMMON,
     include_str!("kernels/images.cu"),
     include_str!("kernels/same_convolution.cu"),
+    include_str!("kernels/few_channels.cu"),
     include_str!("kernels/batch_norm.cu"),
 ];
-/// With the instructions of compute capability 9.
+/// What follows them with the instructions of compute capability 9.
+const WIDE_IMAGES: [&str; 2] = [HOPPER, include_str!("kernels/wide_convolution.cu")];
+/// With the same instructions.
 const WIDE: [&str; 5] =
     [COMMON, LINEAR_TASKS, HOPPER, include_str!("kernels/wide_linear.cu"), include_str!("kernels/wide_weights.cu")];
 const WIDE_PAIR: [&str; 4] = [COMMON, HOPPER, PAIR_TASKS, include_str!("kernels/wide_pair.cu")];
@@ -66,7 +69,7 @@ impl Kernels {
             sources.push([COMMON, ATTENTION, &format!("ATTENTION({depth}, {tile})\n")].concat());
         }
         if super::build::has_images(ops) {
-            sources.push(IMAGES.concat());
+            sources.push(IMAGES.concat() + &if wide { WIDE_IMAGES.concat() } else { String::new() });
         }
         if wide {
             sources.push(WIDE.concat());
@@ -186,7 +189,7 @@ mod tests {
 
     #[test]
     fn every_kernel_waits_for_the_one_before() {
-        let all = [&BASE[..], &IMAGES, &WIDE, &WIDE_PAIR, &WIDE_ATTENTION].concat().concat();
+        let all = [&BASE[..], &IMAGES, &WIDE_IMAGES, &WIDE, &WIDE_PAIR, &WIDE_ATTENTION].concat().concat();
         let kernels: Vec<&str> = all.split("__global__").skip(1).collect();
         assert!(kernels.len() > 40, "{} kernels", kernels.len());
         for kernel in kernels {

@@ -93,8 +93,14 @@ plain! {
         dy: Address, x: Address, parts: Address, from_h: i32, from_w: i32, from_c: i32, to_h: i32, to_w: i32, n: i32,
         kernel: i32, stride: i32, padding: i32, splits: i32, vec_dy: i32, vec_x: i32, space: Space, bias: i32,
     }
+    struct Windows {
+        from_h: i32, from_w: i32, from_c: i32, to_h: i32, to_w: i32, n: i32, kernel: i32, stride: i32, padding: i32, lines: i32, held: i32,
+        space: Space,
+    }
+    struct FewTask { x: Address, w: Address, bias: Address, y: Address, moments: Address, windows: Windows }
+    struct FewWeightsTask { dy: Address, x: Address, parts: Address, windows: Windows, splits: i32, pad: i32 }
     struct SameTask {
-        x: Address, w: Address, y: Address, height: i32, width: i32, from_c: i32, n: i32, kernel: i32, turn: i32, accumulate: i32, space: Space,
+        x: Address, w: Address, y: Address, moments: Address, height: i32, width: i32, from_c: i32, n: i32, kernel: i32, turn: i32, accumulate: i32, space: Space,
     }
     struct SameWeightsTask {
         dy: Address, x: Address, parts: Address, height: i32, width: i32, from_c: i32, n: i32, splits: i32, space: Space,
@@ -105,7 +111,7 @@ plain! {
     }
     struct ChannelTask {
         values: Address, parts: Address, mean: Address, variance: Address, stats: Address, means: Address,
-        d_gain: Address, d_shift: Address, d_mean: Address, d_variance: Address, count: i32, blocks: i32, channels: i32, pad: i32,
+        d_gain: Address, d_shift: Address, d_mean: Address, d_variance: Address, count: i32, blocks: i32, channels: i32, pixels: i32,
     }
     struct MaxPoolTask {
         from: Address, to: Address, winners: Address, height: i32, width: i32, channels: i32, accumulate: i32, space: Space, pad: i32,

@@ -25,7 +25,35 @@ pub(super) fn is_pooled(program: &Program, i: usize) -> bool {
     in_chunks(norm.channels) && norm.channels == pool.from.channels && norm.ys == pool.xs && norm.ys.iter().all(unseen)
 }
 
+/// Sums that convolutions leave for the batch norm that follows: parts of `2 · channels` doubles, one for every `pixels` pixels, and room for `blocks` of
+/// them for each value.
+pub(super) struct Moments {
+    parts: u64,
+    channels: usize,
+    blocks: usize,
+    pixels: usize,
+}
+
+impl Moments {
+    /// Where those of a value begin; nowhere if they are not wanted.
+    pub(super) fn of(this: &Option<Self>, value: usize) -> u64 {
+        this.as_ref().map_or(0, |m| m.parts + 8 * (value * m.blocks * 2 * m.channels) as u64)
+    }
+}
+
 impl<'a> Builder<'a> {
+    /// Whether an operation is a batch norm that takes the statistics of these values.
+    pub(super) fn wants_moments(&self, i: usize, values: &[Value]) -> bool {
+        let training = self.program.mode == Mode::Train;
+        training && matches!(self.program.ops.get(i), Some(Op::BatchNorm(norm)) if norm.xs == values)
+    }
+
+    /// Room for the moments of values.
+    pub(super) fn moments_room(&mut self, values: &[Value], channels: usize, blocks: usize, pixels: usize) -> Moments {
+        let parts = self.room(values.len() * blocks * 2 * channels * 2);
+        Moments { parts, channels, blocks, pixels }
+    }
+
     /// The pooling a group of operations ends with.
     pub(super) fn pooling(&self, group: Range<usize>) -> Option<&'a MaxPool> {
         match &self.program.ops[group.end - 1] {
@@ -79,21 +107,28 @@ impl<'a> Builder<'a> {
             count: tasks.len() as i32,
             blocks: sum_blocks(op) as i32,
             channels: op.channels as i32,
-            pad: 0,
+            pixels: 0,
         }
     }
 
     pub(super) fn batch_norm_forward(&mut self, op: &BatchNorm, pool: Option<&MaxPool>) -> Result<(), Error> {
         self.check_images(&op.xs)?;
         let training = self.program.mode == Mode::Train;
-        let parts = if training { self.batch_norm_room(op) } else { 0 };
+        let moments = self.moments.take();
+        let parts = if training && moments.is_none() { self.batch_norm_room(op) } else { 0 };
         let tasks = self.batch_norm_tasks(op, pool, parts);
-        let channel = self.channel_task(op, &tasks, parts);
+        let mut channel = self.channel_task(op, &tasks, parts);
         if training {
             // Statistics are those of all pixels.
-            let name = kernel("image_moments", op, None);
-            self.launch(&name, &tasks, [sum_blocks(op), tasks.len(), 1], 256, 0)?;
-            self.launch("image_statistics", &[channel], [op.channels, 1, 1], 32, 0)?;
+            if let Some(moments) = moments {
+                channel.parts = moments.parts;
+                channel.blocks = moments.blocks as i32;
+                channel.pixels = moments.pixels as i32;
+            } else {
+                let name = kernel("image_moments", op, None);
+                self.launch(&name, &tasks, [sum_blocks(op), tasks.len(), 1], 256, 0)?;
+            }
+            self.launch("image_statistics", &[channel], [op.channels.div_ceil(4), 1, 1], 512, 0)?;
         } else {
             self.walk("image_running", &[channel], op.channels)?;
         }
@@ -114,7 +149,7 @@ impl<'a> Builder<'a> {
         let channel = t::ChannelTask { means, ..self.channel_task(op, &tasks, parts) };
         let name = kernel("image_slopes", op, pool);
         self.launch(&name, &tasks, [sum_blocks(op), tasks.len(), 1], 256, 0)?;
-        self.launch("image_gradients", &[channel], [op.channels, 1, 1], 32, 0)?;
+        self.launch("image_gradients", &[channel], [op.channels.div_ceil(4), 1, 1], 512, 0)?;
         tasks.retain(|task| task.dx != 0);
         let most = self.batch_norm_numbers(op);
         self.walk(&kernel("image_normalise_backward", op, pool), &tasks, most)?;

@@ -2,6 +2,7 @@
 
 use super::super::tables as t;
 use super::Builder;
+use super::batch_norm::Moments;
 use crate::error::Error;
 use crate::program::{Convolution, Image, Op, Value};
 
@@ -30,19 +31,27 @@ impl<'a> Builder<'a> {
         }
     }
 
-    pub(super) fn convolution_forward(&mut self, op: &Convolution) -> Result<(), Error> {
+    /// Leaves moments of the results, where a batch norm wants them and the kernel takes them.
+    pub(super) fn convolution_forward(&mut self, op: &Convolution, moments: bool) -> Result<(), Error> {
         self.check_images(&op.xs)?;
         self.check_images(&op.ys)?;
+        if let Some(windows) = self.few(op) {
+            return self.few_forward(op, &windows, moments);
+        }
         if let Some(same) = self.same(op, op.from.channels, op.to.channels).filter(|_| op.bias.is_none()) {
-            let task = |(&x, &y): (&Value, &Value)| t::SameTask {
+            let blocks = self.same_blocks(&same, &op.ys);
+            let moments = moments.then(|| self.moments_room(&op.ys, op.to.channels, blocks, same.bm));
+            let task = |(i, (&x, &y)): (usize, (&Value, &Value))| t::SameTask {
                 x: self.value(x),
                 w: self.param(op.weight),
                 y: self.value(y),
+                moments: Moments::of(&moments, i),
                 turn: 1,
                 accumulate: 0,
                 ..same.task(op, self.space(x))
             };
-            let tasks: Vec<t::SameTask> = op.xs.iter().zip(&op.ys).map(task).collect();
+            let tasks: Vec<t::SameTask> = op.xs.iter().zip(&op.ys).enumerate().map(task).collect();
+            self.moments = moments;
             return self.convolve_same(&same, &tasks, &op.ys);
         }
         let tasks: Vec<t::ConvolveTask> = op
@@ -72,17 +81,28 @@ impl<'a> Builder<'a> {
         if !keeps || !from.is_multiple_of(32) || !to.is_multiple_of(4) || !self.aligned_param(op.weight) {
             return None;
         }
-        let (name, bm, bn) = if to > 32 { ("image_same_wide", 128, 64) } else { ("image_same_narrow", 256, 32) };
-        // One row of zeros, three stages of weights, and what pixels see of one chunk of channels or two.
+        let (bm, bn) = if to > 32 { (128, 64) } else { (256, 32) };
+        // Three stages of weights, where warpgroups multiply from a multiple of 1024 bytes on.
+        let (name, stages) = match (self.module.wide, to > 32) {
+            (true, true) => ("image_same_group_64", 1024 + 3 * bn * 32 * 4),
+            (true, false) => ("image_same_group_32", 1024 + 3 * bn * 32 * 4),
+            (false, true) => ("image_same_wide", 3 * bn * 36 * 4),
+            (false, false) => ("image_same_narrow", 3 * bn * 36 * 4),
+        };
+        // One row of zeros, and what pixels see of one chunk of channels or two.
         let seen = bm + 2 * window.padding * (op.from.width + 1);
-        let shared = (1 + 3 * bn + seen * if from > 32 { 2 } else { 1 }) * 36 * 4;
+        let shared = stages + (1 + seen * if from > 32 { 2 } else { 1 }) * 36 * 4;
         self.module.fits(shared).then_some(Same { name, bm, bn, shared, from, to })
     }
 
     fn convolve_same(&mut self, same: &Same, tasks: &[t::SameTask], made: &[Value]) -> Result<(), Error> {
-        let pixels = made.iter().map(|&v| self.len_of(v) / same.to).max().unwrap_or(0);
-        let grid = [pixels.div_ceil(same.bm), same.to.div_ceil(same.bn), tasks.len()];
+        let grid = [self.same_blocks(same, made), same.to.div_ceil(same.bn), tasks.len()];
         self.launch(same.name, tasks, grid, 128, same.shared)
+    }
+
+    /// Blocks that share the pixels of one value.
+    fn same_blocks(&self, same: &Same, made: &[Value]) -> usize {
+        made.iter().map(|&v| self.len_of(v) / same.to).max().unwrap_or(0).div_ceil(same.bm)
     }
 
     fn convolve(&mut self, tasks: &[t::ConvolveTask], made: &[Value], to: Image) -> Result<(), Error> {
@@ -152,9 +172,12 @@ impl<'a> Builder<'a> {
     fn convolution_weights(&mut self, op: &Convolution) -> Result<(), Error> {
         let (n, k) = (op.to.channels, op.patch());
         let slot = n * k + n;
-        let (parts, splits) = match self.same_weights_shared(op) {
-            Some(shared) => self.same_weights(op, slot, shared)?,
-            None => self.patch_weights(op, slot)?,
+        // Kernels of one kind of window take no bias, and gradients in whole chunks of channels.
+        let few = self.few(op).filter(|_| op.bias.is_none() && n.is_multiple_of(4));
+        let (parts, splits) = match (few, self.same_weights_shared(op)) {
+            (Some(windows), _) => self.few_weights(op, &windows, slot)?,
+            (_, Some(shared)) => self.same_weights(op, slot, shared)?,
+            _ => self.patch_weights(op, slot)?,
         };
         let sum = |offset: usize, out: u64, len: usize| t::SumTask {
             parts: parts + 4 * offset as u64,
@@ -177,7 +200,9 @@ impl<'a> Builder<'a> {
     /// Shared memory for the gradient of weights of a 3 by 3 window that keeps an image's size, where that kernel can be used.
     fn same_weights_shared(&self, op: &Convolution) -> Option<usize> {
         self.same(op, op.from.channels, op.to.channels)?;
-        let shared = 2 * (2 * STRETCH + 2 * (op.from.width + 2)) * 32 * 4;
+        // Two stages of what pixels see and of gradients, and where rows of two steps lie in memory.
+        let held = STRETCH + 2 * (op.from.width + 2);
+        let shared = (2 * (held + STRETCH) * 32 + (held + STRETCH).next_power_of_two()) * 4;
         (op.window.kernel == 3 && op.bias.is_none() && self.module.fits(shared)).then_some(shared)
     }
 
@@ -263,6 +288,7 @@ impl Same {
             x: 0,
             w: 0,
             y: 0,
+            moments: 0,
             height: op.from.height as i32,
             width: op.from.width as i32,
             from_c: self.from as i32,

@@ -4,12 +4,13 @@
 //! and leave when there is nothing to do. So launches never change, and a captured graph of them serves every batch.
 
 //!
-//! `linear` (with `joined`, which maps are one product), `norm`, `attention`, `rows`, `pair`, `pine`, `images` and `batch_norm` (with the pooling of
+//! `linear` (with `joined`, which maps are one product), `norm`, `attention`, `rows`, `pair`, `pine`, `images` (with `few_channels`) and `batch_norm` (with the pooling of
 //! images) hold one kind of operation each, forward and backward.
 
 mod attention;
 mod batch_norm;
 mod capacity;
+mod few_channels;
 mod images;
 mod joined;
 mod linear;
@@ -91,6 +92,8 @@ pub(super) struct Builder<'a> {
     apart: BTreeSet<ParamId>,
     /// Parts of gradients, summed together at the end.
     sums: Vec<t::SumTask>,
+    /// What the convolution just built leaves for the batch norm after it.
+    moments: Option<batch_norm::Moments>,
     used: usize,
     /// Bytes of workspace that are needed.
     pub workspace: usize,
@@ -120,6 +123,7 @@ impl<'a> Builder<'a> {
             gated: gated_values(program),
             apart: joined::kept_apart(program),
             sums: Vec::new(),
+            moments: None,
             used: 0,
             workspace: 0,
         }
@@ -144,7 +148,7 @@ impl<'a> Builder<'a> {
                 Op::Concat(c) => self.concat(c, false)?,
                 Op::PineSum(p) => self.pine_forward(p)?,
                 Op::Dropout(d) => self.dropout(d, false)?,
-                Op::Convolution(c) => self.convolution_forward(c)?,
+                Op::Convolution(c) => self.convolution_forward(c, self.wants_moments(group.end, &c.ys))?,
                 Op::BatchNorm(b) => self.batch_norm_forward(b, self.pooling(group))?,
                 Op::MaxPool(p) => self.max_pool(p, false)?,
             }

@@ -41,17 +41,6 @@ __device__ __forceinline__ void each_ahead(int i, int end, int step, Load load, 
     }
 }
 
-struct Four {
-    float v[4];
-};
-
-__device__ __forceinline__ Four read_four(const float* p) {
-    float4 v = *(const float4*)p;
-    return {v.x, v.y, v.z, v.w};
-}
-
-__device__ __forceinline__ void write_four(float* p, const Four& f) { *(float4*)p = make_float4(f.v[0], f.v[1], f.v[2], f.v[3]); }
-
 // The four channels a thread stays with, and which of the threads with the same it is; `group` is out of reach of `groups` for threads that are left over.
 struct Channels {
     int at, group, groups;
@@ -414,39 +403,61 @@ extern "C" __global__ void __launch_bounds__(256) image_slopes(const BatchNormTa
     });
 }
 
-// What becomes of the sums; `values` are the tasks that left them, `blocks` parts each.
+// What becomes of the sums; `values` are the tasks they belong to, each with room for `blocks` parts, one for every `pixels` of its pixels or, where that is zero, all of them.
 struct ChannelTask {
     const BatchNormTask* values;
     const double* parts;
     const float *mean, *variance;
     float *stats, *means, *d_gain, *d_shift, *d_mean, *d_variance;
-    int count, blocks, channels, pad;
+    int count, blocks, channels, pixels;
 };
 
 #define BATCH_NORM_EPSILON 1e-5
 
-// Sums of a channel over all parts, lane by lane and then across the warp; and the number of pixels.
-__device__ __forceinline__ double3 channel_totals(const ChannelTask& task, const int* shape, int c) {
+// A block of 512 threads has four channels, and threads side by side read them. Channel of a thread, if it exists.
+__device__ __forceinline__ int channel_of_thread() { return blockIdx.x * 4 + threadIdx.x % 4; }
+
+// Sums of that channel over all parts, and the number of pixels, for the first thread of each channel: thread by thread, across warps, then warp by warp.
+__device__ __forceinline__ double3 channel_totals(const ChannelTask& task, const int* shape) {
+    __shared__ double sums[16][2][4];
+    int c = min(channel_of_thread(), task.channels - 1);
     double a = 0.0, b = 0.0, n = 0.0;
-    for (int p = threadIdx.x; p < task.count * task.blocks; p += 32) {
-        a += task.parts[(size_t)p * 2 * task.channels + c];
-        b += task.parts[((size_t)p * 2 + 1) * task.channels + c];
+    for (int v = 0; v < task.count; v++) {
+        int pixels = rows_of(task.values[v].space, shape) * task.values[v].pixels;
+        int parts = task.pixels ? (pixels + task.pixels - 1) / task.pixels : task.blocks;
+        const double* from = task.parts + (size_t)v * task.blocks * 2 * task.channels + c;
+#pragma unroll 8
+        for (int p = threadIdx.x / 4; p < parts; p += 128) {
+            a += from[(size_t)p * 2 * task.channels];
+            b += from[((size_t)p * 2 + 1) * task.channels];
+        }
+        n += pixels;
     }
-    for (int i = 16; i > 0; i /= 2) {
-        a += __shfl_xor_sync(~0u, a, i);
-        b += __shfl_xor_sync(~0u, b, i);
+#pragma unroll
+    for (int other = 4; other < 32; other *= 2) {
+        a += __shfl_xor_sync(~0u, a, other);
+        b += __shfl_xor_sync(~0u, b, other);
     }
-    for (int v = 0; v < task.count; v++) n += (double)rows_of(task.values[v].space, shape) * task.values[v].pixels;
+    if (threadIdx.x % 32 < 4) {
+        sums[threadIdx.x / 32][0][threadIdx.x % 4] = a;
+        sums[threadIdx.x / 32][1][threadIdx.x % 4] = b;
+    }
+    __syncthreads();
+    a = b = 0.0;
+    for (int i = 0; i < 16; i++) {
+        a += sums[i][0][threadIdx.x % 4];
+        b += sums[i][1][threadIdx.x % 4];
+    }
     return make_double3(a, b, n);
 }
 
-// One warp per channel: mean and one over the standard deviation of the batch.
-extern "C" __global__ void __launch_bounds__(32) image_statistics(const ChannelTask* tasks, const int* shape) {
+// Mean and one over the standard deviation of the batch.
+extern "C" __global__ void __launch_bounds__(512) image_statistics(const ChannelTask* tasks, const int* shape) {
     in_turn();
     const ChannelTask task = *tasks;
-    int c = blockIdx.x;
-    double3 t = channel_totals(task, shape, c);
-    if (threadIdx.x == 0) {
+    int c = channel_of_thread();
+    double3 t = channel_totals(task, shape);
+    if (threadIdx.x < 4 && c < task.channels) {
         double mean = t.x / t.z, variance = fmax(t.y / t.z - mean * mean, 0.0);
         task.stats[c] = (float)mean;
         task.stats[task.channels + c] = (float)(1.0 / sqrt(variance + BATCH_NORM_EPSILON));
@@ -463,14 +474,14 @@ extern "C" __global__ void image_running(const ChannelTask* tasks, const int* sh
     }
 }
 
-// One warp per channel: gradients of gain and shift, minus the means that the gradient of the input takes off, and in the gradients
+// Gradients of gain and shift, minus the means that the gradient of the input takes off, and in the gradients
 // of the running averages what they follow.
-extern "C" __global__ void __launch_bounds__(32) image_gradients(const ChannelTask* tasks, const int* shape) {
+extern "C" __global__ void __launch_bounds__(512) image_gradients(const ChannelTask* tasks, const int* shape) {
     in_turn();
     const ChannelTask task = *tasks;
-    int c = blockIdx.x;
-    double3 t = channel_totals(task, shape, c);
-    if (threadIdx.x == 0) {
+    int c = channel_of_thread();
+    double3 t = channel_totals(task, shape);
+    if (threadIdx.x < 4 && c < task.channels) {
         task.d_shift[c] += (float)t.x;
         task.d_gain[c] += (float)t.y;
         task.means[c] = (float)(-t.x / t.z);

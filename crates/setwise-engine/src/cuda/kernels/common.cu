@@ -136,19 +136,25 @@ __device__ __forceinline__ void mma(float* c, const FragA& a, const FragB& b) {
 #endif
 }
 
+// An address in shared memory. Kernels whose addresses change with every step keep them in this form, which takes one register and no conversion.
+__device__ __forceinline__ u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
 // Four 8 by 4 blocks of numbers from shared memory, lane l receiving number l % 4 of row l / 4 of each; lane l names row l % 8 of block
 // l / 8.
-__device__ __forceinline__ void load_blocks(float* v, const float* row) {
-    u32 at = (u32)__cvta_generic_to_shared(row), r[4];
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
+__device__ __forceinline__ void load_blocks(float* v, u32 row) {
+    u32 r[4];
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row));
 #pragma unroll
     for (int i = 0; i < 4; i++) v[i] = __uint_as_float(r[i]);
 }
 
-__device__ __forceinline__ void copy16(float* to, const float* from, bool valid) {
-    u32 at = (u32)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(valid ? 16 : 0));
+__device__ __forceinline__ void load_blocks(float* v, const float* row) { load_blocks(v, shared_at(row)); }
+
+__device__ __forceinline__ void copy16(u32 to, const float* from, bool valid) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
 }
+
+__device__ __forceinline__ void copy16(float* to, const float* from, bool valid) { copy16(shared_at(to), from, valid); }
 
 __device__ __forceinline__ void copy4(float* to, const float* from, bool valid) {
     u32 at = (u32)__cvta_generic_to_shared(to);

@@ -7,10 +7,8 @@
 __device__ __forceinline__ int chunk_at(int row, int chunk) { return row * 32 + ((chunk ^ (row & 7)) * 4); }
 
 // What the instruction needs to know of a tile: its address, 1024 bytes from eight rows to the next eight, chunks permuted over 128 bytes.
-__device__ __forceinline__ u64 tile_descriptor(const float* tile) {
-    u64 at = (u32)__cvta_generic_to_shared(tile);
-    return (at >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
+__device__ __forceinline__ u64 tile_descriptor(u32 tile) { return (tile >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62; }
+__device__ __forceinline__ u64 tile_descriptor(const float* tile) { return tile_descriptor(shared_at(tile)); }
 
 #define SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define SUMS_16(i) SUMS_4(i), SUMS_4(i + 4), SUMS_4(i + 8), SUMS_4(i + 12)
@@ -71,8 +69,6 @@ __device__ __forceinline__ void multiply_wait() { asm volatile("wgmma.wait_group
 __device__ __forceinline__ void multiply_wait_but_one() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
 
 // Barriers in shared memory: `count` arrivals, and bytes that copies have announced, complete a phase; phases alternate between 0 and 1.
-__device__ __forceinline__ u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
 __device__ __forceinline__ void barrier_init(u64* barrier, int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(barrier)), "r"(count) : "memory");
 }

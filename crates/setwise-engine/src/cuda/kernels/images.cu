@@ -40,6 +40,31 @@ struct Sums {
     }
 };
 
+struct Four {
+    float v[4];
+};
+
+__device__ __forceinline__ Four read_four(const float* p) {
+    float4 v = *(const float4*)p;
+    return {v.x, v.y, v.z, v.w};
+}
+
+__device__ __forceinline__ void write_four(float* p, const Four& f) { *(float4*)p = make_float4(f.v[0], f.v[1], f.v[2], f.v[3]); }
+
+// Σ y and Σ y² of what one thread has seen, for the batch norm that follows. Numbers are counted from one of them, so that single precision loses nothing
+// where they are all alike; what becomes of these sums is double.
+struct Moments {
+    float from, away = 0.0f, square = 0.0f;
+    __device__ __forceinline__ explicit Moments(float first = 0.0f) : from(first) {}
+    __device__ __forceinline__ void add(float y) {
+        float d = y - from;
+        away += d;
+        square = fmaf(d, d, square);
+    }
+    __device__ __forceinline__ double sum(int count) const { return away + (double)from * count; }
+    __device__ __forceinline__ double squares(int count) const { return square + (double)from * (2.0 * away + (double)from * count); }
+};
+
 // A pixel of many images, all `lines` by `across`.
 struct Place {
     int image, line, column;
