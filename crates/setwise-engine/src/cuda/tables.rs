@@ -31,7 +31,7 @@ plain! {
         terms: Address, y: Address, bias: Address, residual: Address, residual2: Address, gate: Address,
         gain: Address, shift: Address, normalised: Address, inv_std: Address,
         count: i32, ldy: i32, ldr: i32, ldr2: i32, ldg: i32, n: i32, activation: i32, accumulate: i32, pairs: i32, space: Space,
-        steps: i32, pad: i32,
+        steps: i32, stages: i32,
     }
     struct TransposeTask { from: Address, to: Address, rows: i32, cols: i32 }
     struct WeightTask {

@@ -4,6 +4,7 @@ use super::super::driver;
 use super::super::tables::{self as t, Address};
 use super::Builder;
 use super::joined::joined;
+use super::tiles::Tiles;
 use crate::error::Error;
 use crate::flow::group_by;
 use crate::program::{Activation, Linear, Op, Slice};
@@ -64,7 +65,7 @@ pub(super) fn no_product(space: t::Space) -> t::ProductTask {
         pairs: 0,
         space,
         steps: 0,
-        pad: 0,
+        stages: 0,
     }
 }
 
@@ -127,9 +128,11 @@ impl<'a> Builder<'a> {
     pub(super) fn product(&mut self, products: &[Product], rows: usize) -> Result<bool, Error> {
         let widest = products.iter().map(|p| p.task.n as usize).max().unwrap_or(0);
         let normed = products.iter().any(|p| p.task.gain != 0);
-        if self.module.wide && products.iter().all(Product::in_chunks) && !(normed && widest > 256) {
-            self.product_wide(products, rows, widest, normed)?;
-            return Ok(true);
+        if self.module.wide && products.iter().all(Product::in_chunks) {
+            // Norms are taken where whole rows lie in one block.
+            let whole_rows = normed && widest <= 256;
+            self.product_wide(products, rows, widest, whole_rows)?;
+            return Ok(whole_rows || !normed);
         }
         let even = |t: &t::ProductTask| t.y.is_multiple_of(8) && t.ldy % 2 == 0 && t.n % 2 == 0;
         let tasks: Vec<t::ProductTask> = products
@@ -151,44 +154,30 @@ impl<'a> Builder<'a> {
         Ok(false)
     }
 
-    /// Products by warpgroups, whose operands the copy engine fetches.
-    fn product_wide(&mut self, products: &[Product], rows: usize, widest: usize, normed: bool) -> Result<(), Error> {
-        let bn = match widest {
-            ..=16 => 16,
-            17..=32 => 32,
-            129.. if normed => 256,
-            _ if (1..=64).contains(&(widest % 128)) => 64,
-            _ => 128,
-        };
-        let tasks = self.described(products, bn)?;
-        // Short sums need no more stages than they have steps, and leave room for more blocks.
+    /// Products by warpgroups, whose operands the copy engine fetches; with norms if all of a row lies in one block.
+    fn product_wide(&mut self, products: &[Product], rows: usize, widest: usize, norms: bool) -> Result<(), Error> {
         let steps = products.iter().map(Product::steps).max().unwrap_or(0);
-        let stages = steps.clamp(1, if bn == 256 { 4 } else { 3 });
-        let grid = [rows.div_ceil(128) * widest.div_ceil(bn), 1, tasks.len()];
-        // The sums take the place of the tiles at the end.
-        let shared = (stages * (128 + bn) * 32).max(128 * (bn + 8)) * 4 + 1024;
-        self.launch(&format!("product_wide_n{bn}"), &tasks, grid, 288, shared)
-    }
-
-    /// Tasks whose operands the copy engine knows, in tiles of 128 rows on the left and `across` on the right.
-    fn described(&mut self, products: &[Product], across: usize) -> Result<Vec<t::ProductTask>, Error> {
+        let tiles = Tiles::new(rows, widest, products.len(), steps, norms, self.module.processors);
+        let (left_rows, right_rows) = tiles.fetched();
         let mut tasks = Vec::new();
         for p in products {
             let mut terms = p.terms.clone();
             for term in &mut terms {
                 let k = term.k as usize;
-                let left = driver::tensor_map(term.a, p.rows, k, term.lda as usize, 128)?;
-                let right = driver::tensor_map(term.b, p.task.n as usize, k, term.ldb as usize, across)?;
+                let left = driver::tensor_map(term.a, p.rows, k, term.lda as usize, left_rows)?;
+                let right = driver::tensor_map(term.b, p.task.n as usize, k, term.ldb as usize, right_rows)?;
                 term.maps = self.tables.push(&[left, right]);
             }
             tasks.push(t::ProductTask {
                 terms: self.tables.push(&terms),
                 count: terms.len() as i32,
                 steps: p.steps() as i32,
+                stages: tiles.stages as i32,
+                gain: if norms { p.task.gain } else { 0 },
                 ..p.task
             });
         }
-        Ok(tasks)
+        self.launch(&tiles.kernel(), &tasks, [tiles.blocks, 1, tasks.len()], 288, tiles.shared())
     }
 
     pub(super) fn linear_backward(&mut self, at: usize, op: &Linear) -> Result<(), Error> {

@@ -4,7 +4,7 @@
 //! and leave when there is nothing to do. So launches never change, and a captured graph of them serves every batch.
 
 //!
-//! `linear` (with `joined`, which maps are one product), `norm`, `attention`, `rows`, `pair`, `pine`, `images` and `batch_norm` (with the pooling of
+//! `linear` (with `joined`, which maps are one product, and `tiles`, how products are cut into blocks), `norm`, `attention`, `rows`, `pair`, `pine`, `images` and `batch_norm` (with the pooling of
 //! images) hold one kind of operation each, forward and backward.
 
 mod attention;
@@ -17,6 +17,7 @@ mod norm;
 mod pair;
 mod pine;
 mod rows;
+mod tiles;
 
 pub(super) use attention::{depths, key_tile, whole_sets, wide_depth};
 pub use capacity::Capacity;

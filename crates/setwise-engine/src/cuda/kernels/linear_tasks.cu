@@ -22,8 +22,8 @@ struct ProductTask {
     // `pairs` where two numbers of y can be written at once.
     int count, ldy, ldr, ldr2, ldg, n, activation, accumulate, pairs;
     Space space;
-    // Of 32 along the sum, for `product_wide`.
-    int steps, pad;
+    // Of 32 along the sum, and how many of them shared memory holds, for `product_wide`.
+    int steps, stages;
 };
 
 __device__ __forceinline__ float activate(float x, int activation) {
