@@ -35,11 +35,11 @@ plain! {
     }
     struct TransposeTask { from: Address, to: Address, rows: i32, cols: i32 }
     struct WeightTask {
-        dy: Address, x: Address, parts: Address, maps: Address,
+        dy: Address, x: Address, parts: Address, bias: Address, maps: Address,
         ldy: i32, ldx: i32, n: i32, k: i32, splits: i32, vec: i32, space: Space, pad: i32,
     }
     struct SumTask {
-        parts: Address, out: Address, stride: u64, count: i32, len: i32, rows_per_part: i32, vec: i32, space: Space, pad2: i32,
+        parts: Address, out: Address, stride: u64, count: i32, len: i32, rows_per_part: i32, vec: i32, space: Space, fresh: i32,
     }
     struct ActivationTask { y: Address, dy: Address, ld: i32, cols: i32, activation: i32, pad: i32, space: Space, pad2: i32 }
     struct NormTask {

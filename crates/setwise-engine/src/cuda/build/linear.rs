@@ -1,5 +1,7 @@
 //! Linear maps: products of rows, gradients of inputs with transposed weights, gradients of weights in parts.
 
+use std::ops::Range;
+
 use super::super::driver;
 use super::super::tables::{self as t, Address};
 use super::Builder;
@@ -281,7 +283,7 @@ impl<'a> Builder<'a> {
         }
         weights.sort_unstable();
         weights.dedup();
-        let most = weights.iter().map(|w| w.1.div_ceil(32) * w.2.div_ceil(32)).max().unwrap_or(0);
+        let most = weights.iter().map(|w| w.1.div_ceil(64) * w.2.div_ceil(64)).max().unwrap_or(0);
         let tasks: Vec<t::TransposeTask> = weights
             .iter()
             .map(|&(weight, rows, cols)| {
@@ -289,7 +291,8 @@ impl<'a> Builder<'a> {
                 t::TransposeTask { from: self.param_at(weight), to, rows: rows as i32, cols: cols as i32 }
             })
             .collect();
-        self.launch("transpose", &tasks, [most, tasks.len(), 1], 256, 0)
+        // Blocks of the largest weights take several tiles, so that those of others do not stand idle.
+        self.launch("transpose", &tasks, [most.min(64), tasks.len(), 1], 256, 0)
     }
 
     /// Gradients of weights and biases.
@@ -335,7 +338,18 @@ impl<'a> Builder<'a> {
             let u = &uses[members[0]];
             let (n, k) = (u.dy.cols, u.x.cols);
             let slot = n * k + n;
-            let parts = self.room(members.len() * splits * slot);
+            let regions = [Some(*weight..*weight + n * k), u.bias.map(|b| b..b + n)];
+            // What is one part is no sum: it can be written where it belongs.
+            let fits = |r: &Range<usize>| r.start.is_multiple_of(4) && self.gradients.fresh(r);
+            let whole = members.len() * splits == 1 && regions.iter().flatten().all(fits);
+            let (parts, bias) = if whole {
+                let grads = self.places.grads;
+                regions.into_iter().flatten().for_each(|r| _ = self.gradients.begin(r));
+                (grads + 4 * *weight as u64, u.bias.map_or_else(|| self.room(n), |b| grads + 4 * b as u64))
+            } else {
+                let parts = self.room(members.len() * splits * slot);
+                (parts, parts + 4 * (n * k) as u64)
+            };
             for (i, &m) in members.iter().enumerate() {
                 let u = &uses[m];
                 let ((x, ldx), (dy, ldy)) = (self.slice(u.x), self.grad_slice(u.dy));
@@ -347,10 +361,12 @@ impl<'a> Builder<'a> {
                 } else {
                     0
                 };
+                let before = 4 * (i * splits * slot) as u64;
                 tasks.push(t::WeightTask {
                     dy,
                     x,
-                    parts: parts + 4 * (i * splits * slot) as u64,
+                    parts: parts + before,
+                    bias: bias + before,
                     maps,
                     ldy,
                     ldx,
@@ -362,9 +378,12 @@ impl<'a> Builder<'a> {
                     pad: 0,
                 });
             }
-            let mut sum = |offset: usize, out: Address, len: usize| {
+            if whole {
+                continue;
+            }
+            let mut sum = |parts: Address, out: Address, len: usize| {
                 sums.push(t::SumTask {
-                    parts: parts + 4 * offset as u64,
+                    parts,
                     out,
                     stride: slot as u64,
                     count: (members.len() * splits) as i32,
@@ -372,12 +391,12 @@ impl<'a> Builder<'a> {
                     rows_per_part: 0,
                     vec: 0,
                     space: t::Space { offsets: 0, per_example: 0, per_dim: 0 },
-                    pad2: 0,
+                    fresh: 0,
                 });
             };
-            sum(0, self.places.grads + 4 * *weight as u64, n * k);
-            if let Some(bias) = u.bias {
-                sum(n * k, self.places.grads + 4 * bias as u64, n);
+            sum(parts, self.places.grads + 4 * *weight as u64, n * k);
+            if let Some(b) = u.bias {
+                sum(bias, self.places.grads + 4 * b as u64, n);
             }
         }
         let most = uses.iter().map(tiles).max().unwrap_or(0);

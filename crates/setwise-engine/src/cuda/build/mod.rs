@@ -4,12 +4,13 @@
 //! and leave when there is nothing to do. So launches never change, and a captured graph of them serves every batch.
 
 //!
-//! `linear` (with `joined`, which maps are one product, and `tiles`, how products are cut into blocks), `norm`, `attention`, `rows`, `pair`, `pine`, `images` and `batch_norm` (with the pooling of
+//! `gradients` holds the sums that gradients of parameters are made of; `linear` (with `joined`, which maps are one product, and `tiles`, how products are cut into blocks), `norm`, `attention`, `rows`, `pair`, `pine`, `images` and `batch_norm` (with the pooling of
 //! images) hold one kind of operation each, forward and backward.
 
 mod attention;
 mod batch_norm;
 mod capacity;
+mod gradients;
 mod images;
 mod joined;
 mod linear;
@@ -35,6 +36,7 @@ use crate::handed::Handed;
 use crate::params::ParamId;
 use crate::plan::Plan;
 use crate::program::{Op, Program, Slice, Space, Value};
+use gradients::Gradients;
 
 /// One thing the device does.
 pub(super) enum Work {
@@ -92,6 +94,7 @@ pub(super) struct Builder<'a> {
     apart: BTreeSet<ParamId>,
     /// Parts of gradients, summed together at the end.
     sums: Vec<t::SumTask>,
+    gradients: Gradients,
     used: usize,
     /// Bytes of workspace that are needed.
     pub workspace: usize,
@@ -121,6 +124,7 @@ impl<'a> Builder<'a> {
             gated: gated_values(program),
             apart: joined::kept_apart(program),
             sums: Vec::new(),
+            gradients: Gradients::new(program),
             used: 0,
             workspace: 0,
         }
@@ -153,7 +157,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// All operations in reverse; gradients of the outputs are in place, those of the parameters are added to.
+    /// All operations in reverse; gradients of the outputs are in place, those of the parameters are made anew.
     pub fn backward(&mut self) -> Result<(), Error> {
         let clear = gradients_to_clear(self.program);
         self.program.outputs.iter().for_each(|v| self.written[v.0] = true);
