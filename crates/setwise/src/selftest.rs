@@ -172,9 +172,11 @@ pub fn run(device: &Arc<Device>, precision: Precision, seed: u64, tell: &mut dyn
         checks.extend(found);
     }
     // Rows of 384 are too wide for a norm within a product, and have an odd number of tiles.
-    for (case, [latent, hidden], sizes) in
-        [("many rows", [256, 512], &MANY), ("wide rows", [384, 256], &SOME), ("few wide rows", [512, 520], &[3, 140, 1])]
-    {
+    for (case, [latent, hidden], sizes) in [
+        ("many rows", [256, 512], &MANY),
+        ("wide rows", [384, 256], &SOME),
+        ("few wide rows", [512, 520], &[3, 140, 1]),
+    ] {
         let program = layers(latent, hidden);
         let params: Vec<f32> = program.params().init(&mut rng);
         let inputs = Inputs::random(program.inputs().len(), sizes, 16, &mut rng);

@@ -23,14 +23,7 @@ pub(super) struct Tiles {
 impl Tiles {
     /// For some tasks of at most `rows` by `widest` numbers, each a sum of at most `steps` times 32 products, on a card of so many processors. With `whole_rows`
     /// a block has all columns, at most 256.
-    pub fn new(
-        rows: usize,
-        widest: usize,
-        tasks: usize,
-        steps: usize,
-        whole_rows: bool,
-        processors: usize,
-    ) -> Self {
+    pub fn new(rows: usize, widest: usize, tasks: usize, steps: usize, whole_rows: bool, processors: usize) -> Self {
         let blocks = |columns: usize| rows.div_ceil(ROWS) * widest.div_ceil(columns);
         let mut columns = match widest {
             ..=16 => 16,
@@ -52,7 +45,16 @@ impl Tiles {
             _ => (1, 1),
         };
         // Two blocks to a processor have room for three stages each, one alone for more. Short sums need no more than they have steps.
-        let stages = steps.clamp(1, if columns == 256 { 4 } else if few { 6 } else { 3 });
+        let stages = steps.clamp(
+            1,
+            if columns == 256 {
+                4
+            } else if few {
+                6
+            } else {
+                3
+            },
+        );
         let blocks = rows.div_ceil(ROWS * down) * down * widest.div_ceil(columns * across) * across;
         Tiles { columns, down, across, stages, blocks }
     }
