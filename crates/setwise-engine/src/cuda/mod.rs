@@ -295,7 +295,6 @@ impl Cuda {
         for (v, g) in self.program.outputs.iter().zip(output_grads) {
             bound.arena.write(4 * bound.plan.offsets[values + v.0], g)?;
         }
-        driver::zero(&self.stream, bound.grads.ptr, bound.grads.bytes)?;
         let shape = bound.io.ptr + io_layout(&self.program, &bound.capacity).shape as u64;
         bound.backward.iter().try_for_each(|w| w.enqueue(&self.stream, shape))?;
         self.stream.wait()?;

@@ -31,15 +31,15 @@ plain! {
         terms: Address, y: Address, bias: Address, residual: Address, residual2: Address, gate: Address,
         gain: Address, shift: Address, normalised: Address, inv_std: Address,
         count: i32, ldy: i32, ldr: i32, ldr2: i32, ldg: i32, n: i32, activation: i32, accumulate: i32, pairs: i32, space: Space,
-        steps: i32, pad: i32,
+        steps: i32, stages: i32,
     }
     struct TransposeTask { from: Address, to: Address, rows: i32, cols: i32 }
     struct WeightTask {
-        dy: Address, x: Address, parts: Address, maps: Address,
+        dy: Address, x: Address, parts: Address, bias: Address, maps: Address,
         ldy: i32, ldx: i32, n: i32, k: i32, splits: i32, vec: i32, space: Space, pad: i32,
     }
     struct SumTask {
-        parts: Address, out: Address, stride: u64, count: i32, len: i32, rows_per_part: i32, vec: i32, space: Space, pad2: i32,
+        parts: Address, out: Address, stride: u64, count: i32, len: i32, rows_per_part: i32, vec: i32, space: Space, fresh: i32,
     }
     struct ActivationTask { y: Address, dy: Address, ld: i32, cols: i32, activation: i32, pad: i32, space: Space, pad2: i32 }
     struct NormTask {

@@ -360,7 +360,6 @@ impl StepTables {
         let shape = bound.io.ptr + layout.shape as u64;
         bound.forward.iter().try_for_each(|w| w.enqueue(stream, shape))?;
         self.loss.enqueue(stream, shape)?;
-        driver::zero(stream, bound.grads.ptr, bound.grads.bytes)?;
         bound.backward.iter().try_for_each(|w| w.enqueue(stream, shape))?;
         self.squares.enqueue(stream, shape)?;
         self.adam.enqueue(stream, shape)

@@ -188,7 +188,7 @@ impl<'a> Builder<'a> {
             rows_per_part: 0,
             vec: 0,
             space: t::Space { offsets: 0, per_example: 0, per_dim: 0 },
-            pad2: 0,
+            fresh: 0,
         };
         self.sums.push(sum(0, self.param_grad(op.weight), n * k));
         if let Some(bias) = op.bias {

@@ -1,9 +1,12 @@
 //! Linear maps: products of rows, gradients of inputs with transposed weights, gradients of weights in parts.
 
+use std::ops::Range;
+
 use super::super::driver;
 use super::super::tables::{self as t, Address};
 use super::Builder;
 use super::joined::joined;
+use super::tiles::Tiles;
 use crate::error::Error;
 use crate::flow::group_by;
 use crate::program::{Activation, Linear, Op, Slice};
@@ -64,7 +67,7 @@ pub(super) fn no_product(space: t::Space) -> t::ProductTask {
         pairs: 0,
         space,
         steps: 0,
-        pad: 0,
+        stages: 0,
     }
 }
 
@@ -127,9 +130,11 @@ impl<'a> Builder<'a> {
     pub(super) fn product(&mut self, products: &[Product], rows: usize) -> Result<bool, Error> {
         let widest = products.iter().map(|p| p.task.n as usize).max().unwrap_or(0);
         let normed = products.iter().any(|p| p.task.gain != 0);
-        if self.module.wide && products.iter().all(Product::in_chunks) && !(normed && widest > 256) {
-            self.product_wide(products, rows, widest, normed)?;
-            return Ok(true);
+        if self.module.wide && products.iter().all(Product::in_chunks) {
+            // Norms are taken where whole rows lie in one block.
+            let whole_rows = normed && widest <= 256;
+            self.product_wide(products, rows, widest, whole_rows)?;
+            return Ok(whole_rows || !normed);
         }
         let even = |t: &t::ProductTask| t.y.is_multiple_of(8) && t.ldy % 2 == 0 && t.n % 2 == 0;
         let tasks: Vec<t::ProductTask> = products
@@ -151,44 +156,30 @@ impl<'a> Builder<'a> {
         Ok(false)
     }
 
-    /// Products by warpgroups, whose operands the copy engine fetches.
-    fn product_wide(&mut self, products: &[Product], rows: usize, widest: usize, normed: bool) -> Result<(), Error> {
-        let bn = match widest {
-            ..=16 => 16,
-            17..=32 => 32,
-            129.. if normed => 256,
-            _ if (1..=64).contains(&(widest % 128)) => 64,
-            _ => 128,
-        };
-        let tasks = self.described(products, bn)?;
-        // Short sums need no more stages than they have steps, and leave room for more blocks.
+    /// Products by warpgroups, whose operands the copy engine fetches; with norms if all of a row lies in one block.
+    fn product_wide(&mut self, products: &[Product], rows: usize, widest: usize, norms: bool) -> Result<(), Error> {
         let steps = products.iter().map(Product::steps).max().unwrap_or(0);
-        let stages = steps.clamp(1, if bn == 256 { 4 } else { 3 });
-        let grid = [rows.div_ceil(128) * widest.div_ceil(bn), 1, tasks.len()];
-        // The sums take the place of the tiles at the end.
-        let shared = (stages * (128 + bn) * 32).max(128 * (bn + 8)) * 4 + 1024;
-        self.launch(&format!("product_wide_n{bn}"), &tasks, grid, 288, shared)
-    }
-
-    /// Tasks whose operands the copy engine knows, in tiles of 128 rows on the left and `across` on the right.
-    fn described(&mut self, products: &[Product], across: usize) -> Result<Vec<t::ProductTask>, Error> {
+        let tiles = Tiles::new(rows, widest, products.len(), steps, norms, self.module.processors);
+        let (left_rows, right_rows) = tiles.fetched();
         let mut tasks = Vec::new();
         for p in products {
             let mut terms = p.terms.clone();
             for term in &mut terms {
                 let k = term.k as usize;
-                let left = driver::tensor_map(term.a, p.rows, k, term.lda as usize, 128)?;
-                let right = driver::tensor_map(term.b, p.task.n as usize, k, term.ldb as usize, across)?;
+                let left = driver::tensor_map(term.a, p.rows, k, term.lda as usize, left_rows)?;
+                let right = driver::tensor_map(term.b, p.task.n as usize, k, term.ldb as usize, right_rows)?;
                 term.maps = self.tables.push(&[left, right]);
             }
             tasks.push(t::ProductTask {
                 terms: self.tables.push(&terms),
                 count: terms.len() as i32,
                 steps: p.steps() as i32,
+                stages: tiles.stages as i32,
+                gain: if norms { p.task.gain } else { 0 },
                 ..p.task
             });
         }
-        Ok(tasks)
+        self.launch(&tiles.kernel(), &tasks, [tiles.blocks, 1, tasks.len()], 288, tiles.shared())
     }
 
     pub(super) fn linear_backward(&mut self, at: usize, op: &Linear) -> Result<(), Error> {
@@ -292,7 +283,7 @@ impl<'a> Builder<'a> {
         }
         weights.sort_unstable();
         weights.dedup();
-        let most = weights.iter().map(|w| w.1.div_ceil(32) * w.2.div_ceil(32)).max().unwrap_or(0);
+        let most = weights.iter().map(|w| w.1.div_ceil(64) * w.2.div_ceil(64)).max().unwrap_or(0);
         let tasks: Vec<t::TransposeTask> = weights
             .iter()
             .map(|&(weight, rows, cols)| {
@@ -300,7 +291,8 @@ impl<'a> Builder<'a> {
                 t::TransposeTask { from: self.param_at(weight), to, rows: rows as i32, cols: cols as i32 }
             })
             .collect();
-        self.launch("transpose", &tasks, [most, tasks.len(), 1], 256, 0)
+        // Blocks of the largest weights take several tiles, so that those of others do not stand idle.
+        self.launch("transpose", &tasks, [most.min(64), tasks.len(), 1], 256, 0)
     }
 
     /// Gradients of weights and biases.
@@ -346,7 +338,18 @@ impl<'a> Builder<'a> {
             let u = &uses[members[0]];
             let (n, k) = (u.dy.cols, u.x.cols);
             let slot = n * k + n;
-            let parts = self.room(members.len() * splits * slot);
+            let regions = [Some(*weight..*weight + n * k), u.bias.map(|b| b..b + n)];
+            // What is one part is no sum: it can be written where it belongs.
+            let fits = |r: &Range<usize>| r.start.is_multiple_of(4) && self.gradients.fresh(r);
+            let whole = members.len() * splits == 1 && regions.iter().flatten().all(fits);
+            let (parts, bias) = if whole {
+                let grads = self.places.grads;
+                regions.into_iter().flatten().for_each(|r| _ = self.gradients.begin(r));
+                (grads + 4 * *weight as u64, u.bias.map_or_else(|| self.room(n), |b| grads + 4 * b as u64))
+            } else {
+                let parts = self.room(members.len() * splits * slot);
+                (parts, parts + 4 * (n * k) as u64)
+            };
             for (i, &m) in members.iter().enumerate() {
                 let u = &uses[m];
                 let ((x, ldx), (dy, ldy)) = (self.slice(u.x), self.grad_slice(u.dy));
@@ -358,10 +361,12 @@ impl<'a> Builder<'a> {
                 } else {
                     0
                 };
+                let before = 4 * (i * splits * slot) as u64;
                 tasks.push(t::WeightTask {
                     dy,
                     x,
-                    parts: parts + 4 * (i * splits * slot) as u64,
+                    parts: parts + before,
+                    bias: bias + before,
                     maps,
                     ldy,
                     ldx,
@@ -373,9 +378,12 @@ impl<'a> Builder<'a> {
                     pad: 0,
                 });
             }
-            let mut sum = |offset: usize, out: Address, len: usize| {
+            if whole {
+                continue;
+            }
+            let mut sum = |parts: Address, out: Address, len: usize| {
                 sums.push(t::SumTask {
-                    parts: parts + 4 * offset as u64,
+                    parts,
                     out,
                     stride: slot as u64,
                     count: (members.len() * splits) as i32,
@@ -383,12 +391,12 @@ impl<'a> Builder<'a> {
                     rows_per_part: 0,
                     vec: 0,
                     space: t::Space { offsets: 0, per_example: 0, per_dim: 0 },
-                    pad2: 0,
+                    fresh: 0,
                 });
             };
-            sum(0, self.places.grads + 4 * *weight as u64, n * k);
-            if let Some(bias) = u.bias {
-                sum(n * k, self.places.grads + 4 * bias as u64, n);
+            sum(parts, self.places.grads + 4 * *weight as u64, n * k);
+            if let Some(b) = u.bias {
+                sum(bias, self.places.grads + 4 * b as u64, n);
             }
         }
         let most = uses.iter().map(tiles).max().unwrap_or(0);

@@ -4,13 +4,14 @@
 //! and leave when there is nothing to do. So launches never change, and a captured graph of them serves every batch.
 
 //!
-//! `linear` (with `joined`, which maps are one product), `norm`, `attention`, `rows`, `pair`, `pine`, `images` (with `few_channels`) and `batch_norm` (with the pooling of
+//! `gradients` holds the sums that gradients of parameters are made of; `linear` (with `joined`, which maps are one product, and `tiles`, how products are cut into blocks), `norm`, `attention`, `rows`, `pair`, `pine`, `images` (with `few_channels`) and `batch_norm` (with the pooling of
 //! images) hold one kind of operation each, forward and backward.
 
 mod attention;
 mod batch_norm;
 mod capacity;
 mod few_channels;
+mod gradients;
 mod images;
 mod joined;
 mod linear;
@@ -18,6 +19,7 @@ mod norm;
 mod pair;
 mod pine;
 mod rows;
+mod tiles;
 
 pub(super) use attention::{depths, key_tile, whole_sets, wide_depth};
 pub use capacity::Capacity;
@@ -35,6 +37,7 @@ use crate::handed::Handed;
 use crate::params::ParamId;
 use crate::plan::Plan;
 use crate::program::{Op, Program, Slice, Space, Value};
+use gradients::Gradients;
 
 /// One thing the device does.
 pub(super) enum Work {
@@ -94,6 +97,7 @@ pub(super) struct Builder<'a> {
     sums: Vec<t::SumTask>,
     /// What the convolution just built leaves for the batch norm after it.
     moments: Option<batch_norm::Moments>,
+    gradients: Gradients,
     used: usize,
     /// Bytes of workspace that are needed.
     pub workspace: usize,
@@ -124,6 +128,7 @@ impl<'a> Builder<'a> {
             apart: joined::kept_apart(program),
             sums: Vec::new(),
             moments: None,
+            gradients: Gradients::new(program),
             used: 0,
             workspace: 0,
         }
@@ -156,7 +161,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// All operations in reverse; gradients of the outputs are in place, those of the parameters are added to.
+    /// All operations in reverse; gradients of the outputs are in place, those of the parameters are made anew.
     pub fn backward(&mut self) -> Result<(), Error> {
         let clear = gradients_to_clear(self.program);
         self.program.outputs.iter().for_each(|v| self.written[v.0] = true);

@@ -1,4 +1,4 @@
-//! Sums of rows, LayerNorm, and the sums that gradients of parameters are made of.
+//! Sums of rows and LayerNorm.
 
 use std::ops::Range;
 
@@ -199,7 +199,7 @@ impl<'a> Builder<'a> {
                     rows_per_part: each,
                     vec: 0,
                     space,
-                    pad2: 0,
+                    fresh: 0,
                 });
             }
             most = most.max(blocks);
@@ -217,27 +217,6 @@ impl<'a> Builder<'a> {
         let (name, lanes) = shape.map_or(("norm_backward".to_owned(), 32), |(c, lanes)| (format!("{kind}_{c}"), lanes));
         self.launch(&name, &tasks, grid, 256, 256 / lanes * 2 * widest * 4)?;
         self.sums.extend(sums);
-        Ok(())
-    }
-
-    /// Adds all parts to the gradients. Two sums into one gradient are put into two launches, one after the other.
-    pub(super) fn sum_parts(&mut self) -> Result<(), Error> {
-        let mut rest = std::mem::take(&mut self.sums);
-        while !rest.is_empty() {
-            let mut now: Vec<t::SumTask> = Vec::new();
-            let mut later = Vec::new();
-            for s in rest {
-                if now.iter().any(|o| o.out == s.out) { later.push(s) } else { now.push(s) }
-            }
-            let longest = now.iter().map(|s| s.len as usize).max().unwrap_or(0);
-            let in_chunks = |s: &t::SumTask| {
-                let places = [s.parts, s.out, 4 * s.stride, 4 * s.len as u64];
-                places.into_iter().all(|p| p.is_multiple_of(16))
-            };
-            now.iter_mut().for_each(|s| s.vec = i32::from(in_chunks(s)));
-            self.launch("sum_parts", &now, [longest.div_ceil(1024).min(256), now.len(), 1], 256, 0)?;
-            rest = later;
-        }
         Ok(())
     }
 

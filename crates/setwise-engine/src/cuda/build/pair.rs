@@ -167,7 +167,7 @@ impl<'a> Builder<'a> {
                     rows_per_part: 0,
                     vec: 0,
                     space: t::Space { offsets: 0, per_example: 0, per_dim: 0 },
-                    pad2: 0,
+                    fresh: 0,
                 });
             }
             self.launch("pair_max_weights", &tasks, [blocks, splits, tasks.len()], 128, 0)?;

@@ -65,7 +65,7 @@ impl<'a> Builder<'a> {
             rows_per_part: 1,
             vec: 0,
             space: t::Space { offsets: 0, per_example: 1, per_dim: 0 },
-            pad2: 0,
+            fresh: 0,
         }
     }
 }

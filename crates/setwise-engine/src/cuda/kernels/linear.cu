@@ -115,18 +115,45 @@ struct TransposeTask {
     int rows, cols;
 };
 
+// Tiles of 64 by 64, four numbers at a time where rows of both start at sixteen bytes.
 extern "C" __global__ void __launch_bounds__(256) transpose(const TransposeTask* tasks, const int* shape) {
-    in_turn();
+    in_turn(tasks + blockIdx.y, shape);
     const TransposeTask task = tasks[blockIdx.y];
-    __shared__ float tile[32][33];
-    int across = (task.cols + 31) / 32, r0 = blockIdx.x / across * 32, c0 = blockIdx.x % across * 32;
-    if (r0 >= task.rows) return;
-    int x = threadIdx.x % 32, y = threadIdx.x / 32;
-    for (int i = y; i < 32; i += 8)
-        if (r0 + i < task.rows && c0 + x < task.cols) tile[i][x] = task.from[(size_t)(r0 + i) * task.cols + c0 + x];
-    __syncthreads();
-    for (int i = y; i < 32; i += 8)
-        if (c0 + i < task.cols && r0 + x < task.rows) task.to[(size_t)(c0 + i) * task.rows + r0 + x] = tile[x][i];
+    __shared__ float tile[64][65];
+    int rows = task.rows, cols = task.cols, across = (cols + 63) / 64, tiles = (rows + 63) / 64 * across;
+    bool vec = rows % 4 == 0 && cols % 4 == 0 && ((size_t)task.from | (size_t)task.to) % 16 == 0;
+    for (int at = blockIdx.x; at < tiles; at += gridDim.x) {
+        int r0 = at / across * 64, c0 = at % across * 64;
+        if (vec) {
+            int x = threadIdx.x % 16 * 4, y = threadIdx.x / 16;
+            float4 v[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                bool there = r0 + y + 16 * i < rows && c0 + x < cols;
+                v[i] = there ? *(const float4*)(task.from + (size_t)(r0 + y + 16 * i) * cols + c0 + x) : make_float4(0, 0, 0, 0);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float* to = &tile[y + 16 * i][x];
+                to[0] = v[i].x; to[1] = v[i].y; to[2] = v[i].z; to[3] = v[i].w;
+            }
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int c = y + 16 * i;
+                if (c0 + c < cols && r0 + x < rows)
+                    *(float4*)(task.to + (size_t)(c0 + c) * rows + r0 + x) = make_float4(tile[x][c], tile[x + 1][c], tile[x + 2][c], tile[x + 3][c]);
+            }
+        } else {
+            int x = threadIdx.x % 64, y = threadIdx.x / 64;
+            for (int i = y; i < 64; i += 4)
+                if (r0 + i < rows && c0 + x < cols) tile[i][x] = task.from[(size_t)(r0 + i) * cols + c0 + x];
+            __syncthreads();
+            for (int i = y; i < 64; i += 4)
+                if (c0 + i < cols && r0 + x < rows) task.to[(size_t)(c0 + i) * rows + r0 + x] = tile[x][i];
+        }
+        __syncthreads();
+    }
 }
 
 // acc += Aᵀ B for one stage; both operands lie as [BK][columns].
@@ -196,7 +223,8 @@ __device__ __forceinline__ void linear_weights(const WeightTask* tasks, const in
         if (k0 == 0 && threadIdx.x < BM)
             for (int r = 0; r < BK; r++) sum += stage[r * SA + threadIdx.x];
     }
-    float* out = task.parts + (size_t)split * ((size_t)task.n * task.k + task.n);
+    size_t part = (size_t)split * ((size_t)task.n * task.k + task.n);
+    float* out = task.parts + part;
     int g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < WM / 16; i++)
@@ -207,14 +235,14 @@ __device__ __forceinline__ void linear_weights(const WeightTask* tasks, const in
                 int n = n0 + wm + i * 16 + g + (e / 2) * 8, k = k0 + wn + j * 8 + 2 * t + e % 2;
                 if (n < task.n && k < task.k) out[(size_t)n * task.k + k] = acc[i][j][e];
             }
-    if (k0 == 0 && threadIdx.x < BM && n0 + threadIdx.x < task.n) out[(size_t)task.n * task.k + n0 + threadIdx.x] = sum;
+    if (k0 == 0 && threadIdx.x < BM && n0 + threadIdx.x < task.n) task.bias[part + n0 + threadIdx.x] = sum;
 }
 
 extern "C" __global__ void __launch_bounds__(64) linear_weights_small(const WeightTask* t, const int* s) { in_turn(); linear_weights<32, 32, 16, 32, 3>(t, s); }
 extern "C" __global__ void __launch_bounds__(128) linear_weights_medium(const WeightTask* t, const int* s) { in_turn(); linear_weights<64, 64, 32, 32, 3>(t, s); }
 extern "C" __global__ void __launch_bounds__(128, 2) linear_weights_large(const WeightTask* t, const int* s) { in_turn(); linear_weights<128, 128, 64, 64, 3>(t, s); }
 
-// Adds parts to a gradient in their order. Where `rows_per_part` is not zero only the parts of rows that exist count.
+// Adds parts to a gradient in their order, or to nothing if it is `fresh`; a block to each task. Where `rows_per_part` is not zero only the parts of rows that exist count.
 struct SumTask {
     const float* parts;
     float* out;
@@ -222,30 +250,34 @@ struct SumTask {
     // `vec` where four numbers can be read at once.
     int count, len, rows_per_part, vec;
     Space space;
+    int fresh;
 };
 
 extern "C" __global__ void __launch_bounds__(256) sum_parts(const SumTask* tasks, const int* shape) {
-    in_turn();
-    const SumTask task = tasks[blockIdx.y];
+    in_turn(tasks + blockIdx.x, shape);
+    const SumTask task = tasks[blockIdx.x];
     int count = task.count;
     if (task.rows_per_part) count = min(count, (rows_of(task.space, shape) + task.rows_per_part - 1) / task.rows_per_part);
-    for (int i = (blockIdx.x * 256 + threadIdx.x) * 4; i < task.len; i += gridDim.x * 1024) {
+    for (int i = threadIdx.x * 4; i < task.len; i += 1024) {
         if (task.vec) {
             // Four sums at a time keep more reads on their way.
             float4 sums[4] = {};
             const float* part = task.parts + i;
+            float4* out = (float4*)(task.out + i);
+            float4 before = task.fresh ? make_float4(0, 0, 0, 0) : *out;
             int p = 0;
             for (; p + 4 <= count; p += 4)
 #pragma unroll
                 for (int k = 0; k < 4; k++) sums[k] = sums[k] + *(const float4*)(part + (p + k) * task.stride);
-            for (; p < count; p++) sums[0] = sums[0] + *(const float4*)(part + p * task.stride);
-            float4* out = (float4*)(task.out + i);
-            *out = *out + ((sums[0] + sums[1]) + (sums[2] + sums[3]));
+#pragma unroll
+            for (int k = 0; k < 3; k++)
+                if (p + k < count) sums[k] = sums[k] + *(const float4*)(part + (p + k) * task.stride);
+            *out = before + ((sums[0] + sums[1]) + (sums[2] + sums[3]));
         } else {
             for (int e = i; e < min(i + 4, task.len); e++) {
                 float sum = 0.0f;
                 for (int p = 0; p < count; p++) sum += task.parts[p * task.stride + e];
-                task.out[e] += sum;
+                task.out[e] = task.fresh ? sum : task.out[e] + sum;
             }
         }
     }

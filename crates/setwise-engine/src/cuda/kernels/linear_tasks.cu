@@ -22,8 +22,8 @@ struct ProductTask {
     // `pairs` where two numbers of y can be written at once.
     int count, ldy, ldr, ldr2, ldg, n, activation, accumulate, pairs;
     Space space;
-    // Of 32 along the sum, for `product_wide`.
-    int steps, pad;
+    // Of 32 along the sum, and how many of them shared memory holds, for `product_wide`.
+    int steps, stages;
 };
 
 __device__ __forceinline__ float activate(float x, int activation) {
@@ -32,11 +32,11 @@ __device__ __forceinline__ float activate(float x, int activation) {
     return x;
 }
 
-// A part of dW = dyᵀ x and of the bias's gradient: the rows of one use, cut into `splits`. Part p of use u is written to
-// parts + (u · splits + p) · (n · k + n). `maps` describes dy and x to the copy engine, for `weights_flow`.
+// A part of dW = dyᵀ x and of the bias's gradient: the rows of one use, cut into `splits`. Part p is written to parts + p · (n · k + n), and to
+// bias + p · (n · k + n). A part that is the whole goes to the gradients themselves. `maps` describes dy and x to the copy engine, for `weights_flow`.
 struct WeightTask {
     const float *dy, *x;
-    float* parts;
+    float *parts, *bias;
     const TensorMap* maps;
     int ldy, ldx, n, k, splits, vec;
     Space space;

@@ -103,7 +103,8 @@ __device__ __forceinline__ void weights_flow(const WeightTask* tasks, const int*
             __syncwarp();
             if (lane == 0) barrier_arrive(empty + s);
         }
-        float* out = task.parts + (size_t)split * ((size_t)task.n * task.k + task.n);
+        size_t part = (size_t)split * ((size_t)task.n * task.k + task.n);
+        float* out = task.parts + part;
         int n = n0 + wm * 16 * TM + 2 * g, k = k0 + wn * 8 * TN + 2 * t;
 #pragma unroll
         for (int i = 0; i < TM; i++)
@@ -117,7 +118,7 @@ __device__ __forceinline__ void weights_flow(const WeightTask* tasks, const int*
 #pragma unroll
             for (int i = 0; i < TM; i++) {
                 float2 v = make_float2(lanes_sum<4>(bias[i].x), lanes_sum<4>(bias[i].y));
-                if (t == 0 && n + 16 * i < task.n) *(float2*)(out + (size_t)task.n * task.k + n + 16 * i) = v;
+                if (t == 0 && n + 16 * i < task.n) *(float2*)(task.bias + part + n + 16 * i) = v;
             }
     }
 }
