@@ -80,7 +80,7 @@ plain! {
     }
     struct PairTask {
         own: Address, partner: Address, w: Address, bias: Address, y: Address, kept: Address, dy: Address,
-        d_own: Address, d_partner: Address, d_kept: Address, parts: Address,
+        d_own: Address, d_partner: Address, d_kept: Address, parts: Address, map: Address,
         ld_own: i32, ld_partner: i32, ldy: i32, hidden: i32, outputs: i32, splits: i32, vec: i32, vec_y: i32, tile: i32,
         stages: i32, space: Space, partners: Space,
     }

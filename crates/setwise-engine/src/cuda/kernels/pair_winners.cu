@@ -12,9 +12,6 @@ template <bool VEC> __device__ __forceinline__ void put_four(float* row, float4 
     if (left > 3) row[3] = x.w;
 }
 
-// The place of a row, in one instruction.
-__device__ __forceinline__ size_t row_at(int row, int length) { return (size_t)(u32)row * (u32)length; }
-
 // sum += factor x where the hidden layer is positive.
 __device__ __forceinline__ void add_where(float4& sum, float4 u, float4 v, float factor, float4 x) {
     if (u.x + v.x > 0.0f) sum.x += factor * x.x;
