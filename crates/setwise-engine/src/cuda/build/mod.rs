@@ -15,6 +15,7 @@ mod joined;
 mod linear;
 mod norm;
 mod pair;
+mod pair_sides;
 mod pine;
 mod rows;
 
@@ -89,6 +90,8 @@ pub(super) struct Builder<'a> {
     gated: Vec<bool>,
     /// Weights of maps that are not joined with others.
     apart: BTreeSet<ParamId>,
+    /// Where lists of what partners won lie.
+    wins: Option<Address>,
     /// Parts of gradients, summed together at the end.
     sums: Vec<t::SumTask>,
     used: usize,
@@ -120,6 +123,7 @@ impl<'a> Builder<'a> {
             gated: gated_values(program),
             apart: joined::kept_apart(program),
             sums: Vec::new(),
+            wins: None,
             used: 0,
             workspace: 0,
         }

@@ -78,6 +78,9 @@ impl<'a> Builder<'a> {
                     d_kept: 0,
                     parts: 0,
                     map: 0,
+                    own_wins: 0,
+                    partner_wins: 0,
+                    starts: 0,
                     ld_own,
                     ld_partner,
                     ldy,
@@ -88,6 +91,8 @@ impl<'a> Builder<'a> {
                     vec_y: i32::from(self.aligned(n.y)),
                     tile: 0,
                     stages: 0,
+                    row_bytes: 0,
+                    pad: 0,
                     space: self.space(n.own.value),
                     partners: self.space(n.partner.value),
                 }
@@ -173,6 +178,18 @@ impl<'a> Builder<'a> {
         self.launch("pair_max_panels", &tasks, [blocks, tasks.len(), 1], 32 * WARPS as u32 + 128, PANEL_BYTES)
     }
 
+    /// Gradients of elements and partners of a maximum without lists of what was won.
+    fn pair_gathers(&mut self, op: &Pairs, tasks: &[t::PairTask]) -> Result<(), Error> {
+        let (hidden, examples) = (op.nets[0].own.cols, self.capacity.examples);
+        let of = |b: &Self, value: fn(&Pair) -> Value, width: usize| {
+            let longest = b.longest_of(op.nets.iter().map(value));
+            [longest.div_ceil(ELEMENTS), examples, tasks.len() * hidden.div_ceil(width)]
+        };
+        self.launch("pair_max_own", tasks, of(self, |n| n.own.value, 32), 256, 0)?;
+        let (name, width) = if hidden <= 128 { ("pair_max_partner_1", 128) } else { ("pair_max_partner_2", 256) };
+        self.launch(name, tasks, of(self, |n| n.partner.value, width), 256, 0)
+    }
+
     pub(super) fn pairs_backward(&mut self, op: &Pairs) -> Result<(), Error> {
         let mut tasks = self.pair_tasks(op, true);
         let (examples, net) = (self.capacity.examples, &op.nets[0]);
@@ -210,13 +227,10 @@ impl<'a> Builder<'a> {
             }
             self.launch("pair_max_weights", &tasks, [blocks, splits, tasks.len()], 128, 0)?;
             self.sums.extend(sums);
-            let of = |b: &Self, value: fn(&Pair) -> Value, width: usize| {
-                let longest = b.longest_of(op.nets.iter().map(value));
-                [longest.div_ceil(ELEMENTS), examples, tasks.len() * hidden.div_ceil(width)]
-            };
-            self.launch("pair_max_own", &tasks, of(self, |n| n.own.value, 32), 256, 0)?;
-            let (name, width) = if hidden <= 128 { ("pair_max_partner_1", 128) } else { ("pair_max_partner_2", 256) };
-            self.launch(name, &tasks, of(self, |n| n.partner.value, width), 256, 0)?;
+            match self.sides(op) {
+                Some(sides) => self.pair_sides(op, &sides, tasks)?,
+                None => self.pair_gathers(op, &tasks)?,
+            }
         } else {
             // dh = dy W, then through the sums; dW = dyᵀ h.
             let mut inputs = Vec::new();

@@ -8,10 +8,14 @@ struct PairTask {
     float *d_own, *d_partner, *d_kept, *parts;
     // Describes W to the copy engine, 128 outputs by 32 hidden columns at a time, for `pair_max_panels`.
     const void* map;
+    // What was won, as `pair_sorted.cu` sums it, and where the wins of each partner begin; bytes of a row of W there.
+    int2 *own_wins, *partner_wins;
+    int* starts;
     // `vec` where rows of u, v and W can be read sixteen bytes at a time, `vec_y` where those of y and kept can.
     int ld_own, ld_partner, ldy, hidden, outputs, splits, vec, vec_y;
     // Partners that are in shared memory together, a multiple of 16, and how often there is room for as many.
     int tile, stages;
+    int row_bytes, pad;
     Space space, partners;
 };
 

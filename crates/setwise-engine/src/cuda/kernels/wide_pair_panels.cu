@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
         i0 = element(task.space, shape, e), n = element(task.space, shape, e + 1) - i0;
         j0 = element(task.partners, shape, e), m = element(task.partners, shape, e + 1) - j0;
     }
-    if (warp < PAIR_WARPS && lane == 0) partners[warp] = there ? max(m, 1) : 0;
+    if (warp < PAIR_WARPS && lane == 0) partners[warp] = m;
     if (threadIdx.x == 0) {
         for (int i = 0; i < PANEL_STAGES; i++) {
             barrier_init(full + i, 1);
@@ -91,15 +91,15 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
         if (next_tile < tiles) {
             // Rows that are not there are others that are; what comes of them is not used, or is that of the last partner once more.
             int c = next_chunk * 32 + lane;
-            bool own = there && c < hidden, other = own && m > 0;
+            bool inside = there && c < hidden;
             float* to = slots + next_slot * PANEL_SLOT + lane / 16 * 16 + lane % 4 * 4 + lane / 4 % 4;
             const float *u = task.own + (size_t)i0 * task.ld_own + c, *v = task.partner + (size_t)j0 * task.ld_partner + c;
 #pragma unroll
-            for (int r = 0; r < PANEL_ELEMENTS; r++) copy4(to + r * 48, own ? u + row_at(min(first + r, n - 1), task.ld_own) : task.own, own);
+            for (int r = 0; r < PANEL_ELEMENTS; r++) copy4(to + r * 48, inside ? u + row_at(min(first + r, n - 1), task.ld_own) : task.own, inside);
             to += PANEL_ELEMENTS * 48;
 #pragma unroll
             for (int r = 0; r < PANEL_PARTNERS; r++)
-                copy4(to + r * 32, other ? v + row_at(min(next_tile * PANEL_PARTNERS + r, m - 1), task.ld_partner) : task.own, other);
+                copy4(to + r * 32, inside ? v + row_at(min(next_tile * PANEL_PARTNERS + r, m - 1), task.ld_partner) : task.own, inside);
         }
         copies_commit();
         next_slot = next_slot + 1 == PANEL_SLOTS ? 0 : next_slot + 1;
@@ -186,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
     for (int c = 0; c < PANEL_OUTPUTS / 4; c++) {
         int o = n0 + c / 2 * 8 + 2 * t + c % 2;
         if (o >= task.outputs) continue;
-        y[o] = (m > 0 ? top[c] : LOWEST) + task.bias[o];
-        kept[o] = m > 0 ? winners[c * 32] : 0.0f;
+        y[o] = top[c] + task.bias[o];
+        kept[o] = winners[c * 32];
     }
 }
