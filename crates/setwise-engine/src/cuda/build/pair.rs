@@ -12,7 +12,7 @@ const ELEMENTS: usize = 32;
 /// Its warps.
 const WARPS: usize = 8;
 /// Parts of the second layer's gradient are spread over about this many blocks.
-const WEIGHT_BLOCKS: usize = 2112;
+const WEIGHT_BLOCKS: usize = 1056;
 
 /// Outputs of a block of `pair_max_panels`, elements that one of its warps has, and bytes of shared memory: eight panels of 32 hidden columns, three steps
 /// of elements and partners for every warp, and its winners.
@@ -207,7 +207,7 @@ impl<'a> Builder<'a> {
         self.launch("pair_bias_gradient", &tasks, [outputs.div_ceil(128), examples, tasks.len()], 128, 0)?;
         self.sums.extend(sums);
         if max {
-            let blocks = (outputs.div_ceil(16) * hidden.div_ceil(32)).div_ceil(4);
+            let blocks = (outputs.div_ceil(16) * hidden.div_ceil(32)).div_ceil(WARPS);
             let splits = (WEIGHT_BLOCKS / (blocks * tasks.len())).clamp(1, 64);
             let mut sums = Vec::new();
             for (task, n) in tasks.iter_mut().zip(&op.nets) {
@@ -225,7 +225,7 @@ impl<'a> Builder<'a> {
                     pad2: 0,
                 });
             }
-            self.launch("pair_max_weights", &tasks, [blocks, splits, tasks.len()], 128, 0)?;
+            self.launch("pair_max_weights", &tasks, [blocks, splits, tasks.len()], 256, 0)?;
             self.sums.extend(sums);
             match self.sides(op) {
                 Some(sides) => self.pair_sides(op, &sides, tasks)?,
