@@ -59,10 +59,10 @@ fn cases() -> Result<Vec<(String, ModelConfig, usize)>> {
     let base = || small("multi-set-transformer", 3);
     let mut option = |name: &str, config: ModelConfig, dim: usize| cases.push((name.to_owned(), config, dim));
     option("latent 256, hidden 512", ModelConfig::preset("multi-set-transformer", 16)?.with_blocks(1), 16);
-    // Second layers of pair networks that fill shared memory, and that are cut.
-    for dim in [8, 16] {
-        let name = format!("relation network, latent {}", 16 * dim);
-        option(&name, ModelConfig::preset("multi-set-rn", dim)?.with_blocks(1), dim);
+    // Second layers of pair networks that stay in shared memory, that pass through it, and of widths that are no multiple of a tile.
+    for (latent, hidden) in [(128, 256), (256, 512), (140, 300), (24, 48)] {
+        let config = ModelConfig::preset("multi-set-rn", 8)?.with_latent(latent).with_hidden(hidden).with_blocks(1);
+        option(&format!("relation network, latent {latent}, hidden {hidden}"), config, 8);
     }
     for (name, merge) in [("concat", Merge::Concat), ("concat-relu", Merge::ConcatRelu), ("sum", Merge::Sum)] {
         option(&format!("merge {name}"), base()?.with_merge(merge), 3);
@@ -114,6 +114,8 @@ fn cases() -> Result<Vec<(String, ModelConfig, usize)>> {
 
 /// Sizes of one set: a single element, around tiles of 64, and others.
 const SIZES: [usize; 7] = [1, 130, 64, 65, 17, 63, 2];
+/// Sizes whose pairs are too many for what a block can count.
+const LARGE: [usize; 4] = [300, 1, 5, 230];
 /// Sizes of more elements than a GPU has blocks for at once.
 const MANY: [usize; 3] = [1, 9_000, 3_777];
 /// Enough for every processor of a GPU to have a block.
@@ -168,6 +170,18 @@ pub fn run(device: &Arc<Device>, precision: Precision, seed: u64, tell: &mut dyn
         let params: Vec<f32> = program.params().init(&mut rng);
         let inputs = Inputs::random(program.inputs().len(), &SIZES, image.numbers(), &mut rng);
         let found = compare(device, precision, &case, Arc::new(program), &params, &inputs, &mut rng)?;
+        found.iter().for_each(&mut *tell);
+        checks.extend(found);
+    }
+    // More pairs of elements than are sorted at once.
+    for hidden in [24, 136, 135] {
+        let config =
+            ModelConfig::preset("multi-set-rn", 3)?.with_latent(16).with_hidden(hidden).with_blocks(1).validate()?;
+        let model = Model::new(config.clone(), rng.random());
+        let inputs = Inputs::random(config.sets, &LARGE, 3, &mut rng);
+        let case = format!("relation network of large sets, hidden {hidden}");
+        let program = Arc::new(program(&config, Mode::Train, true));
+        let found = compare(device, precision, &case, program, model.params(), &inputs, &mut rng)?;
         found.iter().for_each(&mut *tell);
         checks.extend(found);
     }

@@ -19,7 +19,7 @@ const HOPPER: &str = include_str!("kernels/hopper.cu");
 const PAIR_TASKS: &str = include_str!("kernels/pair_tasks.cu");
 
 /// Everything but attention and images, in the order its parts build on each other.
-const BASE: [&str; 9] = [
+const BASE: [&str; 10] = [
     COMMON,
     LINEAR_TASKS,
     include_str!("kernels/linear.cu"),
@@ -28,6 +28,7 @@ const BASE: [&str; 9] = [
     PAIR_TASKS,
     include_str!("kernels/pair.cu"),
     include_str!("kernels/pair_winners.cu"),
+    include_str!("kernels/pair_sorted.cu"),
     include_str!("kernels/optimise.cu"),
 ];
 const IMAGES: [&str; 5] = [
@@ -42,7 +43,8 @@ const WIDE_IMAGES: [&str; 2] = [HOPPER, include_str!("kernels/wide_convolution.c
 /// With the same instructions.
 const WIDE: [&str; 5] =
     [COMMON, LINEAR_TASKS, HOPPER, include_str!("kernels/wide_linear.cu"), include_str!("kernels/wide_weights.cu")];
-const WIDE_PAIR: [&str; 4] = [COMMON, HOPPER, PAIR_TASKS, include_str!("kernels/wide_pair.cu")];
+const WIDE_PAIR: [&str; 5] =
+    [COMMON, HOPPER, PAIR_TASKS, include_str!("kernels/wide_pair.cu"), include_str!("kernels/wide_pair_panels.cu")];
 const WIDE_ATTENTION: [&str; 5] =
     [COMMON, ATTENTION, HOPPER, include_str!("kernels/wide_attention.cu"), include_str!("kernels/whole_attention.cu")];
 

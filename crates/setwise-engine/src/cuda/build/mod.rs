@@ -17,6 +17,7 @@ mod joined;
 mod linear;
 mod norm;
 mod pair;
+mod pair_sides;
 mod pine;
 mod rows;
 mod tiles;
@@ -93,6 +94,8 @@ pub(super) struct Builder<'a> {
     gated: Vec<bool>,
     /// Weights of maps that are not joined with others.
     apart: BTreeSet<ParamId>,
+    /// Where lists of what partners won lie.
+    wins: Option<Address>,
     /// Parts of gradients, summed together at the end.
     sums: Vec<t::SumTask>,
     /// What the convolution just built leaves for the batch norm after it.
@@ -129,6 +132,7 @@ impl<'a> Builder<'a> {
             sums: Vec::new(),
             moments: None,
             gradients: Gradients::new(program),
+            wins: None,
             used: 0,
             workspace: 0,
         }

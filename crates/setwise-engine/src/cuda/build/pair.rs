@@ -1,5 +1,6 @@
 //! Networks on pairs.
 
+use super::super::driver;
 use super::super::tables as t;
 use super::Builder;
 use super::linear::{Product, Use, no_product};
@@ -11,7 +12,13 @@ const ELEMENTS: usize = 32;
 /// Its warps.
 const WARPS: usize = 8;
 /// Parts of the second layer's gradient are spread over about this many blocks.
-const WEIGHT_BLOCKS: usize = 2112;
+const WEIGHT_BLOCKS: usize = 1056;
+
+/// Outputs of a block of `pair_max_panels`, elements that one of its warps has, and bytes of shared memory: eight panels of 32 hidden columns, three steps
+/// of elements and partners for every warp, and its winners.
+const PANEL_OUTPUTS: usize = 128;
+const PANEL_ELEMENTS: usize = 8;
+const PANEL_BYTES: usize = 1024 + 4 * (8 * PANEL_OUTPUTS * 32 + WARPS * (3 * 512 + PANEL_OUTPUTS * PANEL_ELEMENTS));
 
 /// How shared memory is used for a maximum: all of the second layer for some outputs, two elements for
 /// every warp, and partners in tiles.
@@ -70,6 +77,10 @@ impl<'a> Builder<'a> {
                     d_partner: grad(n.partner),
                     d_kept: 0,
                     parts: 0,
+                    map: 0,
+                    own_wins: 0,
+                    partner_wins: 0,
+                    starts: 0,
                     ld_own,
                     ld_partner,
                     ldy,
@@ -80,6 +91,8 @@ impl<'a> Builder<'a> {
                     vec_y: i32::from(self.aligned(n.y)),
                     tile: 0,
                     stages: 0,
+                    row_bytes: 0,
+                    pad: 0,
                     space: self.space(n.own.value),
                     partners: self.space(n.partner.value),
                 }
@@ -98,6 +111,9 @@ impl<'a> Builder<'a> {
         let longest = self.longest_of(op.nets.iter().map(|n| n.own.value));
         if net.reduce == Reduce::Max {
             let (outputs, wide) = (net.y.cols, self.module.wide);
+            if self.in_panels(op) {
+                return self.pair_max_panels(op, tasks);
+            }
             let partners = self.longest_of(op.nets.iter().map(|n| n.partner.value));
             let Some(cut) = Cut::new(net.own.cols, outputs, partners, wide, self.module.shared_memory) else {
                 return self.launch("pair_max", &tasks, [rows, outputs.div_ceil(64), tasks.len()], 128, 0);
@@ -135,6 +151,45 @@ impl<'a> Builder<'a> {
         self.walk("pair_bias", &tasks, rows * net.y.cols)
     }
 
+    /// Whether a maximum is taken by `pair_max_panels`: with more outputs than half of what its blocks have, and rows of W that the copy engine can read.
+    fn in_panels(&self, op: &Pairs) -> bool {
+        let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
+        self.module.wide
+            && 2 * outputs > PANEL_OUTPUTS
+            && hidden.is_multiple_of(4)
+            && op.nets.iter().all(|n| self.aligned_param(n.weight))
+            && self.module.fits(PANEL_BYTES)
+    }
+
+    fn pair_max_panels(&mut self, op: &Pairs, mut tasks: Vec<t::PairTask>) -> Result<(), Error> {
+        let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
+        for task in &mut tasks {
+            let map = driver::tensor_map(task.w, outputs, hidden, hidden, PANEL_OUTPUTS)?;
+            task.map = self.tables.push(&[map]);
+        }
+        // Elements of an example are in groups of their own, of which none but the last has gaps.
+        let examples = self.capacity.examples;
+        let groups = op.nets.iter().map(|n| {
+            let (rows, longest) = (self.rows(n.own.value), self.longest(n.own.value));
+            let gaps = examples * (PANEL_ELEMENTS - 1);
+            ((rows + gaps) / PANEL_ELEMENTS).min(examples * longest.div_ceil(PANEL_ELEMENTS))
+        });
+        let blocks = groups.max().unwrap_or(0).div_ceil(WARPS) * outputs.div_ceil(PANEL_OUTPUTS);
+        self.launch("pair_max_panels", &tasks, [blocks, tasks.len(), 1], 32 * WARPS as u32 + 128, PANEL_BYTES)
+    }
+
+    /// Gradients of elements and partners of a maximum without lists of what was won.
+    fn pair_gathers(&mut self, op: &Pairs, tasks: &[t::PairTask]) -> Result<(), Error> {
+        let (hidden, examples) = (op.nets[0].own.cols, self.capacity.examples);
+        let of = |b: &Self, value: fn(&Pair) -> Value, width: usize| {
+            let longest = b.longest_of(op.nets.iter().map(value));
+            [longest.div_ceil(ELEMENTS), examples, tasks.len() * hidden.div_ceil(width)]
+        };
+        self.launch("pair_max_own", tasks, of(self, |n| n.own.value, 32), 256, 0)?;
+        let (name, width) = if hidden <= 128 { ("pair_max_partner_1", 128) } else { ("pair_max_partner_2", 256) };
+        self.launch(name, tasks, of(self, |n| n.partner.value, width), 256, 0)
+    }
+
     pub(super) fn pairs_backward(&mut self, op: &Pairs) -> Result<(), Error> {
         let mut tasks = self.pair_tasks(op, true);
         let (examples, net) = (self.capacity.examples, &op.nets[0]);
@@ -152,7 +207,7 @@ impl<'a> Builder<'a> {
         self.launch("pair_bias_gradient", &tasks, [outputs.div_ceil(128), examples, tasks.len()], 128, 0)?;
         self.sums.extend(sums);
         if max {
-            let blocks = (outputs.div_ceil(16) * hidden.div_ceil(32)).div_ceil(4);
+            let blocks = (outputs.div_ceil(16) * hidden.div_ceil(32)).div_ceil(WARPS);
             let splits = (WEIGHT_BLOCKS / (blocks * tasks.len())).clamp(1, 64);
             let mut sums = Vec::new();
             for (task, n) in tasks.iter_mut().zip(&op.nets) {
@@ -170,15 +225,12 @@ impl<'a> Builder<'a> {
                     fresh: 0,
                 });
             }
-            self.launch("pair_max_weights", &tasks, [blocks, splits, tasks.len()], 128, 0)?;
+            self.launch("pair_max_weights", &tasks, [blocks, splits, tasks.len()], 256, 0)?;
             self.sums.extend(sums);
-            let of = |b: &Self, value: fn(&Pair) -> Value, width: usize| {
-                let longest = b.longest_of(op.nets.iter().map(value));
-                [longest.div_ceil(ELEMENTS), examples, tasks.len() * hidden.div_ceil(width)]
-            };
-            self.launch("pair_max_own", &tasks, of(self, |n| n.own.value, 32), 256, 0)?;
-            let (name, width) = if hidden <= 128 { ("pair_max_partner_1", 128) } else { ("pair_max_partner_2", 256) };
-            self.launch(name, &tasks, of(self, |n| n.partner.value, width), 256, 0)?;
+            match self.sides(op) {
+                Some(sides) => self.pair_sides(op, &sides, tasks)?,
+                None => self.pair_gathers(op, &tasks)?,
+            }
         } else {
             // dh = dy W, then through the sums; dW = dyᵀ h.
             let mut inputs = Vec::new();

@@ -77,6 +77,11 @@ __device__ __forceinline__ void barrier_arrive(u64* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(barrier)) : "memory");
 }
 
+// Without a branch, so that products may be under way across it.
+__device__ __forceinline__ void barrier_arrive_if(u64* barrier, bool arrives) {
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 _, [%0];}" ::"r"(shared_at(barrier)), "r"((u32)arrives) : "memory");
+}
+
 __device__ __forceinline__ void barrier_expect(u64* barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(barrier)), "r"(bytes) : "memory");
 }

@@ -6,10 +6,16 @@ struct PairTask {
     float *y, *kept;
     const float* dy;
     float *d_own, *d_partner, *d_kept, *parts;
+    // Describes W to the copy engine, 128 outputs by 32 hidden columns at a time, for `pair_max_panels`.
+    const void* map;
+    // What was won, as `pair_sorted.cu` sums it, and where the wins of each partner begin; bytes of a row of W there.
+    int2 *own_wins, *partner_wins;
+    int* starts;
     // `vec` where rows of u, v and W can be read sixteen bytes at a time, `vec_y` where those of y and kept can.
     int ld_own, ld_partner, ldy, hidden, outputs, splits, vec, vec_y;
     // Partners that are in shared memory together, a multiple of 16, and how often there is room for as many.
     int tile, stages;
+    int row_bytes, pad;
     Space space, partners;
 };
 
@@ -17,6 +23,9 @@ struct PairTask {
 // Each of a block's warps has one element at a time.
 #define PAIR_WARPS 8
 #define PAIR_ELEMENTS 32
+
+// The place of a row, in one instruction.
+__device__ __forceinline__ size_t row_at(int row, int length) { return (size_t)(u32)row * (u32)length; }
 
 // Four numbers of a row of which `left` are there; all of them are, or may at least be read, where they are read at once.
 template <bool VEC> __device__ __forceinline__ float4 four_of(const float* row, int left) {

@@ -12,9 +12,6 @@ template <bool VEC> __device__ __forceinline__ void put_four(float* row, float4 
     if (left > 3) row[3] = x.w;
 }
 
-// The place of a row, in one instruction.
-__device__ __forceinline__ size_t row_at(int row, int length) { return (size_t)(u32)row * (u32)length; }
-
 // sum += factor x where the hidden layer is positive.
 __device__ __forceinline__ void add_where(float4& sum, float4 u, float4 v, float factor, float4 x) {
     if (u.x + v.x > 0.0f) sum.x += factor * x.x;
@@ -191,13 +188,13 @@ extern "C" __global__ void __launch_bounds__(256, 3) pair_max_partner_1(const Pa
 extern "C" __global__ void __launch_bounds__(256, 3) pair_max_partner_2(const PairTask* t, const int* s) { in_turn(); pair_max_partner<2>(t, s); }
 
 // Parts [splits][outputs · hidden] of dW[c, h] = Σ_i dy_i[c] relu(u_i[h] + v_w(i, c)[h]): a warp has 16 outputs, 32 hidden columns and some rows, a lane
-// four by four.
+// four by four. Warps of a block have the same columns where they can, so that rows come from the L2 cache once for all of them.
 template <bool VEC>
 __device__ __forceinline__ void pair_max_weights(const PairTask* tasks, const int* shape) {
     const PairTask task = tasks[blockIdx.z];
-    int across = (task.hidden + 31) / 32, at = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32, split = blockIdx.y;
-    int c = at / across * 16 + lane / 8 * 4, h = at % across * 32 + lane % 8 * 4, left = task.hidden - h, outputs = task.outputs;
-    if (at / across * 16 >= outputs || split >= task.splits) return;
+    int outputs = task.outputs, down = (outputs + 15) / 16, at = blockIdx.x * PAIR_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    int c = at % down * 16 + lane / 8 * 4, h = at / down * 32 + lane % 8 * 4, left = task.hidden - h, split = blockIdx.y;
+    if (at / down * 32 >= task.hidden || split >= task.splits) return;
     int rows = rows_of(task.space, shape), each = (rows + task.splits - 1) / task.splits;
     int first = split * each, last = min(rows, first + each);
     float4 sum[4];
@@ -241,7 +238,7 @@ __device__ __forceinline__ void pair_max_weights(const PairTask* tasks, const in
         if (c + k < outputs) put_four<VEC>(task.parts + ((size_t)split * outputs + c + k) * task.hidden + h, sum[k], left);
 }
 
-extern "C" __global__ void __launch_bounds__(128) pair_max_weights(const PairTask* t, const int* s) {
+extern "C" __global__ void __launch_bounds__(256, 3) pair_max_weights(const PairTask* t, const int* s) {
     in_turn();
     if (t->vec && t->vec_y) pair_max_weights<true>(t, s);
     else pair_max_weights<false>(t, s);
