@@ -416,7 +416,8 @@ impl Module {
         // SAFETY: the module lives as long as the backend that asks.
         unsafe {
             let f = result::module::get_function(self.raw, text).map_err(|e| failed(name, e))?;
-            if shared > 48 << 10 {
+            // More than 48 KB, what a kernel has of its own included, must be asked for.
+            if shared > 0 {
                 use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC;
                 // A kernel is launched with different sizes; the largest counts.
                 let before = result::function::get_function_attribute(f, DYNAMIC).map_err(|e| failed(name, e))?;

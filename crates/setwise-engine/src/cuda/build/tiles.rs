@@ -3,7 +3,7 @@
 /// Rows of a block.
 const ROWS: usize = 128;
 /// Least steps along the sum for which blocks share what they read: shorter sums are over before that pays.
-const LEAST_SHARED_STEPS: usize = 4;
+const LEAST_SHARED_STEPS: usize = usize::MAX;
 
 /// The blocks of a launch.
 #[derive(Clone, Copy, Debug, PartialEq)]
