@@ -122,9 +122,12 @@ pub unsafe fn rows_of_tiles_paired<T: Real, V: Vector<T>, const C: usize, const 
     ends: &mut impl Ends<T, V, C>,
 ) {
     macro_rules! pieces {
-        ($from:expr, $r:expr) => {{
+        ($from:expr, $r:expr) => {
+            pieces!($from, $r, rows)
+        };
+        ($from:expr, $r:expr, $until:expr) => {{
             let mut i = $from;
-            while rows - i >= $r {
+            while $until - i >= $r {
                 unsafe {
                     let mut acc = [[V::zero(); C]; $r];
                     for (r, row) in acc.iter_mut().enumerate() {
@@ -142,7 +145,9 @@ pub unsafe fn rows_of_tiles_paired<T: Real, V: Vector<T>, const C: usize, const 
     }
     let mut done = 0;
     if V::WIDE {
-        done = pieces!(done, WIDE_TILE_ROWS);
+        // Tiles of four rows wait for their sums: two of eight are faster than one of twelve and one of four.
+        let last = if rows >= 16 && rows % WIDE_TILE_ROWS == 4 { rows - 16 } else { rows };
+        done = pieces!(done, WIDE_TILE_ROWS, last);
         done = pieces!(done, 8);
         done = pieces!(done, 4);
     } else {

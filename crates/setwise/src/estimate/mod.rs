@@ -7,6 +7,7 @@
 //! name or by default. [`explain`] says which columns an estimate comes from.
 
 mod explain;
+mod exponential;
 mod gaussian;
 mod interval;
 mod knn;

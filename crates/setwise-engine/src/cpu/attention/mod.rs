@@ -4,17 +4,20 @@
 //! transposed (`[width][block]`), so that the scores of one key are two vectors, the softmax over keys runs down the lanes
 //! without any reduction across them, and every product is the tile of `gemm`:
 //!
-//! * scores `Sᵀ = K Qᵀ` (`[keys][block]`, in first- or second-level cache), then `P = 2^(S − max)`, then `Oᵀ = Vᵀ Pᵀ`;
+//! * scores `Sᵀ = K Qᵀ` (`[keys][block]`, in first- or second-level cache), then `P = 2^(S − max)`, then `Oᵀ = Vᵀ Pᵀ`. Where sizes of
+//!   queries and keys show that no score is large, the maximum is not needed and scores become powers before they leave the registers;
 //! * backward recomputes `P` from the kept maximum and sum, `dPᵀ = V dOᵀ`, `dS = P (dP − Σ dO·O)`, `dQᵀ = Kᵀ dSᵀ`, and adds
 //!   `P dO` and `dS Q` to the gradients of values and keys, with the width in lanes. Scale and log₂ e are multiplied into the packed
 //!   queries, so scores come out ready for powers of two.
 //!
 //! A head's vector may be cut into chunks at a distance: in dimension-equivariant models it is the concatenation of
-//! `width / heads` numbers for each input dimension. Only packing knows of that.
+//! `width / heads` numbers for each input dimension. Only packing knows of that; forward it packs all heads at once, since they share
+//! cache lines.
 //!
 //! Cost: 4 n·m·e operations forward, 14 n·m·e backward for n queries, m keys, vectors of e, and n·m exponentials each way;
 //! memory per thread is two blocks of `m` scores.
 
+mod forward;
 mod head;
 mod kernels;
 
@@ -22,8 +25,9 @@ use super::tasks::locate;
 use super::worker::{Run, Worker};
 use crate::program::{Attention, Relation, Slice};
 use crate::real::Real;
-use head::Head;
-use kernels::{Backward, Forward, Problem, backward_scratch, forward_scratch};
+use forward::{Forward, forward_scratch};
+use head::{Head, PackHeads};
+use kernels::{Backward, Problem, backward_scratch};
 
 /// Queries of a forward task, a multiple of every block.
 const QUERIES_PER_TASK: usize = 256;
@@ -79,17 +83,39 @@ impl<T: Real> Worker<T> {
             let (r, i) = locate(t, counts());
             let relation = &op.relations[r];
             let (example, block) = (i % this.shape.examples, i / this.shape.examples);
-            for h in 0..op.heads {
-                let problem = this.problem(op, relation, example, h);
-                let first = block * QUERIES_PER_TASK;
-                if first >= problem.queries {
-                    return;
-                }
-                let last = problem.queries.min(first + QUERIES_PER_TASK);
-                this.scratch.with(forward_scratch::<T>(problem.keys, problem.query.width()), |scratch| {
-                    T::dispatch(Forward { problem, first, last, scratch });
-                });
+            let problem = this.problem(op, relation, example, 0);
+            let first = block * QUERIES_PER_TASK;
+            if first >= problem.queries {
+                return;
             }
+            let last = problem.queries.min(first + QUERIES_PER_TASK);
+            let (keys, width) = (problem.keys, problem.query.width());
+            let chunked = problem.query.chunks > 1;
+            // Up to a whole block of the last queries.
+            let padded = first + (last - first).next_multiple_of(T::panel_width());
+            let rows = if chunked { padded + 2 * keys } else { 0 };
+            let own = forward_scratch::<T>(keys, width).next_multiple_of(16);
+            this.scratch.with(own + op.heads * rows * width, |scratch| {
+                // SAFETY: the scratch has place for all that is packed behind what a head needs.
+                let mut free = unsafe { scratch.add(own) };
+                let packed = [(problem.query, last, padded), (problem.key, keys, keys), (problem.value, keys, keys)]
+                    .map(|(head, rows, padded)| {
+                        let all = PackHeads { first: head, heads: op.heads, rows, padded, out: free };
+                        if chunked {
+                            T::dispatch(&all);
+                            // SAFETY: as above.
+                            free = unsafe { free.add(all.len()) };
+                        }
+                        all
+                    });
+                for h in 0..op.heads {
+                    let mut problem = this.problem(op, relation, example, h);
+                    if chunked {
+                        [problem.query, problem.key, problem.value] = packed.each_ref().map(|all| all.packed(h));
+                    }
+                    T::dispatch(Forward { problem, first, last, padded: chunked, scratch });
+                }
+            });
         });
     }
 
