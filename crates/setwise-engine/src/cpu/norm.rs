@@ -76,6 +76,9 @@ impl<T: Real> NormRows<T> {
     /// Some rows, at most as many as a vector has lanes: their means and deviations are computed in one vector.
     #[inline(always)]
     unsafe fn group<V: Vector<T>>(&self, first: usize, rows: usize) {
+        if self.cols == V::LANES && rows == V::LANES {
+            return unsafe { self.square::<V>(first) };
+        }
         unsafe {
             let inv_n = V::splat(T::ONE / T::from_usize(self.cols));
             let y = |r: usize| self.y.add((first + r) * self.y_row);
@@ -112,6 +115,40 @@ impl<T: Real> NormRows<T> {
             }
             if !self.normalised.is_null() {
                 std::slice::from_raw_parts_mut(self.inv_std.add(first), rows).copy_from_slice(&inv_std[..rows]);
+            }
+        }
+    }
+}
+
+impl<T: Real> NormRows<T> {
+    /// As many rows as each has columns, which is the lanes of a vector: they stay in registers.
+    #[inline(always)]
+    unsafe fn square<V: Vector<T>>(&self, first: usize) {
+        unsafe {
+            let inv_n = V::splat(T::ONE / T::from_usize(self.cols));
+            let mut rows = [V::zero(); MOST_LANES];
+            for (r, row) in rows.iter_mut().enumerate().take(V::LANES) {
+                *row = V::load(self.y.add((first + r) * self.y_row));
+            }
+            let mut per_row = [T::ZERO; MOST_LANES];
+            V::sum_each(&rows[..V::LANES]).mul(inv_n).store(per_row.as_mut_ptr());
+            let mut squares = [V::zero(); MOST_LANES];
+            for r in 0..V::LANES {
+                rows[r] = rows[r].sub(V::splat(per_row[r]));
+                squares[r] = rows[r].mul(rows[r]);
+            }
+            let variance = V::sum_each(&squares[..V::LANES]).mul(inv_n).add(V::splat(T::from_f64(EPSILON)));
+            V::splat(T::ONE).div(variance.sqrt()).store(per_row.as_mut_ptr());
+            let (gain, shift) = (V::load(self.gain), V::load(self.shift));
+            for r in 0..V::LANES {
+                rows[r] = rows[r].mul(V::splat(per_row[r]));
+                rows[r].mul_add(gain, shift).store(self.y.add((first + r) * self.y_row));
+            }
+            if !self.normalised.is_null() {
+                for (r, row) in rows.iter().enumerate().take(V::LANES) {
+                    row.store(self.normalised.add((first + r) * self.cols));
+                }
+                std::ptr::copy_nonoverlapping(per_row.as_ptr(), self.inv_std.add(first), V::LANES);
             }
         }
     }

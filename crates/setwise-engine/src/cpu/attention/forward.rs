@@ -2,13 +2,16 @@
 
 use super::super::gemm::{Ends, Strided, rows_of_tiles};
 use super::super::norm::{columns, get, put};
-use super::kernels::{Problem, Scaled};
+use super::kernels::{Added, Problem, Scaled};
 use crate::real::Real;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, Vector, WIDE_TILE_ROWS};
 
 /// Scores that cannot be larger than this, in powers of two, are not shifted by the largest before they become powers: these and
 /// their sums are far from the largest number, and none is lost beside another.
 const SMALL: f64 = 48.0;
+
+/// About as many keys as have their scores, beside themselves and their values, in the first cache.
+const KEYS: usize = 108;
 
 /// Attention for queries `first..last`. Keys and values lie in rows without gaps inside.
 pub struct Forward<T> {
@@ -69,10 +72,28 @@ impl<T: Real> Forward<T> {
             let sums = queries.add(width * lanes);
             p.query.pack_transposed::<V, C>(first, if self.padded { lanes } else { n }, queries, p.scale_log2);
             let key = Strided { ptr: p.key.ptr.cast_const(), row: p.key.row, col: 1 };
-            let (largest, total) = if small::<T, V, C>(queries, width, peaks) {
-                let mut ends = Powers { out: scores, total: [V::zero(); C] };
-                rows_of_tiles::<T, V, C>(p.keys, width, key, queries, lanes, &mut ends);
-                ([V::zero(); C], ends.total)
+            let transposed = Strided { ptr: p.value.ptr.cast_const(), row: 1, col: p.value.row };
+            let (largest, inverse);
+            if small::<T, V, C>(queries, width, peaks) {
+                std::slice::from_raw_parts_mut(sums, width * lanes).fill(T::ZERO);
+                // Pieces of like size, of whole tiles.
+                let step = p.keys.div_ceil(p.keys.div_ceil(KEYS).max(1)).max(1).next_multiple_of(WIDE_TILE_ROWS);
+                let mut total = [V::zero(); C];
+                for first in (0..p.keys).step_by(step) {
+                    let keys = step.min(p.keys - first);
+                    let mut ends = Powers { out: scores, total };
+                    rows_of_tiles::<T, V, C>(keys, width, key.down(first), queries, lanes, &mut ends);
+                    total = ends.total;
+                    let values = Strided { ptr: transposed.ptr.add(first * transposed.col), ..transposed };
+                    rows_of_tiles::<T, V, C>(width, keys, values, scores, lanes, &mut Added { sums, row: lanes });
+                }
+                (largest, inverse) = ([V::zero(); C], total.map(|t| V::splat(T::ONE).div(t)));
+                for e in 0..width {
+                    for (c, inverse) in inverse.iter().enumerate() {
+                        let at = sums.add((e * C + c) * V::LANES);
+                        V::load(at).mul(*inverse).store(at);
+                    }
+                }
             } else {
                 let mut ends = Scores { out: scores, largest: [V::splat(T::LOWEST); C] };
                 rows_of_tiles::<T, V, C>(p.keys, width, key, queries, lanes, &mut ends);
@@ -85,12 +106,10 @@ impl<T: Real> Forward<T> {
                         *total = total.add(e);
                     }
                 }
-                (ends.largest, total)
-            };
-            let inverse = total.map(|t| V::splat(T::ONE).div(t));
-            let transposed = Strided { ptr: p.value.ptr.cast_const(), row: 1, col: p.value.row };
-            let mut ends = Scaled { out: sums, factor: inverse };
-            rows_of_tiles::<T, V, C>(width, p.keys, transposed, scores, lanes, &mut ends);
+                (largest, inverse) = (ends.largest, total.map(|t| V::splat(T::ONE).div(t)));
+                let mut ends = Scaled { out: sums, factor: inverse };
+                rows_of_tiles::<T, V, C>(width, p.keys, transposed, scores, lanes, &mut ends);
+            }
             p.out.unpack_transposed::<V, C>(first, n, sums);
             let stats = queries; // the queries are not needed any more
             for c in 0..C {

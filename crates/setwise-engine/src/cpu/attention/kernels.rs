@@ -55,9 +55,9 @@ impl<T: Real, V: Vector<T>> Ends<T, V, 2> for Stored<T> {
 }
 
 /// Sums that go on from what is there, rows `row` apart.
-struct Added<T> {
-    sums: *mut T,
-    row: usize,
+pub struct Added<T> {
+    pub sums: *mut T,
+    pub row: usize,
 }
 
 impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Added<T> {

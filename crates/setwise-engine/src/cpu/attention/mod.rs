@@ -153,3 +153,69 @@ impl<T: Real> Worker<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::gemm::tests::numbers;
+    use crate::*;
+
+    /// Attention of one example as the textbook has it, for rows of `dims` times `heads` chunks of four.
+    fn textbook(q: &[f32], kv: &[f32], dims: usize, heads: usize, scale: f64) -> Vec<f64> {
+        let cols = 4 * heads;
+        let keys = kv.len() / (2 * dims * cols);
+        let mut out = vec![0.0; q.len()];
+        for (i, row) in q.chunks_exact(dims * cols).enumerate() {
+            for h in 0..heads {
+                let places = || (0..dims).flat_map(|c| (0..4).map(move |l| (c, h * 4 + l)));
+                let at = |j: usize, c: usize, e: usize| f64::from(kv[(j * dims + c) * 2 * cols + e]);
+                let score = |j| places().map(|(c, e)| f64::from(row[c * cols + e]) * at(j, c, e)).sum::<f64>() * scale;
+                let scores: Vec<f64> = (0..keys).map(score).collect();
+                let largest = scores.iter().fold(f64::MIN, |a, &s| a.max(s));
+                let powers: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
+                let total: f64 = powers.iter().sum();
+                for (c, e) in places() {
+                    let sum: f64 = powers.iter().enumerate().map(|(j, p)| p * at(j, c, cols + e)).sum();
+                    out[(i * dims + c) * cols + e] = sum / total;
+                }
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn small_and_large_scores_of_any_number_of_queries_and_keys_are_weighed_as_in_the_textbook() {
+        let heads = 2;
+        let sizes = [(5, 3), (40, 130), (16, 300), (260, 1)];
+        for (dims, scale) in [(1, 0.5), (1, 200.0), (3, 0.5), (3, 100.0), (4, 1.0)] {
+            let mut b = Program::builder(&[8, 16], true, Mode::Infer, false);
+            let (q, kv) = (b.input(0), b.input(1));
+            let out = b.fresh(Space::Set(0), 8, true);
+            let stats = b.kept(Space::Set(0), 2 * heads, false);
+            let slice = |value, col| Slice { value, col, cols: 8 };
+            let relation =
+                Relation { query: slice(q, 0), key: slice(kv, 0), value: slice(kv, 8), out: slice(out, 0), stats };
+            b.op(Op::Attention(Attention { relations: vec![relation], heads, scale }));
+            let mut cpu = Cpu::<f32>::new(b.finish(vec![out]));
+            let offsets = |of: fn(&(usize, usize)) -> usize| -> Vec<usize> {
+                (0..=sizes.len()).map(|n| sizes[..n].iter().map(of).sum()).collect()
+            };
+            let (queries, keys) = (offsets(|s| s.0), offsets(|s| s.1));
+            let q = numbers(queries[sizes.len()] * dims * 8, 1);
+            let kv = numbers(keys[sizes.len()] * dims * 16, 2);
+            let sets = vec![
+                SetView { data: &q, width: dims * 8, offsets: &queries },
+                SetView { data: &kv, width: dims * 16, offsets: &keys },
+            ];
+            cpu.forward(&[], &BatchView { sets }).unwrap();
+            let found = cpu.output(0);
+            for e in 0..sizes.len() {
+                let rows = queries[e] * dims * 8..queries[e + 1] * dims * 8;
+                let kv = &kv[keys[e] * dims * 16..keys[e + 1] * dims * 16];
+                let exact = textbook(&q[rows.clone()], kv, dims, heads, scale);
+                for (x, y) in found[rows].iter().zip(&exact) {
+                    assert!((f64::from(*x) - y).abs() < 2e-5, "{dims} dimensions, scale {scale}: {x} and {y}");
+                }
+            }
+        }
+    }
+}
