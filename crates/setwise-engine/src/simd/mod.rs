@@ -287,9 +287,9 @@ mod tests {
         unsafe fn run<V: Vector<T>>(self) -> usize {
             unsafe {
                 let mut rows = [V::zero(); 16];
-                for i in 0..V::LANES {
-                    rows[i] = V::load(self.0.as_ptr().add(i * V::LANES));
-                    self.1[i] = rows[i].sum();
+                for (i, row) in rows.iter_mut().enumerate().take(V::LANES) {
+                    *row = V::load(self.0.as_ptr().add(i * V::LANES));
+                    self.1[i] = row.sum();
                 }
                 V::sum_each(&rows[..V::LANES]).store(self.2.as_mut_ptr());
             }
