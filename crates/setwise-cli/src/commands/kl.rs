@@ -82,21 +82,30 @@ enum Method {
 }
 
 impl Args {
-    fn estimator(&self) -> Result<Box<dyn Estimator>, Failure> {
+    fn options(&self) -> KlOptions {
         let method = self.method.map(|method| match method {
             Method::Pretrained => KlMethod::Pretrained,
             Method::Knn => KlMethod::Knn,
             Method::Gaussian => KlMethod::Gaussian,
             Method::Logistic => KlMethod::Logistic,
         });
-        let options = KlOptions::of(method, self.k, self.seed);
-        if options.method == KlMethod::Pretrained {
+        KlOptions::of(method, self.k, self.seed)
+    }
+
+    /// Opens the device the estimator is to use.
+    fn start_device(&self) -> Result<(), Failure> {
+        if self.options().method == KlMethod::Pretrained {
             Pretrained::shared()?.use_device(&self.device.find()?)?;
         } else if self.device.name() != "cpu" {
             let reason = "only the pretrained estimator can be computed elsewhere than on the cpu";
             return Err(Failure::usage(format!("--device {}: {reason}", self.device.name())));
         }
-        Ok(options.estimator()?)
+        Ok(())
+    }
+
+    fn estimator(&self) -> Result<Box<dyn Estimator>, Failure> {
+        self.start_device()?;
+        Ok(self.options().estimator()?)
     }
 }
 

@@ -234,6 +234,40 @@ impl<T> PanelProduct<T> {
     }
 }
 
+/// The end of `C` whole vectors of columns of a [`PanelProduct`] that neither adds to what is there nor has a gate: the usual one of a
+/// forward pass, without a question in it.
+struct PlainEnds<T, V, const C: usize, const RELU: bool, const RESIDUAL: bool> {
+    bias: [V; C],
+    residual: *const T,
+    residual_row: usize,
+    c: *mut T,
+    c_row: usize,
+}
+
+impl<T: Real, V: Vector<T>, const C: usize, const RELU: bool, const RESIDUAL: bool> Ends<T, V, C>
+    for PlainEnds<T, V, C, RELU, RESIDUAL>
+{
+    #[inline(always)]
+    unsafe fn start(&self, _row: usize) -> [V; C] {
+        self.bias
+    }
+
+    #[inline(always)]
+    unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
+        for (c, mut sum) in sums.into_iter().enumerate() {
+            unsafe {
+                if RELU {
+                    sum = sum.max(V::zero());
+                }
+                if RESIDUAL {
+                    sum = sum.add(V::load(self.residual.add(row * self.residual_row + c * V::LANES)));
+                }
+                sum.store(self.c.add(row * self.c_row + c * V::LANES));
+            }
+        }
+    }
+}
+
 /// The end of `C` vectors of columns of a [`PanelProduct`].
 struct PanelEnds<T, V, const C: usize> {
     bias: [V; C],
@@ -304,6 +338,24 @@ impl<T: Real> PanelProduct<T> {
             let none = std::ptr::null();
             let at = |p: *const T| if p.is_null() { none } else { p.add(first) };
             let c = self.c.add(first);
+            let whole = first + C * V::LANES <= self.n;
+            if whole && !self.accumulate && self.gate.is_null() && self.activation != Activation::Sigmoid {
+                let (residual, residual_row) = (at(self.residual), self.residual_row);
+                macro_rules! plain {
+                    ($relu:literal, $residual:literal) => {{
+                        let c_row = self.c_row;
+                        let mut ends =
+                            PlainEnds::<T, V, C, $relu, $residual> { bias, residual, residual_row, c, c_row };
+                        rows_of_tiles::<T, V, C>(self.m, self.k, self.a, panel, 2 * V::LANES, &mut ends);
+                    }};
+                }
+                return match (self.activation == Activation::Relu, residual.is_null()) {
+                    (false, true) => plain!(false, false),
+                    (false, false) => plain!(false, true),
+                    (true, true) => plain!(true, false),
+                    (true, false) => plain!(true, true),
+                };
+            }
             let mut ends = PanelEnds {
                 bias,
                 activation: self.activation,

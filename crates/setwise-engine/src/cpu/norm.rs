@@ -2,7 +2,7 @@
 
 use super::tasks::{Ptr, Threads};
 use super::worker::{Run, Worker};
-use crate::program::{AddNorm, Norm};
+use crate::program::{AddNorm, Mode, Norm};
 use crate::real::Real;
 use crate::simd::{Kernel, Vector};
 
@@ -12,7 +12,7 @@ pub const EPSILON: f64 = 1e-5;
 /// Rows of a task. Column sums are taken per task and then added up in order, so this fixes their bits.
 pub const ROWS: usize = 256;
 
-/// Normalises `rows` rows of `cols` numbers in place: `y = gain · x̂ + shift`, keeping x̂ and 1/std.
+/// Normalises `rows` rows of `cols` numbers in place: `y = gain · x̂ + shift`, keeping x̂ and 1/std where they have a place.
 pub struct NormRows<T> {
     pub rows: usize,
     pub cols: usize,
@@ -20,6 +20,7 @@ pub struct NormRows<T> {
     pub y_row: usize,
     pub gain: *const T,
     pub shift: *const T,
+    /// Null where nobody will ask for them.
     pub normalised: *mut T,
     pub inv_std: *mut T,
 }
@@ -53,34 +54,101 @@ pub unsafe fn put<T: Real, V: Vector<T>>(v: V, p: *mut T, n: usize) {
     unsafe { if n == V::LANES { v.store(p) } else { v.store_first(p, n) } }
 }
 
+/// The most lanes a vector has.
+const MOST_LANES: usize = 16;
+
 impl<T: Real> Kernel<T> for NormRows<T> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
-        let inv_n = T::ONE / T::from_usize(self.cols);
+        let whole = self.rows / V::LANES * V::LANES;
         unsafe {
-            for r in 0..self.rows {
-                let y = self.y.add(r * self.y_row);
-                let hat = self.normalised.add(r * self.cols);
-                let mut sum = V::zero();
-                columns!(V, self.cols, |j, n| sum = sum.add(get::<T, V>(y.add(j), n)));
-                let mean = sum.sum() * inv_n;
-                let mut square = V::zero();
+            for first in (0..whole).step_by(V::LANES) {
+                self.group::<V>(first, V::LANES);
+            }
+            self.group::<V>(whole, self.rows - whole);
+        }
+    }
+}
+
+impl<T: Real> NormRows<T> {
+    /// Some rows, at most as many as a vector has lanes: their means and deviations are computed in one vector.
+    #[inline(always)]
+    unsafe fn group<V: Vector<T>>(&self, first: usize, rows: usize) {
+        if self.cols == V::LANES && rows == V::LANES {
+            return unsafe { self.square::<V>(first) };
+        }
+        unsafe {
+            let inv_n = V::splat(T::ONE / T::from_usize(self.cols));
+            let y = |r: usize| self.y.add((first + r) * self.y_row);
+            let mut sums = [V::zero(); MOST_LANES];
+            for (r, sum) in sums.iter_mut().enumerate().take(rows) {
+                columns!(V, self.cols, |j, n| *sum = sum.add(get::<T, V>(y(r).add(j), n)));
+            }
+            let mut means = [T::ZERO; MOST_LANES];
+            V::sum_each(&sums[..V::LANES]).mul(inv_n).store(means.as_mut_ptr());
+            for (r, square) in sums.iter_mut().enumerate().take(rows) {
+                *square = V::zero();
                 columns!(V, self.cols, |j, n| {
-                    let d = get::<T, V>(y.add(j), n).sub(V::splat(mean));
-                    // Lanes beyond the row hold −mean: they are masked out by storing only the valid ones.
-                    put(d, hat.add(j), n);
-                    let d = get::<T, V>(hat.add(j), n);
-                    square = d.mul_add(d, square);
+                    let mut d = get::<T, V>(y(r).add(j), n).sub(V::splat(means[r]));
+                    if n < V::LANES {
+                        // Lanes beyond the row hold −mean.
+                        let mut lanes = [T::ZERO; MOST_LANES];
+                        d.store(lanes.as_mut_ptr());
+                        d = V::load_first(lanes.as_ptr(), n);
+                    }
+                    *square = d.mul_add(d, *square);
                 });
-                let inv_std = T::ONE / (square.sum() * inv_n + T::from_f64(EPSILON)).sqrt();
-                *self.inv_std.add(r) = inv_std;
+            }
+            let variance = V::sum_each(&sums[..V::LANES]).mul(inv_n).add(V::splat(T::from_f64(EPSILON)));
+            let mut inv_std = [T::ZERO; MOST_LANES];
+            V::splat(T::ONE).div(variance.sqrt()).store(inv_std.as_mut_ptr());
+            for r in 0..rows {
                 columns!(V, self.cols, |j, n| {
-                    let x = get::<T, V>(hat.add(j), n).mul(V::splat(inv_std));
-                    put(x, hat.add(j), n);
-                    put(x.mul_add(get(self.gain.add(j), n), get(self.shift.add(j), n)), y.add(j), n);
+                    let x = get::<T, V>(y(r).add(j), n).sub(V::splat(means[r])).mul(V::splat(inv_std[r]));
+                    if !self.normalised.is_null() {
+                        put(x, self.normalised.add((first + r) * self.cols + j), n);
+                    }
+                    put(x.mul_add(get(self.gain.add(j), n), get(self.shift.add(j), n)), y(r).add(j), n);
                 });
+            }
+            if !self.normalised.is_null() {
+                std::slice::from_raw_parts_mut(self.inv_std.add(first), rows).copy_from_slice(&inv_std[..rows]);
+            }
+        }
+    }
+}
+
+impl<T: Real> NormRows<T> {
+    /// As many rows as each has columns, which is the lanes of a vector: they stay in registers.
+    #[inline(always)]
+    unsafe fn square<V: Vector<T>>(&self, first: usize) {
+        unsafe {
+            let inv_n = V::splat(T::ONE / T::from_usize(self.cols));
+            let mut rows = [V::zero(); MOST_LANES];
+            for (r, row) in rows.iter_mut().enumerate().take(V::LANES) {
+                *row = V::load(self.y.add((first + r) * self.y_row));
+            }
+            let mut per_row = [T::ZERO; MOST_LANES];
+            V::sum_each(&rows[..V::LANES]).mul(inv_n).store(per_row.as_mut_ptr());
+            let mut squares = [V::zero(); MOST_LANES];
+            for r in 0..V::LANES {
+                rows[r] = rows[r].sub(V::splat(per_row[r]));
+                squares[r] = rows[r].mul(rows[r]);
+            }
+            let variance = V::sum_each(&squares[..V::LANES]).mul(inv_n).add(V::splat(T::from_f64(EPSILON)));
+            V::splat(T::ONE).div(variance.sqrt()).store(per_row.as_mut_ptr());
+            let (gain, shift) = (V::load(self.gain), V::load(self.shift));
+            for r in 0..V::LANES {
+                rows[r] = rows[r].mul(V::splat(per_row[r]));
+                rows[r].mul_add(gain, shift).store(self.y.add((first + r) * self.y_row));
+            }
+            if !self.normalised.is_null() {
+                for (r, row) in rows.iter().enumerate().take(V::LANES) {
+                    row.store(self.normalised.add((first + r) * self.cols));
+                }
+                std::ptr::copy_nonoverlapping(per_row.as_ptr(), self.inv_std.add(first), V::LANES);
             }
         }
     }
@@ -285,6 +353,7 @@ impl<T: Real> Worker<T> {
         rows: usize,
         cols: usize,
     ) {
+        let kept = self.program.mode == Mode::Train;
         unsafe {
             T::dispatch(NormRows {
                 rows,
@@ -293,8 +362,8 @@ impl<T: Real> Worker<T> {
                 y_row,
                 gain: self.param(params, norm.gain),
                 shift: self.param(params, norm.shift),
-                normalised: self.value(norm.normalised).at(first * cols),
-                inv_std: self.value(norm.inv_std).at(first),
+                normalised: if kept { self.value(norm.normalised).at(first * cols) } else { std::ptr::null_mut() },
+                inv_std: if kept { self.value(norm.inv_std).at(first) } else { std::ptr::null_mut() },
             });
         }
     }

@@ -133,6 +133,35 @@ impl Vector<f32> for F32x16 {
         unsafe { _mm512_reduce_add_ps(self.0) }
     }
     #[inline(always)]
+    unsafe fn sum_each(rows: &[Self]) -> Self {
+        // Halves, quarters, pairs and single lanes are added up as in `sum`, two vectors in one each time. The rows are taken in an order
+        // that puts every sum in its lane.
+        unsafe {
+            let mut eight = [_mm512_setzero_ps(); 8];
+            for (k, e) in eight.iter_mut().enumerate() {
+                // Vector k holds rows a and a + 8, and their halves.
+                let a = [0, 4, 1, 5, 2, 6, 3, 7][k];
+                let (x, y) = (rows[a].0, rows[a + 8].0);
+                *e = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(x, y), _mm512_shuffle_f32x4::<0xee>(x, y));
+            }
+            let mut four = [_mm512_setzero_ps(); 4];
+            for (k, f) in four.iter_mut().enumerate() {
+                // Rows a, a + 8, a + 4, a + 12, a quarter each.
+                let (x, y) = (eight[2 * k], eight[2 * k + 1]);
+                *f = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(x, y), _mm512_shuffle_f32x4::<0xdd>(x, y));
+            }
+            let mut two = [_mm512_setzero_ps(); 2];
+            for (k, t) in two.iter_mut().enumerate() {
+                let (x, y) = (four[2 * k], four[2 * k + 1]);
+                *t = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(x, y), _mm512_shuffle_ps::<0xee>(x, y));
+            }
+            let [x, y] = two;
+            let sums = _mm512_add_ps(_mm512_shuffle_ps::<0x88>(x, y), _mm512_shuffle_ps::<0xdd>(x, y));
+            // Quarters of the vector are rows 0.., 8.., 4.. and 12..
+            F32x16(_mm512_shuffle_f32x4::<0b11_01_10_00>(sums, sums))
+        }
+    }
+    #[inline(always)]
     unsafe fn columns_of_eight(src: *const f32, row: usize, out: *mut f32, out_row: usize, factor: f32) {
         unsafe {
             let mut z = [_mm512_setzero_ps(); 8];

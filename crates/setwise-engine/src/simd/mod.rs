@@ -62,6 +62,18 @@ pub trait Vector<T: Real>: Copy {
     /// Sum over lanes, in a fixed order.
     unsafe fn sum(self) -> T;
 
+    /// The sums of `LANES` vectors, each in its lane and in the order of [`Vector::sum`].
+    #[inline(always)]
+    unsafe fn sum_each(rows: &[Self]) -> Self {
+        let mut sums = [T::ZERO; 16];
+        unsafe {
+            for (sum, row) in sums.iter_mut().zip(rows) {
+                *sum = row.sum();
+            }
+            Self::load(sums.as_ptr())
+        }
+    }
+
     /// Transposes `LANES` rows of eight numbers, `row` apart, to eight rows of `LANES`, `out_row` apart, times `factor`.
     #[inline(always)]
     unsafe fn columns_of_eight(src: *const T, row: usize, out: *mut T, out_row: usize, factor: T) {
@@ -266,6 +278,32 @@ mod tests {
                 assert_eq!(rows[i * 9 + c], 2.0 * x[i * 11 + c]);
             }
         }
+    }
+
+    struct Sums<'a, T>(&'a [T], &'a mut [T], &'a mut [T]);
+    impl<T: Real> Kernel<T> for Sums<'_, T> {
+        type Out = usize;
+        #[inline(always)]
+        unsafe fn run<V: Vector<T>>(self) -> usize {
+            unsafe {
+                let mut rows = [V::zero(); 16];
+                for (i, row) in rows.iter_mut().enumerate().take(V::LANES) {
+                    *row = V::load(self.0.as_ptr().add(i * V::LANES));
+                    self.1[i] = row.sum();
+                }
+                V::sum_each(&rows[..V::LANES]).store(self.2.as_mut_ptr());
+            }
+            V::LANES
+        }
+    }
+
+    #[test]
+    fn sums_of_many_vectors_have_the_bits_of_each_alone() {
+        let x: Vec<f32> = (0..256).map(|i| (i * 7919 % 1009) as f32 / 31.0 - 11.0).collect();
+        let (mut alone, mut together) = (vec![0.0; 16], vec![0.0; 16]);
+        let lanes = f32::dispatch(Sums(&x, &mut alone, &mut together));
+        assert_eq!(alone[..lanes], together[..lanes]);
+        assert!((alone[0] - x[..lanes].iter().sum::<f32>()).abs() < 1e-3);
     }
 
     struct Pairs<'a, T>(&'a [T], &'a mut [T]);

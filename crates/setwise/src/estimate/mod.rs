@@ -7,6 +7,7 @@
 //! name or by default. [`explain`] says which columns an estimate comes from.
 
 mod explain;
+mod exponential;
 mod gaussian;
 mod interval;
 mod knn;
@@ -31,7 +32,7 @@ pub use mine::{Mine, donsker_varadhan};
 pub use neighbors::Norm;
 pub use points::{Points, mismatches};
 pub(crate) use points::{check_rows, check_widths};
-pub use pretrained::{Answer, COMBINER_FILE, FitProgress, Pretrained, Ranges, fit};
+pub use pretrained::{Answer, COMBINER_FILE, FitProgress, Observed, Pretrained, Ranges, fit};
 pub use special::digamma;
 
 use rayon::prelude::*;

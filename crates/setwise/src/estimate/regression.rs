@@ -5,6 +5,7 @@
 
 use setwise_engine::simd::{Isa, isa};
 
+use super::exponential::exp;
 use crate::{Error, Result};
 
 /// Newton steps at most.
@@ -34,6 +35,8 @@ pub(super) struct Fit {
     pub weights: Vec<f64>,
     /// Log odds of the first class, row by row.
     pub odds: Vec<f64>,
+    /// Probabilities of the first class, row by row.
+    chances: Vec<f64>,
     /// Cholesky factor of the curvature.
     factor: Vec<f64>,
 }
@@ -100,12 +103,12 @@ impl Design {
                 _ => leverages::<false>(self, &fit.factor),
             }
         };
-        let left_out = |(i, (&odds, &h)): (usize, (&f64, &f64))| {
-            let p = 1.0 / (1.0 + (-odds).exp());
+        let left_out = |i: usize| {
+            let (p, h) = (fit.chances[i], leverages[i]);
             let error = f64::from(u8::from(i < self.positive)) - p;
-            odds - h * error / (1.0 - (p * (1.0 - p) * h).min(0.95))
+            fit.odds[i] - h * error / (1.0 - (p * (1.0 - p) * h).min(0.95))
         };
-        fit.odds.iter().zip(&leverages).enumerate().map(left_out).collect()
+        (0..self.len()).map(left_out).collect()
     }
 }
 
@@ -140,17 +143,21 @@ fn newton<const FUSED: bool>(design: &Design, start: &[f64], enough: f64) -> Opt
     weights[..width].copy_from_slice(start);
     let mut odds = vec![0.0; n];
     odds_of(design, &weights, &mut odds);
-    let mut current = objective(design, &weights, &odds);
-    let (mut next, mut next_odds) = (weights.clone(), odds.clone());
-    let (mut hessian, mut curves) = (vec![0.0; stride * stride], vec![0.0; n]);
+    // Exponentials of the odds' sizes, less than one: likelihoods and probabilities are made of them.
+    let mut falls = vec![0.0; n];
+    let mut current = objective::<FUSED>(design, &weights, &odds, &mut falls);
+    let (mut next, mut next_odds, mut next_falls) = (weights.clone(), odds.clone(), falls.clone());
+    let (mut hessian, mut curves, mut chances) = (vec![0.0; stride * stride], vec![0.0; n], vec![0.0; n]);
     for _ in 0..STEPS {
         let mut step: Vec<f64> = weights.iter().map(|w| -w).collect();
         step[width - 1] = 0.0;
+        chances_of(&odds, &falls, &mut chances);
+        for (curve, p) in curves.iter_mut().zip(&chances) {
+            *curve = (p * (1.0 - p)).max(1e-12);
+        }
         for (i, row) in design.rows.chunks_exact(stride).enumerate() {
-            let p = 1.0 / (1.0 + (-odds[i]).exp());
-            let error = f64::from(u8::from(i < design.positive)) - p;
+            let error = f64::from(u8::from(i < design.positive)) - chances[i];
             step.iter_mut().zip(row).for_each(|(g, x)| *g += error * x);
-            curves[i] = (p * (1.0 - p)).max(1e-12);
         }
         hessian.fill(0.0);
         weighted_squares::<FUSED>(design, &curves, &mut hessian);
@@ -165,7 +172,7 @@ fn newton<const FUSED: bool>(design: &Design, start: &[f64], enough: f64) -> Opt
         let value = loop {
             next.iter_mut().zip(weights.iter().zip(&step)).for_each(|(n, (w, s))| *n = w + share * s);
             odds_of(design, &next, &mut next_odds);
-            let value = objective(design, &next, &next_odds);
+            let value = objective::<FUSED>(design, &next, &next_odds, &mut next_falls);
             if value >= current || share < 1e-6 {
                 break value;
             }
@@ -173,6 +180,7 @@ fn newton<const FUSED: bool>(design: &Design, start: &[f64], enough: f64) -> Opt
         };
         std::mem::swap(&mut weights, &mut next);
         std::mem::swap(&mut odds, &mut next_odds);
+        std::mem::swap(&mut falls, &mut next_falls);
         current = value;
         let length = |v: &[f64]| v.iter().map(|x| x * x).sum::<f64>().sqrt();
         if length(&step) * share < enough * (1.0 + length(&weights)) {
@@ -180,7 +188,16 @@ fn newton<const FUSED: bool>(design: &Design, start: &[f64], enough: f64) -> Opt
         }
     }
     weights.truncate(width);
-    Some(Fit { weights, odds, factor: hessian })
+    chances_of(&odds, &falls, &mut chances);
+    Some(Fit { weights, odds, chances, factor: hessian })
+}
+
+/// Probabilities of the first class.
+#[inline(always)]
+fn chances_of(odds: &[f64], falls: &[f64], chances: &mut [f64]) {
+    for (p, (s, fall)) in chances.iter_mut().zip(odds.iter().zip(falls)) {
+        *p = if *s < 0.0 { *fall } else { 1.0 } / (1.0 + fall);
+    }
 }
 
 #[inline(always)]
@@ -196,15 +213,27 @@ fn odds_of(design: &Design, weights: &[f64], odds: &mut [f64]) {
     }
 }
 
-/// The penalised log likelihood.
+/// Rows whose factors 1 + e^−s, none above two, have a product that is no larger than numbers can be.
+const FACTORS: usize = 512 * LANES;
+
+/// The penalised log likelihood; `falls` becomes the exponentials of the odds' sizes, negative.
 #[inline(always)]
-fn objective(design: &Design, weights: &[f64], odds: &[f64]) -> f64 {
-    let fit = |(i, &s): (usize, &f64)| {
-        let s = if i < design.positive { s } else { -s };
-        // −log(1 + e^−s) without overflow.
-        s.min(0.0) - (1.0 + (-s.abs()).exp()).ln()
-    };
-    let likelihood: f64 = odds.iter().enumerate().map(fit).sum();
+fn objective<const FUSED: bool>(design: &Design, weights: &[f64], odds: &[f64], falls: &mut [f64]) -> f64 {
+    falls.iter_mut().zip(odds).for_each(|(fall, s)| *fall = exp::<FUSED>(-s.abs()));
+    // Σ −log(1 + e^−s) without overflow, and with few logarithms: those of products.
+    let mut likelihood = 0.0;
+    for (i, s) in odds.iter().enumerate() {
+        likelihood += if i < design.positive { *s } else { -s }.min(0.0);
+    }
+    for falls in falls.chunks(FACTORS) {
+        let mut products = [1.0; LANES];
+        let (whole, rest) = falls.as_chunks::<LANES>();
+        for falls in whole {
+            products.iter_mut().zip(falls).for_each(|(product, fall)| *product *= 1.0 + fall);
+        }
+        products.iter_mut().zip(rest).for_each(|(product, fall)| *product *= 1.0 + fall);
+        likelihood -= products.iter().map(|product| product.ln()).sum::<f64>();
+    }
     likelihood - 0.5 * weights[..design.width - 1].iter().map(|w| w * w).sum::<f64>()
 }
 

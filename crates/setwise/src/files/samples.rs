@@ -118,7 +118,13 @@ pub(super) type Parsed = std::result::Result<(Vec<f64>, [usize; 3], Vec<String>)
 
 /// The reader multiplies the header's sizes unchecked, so a product that overflows is refused before it.
 fn check_claimed_size(bytes: &[u8]) -> std::result::Result<(), String> {
-    let header = String::from_utf8_lossy(&bytes[..bytes.len().min(1 << 16)]);
+    // Magic, version, and the header's length: two bytes in the first version, four in later ones.
+    let (start, length) = match *bytes {
+        [_, _, _, _, _, _, 1, _, a, b, ..] => (10, usize::from(u16::from_le_bytes([a, b]))),
+        [_, _, _, _, _, _, _, _, a, b, c, d, ..] => (12, u32::from_le_bytes([a, b, c, d]) as usize),
+        _ => return Ok(()), // cut off, which the reader refuses
+    };
+    let header = String::from_utf8_lossy(&bytes[start.min(bytes.len())..bytes.len().min(start.saturating_add(length))]);
     let Some(sizes) = header.split("shape").nth(1).and_then(|s| s.split('(').nth(1)).and_then(|s| s.split(')').next())
     else {
         return Ok(()); // a malformed header, which the reader refuses

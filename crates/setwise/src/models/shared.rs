@@ -65,6 +65,11 @@ impl SharedModel {
         lock(&self.latest).use_device(device)
     }
 
+    /// Whether a GPU answers.
+    pub fn on_gpu(&self) -> bool {
+        lock(&self.latest).on_gpu()
+    }
+
     /// Answers for every example of a batch.
     pub fn predict(&self, batch: &BatchView<f32>) -> Result<Prediction> {
         // No thread of the pool is needed while the GPU computes, so the lock may be held.

@@ -1,11 +1,12 @@
 //! `setwise kl --pairs LIST`
 
 use std::path::Path;
+use std::thread::ScopedJoinHandle;
 
 use comfy_table::{CellAlignment, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use setwise::estimate::{Dim, Estimate, Pair, mismatches};
+use setwise::estimate::{Dim, Estimate, KlMethod, Observed, Pair, Pretrained, mismatches};
 use setwise::files::{ListedPair, PairList};
 use setwise::report::{Cell, Table};
 
@@ -15,25 +16,53 @@ use crate::failure::Failure;
 
 /// Pairs handed to the estimator at a time: enough for one that answers batches, and few enough for a bar that moves.
 const AT_ONCE: usize = 256;
+/// The same where a GPU answers: it starts while the first of them are looked at.
+const AT_ONCE_GPU: usize = 1024;
 /// Notes shown to people.
 const NOTES: usize = 10;
 
 /// What became of a line.
 type Outcome = Result<Estimate, setwise::Error>;
 
-/// Reads everything first, so that a slip in the list costs no computing.
+/// Reads everything first, so that a slip in the list costs no computing. The device starts meanwhile, and while what needs no device is
+/// computed.
 pub fn run(list: &Path, args: &Args) -> Result<(), Failure> {
     if let Some(path) = &args.out {
         check_output(path)?;
         Table::check_extension(path)?;
     }
-    let list = PairList::read(list)?;
-    let estimator = args.estimator()?;
+    let (list, outcomes) = std::thread::scope(|scope| {
+        let start = scope.spawn(|| args.start_device());
+        let list = PairList::read(list)?;
+        estimates(&list, args, start).map(|outcomes| (list, outcomes))
+    })?;
+    tell(&list, &outcomes, args)
+}
+
+/// The estimates of all pairs, on a device that is starting.
+fn estimates(
+    list: &PairList,
+    args: &Args,
+    start: ScopedJoinHandle<Result<(), Failure>>,
+) -> Result<Vec<Outcome>, Failure> {
+    let mut start = Some(start);
+    let mut started = |wait: bool| match start.take_if(|start| wait || start.is_finished()) {
+        Some(start) => start.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        None => Ok(()),
+    };
+    let options = args.options();
     let bar = bar(list.pairs().len());
     let mut outcomes: Vec<Outcome> = Vec::with_capacity(list.pairs().len());
-    for some in list.pairs().chunks(AT_ONCE) {
+    for some in list.pairs().chunks(if args.device.name() == "cpu" { AT_ONCE } else { AT_ONCE_GPU }) {
         let points = some.iter().map(|pair| list.points(pair)).collect::<Result<Vec<Pair>, _>>()?;
-        let mut answers = estimator.estimates(&points, args.seed);
+        // What has failed by now need not wait.
+        started(false)?;
+        let observed = (options.method == KlMethod::Pretrained).then(|| Observed::of(&points));
+        started(true)?;
+        let mut answers = match observed {
+            Some(observed) => Pretrained::shared()?.conclude(&points, observed, args.seed),
+            None => options.estimator()?.estimates(&points, args.seed),
+        };
         for (pair, answer) in some.iter().zip(&mut answers) {
             let [p, q] = list.samples(pair);
             if let Ok(estimate) = answer {
@@ -44,19 +73,23 @@ pub fn run(list: &Path, args: &Args) -> Result<(), Failure> {
         outcomes.extend(answers);
     }
     bar.finish_and_clear();
+    Ok(outcomes)
+}
 
+/// Writes or prints what became of the pairs; fails where one has no estimate.
+fn tell(list: &PairList, outcomes: &[Outcome], args: &Args) -> Result<(), Failure> {
     if let Some(path) = &args.out {
-        table(list.pairs(), &outcomes).save(path)?;
+        table(list.pairs(), outcomes).save(path)?;
     }
     if args.json {
-        list.pairs().iter().zip(&outcomes).try_for_each(|(pair, outcome)| print_json(&Line::of(pair, outcome)))?;
+        list.pairs().iter().zip(outcomes).try_for_each(|(pair, outcome)| print_json(&Line::of(pair, outcome)))?;
     } else if let Some(path) = &args.out {
         say(format!("{} pairs of {} files: {}", outcomes.len(), list.files(), path.display()))?;
     } else {
-        show(list.pairs(), &outcomes)?;
+        show(list.pairs(), outcomes)?;
     }
     let mut failed =
-        list.pairs().iter().zip(&outcomes).filter_map(|(pair, outcome)| Some((pair, outcome.as_ref().err()?)));
+        list.pairs().iter().zip(outcomes).filter_map(|(pair, outcome)| Some((pair, outcome.as_ref().err()?)));
     match failed.next() {
         None => Ok(()),
         Some((pair, error)) => Err(Failure::usage(format!(

@@ -3,7 +3,7 @@
 use super::super::gemm::Strided;
 use super::super::norm::{get, put};
 use crate::real::Real;
-use crate::simd::Vector;
+use crate::simd::{Kernel, Vector};
 
 /// Eight numbers for each query of a block, whatever the machine's vectors.
 const EIGHTS: usize = 8 * 32;
@@ -24,11 +24,11 @@ impl<T: Real> Head<T> {
         self.chunks * self.chunk_len
     }
 
-    /// Packs rows `first..first + n` transposed into `[width][lanes]`, times `factor`; `lanes` is two vectors. Lanes beyond `n` hold
+    /// Packs rows `first..first + n` transposed into `[width][lanes]`, times `factor`; `lanes` is `C` vectors. Lanes beyond `n` hold
     /// anything finite: nobody reads what becomes of them.
     #[inline(always)]
-    pub unsafe fn pack_transposed<V: Vector<T>>(self, first: usize, n: usize, out: *mut T, factor: T) {
-        let lanes = 2 * V::LANES;
+    pub unsafe fn pack_transposed<V: Vector<T>, const C: usize>(self, first: usize, n: usize, out: *mut T, factor: T) {
+        let lanes = C * V::LANES;
         let width = self.width();
         let mut rows = [T::ZERO; EIGHTS];
         unsafe {
@@ -42,8 +42,10 @@ impl<T: Real> Head<T> {
                     }
                     (rows.as_ptr(), 8)
                 };
-                V::columns_of_eight(src, row, out.add(e * lanes), lanes, factor);
-                V::columns_of_eight(src.add(V::LANES * row), row, out.add(e * lanes + V::LANES), lanes, factor);
+                for c in 0..C {
+                    let out = out.add(e * lanes + c * V::LANES);
+                    V::columns_of_eight(src.add(c * V::LANES * row), row, out, lanes, factor);
+                }
                 e += 8;
             }
             for e in e..width {
@@ -134,10 +136,10 @@ impl<T: Real> Head<T> {
         }
     }
 
-    /// Writes a transposed block `[width][lanes]` to rows `first..first + n`; `lanes` is two vectors.
+    /// Writes a transposed block `[width][lanes]` to rows `first..first + n`; `lanes` is `C` vectors.
     #[inline(always)]
-    pub unsafe fn unpack_transposed<V: Vector<T>>(self, first: usize, n: usize, block: *const T) {
-        let lanes = 2 * V::LANES;
+    pub unsafe fn unpack_transposed<V: Vector<T>, const C: usize>(self, first: usize, n: usize, block: *const T) {
+        let lanes = C * V::LANES;
         let width = self.width();
         let mut rows = [T::ZERO; EIGHTS];
         unsafe {
@@ -146,8 +148,9 @@ impl<T: Real> Head<T> {
                 let src = block.add(e * lanes);
                 let direct = self.chunk_len.is_multiple_of(8) && n == lanes;
                 let (dst, row) = if direct { (self.place(first, e), self.row) } else { (rows.as_mut_ptr(), 8) };
-                V::rows_of_eight(src, lanes, dst, row);
-                V::rows_of_eight(src.add(V::LANES), lanes, dst.add(V::LANES * row), row);
+                for c in 0..C {
+                    V::rows_of_eight(src.add(c * V::LANES), lanes, dst.add(c * V::LANES * row), row);
+                }
                 if !direct {
                     for i in 0..n {
                         self.copy_eight(first + i, e, rows.as_mut_ptr().add(8 * i), false);
@@ -159,6 +162,65 @@ impl<T: Real> Head<T> {
                 for i in 0..n {
                     *self.place(first + i, e) = *block.add(e * lanes + i);
                 }
+            }
+        }
+    }
+}
+
+/// Packs rows of all heads, whose numbers share cache lines, one head after another: `[head][padded][width]`, zero behind the rows.
+pub struct PackHeads<T> {
+    /// The first head; the others stand beside it.
+    pub first: Head<T>,
+    pub heads: usize,
+    pub rows: usize,
+    pub padded: usize,
+    pub out: *mut T,
+}
+
+impl<T: Real> PackHeads<T> {
+    /// Elements of the packed rows.
+    pub fn len(&self) -> usize {
+        self.heads * self.padded * self.first.width()
+    }
+
+    /// A head among the packed rows.
+    pub fn packed(&self, head: usize) -> Head<T> {
+        let width = self.first.width();
+        // SAFETY: within the packed rows.
+        let ptr = unsafe { self.out.add(head * self.padded * width) };
+        Head { ptr, row: width, chunks: 1, chunk_stride: 0, chunk_len: width }
+    }
+}
+
+impl<T: Real> Kernel<T> for &PackHeads<T> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(self) {
+        let (from, width) = (self.first, self.first.width());
+        unsafe {
+            for i in 0..self.rows {
+                for h in 0..self.heads {
+                    let src = from.ptr.add(i * from.row + h * from.chunk_len);
+                    let dst = self.out.add((h * self.padded + i) * width);
+                    if from.chunk_len == 4 {
+                        // The usual chunk: nothing to ask on the way.
+                        let dst = dst.cast::<[T; 4]>();
+                        for c in 0..from.chunks {
+                            let four = src.add(c * from.chunk_stride).cast::<[T; 4]>();
+                            dst.add(c).write_unaligned(four.read_unaligned());
+                        }
+                    } else {
+                        for c in 0..from.chunks {
+                            let (src, dst) = (src.add(c * from.chunk_stride), dst.add(c * from.chunk_len));
+                            copy::<T, V>(src, dst, from.chunk_len, T::ONE);
+                        }
+                    }
+                }
+            }
+            for h in 0..self.heads {
+                let rest = self.out.add((h * self.padded + self.rows) * width);
+                std::slice::from_raw_parts_mut(rest, (self.padded - self.rows) * width).fill(T::ZERO);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The kernels: attention of one example, relation and head, forward and backward.
+//! Attention of one example, relation and head, and its gradients.
 
 use super::super::gemm::{Ends, Strided, rows_of_tiles, rows_of_tiles_paired};
 use super::head::Head;
@@ -23,102 +23,17 @@ pub struct Problem<T> {
     pub stats_row: usize,
 }
 
-/// Attention for queries `first..last`.
-pub struct Forward<T> {
-    pub problem: Problem<T>,
-    pub first: usize,
-    pub last: usize,
-    pub scratch: *mut T,
-}
-
-/// Scratch elements of a forward task.
-pub fn forward_scratch<T: Real>(keys: usize, width: usize) -> usize {
-    let block = T::panel_width();
-    keys * block + 2 * width * block + 2 * keys * width + 4 * block
-}
-
-impl<T: Real> Kernel<T> for Forward<T> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<V: Vector<T>>(self) {
-        let block = 2 * V::LANES;
-        let p = self.problem;
-        let width = p.query.width();
-        unsafe {
-            let scores = self.scratch;
-            let queries = scores.add(p.keys * block);
-            let sums = queries.add(width * block);
-            let key = p.key.matrix::<V>(p.keys, sums.add(width * block));
-            let value = p.value.matrix::<V>(p.keys, sums.add(width * block + p.keys * width));
-            let mut first = self.first;
-            while first < self.last {
-                let n = block.min(self.last - first);
-                p.query.pack_transposed::<V>(first, n, queries, p.scale_log2);
-                let mut ends = Scores { out: scores, largest: [V::splat(T::LOWEST); 2] };
-                rows_of_tiles::<T, V, 2>(p.keys, width, key, queries, block, &mut ends);
-                let largest = ends.largest;
-                let mut total = [V::zero(); 2];
-                for j in 0..p.keys {
-                    for c in 0..2 {
-                        let at = scores.add(j * block + c * V::LANES);
-                        let e = V::load(at).sub(largest[c]).exp2();
-                        e.store(at);
-                        total[c] = total[c].add(e);
-                    }
-                }
-                let inverse = [V::splat(T::ONE).div(total[0]), V::splat(T::ONE).div(total[1])];
-                let transposed = Strided { ptr: value.ptr, row: 1, col: value.row };
-                let mut ends = Scaled { out: sums, factor: inverse };
-                rows_of_tiles::<T, V, 2>(width, p.keys, transposed, scores, block, &mut ends);
-                p.out.unpack_transposed::<V>(first, n, sums);
-                let stats = queries; // the queries are not needed any more
-                for c in 0..2 {
-                    largest[c].store(stats.add(c * V::LANES));
-                    inverse[c].store(sums.add(c * V::LANES));
-                }
-                for i in 0..n {
-                    let at = p.stats.add((first + i) * p.stats_row);
-                    *at = *stats.add(i);
-                    *at.add(1) = *sums.add(i);
-                }
-                first += n;
-            }
-        }
-    }
-}
-
 /// Rows of a block, times one factor per lane.
-struct Scaled<T, V> {
-    out: *mut T,
-    factor: [V; 2],
+pub struct Scaled<T, V, const C: usize> {
+    pub out: *mut T,
+    pub factor: [V; C],
 }
 
-impl<T: Real, V: Vector<T>> Ends<T, V, 2> for Scaled<T, V> {
+impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Scaled<T, V, C> {
     #[inline(always)]
-    unsafe fn finish(&mut self, row: usize, sums: [V; 2]) {
-        unsafe {
-            let out = self.out.add(row * 2 * V::LANES);
-            sums[0].mul(self.factor[0]).store(out);
-            sums[1].mul(self.factor[1]).store(out.add(V::LANES));
-        }
-    }
-}
-
-/// Scores, and the largest of each query.
-struct Scores<T, V> {
-    out: *mut T,
-    largest: [V; 2],
-}
-
-impl<T: Real, V: Vector<T>> Ends<T, V, 2> for Scores<T, V> {
-    #[inline(always)]
-    unsafe fn finish(&mut self, row: usize, sums: [V; 2]) {
-        unsafe {
-            let out = self.out.add(row * 2 * V::LANES);
-            sums[0].store(out);
-            sums[1].store(out.add(V::LANES));
-            self.largest = [self.largest[0].max(sums[0]), self.largest[1].max(sums[1])];
+    unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
+        for (c, sum) in sums.into_iter().enumerate() {
+            unsafe { sum.mul(self.factor[c]).store(self.out.add((row * C + c) * V::LANES)) };
         }
     }
 }
@@ -140,9 +55,9 @@ impl<T: Real, V: Vector<T>> Ends<T, V, 2> for Stored<T> {
 }
 
 /// Sums that go on from what is there, rows `row` apart.
-struct Added<T> {
-    sums: *mut T,
-    row: usize,
+pub struct Added<T> {
+    pub sums: *mut T,
+    pub row: usize,
 }
 
 impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Added<T> {
@@ -229,8 +144,8 @@ impl<T: Real> Kernel<T> for Backward<T> {
             let mut first = 0;
             while first < p.queries {
                 let n = block.min(p.queries - first);
-                p.query.pack_transposed::<V>(first, n, queries, p.scale_log2);
-                self.d_out.pack_transposed::<V>(first, n, d_outs, T::ONE);
+                p.query.pack_transposed::<V, 2>(first, n, queries, p.scale_log2);
+                self.d_out.pack_transposed::<V, 2>(first, n, d_outs, T::ONE);
                 p.query.pack_rows::<V>(first, n, padded, query_rows, p.scale);
                 self.d_out.pack_rows::<V>(first, n, padded, d_out_rows, T::ONE);
                 std::slice::from_raw_parts_mut(per_query, 2 * block).fill(T::ZERO);
@@ -240,7 +155,7 @@ impl<T: Real> Kernel<T> for Backward<T> {
                     *per_query.add(block + i) = *stats.add(1);
                 }
                 // Σ dO·O down the lanes, with O where dQ will be.
-                p.out.pack_transposed::<V>(first, n, d_queries, T::ONE);
+                p.out.pack_transposed::<V, 2>(first, n, d_queries, T::ONE);
                 let mut dot = [V::zero(); 2];
                 for e in 0..width {
                     for (c, dot) in dot.iter_mut().enumerate() {
@@ -275,7 +190,7 @@ impl<T: Real> Kernel<T> for Backward<T> {
                 let transposed = Strided { ptr: key.ptr, row: 1, col: key.row };
                 let mut ends = Scaled { out: d_queries, factor: [V::splat(p.scale); 2] };
                 rows_of_tiles::<T, V, 2>(width, p.keys, transposed, d_scores, block, &mut ends);
-                self.d_query.unpack_transposed::<V>(first, n, d_queries);
+                self.d_query.unpack_transposed::<V, 2>(first, n, d_queries);
                 if paired {
                     let factor = Strided { ptr: weights.cast_const(), row: 2 * block, col: 2 };
                     let rows = queries; // not needed any more

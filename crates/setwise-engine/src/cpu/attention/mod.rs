@@ -4,17 +4,20 @@
 //! transposed (`[width][block]`), so that the scores of one key are two vectors, the softmax over keys runs down the lanes
 //! without any reduction across them, and every product is the tile of `gemm`:
 //!
-//! * scores `Sᵀ = K Qᵀ` (`[keys][block]`, in first- or second-level cache), then `P = 2^(S − max)`, then `Oᵀ = Vᵀ Pᵀ`;
+//! * scores `Sᵀ = K Qᵀ` (`[keys][block]`, in first- or second-level cache), then `P = 2^(S − max)`, then `Oᵀ = Vᵀ Pᵀ`. Where sizes of
+//!   queries and keys show that no score is large, the maximum is not needed and scores become powers before they leave the registers;
 //! * backward recomputes `P` from the kept maximum and sum, `dPᵀ = V dOᵀ`, `dS = P (dP − Σ dO·O)`, `dQᵀ = Kᵀ dSᵀ`, and adds
 //!   `P dO` and `dS Q` to the gradients of values and keys, with the width in lanes. Scale and log₂ e are multiplied into the packed
 //!   queries, so scores come out ready for powers of two.
 //!
 //! A head's vector may be cut into chunks at a distance: in dimension-equivariant models it is the concatenation of
-//! `width / heads` numbers for each input dimension. Only packing knows of that.
+//! `width / heads` numbers for each input dimension. Only packing knows of that; forward it packs all heads at once, since they share
+//! cache lines.
 //!
 //! Cost: 4 n·m·e operations forward, 14 n·m·e backward for n queries, m keys, vectors of e, and n·m exponentials each way;
 //! memory per thread is two blocks of `m` scores.
 
+mod forward;
 mod head;
 mod kernels;
 
@@ -22,8 +25,9 @@ use super::tasks::locate;
 use super::worker::{Run, Worker};
 use crate::program::{Attention, Relation, Slice};
 use crate::real::Real;
-use head::Head;
-use kernels::{Backward, Forward, Problem, backward_scratch, forward_scratch};
+use forward::{Forward, forward_scratch};
+use head::{Head, PackHeads};
+use kernels::{Backward, Problem, backward_scratch};
 
 /// Queries of a forward task, a multiple of every block.
 const QUERIES_PER_TASK: usize = 256;
@@ -79,17 +83,39 @@ impl<T: Real> Worker<T> {
             let (r, i) = locate(t, counts());
             let relation = &op.relations[r];
             let (example, block) = (i % this.shape.examples, i / this.shape.examples);
-            for h in 0..op.heads {
-                let problem = this.problem(op, relation, example, h);
-                let first = block * QUERIES_PER_TASK;
-                if first >= problem.queries {
-                    return;
-                }
-                let last = problem.queries.min(first + QUERIES_PER_TASK);
-                this.scratch.with(forward_scratch::<T>(problem.keys, problem.query.width()), |scratch| {
-                    T::dispatch(Forward { problem, first, last, scratch });
-                });
+            let problem = this.problem(op, relation, example, 0);
+            let first = block * QUERIES_PER_TASK;
+            if first >= problem.queries {
+                return;
             }
+            let last = problem.queries.min(first + QUERIES_PER_TASK);
+            let (keys, width) = (problem.keys, problem.query.width());
+            let chunked = problem.query.chunks > 1;
+            // Up to a whole block of the last queries.
+            let padded = first + (last - first).next_multiple_of(T::panel_width());
+            let rows = if chunked { padded + 2 * keys } else { 0 };
+            let own = forward_scratch::<T>(keys, width).next_multiple_of(16);
+            this.scratch.with(own + op.heads * rows * width, |scratch| {
+                // SAFETY: the scratch has place for all that is packed behind what a head needs.
+                let mut free = unsafe { scratch.add(own) };
+                let packed = [(problem.query, last, padded), (problem.key, keys, keys), (problem.value, keys, keys)]
+                    .map(|(head, rows, padded)| {
+                        let all = PackHeads { first: head, heads: op.heads, rows, padded, out: free };
+                        if chunked {
+                            T::dispatch(&all);
+                            // SAFETY: as above.
+                            free = unsafe { free.add(all.len()) };
+                        }
+                        all
+                    });
+                for h in 0..op.heads {
+                    let mut problem = this.problem(op, relation, example, h);
+                    if chunked {
+                        [problem.query, problem.key, problem.value] = packed.each_ref().map(|all| all.packed(h));
+                    }
+                    T::dispatch(Forward { problem, first, last, padded: chunked, scratch });
+                }
+            });
         });
     }
 
@@ -123,6 +149,72 @@ impl<T: Real> Worker<T> {
         for r in &op.relations {
             for s in [r.query, r.key, r.value] {
                 self.mark(s.value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gemm::tests::numbers;
+    use crate::*;
+
+    /// Attention of one example as the textbook has it, for rows of `dims` times `heads` chunks of four.
+    fn textbook(q: &[f32], kv: &[f32], dims: usize, heads: usize, scale: f64) -> Vec<f64> {
+        let cols = 4 * heads;
+        let keys = kv.len() / (2 * dims * cols);
+        let mut out = vec![0.0; q.len()];
+        for (i, row) in q.chunks_exact(dims * cols).enumerate() {
+            for h in 0..heads {
+                let places = || (0..dims).flat_map(|c| (0..4).map(move |l| (c, h * 4 + l)));
+                let at = |j: usize, c: usize, e: usize| f64::from(kv[(j * dims + c) * 2 * cols + e]);
+                let score = |j| places().map(|(c, e)| f64::from(row[c * cols + e]) * at(j, c, e)).sum::<f64>() * scale;
+                let scores: Vec<f64> = (0..keys).map(score).collect();
+                let largest = scores.iter().fold(f64::MIN, |a, &s| a.max(s));
+                let powers: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
+                let total: f64 = powers.iter().sum();
+                for (c, e) in places() {
+                    let sum: f64 = powers.iter().enumerate().map(|(j, p)| p * at(j, c, cols + e)).sum();
+                    out[(i * dims + c) * cols + e] = sum / total;
+                }
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn small_and_large_scores_of_any_number_of_queries_and_keys_are_weighed_as_in_the_textbook() {
+        let heads = 2;
+        let sizes = [(5, 3), (40, 130), (16, 300), (260, 1)];
+        for (dims, scale) in [(1, 0.5), (1, 200.0), (3, 0.5), (3, 100.0), (4, 1.0)] {
+            let mut b = Program::builder(&[8, 16], true, Mode::Infer, false);
+            let (q, kv) = (b.input(0), b.input(1));
+            let out = b.fresh(Space::Set(0), 8, true);
+            let stats = b.kept(Space::Set(0), 2 * heads, false);
+            let slice = |value, col| Slice { value, col, cols: 8 };
+            let relation =
+                Relation { query: slice(q, 0), key: slice(kv, 0), value: slice(kv, 8), out: slice(out, 0), stats };
+            b.op(Op::Attention(Attention { relations: vec![relation], heads, scale }));
+            let mut cpu = Cpu::<f32>::new(b.finish(vec![out]));
+            let offsets = |of: fn(&(usize, usize)) -> usize| -> Vec<usize> {
+                (0..=sizes.len()).map(|n| sizes[..n].iter().map(of).sum()).collect()
+            };
+            let (queries, keys) = (offsets(|s| s.0), offsets(|s| s.1));
+            let q = numbers(queries[sizes.len()] * dims * 8, 1);
+            let kv = numbers(keys[sizes.len()] * dims * 16, 2);
+            let sets = vec![
+                SetView { data: &q, width: dims * 8, offsets: &queries },
+                SetView { data: &kv, width: dims * 16, offsets: &keys },
+            ];
+            cpu.forward(&[], &BatchView { sets }).unwrap();
+            let found = cpu.output(0);
+            for e in 0..sizes.len() {
+                let rows = queries[e] * dims * 8..queries[e + 1] * dims * 8;
+                let kv = &kv[keys[e] * dims * 16..keys[e + 1] * dims * 16];
+                let exact = textbook(&q[rows.clone()], kv, dims, heads, scale);
+                for (x, y) in found[rows].iter().zip(&exact) {
+                    assert!((f64::from(*x) - y).abs() < 2e-5, "{dims} dimensions, scale {scale}: {x} and {y}");
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What classifiers of "from P or from Q" say of the divergence: one that is right for Gaussians, and one for other shapes too.
 
 use super::super::Points;
+use super::super::exponential::exp_all;
 use super::super::logistic::products;
 use super::super::regression::{Design, Fit};
 use super::evidence::shuffled;
@@ -89,18 +90,23 @@ fn bent(p: Points, q: Points, rows: &[f64], columns: usize) -> (Vec<f64>, usize)
     let wide = columns + if d > FEW { d } else { 2 * d } + centres.len() / d;
     // Bumps are about as wide as a tenth to a third of the samples.
     let fall = if d <= 3 { -0.5 / (0.15 * d as f64) } else { -0.5 / (0.3 * d as f64) };
+    let points = || p.data().chunks_exact(d).chain(q.data().chunks_exact(d));
+    let bump = |point: &[f64], centre: &[f64]| -> f64 {
+        fall * point.iter().zip(centre).map(|(x, c)| (x - c) * (x - c)).sum::<f64>()
+    };
+    let mut bumps: Vec<f64> =
+        points().flat_map(|point| centres.chunks_exact(d).map(move |centre| bump(point, centre))).collect();
+    exp_all(&mut bumps);
     let mut out = Vec::with_capacity(rows.len() / columns * wide);
-    for (row, point) in rows.chunks_exact(columns).zip(p.data().chunks_exact(d).chain(q.data().chunks_exact(d))) {
+    for (i, (row, point)) in rows.chunks_exact(columns).zip(points()).enumerate() {
         out.extend_from_slice(row);
         // Steps and corners, smooth; x/√(1 + x²) and √(1 + x²) differ from these by little and are quick.
         out.extend(point.iter().map(|x| 2.0 * x / (1.0 + 4.0 * x * x).sqrt()));
         if d <= FEW {
             out.extend(point.iter().map(|x| (0.25 + x * x).sqrt()));
         }
-        out.extend(centres.chunks_exact(d).map(|c| {
-            let square: f64 = point.iter().zip(c).map(|(x, c)| (x - c) * (x - c)).sum();
-            (fall * square).exp()
-        }));
+        let count = centres.len() / d;
+        out.extend_from_slice(&bumps[i * count..(i + 1) * count]);
     }
     (out, wide)
 }

@@ -25,7 +25,7 @@ use crate::data::Targets;
 use crate::experiment::{Combiner, Experiment, Task};
 use crate::models::SharedModel;
 use crate::{Device, Error, Model, Result};
-use combine::{Relative, ask, batch_of, numbers, width};
+use combine::{BATCH, CPU_BATCH, Relative, ask, batch_of, numbers, width};
 use evidence::Evidence;
 pub use fit::{FitProgress, fit};
 
@@ -60,6 +60,28 @@ pub struct Pretrained {
 
 /// A value with its interval.
 pub type Answer = (f64, [f64; 2]);
+
+/// What is seen of pairs of samples before the set model is asked: neighbours, classifiers and moments of each, or why it has no
+/// estimate. Made on the CPU, so it may be made while a GPU starts; [`Pretrained::conclude`] does the rest.
+///
+/// ```
+/// use setwise::estimate::{Estimator, Observed, Points, Pretrained};
+/// let p: Vec<f64> = (0..200).map(|i| f64::from(i * 37 % 101) / 101.0).collect();
+/// let q: Vec<f64> = p.iter().map(|x| 2.0 * x).collect();
+/// let pairs = [(Points::new(&p, 1), Points::new(&q, 1))];
+/// let estimator = Pretrained::built_in()?;
+/// let observed = Observed::of(&pairs);
+/// assert_eq!(estimator.conclude(&pairs, observed, 0)[0].as_ref().unwrap().value, estimator.values(&pairs).remove(0)?);
+/// # Ok::<(), setwise::Error>(())
+/// ```
+pub struct Observed(Vec<Result<Evidence>>);
+
+impl Observed {
+    /// Looks at pairs of samples, on all threads.
+    pub fn of(pairs: &[Pair]) -> Self {
+        Observed(pairs.par_iter().map(|&(p, q)| Evidence::of(p, q)).collect())
+    }
+}
 
 /// What the estimator was trained for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -126,13 +148,16 @@ impl Pretrained {
     /// Values with intervals for many pairs of samples, each with its own answer or error. Pairs of one width go through the set
     /// model together; the answers are those each pair would get alone.
     pub fn answers(&self, pairs: &[(Points, Points)]) -> Vec<Result<Answer>> {
-        let evidence: Vec<Result<Evidence>> = pairs.par_iter().map(|&(p, q)| Evidence::of(p, q)).collect();
+        self.answers_to(Observed::of(pairs))
+    }
+
+    fn answers_to(&self, Observed(evidence): Observed) -> Vec<Result<Answer>> {
         let good: Vec<&Evidence> = evidence.iter().filter_map(|e| e.as_ref().ok()).collect();
         let mut found = match self.combine(&good) {
             Ok(found) => found.into_iter(),
             Err(e) => {
                 let reason = e.to_string();
-                return pairs.iter().map(|_| Err(Error::Estimate(reason.clone()))).collect();
+                return evidence.iter().map(|_| Err(Error::Estimate(reason.clone()))).collect();
             }
         };
         let answer = |e: Result<Evidence>| match e {
@@ -146,7 +171,8 @@ impl Pretrained {
         if evidence.is_empty() {
             return Ok(Vec::new());
         }
-        let answers = ask(|batch| self.parts.predict(&batch.view()), evidence)?;
+        let at_once = if self.parts.on_gpu() { BATCH } else { CPU_BATCH };
+        let answers = ask(|batch| self.parts.predict(&batch.view()), evidence, at_once)?;
         let seen: Vec<Result<Relative>> = evidence
             .iter()
             .zip(&answers)
@@ -178,7 +204,16 @@ impl Pretrained {
 
     /// Estimates for many pairs of samples; `seed` is that of fallback estimates' intervals.
     pub fn estimate_all(&self, pairs: &[(Points, Points)], seed: u64) -> Vec<Result<Estimate>> {
-        let answers = self.answers(pairs);
+        self.conclude(pairs, Observed::of(pairs), seed)
+    }
+
+    /// Estimates for pairs of samples from what was seen of them.
+    ///
+    /// # Panics
+    /// If it was seen of another number of pairs.
+    pub fn conclude(&self, pairs: &[(Points, Points)], observed: Observed, seed: u64) -> Vec<Result<Estimate>> {
+        assert_eq!(pairs.len(), observed.0.len(), "every pair was looked at");
+        let answers = self.answers_to(observed);
         pairs.par_iter().zip(answers).map(|(&(p, q), answer)| self.describe(p, q, answer?, seed)).collect()
     }
 

@@ -1,7 +1,7 @@
 //! Estimates from several neighbours at once, in single precision.
 //!
-//! Four queries meet sixteen points in a vector. The smallest distances are not sorted in one by one: the smallest of each of 64 groups of
-//! points are, and what is farther than the last of these that is needed cannot be among the nearest; few points are nearer.
+//! Sixteen queries meet one point in a vector. Their nearest distances so far are as many vectors, sorted down the lanes; a point's
+//! distances sink through them by minima and maxima, without a branch but one: where the point is near to none of the sixteen.
 
 use setwise_engine::simd::{Isa, isa};
 
@@ -10,11 +10,10 @@ use super::super::neighbors::{Neighbors, Norm};
 
 /// Neighbours whose distances are taken.
 pub const NEIGHBOURS: [usize; 4] = [1, 3, 8, 20];
-/// Points in a vector, and queries that meet them together.
+/// The last of them, where every query is its own first.
+const KEPT: usize = 21;
+/// Queries in a vector.
 const LANES: usize = 16;
-const QUERIES: usize = 4;
-/// Groups of points whose smallest distances bound the nearest ones.
-const GROUPS: usize = 4;
 /// Above this number of points a tree may be faster, and distances may be too small for single precision.
 const MOST: usize = 4096;
 /// Squared distances below this are those of coincident points.
@@ -45,15 +44,8 @@ fn measures(points: Points, queries: Points, ks: [usize; 4]) -> Vec<[f64; 4]> {
         let found = Neighbors::new(points, Norm::Euclidean);
         return found.kths(queries, &[], ks);
     }
-    let dim = points.dim();
-    let blocks = points.len().div_ceil(LANES).next_multiple_of(GROUPS);
-    let mut packed = vec![f32::INFINITY; blocks * LANES * dim];
-    for i in 0..points.len() {
-        let at = i / LANES * LANES * dim + i % LANES;
-        points.row(i).iter().enumerate().for_each(|(c, &x)| packed[at + c * LANES] = x as f32);
-    }
-    let queries: Vec<f32> = queries.data().iter().map(|&x| x as f32).collect();
-    let search = Search { packed: &packed, dim, queries: &queries, ks };
+    let single = |points: Points| -> Vec<f32> { points.data().iter().map(|&x| x as f32).collect() };
+    let search = Search { points: &single(points), queries: &single(queries), dim: points.dim(), ks };
     // SAFETY: `isa` has found the instructions each entry point enables.
     unsafe {
         match isa() {
@@ -79,79 +71,56 @@ unsafe fn search_avx2(search: &Search) -> Vec<[f64; 4]> {
 }
 
 struct Search<'a> {
-    /// Blocks of sixteen points, column by column; lanes without a point are infinitely far.
-    packed: &'a [f32],
-    dim: usize,
+    points: &'a [f32],
     queries: &'a [f32],
+    dim: usize,
     ks: [usize; 4],
 }
 
-/// Adds the squares of a column's distances from a query's.
-#[inline(always)]
-fn add<const FUSED: bool>(sums: &mut [f32; LANES], column: &[f32; LANES], query: f32) {
-    for (s, x) in sums.iter_mut().zip(column) {
-        let difference = x - query;
-        *s = if FUSED { difference.mul_add(difference, *s) } else { *s + difference * difference };
-    }
-}
+type Lanes = [f32; LANES];
 
+/// The smaller and the larger of two distances, lane by lane.
 #[inline(always)]
-fn lower(smallest: &mut [f32; LANES], sums: &[f32; LANES]) {
-    for (s, x) in smallest.iter_mut().zip(sums) {
-        *s = if x < s { *x } else { *s };
+fn sorted(a: &Lanes, b: &Lanes) -> (Lanes, Lanes) {
+    let (mut low, mut high) = (*a, *a);
+    for i in 0..LANES {
+        low[i] = if a[i] < b[i] { a[i] } else { b[i] };
+        high[i] = if a[i] < b[i] { b[i] } else { a[i] };
     }
+    (low, high)
 }
 
 impl Search<'_> {
     #[inline(always)]
     fn run<const FUSED: bool>(&self) -> Vec<[f64; 4]> {
-        let (dim, blocks) = (self.dim, self.packed.len() / (LANES * self.dim));
+        let dim = self.dim;
         let mut out = Vec::with_capacity(self.queries.len() / dim);
-        let mut measures = vec![[[0.0f32; LANES]; QUERIES]; blocks];
-        let mut near = Vec::new();
-        let mut four = vec![[0.0; QUERIES]; dim];
-        for queries in self.queries.chunks(QUERIES * dim) {
+        let mut columns = vec![[0.0; LANES]; dim];
+        for queries in self.queries.chunks(LANES * dim) {
             let count = queries.len() / dim;
-            for (c, four) in four.iter_mut().enumerate() {
-                *four = std::array::from_fn(|k| queries[k.min(count - 1) * dim + c]);
+            for (c, column) in columns.iter_mut().enumerate() {
+                *column = std::array::from_fn(|k| queries[k.min(count - 1) * dim + c]);
             }
-            let mut smallest = [[[f32::INFINITY; LANES]; GROUPS]; QUERIES];
-            for (at, (block, measures)) in self.packed.chunks_exact(LANES * dim).zip(&mut measures).enumerate() {
-                let [mut a, mut b, mut c, mut d] = [[0.0f32; LANES]; QUERIES];
-                for (column, query) in block.as_chunks::<LANES>().0.iter().zip(&four) {
-                    add::<FUSED>(&mut a, column, query[0]);
-                    add::<FUSED>(&mut b, column, query[1]);
-                    add::<FUSED>(&mut c, column, query[2]);
-                    add::<FUSED>(&mut d, column, query[3]);
+            let mut nearest = [[f32::INFINITY; LANES]; KEPT];
+            for point in self.points.chunks_exact(dim) {
+                let mut measure = [0.0; LANES];
+                for (x, column) in point.iter().zip(&columns) {
+                    for (sum, q) in measure.iter_mut().zip(column) {
+                        let difference = x - q;
+                        *sum =
+                            if FUSED { difference.mul_add(difference, *sum) } else { *sum + difference * difference };
+                    }
                 }
-                for (k, sums) in [a, b, c, d].into_iter().enumerate() {
-                    lower(&mut smallest[k][at % GROUPS], &sums);
-                    measures[k] = sums;
+                if !measure.iter().zip(&nearest[KEPT - 1]).fold(false, |any, (m, last)| any | (m < last)) {
+                    continue;
+                }
+                for so_far in &mut nearest {
+                    (*so_far, measure) = sorted(so_far, &measure);
                 }
             }
-            for (k, groups) in smallest.iter().enumerate().take(count) {
-                out.push(self.nearest(&measures, k, groups.as_flattened(), &mut near));
-            }
+            out.extend((0..count).map(|q| self.ks.map(|k| f64::from(nearest[k - 1][q]))));
         }
         out
-    }
-
-    /// The distances wanted of query `k`.
-    #[inline(always)]
-    fn nearest(&self, measures: &[[[f32; LANES]; QUERIES]], k: usize, groups: &[f32], near: &mut Vec<u32>) -> [f64; 4] {
-        // Numbers that are not negative are in the order of their bits.
-        let mut bits: [u32; LANES * GROUPS] = std::array::from_fn(|i| groups[i].to_bits());
-        let last = self.ks[3] - 1;
-        let bound = f32::from_bits(*bits.select_nth_unstable(last).1);
-        near.clear();
-        for block in measures {
-            let lanes = &block[k];
-            if lanes.iter().fold(false, |any, &m| any | (m <= bound)) {
-                near.extend(lanes.iter().filter(|m| **m <= bound).map(|m| m.to_bits()));
-            }
-        }
-        near.sort_unstable();
-        self.ks.map(|k| f64::from(f32::from_bits(near[k - 1])))
     }
 }
 

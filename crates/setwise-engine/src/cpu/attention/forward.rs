@@ -1,0 +1,187 @@
+//! Attention of one example, relation and head.
+
+use super::super::gemm::{Ends, Strided, rows_of_tiles};
+use super::super::norm::{columns, get, put};
+use super::kernels::{Added, Problem, Scaled};
+use crate::real::Real;
+use crate::simd::{Kernel, Vector, WIDE_TILE_ROWS};
+
+/// Scores that cannot be larger than this, in powers of two, are not shifted by the largest before they become powers: these and
+/// their sums are far from the largest number, and none is lost beside another.
+const SMALL: f64 = 48.0;
+
+/// About as many keys as have their scores, beside themselves and their values, in the first cache.
+const KEYS: usize = 108;
+
+/// Attention for queries `first..last`. Keys and values lie in rows without gaps inside.
+pub struct Forward<T> {
+    pub problem: Problem<T>,
+    pub first: usize,
+    pub last: usize,
+    /// Whether there are rows to read behind the last query, up to a whole block.
+    pub padded: bool,
+    pub scratch: *mut T,
+}
+
+/// Scratch elements of a forward task.
+pub fn forward_scratch<T: Real>(keys: usize, width: usize) -> usize {
+    let block = T::panel_width();
+    (keys + 2 * width) * block + width
+}
+
+impl<T: Real> Kernel<T> for Forward<T> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(self) {
+        let p = self.problem;
+        let width = p.query.width();
+        unsafe {
+            // The largest size each number of a key has.
+            let peaks = self.scratch.add((p.keys + 2 * width) * 2 * V::LANES);
+            columns!(V, width, |j, n| {
+                let mut peak = V::zero();
+                for i in 0..p.keys {
+                    peak = peak.max(size::<T, V>(get(p.key.ptr.add(i * p.key.row + j), n)));
+                }
+                put(peak, peaks.add(j), n);
+            });
+            let mut first = self.first;
+            while first < self.last {
+                let n = (self.last - first).min(2 * V::LANES);
+                if n > V::LANES {
+                    self.block::<V, 2>(first, n, peaks);
+                } else {
+                    self.block::<V, 1>(first, n, peaks);
+                }
+                first += n;
+            }
+        }
+    }
+}
+
+impl<T: Real> Forward<T> {
+    /// `n` queries in `C` vectors.
+    #[inline(always)]
+    unsafe fn block<V: Vector<T>, const C: usize>(&self, first: usize, n: usize, peaks: *const T) {
+        let p = self.problem;
+        let (lanes, width) = (C * V::LANES, p.query.width());
+        unsafe {
+            let scores = self.scratch;
+            let queries = scores.add(p.keys * lanes);
+            let sums = queries.add(width * lanes);
+            p.query.pack_transposed::<V, C>(first, if self.padded { lanes } else { n }, queries, p.scale_log2);
+            let key = Strided { ptr: p.key.ptr.cast_const(), row: p.key.row, col: 1 };
+            let transposed = Strided { ptr: p.value.ptr.cast_const(), row: 1, col: p.value.row };
+            let (largest, inverse);
+            if small::<T, V, C>(queries, width, peaks) {
+                std::slice::from_raw_parts_mut(sums, width * lanes).fill(T::ZERO);
+                // Pieces of like size, of whole tiles.
+                let step = p.keys.div_ceil(p.keys.div_ceil(KEYS).max(1)).max(1).next_multiple_of(WIDE_TILE_ROWS);
+                let mut total = [V::zero(); C];
+                for first in (0..p.keys).step_by(step) {
+                    let keys = step.min(p.keys - first);
+                    let mut ends = Powers { out: scores, total };
+                    rows_of_tiles::<T, V, C>(keys, width, key.down(first), queries, lanes, &mut ends);
+                    total = ends.total;
+                    let values = Strided { ptr: transposed.ptr.add(first * transposed.col), ..transposed };
+                    rows_of_tiles::<T, V, C>(width, keys, values, scores, lanes, &mut Added { sums, row: lanes });
+                }
+                (largest, inverse) = ([V::zero(); C], total.map(|t| V::splat(T::ONE).div(t)));
+                for e in 0..width {
+                    for (c, inverse) in inverse.iter().enumerate() {
+                        let at = sums.add((e * C + c) * V::LANES);
+                        V::load(at).mul(*inverse).store(at);
+                    }
+                }
+            } else {
+                let mut ends = Scores { out: scores, largest: [V::splat(T::LOWEST); C] };
+                rows_of_tiles::<T, V, C>(p.keys, width, key, queries, lanes, &mut ends);
+                let mut total = [V::zero(); C];
+                for j in 0..p.keys {
+                    for (c, total) in total.iter_mut().enumerate() {
+                        let at = scores.add(j * lanes + c * V::LANES);
+                        let e = V::load(at).sub(ends.largest[c]).exp2();
+                        e.store(at);
+                        *total = total.add(e);
+                    }
+                }
+                (largest, inverse) = (ends.largest, total.map(|t| V::splat(T::ONE).div(t)));
+                let mut ends = Scaled { out: sums, factor: inverse };
+                rows_of_tiles::<T, V, C>(width, p.keys, transposed, scores, lanes, &mut ends);
+            }
+            p.out.unpack_transposed::<V, C>(first, n, sums);
+            let stats = queries; // the queries are not needed any more
+            for c in 0..C {
+                largest[c].store(stats.add(c * V::LANES));
+                inverse[c].store(sums.add(c * V::LANES));
+            }
+            for i in 0..n {
+                let at = p.stats.add((first + i) * p.stats_row);
+                *at = *stats.add(i);
+                *at.add(1) = *sums.add(i);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn size<T: Real, V: Vector<T>>(x: V) -> V {
+    unsafe { x.max(V::zero().sub(x)) }
+}
+
+/// Whether no score can be larger than [`SMALL`] either way: the sum of the sizes of the products bounds it.
+#[inline(always)]
+unsafe fn small<T: Real, V: Vector<T>, const C: usize>(queries: *const T, width: usize, peaks: *const T) -> bool {
+    unsafe {
+        let mut bound = [V::zero(); C];
+        for e in 0..width {
+            let peak = V::splat(*peaks.add(e));
+            for (c, bound) in bound.iter_mut().enumerate() {
+                *bound = size::<T, V>(V::load(queries.add((e * C + c) * V::LANES))).mul_add(peak, *bound);
+            }
+        }
+        let mut beyond = V::zero();
+        for bound in bound {
+            beyond = beyond.add(bound.sub(V::splat(T::from_f64(SMALL))).max(V::zero()));
+        }
+        beyond.sum() == T::ZERO
+    }
+}
+
+/// Powers of two of the scores, and their sum for each query.
+struct Powers<T, V, const C: usize> {
+    out: *mut T,
+    total: [V; C],
+}
+
+impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Powers<T, V, C> {
+    #[inline(always)]
+    unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
+        for (c, sum) in sums.into_iter().enumerate() {
+            unsafe {
+                let e = sum.exp2();
+                e.store(self.out.add((row * C + c) * V::LANES));
+                self.total[c] = self.total[c].add(e);
+            }
+        }
+    }
+}
+
+/// Scores, and the largest of each query.
+struct Scores<T, V, const C: usize> {
+    out: *mut T,
+    largest: [V; C],
+}
+
+impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Scores<T, V, C> {
+    #[inline(always)]
+    unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
+        for (c, sum) in sums.into_iter().enumerate() {
+            unsafe {
+                sum.store(self.out.add((row * C + c) * V::LANES));
+                self.largest[c] = self.largest[c].max(sum);
+            }
+        }
+    }
+}
