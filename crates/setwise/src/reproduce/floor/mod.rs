@@ -5,6 +5,9 @@
 //! distance from their own median is then, on average over examples, at most that of the best estimate: a median is nearer to the
 //! draws than any other number. A chain that is short or moves slowly only makes it smaller. This is the bound from below. A chain that starts
 //! anywhere else is an estimate that needs no truth: its error is a bound from above.
+//!
+//! The same draws tell how far any other answer is above the bound with little noise: by its mean distance from all of them, less
+//! that of their median.
 
 mod oracle;
 
@@ -14,7 +17,7 @@ use rand::SeedableRng;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
-use super::paper::KL_DIMS;
+use super::paper::{KL_DIMS, KL_ERRORS};
 use super::runs::{self, Run};
 use super::{Reproduction, checked_dims, points};
 use crate::data::{Divergence, Drawn, DrawnSet, Generator, Mixture, Span, Stream, batch_seed};
@@ -81,8 +84,16 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
 struct Measured {
     dim: usize,
     oracles: Vec<Oracle>,
-    /// Absolute errors of other methods, example by example.
-    others: Vec<(String, Vec<f64>)>,
+    others: Vec<Method>,
+}
+
+/// Absolute errors of a method, example by example.
+struct Method {
+    name: String,
+    /// Of its answer to the label.
+    errors: Vec<f64>,
+    /// Of its answer to the labels that are possible given the samples.
+    expected: Vec<f64>,
 }
 
 impl Measured {
@@ -96,24 +107,31 @@ impl Measured {
             true => run.folder.path().display().to_string(),
             false => run.experiment.preset().to_owned(),
         };
-        let names: Vec<String> = runs.iter().map(name).chain(["gaussian", "knn"].map(str::to_owned)).collect();
+        let names = [FROM_PRIOR.to_owned()].into_iter().chain(runs.iter().map(name));
+        let names = names.chain(["gaussian", "knn"].map(str::to_owned));
+        let mut others: Vec<Method> =
+            names.map(|name| Method { name, errors: Vec::new(), expected: Vec::new() }).collect();
         let described =
             runs.iter().map(|r| format!("d = {dim}, {}: {}", r.experiment.preset(), r.describe())).collect();
         for run in &mut runs {
             run.model.use_device(&options.device)?;
         }
-        let mut others: Vec<(String, Vec<f64>)> = names.into_iter().map(|name| (name, Vec::new())).collect();
         let mut oracles = Vec::new();
         for index in 0..options.examples.div_ceil(BATCH) {
             let done = index * BATCH;
             progress(&format!("d = {dim}: from example {done} of {}", options.examples));
             let batch = Examples::draw(task, options, index as u64, BATCH.min(options.examples - done));
-            let answers = runs.iter_mut().map(|run| batch.ask_model(run)).collect::<Result<Vec<_>>>()?;
-            let answers = answers.into_iter().chain(batch.ask_classical()?);
-            for ((_, errors), answers) in others.iter_mut().zip(answers) {
-                errors.extend(answers.iter().zip(&batch.drawn.labels).map(|(a, label)| (a - label).abs()));
+            let asked = batch.ask_oracle(task, options, done as u64);
+            let mut answers = vec![asked.iter().map(|o| o.untold[WHOLE]).collect()];
+            for run in &mut runs {
+                answers.push(batch.ask_model(run)?);
             }
-            oracles.extend(batch.ask_oracle(task, options, done as u64));
+            answers.extend(batch.ask_classical()?);
+            for (method, answers) in others.iter_mut().zip(answers) {
+                method.errors.extend(answers.iter().zip(&batch.drawn.labels).map(|(a, label)| (a - label).abs()));
+                method.expected.extend(answers.iter().zip(&asked).map(|(a, oracle)| oracle.expected_error(*a)));
+            }
+            oracles.extend(asked);
         }
         Ok((Measured { dim, oracles, others }, described))
     }
@@ -128,31 +146,41 @@ impl Measured {
         self.mean(|o| o.spread[part])
     }
 
-    /// By how much a method is above the bound, example by example.
-    fn above(&self, errors: &[f64]) -> (f64, f64) {
-        mean(errors.iter().zip(&self.oracles).map(|(e, o)| e - o.spread[WHOLE]))
+    /// By how much a method is above the bound.
+    fn above(&self, method: &Method) -> (f64, f64) {
+        mean(method.expected.iter().zip(&self.oracles).map(|(e, o)| e - o.spread[WHOLE]))
     }
 
     fn effective(&self) -> f64 {
         median(&self.oracles.iter().map(|o| o.effective).collect::<Vec<_>>())
     }
 
+    fn papers_best(&self) -> f64 {
+        let place = KL_DIMS.iter().position(|d| *d == self.dim).expect("a checked dimension");
+        KL_ERRORS.iter().map(|row| row.errors[place]).fold(f64::INFINITY, f64::min)
+    }
+
     fn json(&self, options: &Options) -> Value {
         let pair = |(mean, error): (f64, f64)| json!({"mean": mean, "standard_error": error});
-        let by_part = |of: &dyn Fn(&Oracle) -> [f64; PARTS.len()]| -> Value {
+        let by_part = |of: &dyn Fn(&Oracle, usize) -> f64| -> Value {
             let part = |k: usize| {
-                let (mean, error) = self.mean(|o| of(o)[k]);
+                let (mean, error) = self.mean(|o| of(o, k));
                 json!({"steps": options.steps / PARTS[k], "mean": mean, "standard_error": error})
             };
             (0..PARTS.len()).map(part).collect()
         };
-        let other = |(name, errors): &(String, Vec<f64>)| {
-            let error = mean(errors.iter().copied());
-            json!({"name": name, "mean_absolute_error": pair(error), "above_floor": pair(self.above(errors))})
+        let other = |m: &Method| {
+            let (errors, expected) = (mean(m.errors.iter().copied()), mean(m.expected.iter().copied()));
+            json!({
+                "name": m.name, "mean_absolute_error": pair(errors), "expected_error": pair(expected),
+                "above_floor": pair(self.above(m)),
+            })
         };
         json!({
             "dim": self.dim, "examples": options.examples, "steps": options.steps, "size": options.size,
-            "floor": by_part(&|o| o.spread), "oracle_from_truth": by_part(&|o| o.error), "oracle_from_prior": by_part(&|o| o.blind),
+            "papers_best": self.papers_best(), "floor": by_part(&|o, k| o.spread[k]),
+            "median_from_truth": by_part(&|o, k| o.error[k]),
+            "median_from_prior": by_part(&|o, k| o.expected_error(o.untold[k])),
             "effective_draws": self.effective(), "others": self.others.iter().map(other).collect::<Vec<_>>(),
         })
     }
@@ -225,8 +253,7 @@ impl Examples {
 
 /// Names in the table and in the figure.
 const FLOOR: &str = "floor, from below";
-const FROM_TRUTH: &str = "median of the chain from the truth";
-const FROM_PRIOR: &str = "median of a chain from the prior";
+const FROM_PRIOR: &str = "posterior median, computed";
 
 fn table(columns: &[Measured]) -> Table {
     let names = columns.iter().map(|c| format!("d = {}", c.dim));
@@ -241,25 +268,24 @@ fn table(columns: &[Measured]) -> Table {
     row(FLOOR, &|c| estimate(c.floor(WHOLE)));
     row("the same, half of the steps", &|c| estimate(c.floor(WHOLE - 1)));
     row("the same, a quarter", &|c| estimate(c.floor(WHOLE - 2)));
-    row(FROM_TRUTH, &|c| estimate(c.mean(|o| o.error[WHOLE])));
-    row(FROM_PRIOR, &|c| estimate(c.mean(|o| o.blind[WHOLE])));
+    row("median of the chain from the truth", &|c| estimate(c.mean(|o| o.error[WHOLE])));
     let mut others: Vec<&str> = Vec::new();
-    for (name, _) in columns.iter().flat_map(|c| &c.others) {
-        if !others.contains(&name.as_str()) {
-            others.push(name);
+    for method in columns.iter().flat_map(|c| &c.others) {
+        if !others.contains(&method.name.as_str()) {
+            others.push(&method.name);
         }
     }
-    let of = |c: &Measured, name: &str, number: &dyn Fn(&[f64]) -> (f64, f64)| {
-        let found = c.others.iter().find(|(other, _)| other == name);
-        found.map_or(Cell::NotRun, |(_, errors)| estimate(number(errors)))
+    let of = |c: &Measured, name: &str, number: &dyn Fn(&Method) -> (f64, f64)| {
+        c.others.iter().find(|m| m.name == name).map_or(Cell::NotRun, |m| estimate(number(m)))
     };
     for name in &others {
-        row(name, &|c| of(c, name, &|errors| mean(errors.iter().copied())));
+        row(name, &|c| of(c, name, &|m| mean(m.errors.iter().copied())));
     }
+    row("the paper's best", &|c| Cell::number(c.papers_best(), 4));
     for name in &others {
-        row(&format!("{name} less the floor"), &|c| of(c, name, &|errors| c.above(errors)));
+        row(&format!("{name}, above the floor"), &|c| of(c, name, &|m| c.above(m)));
     }
-    row("effective draws of a chain, median", &|c| Cell::number(c.effective(), 0));
+    row("effective draws of a chain", &|c| Cell::number(c.effective(), 0));
     table
 }
 
@@ -270,16 +296,17 @@ fn figure(columns: &[Measured], steps: usize) -> Figure {
         let mut panel =
             Panel::new(format!("d = {}", c.dim), Axis::log("steps of the chain"), Axis::linear("mean absolute error"));
         let at = |part: usize| (steps / PARTS[part]) as f64;
-        let lines: [(&str, fn(&Oracle) -> [f64; PARTS.len()]); 3] =
-            [(FLOOR, |o| o.spread), (FROM_TRUTH, |o| o.error), (FROM_PRIOR, |o| o.blind)];
+        let lines: [(&str, fn(&Oracle, usize) -> f64); 2] =
+            [(FLOOR, |o, k| o.spread[k]), (FROM_PRIOR, |o, k| o.expected_error(o.untold[k]))];
         for (name, of) in lines {
-            let points = (0..PARTS.len()).map(|k| (at(k), c.mean(|o| of(o)[k]).0));
+            let points = (0..PARTS.len()).map(|k| (at(k), c.mean(|o| of(o, k)).0));
             panel = panel.with_series(Series::new(name, points));
         }
-        // Nearest neighbours would leave no room for the others.
-        for (name, errors) in c.others.iter().filter(|(name, _)| name != "knn" && name != "gaussian") {
-            let level = mean(errors.iter().copied()).0;
-            let line = Series::new(name, [(at(0), level), (at(WHOLE), level)]).with_style(Style::Dashed);
+        // The classical estimates would leave no room for the others.
+        let models = c.others.iter().filter(|m| ![FROM_PRIOR, "gaussian", "knn"].contains(&m.name.as_str()));
+        for m in models {
+            let level = mean(m.expected.iter().copied()).0;
+            let line = Series::new(&m.name, [(at(0), level), (at(WHOLE), level)]).with_style(Style::Dashed);
             panel = panel.with_series(line);
         }
         figure = figure.with_panel(panel);

@@ -16,13 +16,15 @@ pub const FEWEST: usize = PARTS[0] * EVERY;
 
 /// What chains say of one example.
 pub struct Oracle {
-    /// Mean distance of the labels along a chain from their median, by part of the chain.
+    /// Labels along a chain from the truth: draws of the posterior.
+    draws: Vec<f64>,
+    /// Mean distance of these from their median, by part of the chain.
     pub spread: [f64; PARTS.len()],
     /// Distance of the label from that median.
     pub error: [f64; PARTS.len()],
-    /// Distance of the label from the median of a chain that was not told the truth, by part of the chain (of which the second half counts).
-    pub blind: [f64; PARTS.len()],
-    /// What the chain's labels are worth, in independent draws.
+    /// Median of a chain that was not told the truth, by part of the chain, of which the second half counts.
+    pub untold: [f64; PARTS.len()],
+    /// What the draws are worth, in independent ones.
     pub effective: f64,
 }
 
@@ -31,25 +33,31 @@ impl Oracle {
     pub fn ask(law: &MixtureLaw, samples: [&[f64]; 2], truth: [Mixture; 2], steps: usize, rng: &mut impl Rng) -> Self {
         let dim = truth[0].dim();
         let label = truth[0].mean_log_ratio(&truth[1], samples[0]);
-        let told = labels(law, samples, truth, steps, rng);
+        let draws = labels(law, samples, truth, steps, rng);
         // Components that are too many lose their points sooner than those that lack come up.
         let most = MixtureLaw { components: Span::new(law.components.most, law.components.most), ..law.clone() };
         let start = [0, 1].map(|_| Mixture::draw(&most, dim, rng));
         let untold = labels(law, samples, start, steps, rng);
-        let medians = PARTS.map(|part| median(&told[..told.len() / part]));
-        let mut spread = [0.0; PARTS.len()];
-        for ((spread, part), median) in spread.iter_mut().zip(PARTS).zip(medians) {
-            let own = &told[..told.len() / part];
-            *spread = own.iter().map(|l| (l - median).abs()).sum::<f64>() / own.len() as f64;
-        }
+        let part = |part: usize| &draws[..draws.len() / part];
         let second_half = |part: usize| &untold[untold.len() / part / 2..untold.len() / part];
         Oracle {
-            spread,
-            error: medians.map(|m| (m - label).abs()),
-            blind: PARTS.map(|part| (median(second_half(part)) - label).abs()),
-            effective: effective_draws(&told),
+            spread: PARTS.map(|p| mean_distance(part(p), median(part(p)))),
+            error: PARTS.map(|p| (median(part(p)) - label).abs()),
+            untold: PARTS.map(|p| median(second_half(p))),
+            effective: effective_draws(&draws),
+            draws,
         }
     }
+
+    /// The absolute error an answer has on average over the labels that are possible given the samples. On average over examples it
+    /// is that of the answers to their labels, but with less noise.
+    pub fn expected_error(&self, answer: f64) -> f64 {
+        mean_distance(&self.draws, answer)
+    }
+}
+
+fn mean_distance(values: &[f64], from: f64) -> f64 {
+    values.iter().map(|v| (v - from).abs()).sum::<f64>() / values.len() as f64
 }
 
 /// Labels along a chain over both mixtures, the start left out.
@@ -119,15 +127,19 @@ mod tests {
     fn with_many_points_chains_find_the_label_whether_told_or_not() {
         let law = MixtureLaw { components: Span::new(1, 2), ..Default::default() };
         let mut rng = Generator::seed_from_u64(2);
-        let mut errors = [0.0; 3];
+        let mut errors = [0.0; 4];
         const EXAMPLES: usize = 6;
         for _ in 0..EXAMPLES {
             let truth = [0, 1].map(|_| Mixture::draw(&law, 1, &mut rng));
             let (mut x, mut y) = (Vec::new(), Vec::new());
             truth[0].sample(1000, &mut rng, &mut x);
             truth[1].sample(1000, &mut rng, &mut y);
+            let label = truth[0].mean_log_ratio(&truth[1], &x);
             let oracle = Oracle::ask(&law, [&x, &y], truth, 100, &mut rng);
-            let found = [oracle.spread, oracle.error, oracle.blind].map(|by_part| by_part[PARTS.len() - 1]);
+            let whole = PARTS.len() - 1;
+            let untold = oracle.untold[whole];
+            let found =
+                [oracle.spread[whole], oracle.error[whole], (untold - label).abs(), oracle.expected_error(untold)];
             errors.iter_mut().zip(found).for_each(|(e, f)| *e += f / EXAMPLES as f64);
         }
         assert!(errors.iter().all(|e| *e > 0.0 && *e < 0.03), "{errors:?}");
