@@ -296,12 +296,12 @@ fn figure(columns: &[Measured], steps: usize) -> Figure {
         let mut panel =
             Panel::new(format!("d = {}", c.dim), Axis::log("steps of the chain"), Axis::linear("mean absolute error"));
         let at = |part: usize| (steps / PARTS[part]) as f64;
-        let lines: [(&str, fn(&Oracle, usize) -> f64); 2] =
-            [(FLOOR, |o, k| o.spread[k]), (FROM_PRIOR, |o, k| o.expected_error(o.untold[k]))];
-        for (name, of) in lines {
-            let points = (0..PARTS.len()).map(|k| (at(k), c.mean(|o| of(o, k)).0));
-            panel = panel.with_series(Series::new(name, points));
-        }
+        let points = |of: &dyn Fn(&Oracle, usize) -> f64| -> Vec<(f64, f64)> {
+            (0..PARTS.len()).map(|k| (at(k), c.mean(|o| of(o, k)).0)).collect()
+        };
+        panel = panel
+            .with_series(Series::new(FLOOR, points(&|o, k| o.spread[k])))
+            .with_series(Series::new(FROM_PRIOR, points(&|o, k| o.expected_error(o.untold[k]))));
         // The classical estimates would leave no room for the others.
         let models = c.others.iter().filter(|m| ![FROM_PRIOR, "gaussian", "knn"].contains(&m.name.as_str()));
         for m in models {

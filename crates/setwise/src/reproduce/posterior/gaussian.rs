@@ -74,8 +74,8 @@ fn refresh_mean(mean: &mut [f64], factor: &[f64], centre: &[f64], n: usize, rng:
             high = high.min(at_zero.max(at_one));
         }
         let next = slice::within(*t, low, high, rng);
-        for i in j..d {
-            mean[i] = (mean[i] + slope(i) * (next - *t)).clamp(0.0, 1.0);
+        for (i, m) in mean.iter_mut().enumerate().skip(j) {
+            *m = (*m + slope(i) * (next - *t)).clamp(0.0, 1.0);
         }
         *t = next;
     }
