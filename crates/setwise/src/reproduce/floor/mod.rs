@@ -107,8 +107,7 @@ impl Measured {
             true => run.folder.path().display().to_string(),
             false => run.experiment.preset().to_owned(),
         };
-        let names = [FROM_PRIOR.to_owned()].into_iter().chain(runs.iter().map(name));
-        let names = names.chain(["gaussian", "knn"].map(str::to_owned));
+        let names = [FROM_PRIOR, "gaussian", "knn"].map(str::to_owned).into_iter().chain(runs.iter().map(name));
         let mut others: Vec<Method> =
             names.map(|name| Method { name, errors: Vec::new(), expected: Vec::new() }).collect();
         let described =
@@ -123,10 +122,10 @@ impl Measured {
             let batch = Examples::draw(task, options, index as u64, BATCH.min(options.examples - done));
             let asked = batch.ask_oracle(task, options, done as u64);
             let mut answers = vec![asked.iter().map(|o| o.untold[WHOLE]).collect()];
+            answers.extend(batch.ask_classical()?);
             for run in &mut runs {
                 answers.push(batch.ask_model(run)?);
             }
-            answers.extend(batch.ask_classical()?);
             for (method, answers) in others.iter_mut().zip(answers) {
                 method.errors.extend(answers.iter().zip(&batch.drawn.labels).map(|(a, label)| (a - label).abs()));
                 method.expected.extend(answers.iter().zip(&asked).map(|(a, oracle)| oracle.expected_error(*a)));
