@@ -76,6 +76,17 @@ pub fn solve_lower(factor: &[f64], n: usize, b: &mut [f64]) {
     }
 }
 
+/// Solves Lᵀ·x = b in place of b.
+pub fn solve_lower_transposed(factor: &[f64], n: usize, b: &mut [f64]) {
+    for i in (0..n).rev() {
+        let (before, rest) = b.split_at_mut(i);
+        rest[0] /= factor[i * n + i];
+        for (x, l) in before.iter_mut().zip(&factor[i * n..i * n + i]) {
+            *x -= l * rest[0];
+        }
+    }
+}
+
 /// Eigenvalues of a symmetric matrix, unsorted, and its eigenvectors as rows (cyclic Jacobi rotations; A is destroyed).
 ///
 /// The vectors are orthonormal to rounding also where eigenvalues are zero or equal.
@@ -169,6 +180,11 @@ mod tests {
             for i in 0..n {
                 let b: f64 = (0..n).map(|k| l[i * n + k] * x[k]).sum();
                 assert!((b - 1.0).abs() < 1e-12);
+            }
+            solve_lower_transposed(&l, n, &mut x);
+            for i in 0..n {
+                let b: f64 = (0..n).map(|k| m[i * n + k] * x[k]).sum();
+                assert!((b - 1.0).abs() < 1e-9, "the two solutions together are that of the matrix: {b}");
             }
         }
     }

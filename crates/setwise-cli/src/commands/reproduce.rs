@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 use setwise::estimate::Pretrained;
-use setwise::reproduce::{Reproduction, dependence, divergence, estimator, scaling, scores};
+use setwise::reproduce::{Reproduction, dependence, divergence, estimator, floor, scaling, scores};
 
 use super::{DataArgs, DeviceArgs, make_folder, note, say};
 use crate::failure::Failure;
@@ -30,6 +30,25 @@ enum Which {
         /// Fresh examples for each number.
         #[arg(long, default_value_t = 10_000)]
         examples: usize,
+        #[command(flatten)]
+        device: DeviceArgs,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// How far Table 1 can be improved at all: the error of the posterior median, which knows the law of the mixtures.
+    Floor {
+        /// Columns, separated by commas.
+        #[arg(long, value_delimiter = ',', default_value = "2,4,8,16")]
+        dims: Vec<usize>,
+        /// Fresh examples for each number; the first of those of `kl` with the same seed.
+        #[arg(long, default_value_t = 256)]
+        examples: usize,
+        /// Steps of the Markov chains on each example.
+        #[arg(long, default_value_t = 1000)]
+        steps: usize,
+        /// Points of both sets, instead of the paper's 100 to 150.
+        #[arg(long, value_name = "N")]
+        size: Option<usize>,
         #[command(flatten)]
         device: DeviceArgs,
         #[command(flatten)]
@@ -182,6 +201,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let progress = &mut |what: &str| note(format!("measuring {what}"));
     match &args.table {
         Which::Kl { common, .. }
+        | Which::Floor { common, .. }
         | Which::Mi { common, .. }
         | Which::Estimator { common, .. }
         | Which::Scaling { common, .. } => common.prepare()?,
@@ -193,6 +213,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
             let (seed, runs, device) = (common.seed, common.runs()?, device.find()?);
             let options = divergence::Options { models, dims, examples, seed, runs, device };
             (divergence::reproduce(&options, progress)?, common)
+        }
+        Which::Floor { dims, examples, steps, size, device, common } => {
+            at_least_one(examples)?;
+            let (seed, runs, device) = (common.seed, common.runs()?, device.find()?);
+            let options = floor::Options { dims, examples, steps, size, seed, runs, device };
+            (floor::reproduce(&options, progress)?, common)
         }
         Which::Mi { models, dims, examples, mine_examples, device, common } => {
             at_least_one(examples.min(mine_examples))?;

@@ -26,26 +26,40 @@ pub struct Divergence {
     pub label: Label,
 }
 
-impl Sampler for Divergence {
-    fn sets(&self) -> usize {
-        2
-    }
-
-    fn draw(&self, dim: usize, size: Span, rng: &mut Generator, rows: &mut [Vec<f64>]) -> f64 {
+impl Divergence {
+    /// Draws an example as [`Sampler::draw`] does, and also returns what the sets were drawn from.
+    pub fn draw_with_truth(
+        &self,
+        dim: usize,
+        size: Span,
+        rng: &mut Generator,
+        rows: &mut [Vec<f64>],
+    ) -> ([Mixture; 2], f64) {
         let p = Mixture::draw(&self.mixture, dim, rng);
         let q = Mixture::draw(&self.mixture, dim, rng);
         let (n, m) = (size.draw(rng), size.draw(rng));
         let first = rows[0].len();
         p.sample(n, rng, &mut rows[0]);
         q.sample(m, rng, &mut rows[1]);
-        match self.label {
+        let label = match self.label {
             Label::Sample => p.mean_log_ratio(&q, &rows[0][first..]),
             Label::True { points } => p.exact_kl(&q).unwrap_or_else(|| {
                 let mut fresh = Vec::new();
                 p.sample(points, rng, &mut fresh);
                 p.mean_log_ratio(&q, &fresh)
             }),
-        }
+        };
+        ([p, q], label)
+    }
+}
+
+impl Sampler for Divergence {
+    fn sets(&self) -> usize {
+        2
+    }
+
+    fn draw(&self, dim: usize, size: Span, rng: &mut Generator, rows: &mut [Vec<f64>]) -> f64 {
+        self.draw_with_truth(dim, size, rng, rows).1
     }
 }
 

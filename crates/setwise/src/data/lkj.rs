@@ -16,6 +16,16 @@ pub enum Lkj {
 }
 
 impl Lkj {
+    /// Shapes of the Beta distribution of y, the square of row `i` (from one) before its diagonal: (i/2, ν + (d − 1 − i)/2), or
+    /// (i − ½, …) in the paper's law.
+    pub(crate) fn shapes(self, dim: usize, concentration: f64, i: usize) -> (f64, f64) {
+        let first = match self {
+            Lkj::Correct => i as f64 / 2.0,
+            Lkj::Paper => i as f64 - 0.5,
+        };
+        (first, concentration + (dim - 1 - i) as f64 / 2.0)
+    }
+
     /// Draws a factor C of a `dim` by `dim` correlation matrix C·Cᵀ into `factor`, row-major, zero above the diagonal. Row i
     /// (from zero) is √y times a uniform direction in the coordinates before i, and √(1 − y) on the diagonal; y is
     /// Beta(i/2, ν + (d − 1 − i)/2), or Beta(i − ½, …) in the paper's law.
@@ -23,12 +33,8 @@ impl Lkj {
         factor.fill(0.0);
         factor[0] = 1.0;
         for i in 1..dim {
-            let shape = match self {
-                Lkj::Correct => i as f64 / 2.0,
-                Lkj::Paper => i as f64 - 0.5,
-            };
-            let rest = concentration + (dim - 1 - i) as f64 / 2.0;
-            let y = Beta::new(shape, rest).expect("shapes above zero").sample(rng);
+            let (first, second) = self.shapes(dim, concentration, i);
+            let y = Beta::new(first, second).expect("shapes above zero").sample(rng);
             let row = &mut factor[i * dim..i * dim + i + 1];
             let mut square = 0.0;
             for x in &mut row[..i] {

@@ -138,17 +138,28 @@ impl Mixture {
     /// The log density at each of the row-major points, in log space throughout.
     pub fn log_density(&self, rows: &[f64]) -> Vec<f64> {
         let mut out = vec![0.0; rows.len() / self.dim];
+        self.log_densities::<false>(rows, &mut out);
+        out
+    }
+
+    /// What each component adds to the density at each of the row-major points, as logarithms: a row for each point.
+    pub fn log_parts(&self, rows: &[f64]) -> Vec<f64> {
+        let mut out = vec![0.0; rows.len() / self.dim * self.components.len()];
+        self.log_densities::<true>(rows, &mut out);
+        out
+    }
+
+    fn log_densities<const PARTS: bool>(&self, rows: &[f64], out: &mut [f64]) {
         // SAFETY: `isa` has found the instructions each entry point enables.
         unsafe {
             match isa() {
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => log_density_avx512(self, rows, &mut out),
+                Isa::Avx512 => log_density_avx512::<PARTS>(self, rows, out),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => log_density_avx2(self, rows, &mut out),
-                _ => log_density_blocks(self, rows, &mut out),
+                Isa::Avx2 => log_density_avx2::<PARTS>(self, rows, out),
+                _ => log_density_blocks::<PARTS>(self, rows, out),
             }
         }
-        out
     }
 
     /// Mean over the points of log p − log q: an estimate of KL(p‖q) if they were drawn from p.
@@ -169,6 +180,16 @@ impl Mixture {
             ([p], [q]) => Some(gaussian_kl(self.dim, &p.mean, &p.factor, &q.mean, &q.factor)),
             _ => None,
         }
+    }
+
+    /// Coordinates of a point.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// Mean and lower Cholesky factor (row-major) of the covariance of each component.
+    pub fn gaussians(&self) -> impl Iterator<Item = (&[f64], &[f64])> {
+        self.components.iter().map(|c| (&c.mean[..], &c.factor[..]))
     }
 
     /// Weights of the components.
@@ -216,26 +237,28 @@ const BLOCK: usize = 8;
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq,avx512vl,fma")]
-unsafe fn log_density_avx512(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
-    log_density_blocks(mixture, rows, out);
+unsafe fn log_density_avx512<const PARTS: bool>(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
+    log_density_blocks::<PARTS>(mixture, rows, out);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn log_density_avx2(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
-    log_density_blocks(mixture, rows, out);
+unsafe fn log_density_avx2<const PARTS: bool>(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
+    log_density_blocks::<PARTS>(mixture, rows, out);
 }
 
 /// Eight points at a time, each in its lane: forward substitution L·z = x − μ gives the exponent −½|z|², and a running maximum
-/// keeps the sum over components from overflowing. d²/2 multiplications per point and component.
+/// keeps the sum over components from overflowing; or the components' parts are left apart. d²/2 multiplications per point and
+/// component.
 #[inline(always)]
-fn log_density_blocks(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
+fn log_density_blocks<const PARTS: bool>(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
     let dim = mixture.dim;
     let tail = 0.5 * (mixture.freedom + dim as f64);
     let mut x = vec![[0.0; BLOCK]; dim];
     let mut z = vec![[0.0; BLOCK]; dim];
     let mut logs = vec![[0.0; BLOCK]; mixture.components.len()];
-    for (rows, out) in rows.chunks(BLOCK * dim).zip(out.chunks_mut(BLOCK)) {
+    let wide = if PARTS { mixture.components.len() } else { 1 };
+    for (rows, out) in rows.chunks(BLOCK * dim).zip(out.chunks_mut(BLOCK * wide)) {
         for (lane, row) in rows.chunks_exact(dim).enumerate() {
             for (x, value) in x.iter_mut().zip(row) {
                 x[lane] = *value;
@@ -262,6 +285,12 @@ fn log_density_blocks(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
                 true => std::array::from_fn(|k| c.log_height - tail * (1.0 + square[k] / mixture.freedom).ln()),
                 false => std::array::from_fn(|k| c.log_height - 0.5 * square[k]),
             };
+        }
+        if PARTS {
+            for (k, out) in out.chunks_exact_mut(wide).enumerate() {
+                out.iter_mut().zip(&logs).for_each(|(out, log)| *out = log[k]);
+            }
+            continue;
         }
         for (k, out) in out.iter_mut().enumerate() {
             let largest = logs.iter().fold(f64::NEG_INFINITY, |a, log| a.max(log[k]));
@@ -332,6 +361,12 @@ mod tests {
         let together = m.log_density(&rows);
         let alone: Vec<f64> = rows.chunks_exact(3).flat_map(|r| m.log_density(r)).collect();
         assert_eq!(together, alone);
+        let parts = m.log_parts(&rows);
+        assert_eq!(parts.len(), 19 * m.components.len());
+        for (total, parts) in together.iter().zip(parts.chunks_exact(m.components.len())) {
+            let sum: f64 = parts.iter().map(|p| p.exp()).sum();
+            assert!((sum.ln() - total).abs() < 1e-12, "{total} and {sum}");
+        }
     }
 
     #[test]
