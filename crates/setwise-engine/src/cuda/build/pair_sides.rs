@@ -27,9 +27,12 @@ impl Sides {
     /// As many columns as there are for a warp, or as leave room for all of the second layer's rows. None where an example's counts or one column
     /// a lane do not fit.
     fn new(hidden: usize, outputs: usize, elements: usize, partners: usize, most: usize) -> Option<Sides> {
+        if elements.max(partners) >= INDICES {
+            return None;
+        }
         // Counts by pair, of four and of two bytes, and the beginning of every partner's wins.
-        let sort_bytes = elements.saturating_mul(partners).saturating_mul(6).saturating_add(4 * partners);
-        if elements.max(partners) >= INDICES || sort_bytes > most {
+        let sort_bytes = 6 * elements * partners + 4 * partners;
+        if sort_bytes > most {
             return None;
         }
         let widest = hidden.div_ceil(32).next_power_of_two().min(4);
