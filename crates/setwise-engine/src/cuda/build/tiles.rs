@@ -1,19 +1,13 @@
-//! How products by warpgroups are cut into blocks: by how many of them there are for the card, and by what they take from its L2 cache.
+//! How products by warpgroups are cut into blocks: by how many of them there are for the card.
 
 /// Rows of a block.
 const ROWS: usize = 128;
-/// Least steps along the sum for which blocks share what they read: shorter sums are over before that pays.
-const LEAST_SHARED_STEPS: usize = usize::MAX;
 
 /// The blocks of a launch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tiles {
     /// Columns of a block.
     pub columns: usize,
-    /// Blocks of a cluster below each other, which share rows of the right operand.
-    pub down: usize,
-    /// Blocks of a cluster beside each other, which share rows of the left operand.
-    pub across: usize,
     /// Steps along the sum that shared memory holds.
     pub stages: usize,
     /// Blocks to a task.
@@ -36,41 +30,23 @@ impl Tiles {
         while !whole_rows && columns > 32 && 2 * tasks * blocks(columns) <= processors {
             columns /= 2;
         }
-        let few = tasks * blocks(columns) <= processors;
-        let pairs = widest.div_ceil(columns).is_multiple_of(2);
-        let (down, across) = match columns {
-            _ if rows <= ROWS || steps < LEAST_SHARED_STEPS => (1, 1),
-            64 | 128 if pairs => (2, 2),
-            128.. => (2, 1),
-            _ => (1, 1),
-        };
         // Two blocks to a processor have room for three stages each, one alone for more. Short sums need no more than they have steps.
-        let stages = steps.clamp(
-            1,
-            if columns == 256 {
-                4
-            } else if few {
-                6
-            } else {
-                3
-            },
-        );
-        let blocks = rows.div_ceil(ROWS * down) * down * widest.div_ceil(columns * across) * across;
-        Tiles { columns, down, across, stages, blocks }
+        let most = match columns {
+            256 => 4,
+            _ if tasks * blocks(columns) <= processors => 6,
+            _ => 3,
+        };
+        Tiles { columns, stages: steps.clamp(1, most), blocks: blocks(columns) }
     }
 
     /// The kernel.
     pub fn kernel(&self) -> String {
-        let Tiles { columns, down, across, .. } = self;
-        match (down, across) {
-            (1, 1) => format!("product_wide_n{columns}"),
-            _ => format!("product_wide_n{columns}_{down}x{across}"),
-        }
+        format!("product_wide_n{}", self.columns)
     }
 
     /// Rows of the left and of the right operand that a block fetches at a time.
     pub fn fetched(&self) -> (usize, usize) {
-        (ROWS / self.across, self.columns / self.down)
+        (ROWS, self.columns)
     }
 
     /// Bytes of shared memory: the sums take the place of the stages at the end.
@@ -92,12 +68,8 @@ mod tests {
                 for (steps, tasks, whole) in [(1, 1, false), (4, 4, true), (16, 2, false), (32, 40, true)] {
                     let whole = whole && widest <= 256;
                     let t = Tiles::new(rows, widest, tasks, steps, whole, 132);
-                    let made = match (t.down, t.across) {
-                        (1, 1) => format!("PRODUCT_WIDE({}, ", t.columns),
-                        (down, across) => format!("PRODUCT_CLUSTER({}, {down}, {across}, ", t.columns),
-                    };
+                    let made = format!("PRODUCT_WIDE({}, ", t.columns);
                     assert!(KERNELS.contains(&made), "{} is not there", t.kernel());
-                    assert!(t.blocks.is_multiple_of(t.down * t.across), "{t:?}");
                     assert!(t.blocks * t.columns * 128 >= rows * widest, "{t:?}");
                     assert!(!whole || t.columns >= widest, "{t:?}");
                     assert!((1..=steps).contains(&t.stages) && t.shared() <= 227 << 10, "{t:?}");
@@ -107,22 +79,10 @@ mod tests {
     }
 
     #[test]
-    fn wide_products_of_many_rows_share_both_operands() {
-        let t = Tiles::new(8000, 1536, 2, 8, false, 132);
-        assert_eq!((t.kernel().as_str(), t.stages, t.blocks), ("product_wide_n128_2x2", 3, 64 * 12));
-        assert_eq!(t.fetched(), (64, 64));
-        // A norm needs whole rows; few rows and short sums share nothing.
-        assert_eq!(Tiles::new(8000, 256, 4, 8, true, 132).kernel(), "product_wide_n256_2x1");
-        assert_eq!(Tiles::new(8000, 384, 2, 8, false, 132).kernel(), "product_wide_n128_2x1");
-        assert_eq!(Tiles::new(100, 3072, 8, 8, false, 132).kernel(), "product_wide_n128");
-        assert_eq!(Tiles::new(8000, 384, 2, 2, false, 132).kernel(), "product_wide_n128");
-    }
-
-    #[test]
     fn few_blocks_are_made_narrower_and_read_further_ahead() {
         // Five sets of rows by four of columns for two tasks would leave 92 of 132 processors without work.
         let t = Tiles::new(576, 512, 2, 32, false, 132);
-        assert_eq!((t.columns, t.stages, t.kernel().as_str()), (64, 6, "product_wide_n64_2x2"));
+        assert_eq!((t.columns, t.stages, t.kernel().as_str()), (64, 6, "product_wide_n64"));
         assert_eq!(Tiles::new(48, 512, 1, 16, false, 132).kernel(), "product_wide_n32");
         assert_eq!(Tiles::new(2560, 512, 2, 32, false, 132).columns, 128);
         assert_eq!(Tiles::new(48, 256, 1, 16, true, 132).columns, 256);

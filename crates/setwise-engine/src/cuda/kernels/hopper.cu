@@ -100,29 +100,6 @@ __device__ __forceinline__ void fetch_tile(float* tile, const void* map, int x, 
                  : "memory");
 }
 
-// Blocks of a cluster, neighbours along the first dimension of the grid, reach each other's shared memory: places are the same in all of them. None may end while
-// another still counts on it.
-__device__ __forceinline__ void cluster_sync() {
-    // Barriers are made known by a fence of their own; nothing else was written that a wider one would have to order.
-    asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-
-// Arrives at the barrier that a block of the cluster has at this place. No fence beyond the block: what it tells is that products are done with a tile, which has been waited for.
-__device__ __forceinline__ void barrier_arrive(u64* barrier, int block) {
-    asm volatile(
-        "{.reg .b32 there;\n"
-        "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(shared_at(barrier)), "r"(block) : "memory");
-}
-
-// As above for all blocks of the cluster whose bits are set: the tile and the bytes that count go to the same places in each of them.
-__device__ __forceinline__ void fetch_tile(float* tile, const void* map, int x, int y, u64* barrier, int blocks) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_at(tile)),
-        "l"(map), "r"(shared_at(barrier)), "r"(x), "r"(y), "h"((short)blocks)
-        : "memory");
-}
-
 // Gives registers of a warpgroup back, or takes some: all its warps, in the branch that is theirs.
 template <int COUNT> __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 template <int COUNT> __device__ __forceinline__ void registers_take() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }

@@ -134,31 +134,23 @@ __device__ __forceinline__ void finish_rows(const ProductTask& task, const float
 
 // As `product`, 128 rows by BN columns a block, each of two warpgroups 64 rows; a ninth warp has the copy engine fill stages ahead of them. A
 // task whose whole rows lie in one block may end in a LayerNorm. Blocks of the same rows follow each other, so that rows come from device memory once.
-//
-// DOWN by ACROSS blocks are a cluster: those beside each other share their rows of the left operand, those below each other their rows of the right one. Each fetches
-// a part of what it shares for all who share it, so that the L2 cache gives every tile of a cluster once. A stage is filled again when all of them are done with it.
-template <int BN, int STAGES, int DOWN, int ACROSS>
+template <int BN, int STAGES>
 __device__ __forceinline__ void product_wide(const ProductTask* tasks, const int* shape) {
-    constexpr int BM = 128, STAGE = (BM + BN) * 32, S = BN + 8, BLOCKS = DOWN * ACROSS, SHARERS = DOWN + ACROSS - 1;
-    static_assert(DOWN <= 2 && ACROSS <= 2, "a block shares with one other each way");
+    constexpr int BM = 128, STAGE = (BM + BN) * 32, S = BN + 8;
     const ProductTask task = tasks[blockIdx.z];
-    int rows = rows_of(task.space, shape), across = (task.n + BN * ACROSS - 1) / (BN * ACROSS), cluster = blockIdx.x / BLOCKS;
-    int down = blockIdx.x % BLOCKS / ACROSS, beside = blockIdx.x % ACROSS;
-    int first = cluster / across * DOWN * BM, m0 = first + down * BM, n0 = (cluster % across * ACROSS + beside) * BN;
-    // Blocks of a cluster end together; one without rows or columns of its own fetches for the others.
-    if (first >= rows) return;
+    int rows = rows_of(task.space, shape), across = (task.n + BN - 1) / BN, m0 = blockIdx.x / across * BM, n0 = blockIdx.x % across * BN;
+    if (m0 >= rows) return;
     float* tiles = tiles_begin();
     __shared__ u64 full[STAGES], empty[STAGES];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, stages = task.stages;
     if (threadIdx.x == 0) {
         for (int i = 0; i < stages; i++) {
             barrier_init(full + i, 1);
-            barrier_init(empty + i, 8 * SHARERS);
+            barrier_init(empty + i, 8);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    if constexpr (BLOCKS > 1) cluster_sync();
-    else __syncthreads();
+    __syncthreads();
     // The stage in turn, and how often all have been, odd or even.
     int s = 0, turn = 0;
     auto next = [&]() {
@@ -169,26 +161,15 @@ __device__ __forceinline__ void product_wide(const ProductTask* tasks, const int
         for (int t = 0; t < task.count; t++) {
             const Term term = task.terms[t];
             for (int at = 0; at < term.k; at += 32, next()) {
-                float *left = tiles + s * STAGE, *right = left + BM * 32;
+                float* left = tiles + s * STAGE;
                 barrier_wait(empty + s, turn ^ 1);
                 barrier_expect(full + s, STAGE * 4);
-                if constexpr (ACROSS > 1) {
-                    int part = beside * (BM / ACROSS);
-                    fetch_tile(left + part * 32, term.maps, at, m0 + part, full + s, ((1 << ACROSS) - 1) << down * ACROSS);
-                } else fetch_tile(left, term.maps, at, m0, full + s);
-                if constexpr (DOWN > 1) {
-                    int part = down * (BN / DOWN);
-                    fetch_tile(right + part * 32, term.maps + 1, at, n0 + part, full + s, (1 | 1 << ACROSS) << beside);
-                } else fetch_tile(right, term.maps + 1, at, n0, full + s);
+                fetch_tile(left, term.maps, at, m0, full + s);
+                fetch_tile(left + BM * 32, term.maps + 1, at, n0, full + s);
             }
         }
-        // The others may still tell this block that they are done.
-        if constexpr (BLOCKS > 1)
-            for (int i = 0; i < stages; i++, next()) barrier_wait(empty + s, turn ^ 1);
         return;
     }
-    // Whom a lane tells that a stage is done with: first the blocks beside, itself among them, then those below or above.
-    int other = lane - ACROSS, sharer = lane < ACROSS ? down * ACROSS + lane : (other + (other >= down)) * ACROSS + beside;
     float acc[BN / 8][4] = {};
     for (int step = 0; step < task.steps; step++, next()) {
         const float* stage = tiles + s * STAGE;
@@ -197,9 +178,7 @@ __device__ __forceinline__ void product_wide(const ProductTask* tasks, const int
         multiply_tiles<BN>(&acc[0][0], stage + warp / 4 * 64 * 32, stage + BM * 32);
         multiply_commit();
         multiply_wait();
-        if constexpr (BLOCKS > 1) {
-            if (lane < SHARERS) barrier_arrive(empty + s, sharer);
-        } else if (lane == 0) barrier_arrive(empty + s);
+        if (lane == 0) barrier_arrive(empty + s);
     }
     // All tiles are done with once all eight warps are here; sums take their place, each warp's 16 rows on its own.
     asm volatile("bar.sync 1, 256;" ::: "memory");
@@ -211,25 +190,15 @@ __device__ __forceinline__ void product_wide(const ProductTask* tasks, const int
         for (int h = 0; h < 2; h++)
             *(float2*)(sums + (g + 8 * h) * S + j * 8 + 2 * t) = make_float2(acc[j][2 * h], acc[j][2 * h + 1]);
     __syncwarp();
-    if (n0 < task.n) finish_rows<BN, 16>(task, sums, m0 + warp * 16, rows, n0);
+    finish_rows<BN, 16>(task, sums, m0 + warp * 16, rows, n0);
 }
 
 #define PRODUCT_WIDE(BN, STAGES, BLOCKS)                                                                                                 \
     extern "C" __global__ void __launch_bounds__(288, BLOCKS) product_wide_n##BN(const ProductTask* t, const int* s) { in_turn(t + blockIdx.z, s); \
-        product_wide<BN, STAGES, 1, 1>(t, s);                                                                                            \
+        product_wide<BN, STAGES>(t, s);                                                                                                  \
     }
 PRODUCT_WIDE(16, 6, 3)
 PRODUCT_WIDE(32, 6, 3)
 PRODUCT_WIDE(64, 6, 2)
 PRODUCT_WIDE(128, 6, 2)
 PRODUCT_WIDE(256, 4, 1)
-
-#define PRODUCT_CLUSTER(BN, DOWN, ACROSS, STAGES, BLOCKS)                                                                                \
-    extern "C" __global__ void __cluster_dims__(DOWN * ACROSS, 1, 1) __launch_bounds__(288, BLOCKS)                                      \
-        product_wide_n##BN##_##DOWN##x##ACROSS(const ProductTask* t, const int* s) { in_turn(t + blockIdx.z, s);                         \
-        product_wide<BN, STAGES, DOWN, ACROSS>(t, s);                                                                                    \
-    }
-PRODUCT_CLUSTER(64, 2, 2, 6, 2)
-PRODUCT_CLUSTER(128, 2, 2, 6, 2)
-PRODUCT_CLUSTER(128, 2, 1, 6, 2)
-PRODUCT_CLUSTER(256, 2, 1, 4, 1)
