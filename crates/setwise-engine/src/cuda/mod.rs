@@ -200,6 +200,8 @@ pub struct Cuda {
     precision: Precision,
     stream: Stream,
     bound: Option<Bound>,
+    /// Whether the parameters of the last call are on the device.
+    loaded: bool,
     /// Shape of the last batch.
     shape: Shape,
     seed: u64,
@@ -210,7 +212,8 @@ impl Cuda {
     pub fn new(device: &Arc<Device>, program: impl Into<Arc<Program>>, precision: Precision) -> Result<Self, Error> {
         let stream = Stream::new(device)?;
         let program = program.into();
-        Ok(Cuda { device: device.clone(), program, precision, stream, bound: None, shape: Shape::default(), seed: 0 })
+        let (device, shape) = (device.clone(), Shape::default());
+        Ok(Cuda { device, program, precision, stream, bound: None, loaded: false, shape, seed: 0 })
     }
 
     /// The program.
@@ -237,6 +240,7 @@ impl Cuda {
         };
         // The old memory is given back first.
         self.bound = None;
+        self.loaded = false;
         self.bound = Some(Bound::new(&self.device, &self.program, self.precision, wanted)?);
         Ok(())
     }
@@ -251,6 +255,12 @@ impl Cuda {
 
     /// Computes all outputs for a batch and returns them, row-major; keeps everything for [`Cuda::backward`].
     pub fn forward(&mut self, params: &[f32], batch: &BatchView<f32>) -> Result<Vec<Vec<f32>>, Error> {
+        self.loaded = false;
+        self.forward_loaded(params, batch)
+    }
+
+    /// The same with parameters that go to the device only where they are not there yet.
+    fn forward_loaded(&mut self, params: &[f32], batch: &BatchView<f32>) -> Result<Vec<Vec<f32>>, Error> {
         self.program.check(batch)?;
         let expected = self.program.params.len();
         if params.len() != expected {
@@ -261,7 +271,10 @@ impl Cuda {
         let layout = io_layout(&self.program, &bound.capacity);
         bound.io.write(16, &[self.seed])?;
         bound.io.write(layout.shape, &shape_numbers(&self.program, &bound.capacity, batch))?;
-        bound.params.write(0, params)?;
+        if !self.loaded {
+            bound.params.write(0, params)?;
+            self.loaded = true;
+        }
         for (k, s) in batch.sets.iter().enumerate() {
             bound.arena.write(4 * bound.plan.offsets[self.program.inputs[k].0], s.data)?;
         }
@@ -312,8 +325,10 @@ impl Cuda {
         }
     }
 
-    /// All outputs for a batch, some examples at a time, so that memory does not grow with their number.
-    pub fn predict(&mut self, params: &[f32], batch: &BatchView<f32>) -> Result<Vec<Vec<f32>>, Error> {
+    /// All outputs for a batch, some examples at a time, so that memory does not grow with their number. Parameters that have not changed since the last call
+    /// are not copied again.
+    pub fn predict(&mut self, params: &[f32], changed: bool, batch: &BatchView<f32>) -> Result<Vec<Vec<f32>>, Error> {
+        self.loaded &= !changed;
         self.program.check(batch)?;
         /// Elements of all sets that are taken at once, unless one example has more.
         const ELEMENTS: usize = 1 << 16;
@@ -347,7 +362,7 @@ impl Cuda {
                     offsets,
                 })
                 .collect();
-            for (all, some) in outputs.iter_mut().zip(self.forward(params, &BatchView { sets })?) {
+            for (all, some) in outputs.iter_mut().zip(self.forward_loaded(params, &BatchView { sets })?) {
                 all.extend(some);
             }
             first = last;

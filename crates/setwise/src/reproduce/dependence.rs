@@ -61,19 +61,19 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
         let mut panel = Panel::new(format!("d = {dim}"), Axis::linear("ρ"), Axis::linear("mean absolute error"));
         let mut lines = Vec::new();
         let is_preset = |model: &str| PRESETS.iter().any(|p| p.name == model);
-        let mut finished = match known_models().any(|m| wanted(m) && is_preset(m)) {
+        let finished = match known_models().any(|m| wanted(m) && is_preset(m)) {
             true => runs::finished(&options.runs, &experiment.task)?,
             false => Vec::new(),
         };
         for model in known_models().filter(|m| wanted(m)) {
             if is_preset(model) {
                 let (mut errors, mut described) = (Vec::new(), Vec::new());
-                for run in finished.iter_mut().filter(|r| r.experiment.preset() == model) {
+                for run in finished.iter().filter(|r| r.experiment.preset() == model) {
                     progress(&format!("d = {dim}: {}", run.folder.path().display()));
-                    notes.push(format!("d = {dim}, {model}: {}", run.describe()));
-                    described.push(run.describe());
-                    run.model.use_device(&options.device)?;
-                    let at = |rho| evaluate(&mut run.model, &fixed(&experiment, rho), options.examples);
+                    let mut answering = run.model(&options.device)?;
+                    described.push(run.describe(&answering));
+                    notes.push(format!("d = {dim}, {model}: {}", run.describe(&answering)));
+                    let at = |rho| evaluate(&mut answering, &fixed(&experiment, rho), options.examples);
                     errors.push(RHO.into_iter().map(at).collect::<Result<Vec<_>>>()?);
                 }
                 lines.push(Line { model, runs: errors, trained: described });

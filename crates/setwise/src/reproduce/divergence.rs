@@ -56,15 +56,15 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
         }
         found.extend(measure_classical(&experiment, &classical, options.examples)?);
         let runs = if trained.is_empty() { Vec::new() } else { runs::finished(&options.runs, &experiment.task)? };
-        for mut run in runs {
+        for run in runs {
             let Some(model) = trained.iter().find(|m| **m == run.experiment.preset()) else { continue };
             let schedule = Schedule::of(&run.experiment, &paper);
             progress(&format!("d = {dim}: {}", run.folder.path().display()));
-            notes.push(format!("d = {dim}, {model}: {}", run.describe()));
-            run.model.use_device(&options.device)?;
-            let own = run.with_seed(options.seed)?;
-            let error = evaluate(&mut run.model, &own, options.examples)?;
-            let (errors, trained) = (vec![error], vec![run.describe()]);
+            let mut answering = run.model(&options.device)?;
+            let trained = run.describe(&answering);
+            notes.push(format!("d = {dim}, {model}: {trained}"));
+            let error = evaluate(&mut answering, &run.with_seed(options.seed)?, options.examples)?;
+            let (errors, trained) = (vec![error], vec![trained]);
             let of_run = Found { model: (*model).to_owned(), dim, schedule: Some(schedule), errors, trained };
             match found.iter_mut().find(|f| f.place() == of_run.place()) {
                 Some(others) => others.extend(of_run),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::experiment::{Experiment, Task, ValidExperiment};
 use crate::train::RunFolder;
-use crate::{Error, Model, Result};
+use crate::{Device, Error, Model, Result};
 
 /// How a run was trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,6 @@ impl Schedule {
 pub(super) struct Run {
     pub folder: RunFolder,
     pub experiment: Experiment,
-    pub model: Model,
 }
 
 impl Run {
@@ -45,10 +44,17 @@ impl Run {
         Experiment { seed, ..self.experiment.clone() }.validate()
     }
 
+    /// What was trained, to be answered by a device. Dozens of runs do not fit memory together, so each is read when it is measured.
+    pub fn model(&self, device: &Device) -> Result<Model> {
+        let mut model = Model::load(self.folder.model())?;
+        model.use_device(device)?;
+        Ok(model)
+    }
+
     /// What it took, in a few words.
-    pub fn describe(&self) -> String {
+    pub fn describe(&self, model: &Model) -> String {
         let t = &self.experiment.training;
-        let (steps, batch, size) = (t.steps, t.batch, self.model.params().len());
+        let (steps, batch, size) = (t.steps, t.batch, model.params().len());
         format!("{}: {steps} steps of {batch}, {size} parameters", self.folder.path().display())
     }
 }
@@ -75,8 +81,7 @@ pub(super) fn finished_where(under: &Path, wanted: impl Fn(&Task) -> bool) -> Re
         }
         let experiment = folder.experiment()?;
         if wanted(&experiment.task) {
-            let model = Model::load(folder.model())?;
-            runs.push(Run { folder, experiment, model });
+            runs.push(Run { folder, experiment });
         }
     }
     Ok(runs)

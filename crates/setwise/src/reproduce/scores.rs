@@ -128,15 +128,16 @@ pub fn reproduce(which: Which, options: &Options, progress: &mut dyn FnMut(&str)
     for (place, column) in which.columns().iter().enumerate() {
         let paper = find(column.experiment)?;
         let mut tasks: Vec<ValidExperiment> = Vec::new();
-        for mut run in runs::finished_where(&options.runs, |task| task.same_examples(&paper.task))? {
+        for run in runs::finished_where(&options.runs, |task| task.same_examples(&paper.task))? {
             let row = (run.experiment.preset().to_owned(), Schedule::of(&run.experiment, &paper));
             let Some(row) = rows.iter().position(|r| (r.0, r.1) == (row.0.as_str(), row.1)) else { continue };
             progress(&format!("{}: {}", column.title, run.folder.path().display()));
             let experiment = test_of(&run.experiment, options, &mut tasks)?;
-            run.model.use_device(&options.device)?;
-            found[row][place].scores.push(evaluate(&mut run.model, experiment, options.examples)?);
-            found[row][place].trained.push(run.describe());
-            notes.push(format!("{}, {} ({}): {}", column.title, rows[row].0, rows[row].1.name(), run.describe()));
+            let mut model = run.model(&options.device)?;
+            let trained = run.describe(&model);
+            found[row][place].scores.push(evaluate(&mut model, experiment, options.examples)?);
+            notes.push(format!("{}, {} ({}): {trained}", column.title, rows[row].0, rows[row].1.name()));
+            found[row][place].trained.push(trained);
         }
         if let Some(row) = rows.iter().position(|r| r.0 == CONSTANT) {
             progress(&format!("{}: {CONSTANT}", column.title));

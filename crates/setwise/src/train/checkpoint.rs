@@ -132,6 +132,11 @@ impl CheckpointWriter {
         self.under_way = Some((step, std::thread::spawn(move || state.save(&folder))));
     }
 
+    /// Whether something has been written that nobody has waited for.
+    pub fn is_done(&self) -> bool {
+        self.under_way.as_ref().is_some_and(|(_, thread)| thread.is_finished())
+    }
+
     /// Waits until nothing is being written; the step of what was, if anything.
     pub fn wait(&mut self) -> Result<Option<u64>> {
         let Some((step, thread)) = self.under_way.take() else { return Ok(None) };

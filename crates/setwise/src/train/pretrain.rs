@@ -8,9 +8,10 @@ use super::run::{Event, RunOptions};
 use super::trainer::{BatchLimits, Trainer};
 use crate::data::Feed;
 use crate::experiment::{Pretraining, ValidExperiment};
-use crate::{Error, Loss, Model, ModelConfig, Result};
+use crate::{Device, Error, Loss, Model, ModelConfig, Result};
 
-/// Classifiers whose encoders have been pretrained. What begins with the same encoder, such as all models of one task and seed, makes it once.
+/// Classifiers whose encoders have been pretrained. What begins with the same encoder, such as all models of one task and seed, makes it once. Runs
+/// that share it read their data from one folder.
 #[derive(Clone, Default)]
 pub struct Encoders {
     made: Arc<Mutex<BTreeMap<String, Place>>>,
@@ -26,9 +27,9 @@ impl std::fmt::Debug for Encoders {
 type Place = Arc<Mutex<Option<Model>>>;
 
 impl Encoders {
-    fn place(&self, experiment: &ValidExperiment) -> Place {
+    fn place(&self, experiment: &ValidExperiment, device: &Device) -> Place {
         let (task, training, images) = (&experiment.task, &experiment.training, experiment.model().images);
-        let key = format!("{task:?} {:?} {images:?} {}", training.pretrain, experiment.seed);
+        let key = format!("{task:?} {:?} {images:?} {} {device:?}", training.pretrain, experiment.seed);
         self.made.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default().clone()
     }
 }
@@ -42,7 +43,7 @@ pub(super) fn pretrain(
     observe: &mut dyn FnMut(Event),
 ) -> Result<bool> {
     let Some(pretraining) = experiment.training.pretrain else { return Ok(true) };
-    let place = options.encoders.place(experiment);
+    let place = options.encoders.place(experiment, &options.device);
     let mut made = place.lock().unwrap_or_else(PoisonError::into_inner);
     if made.is_none() {
         *made = classifier(experiment, pretraining, options, observe)?;
@@ -86,7 +87,10 @@ fn classifier(
         told(outcome.loss, done, 0, observe)?;
     }
     trainer.sync()?;
-    Ok(Some(trainer.into_model()))
+    let mut classifier = trainer.into_model();
+    // It only waits for others to take its encoder.
+    classifier.use_device(&Device::Cpu)?;
+    Ok(Some(classifier))
 }
 
 fn told(loss: f64, step: u64, batch_seed: u64, observe: &mut dyn FnMut(Event)) -> Result<()> {
@@ -103,7 +107,7 @@ mod tests {
     use super::*;
     use crate::data::{DataFolder, readers::made};
     use crate::experiment::Experiment;
-    use crate::{Device, train::RunFolder};
+    use crate::train::RunFolder;
     use std::sync::atomic::AtomicBool;
 
     #[test]

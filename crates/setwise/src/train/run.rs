@@ -105,6 +105,10 @@ pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn
     while run.started < training.steps {
         if options.stop.load(Ordering::Relaxed) {
             run.finish_steps(true, observe)?;
+            // What is saved now makes up for a checkpoint that could not be written.
+            if let Err(error) = run.settle(observe) {
+                observe(Event::Warning(&error.to_string()));
+            }
             run.save(observe)?;
             run.settle(observe)?;
             return Ok(Outcome { steps: run.step, finished: false, validation: None, model: folder.model() });
@@ -119,6 +123,9 @@ pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn
             )));
         }
         run.start_step(&batch)?;
+        if run.writer.is_done() {
+            run.settle(observe)?;
+        }
         let done = run.started == training.steps;
         let validate = done || run.started.is_multiple_of(training.validate_every);
         let save = done || run.started.is_multiple_of(training.checkpoint_every);
@@ -267,11 +274,11 @@ impl<'a> Run<'a> {
         if value.is_finite() {
             return Ok(());
         }
-        self.settle(observe)?;
         let path = self.folder.checkpoint();
-        let last = match self.saved {
-            Some(step) => format!("the last good checkpoint is {} of step {step}", path.display()),
-            None => "no checkpoint had been written yet".to_owned(),
+        let last = match (self.settle(observe), self.saved) {
+            (Err(error), _) => error.to_string(),
+            (Ok(()), Some(step)) => format!("the last good checkpoint is {} of step {step}", path.display()),
+            (Ok(()), None) => "no checkpoint had been written yet".to_owned(),
         };
         Err(Error::Diverged { what, step, value, batch_seed, last })
     }

@@ -13,7 +13,7 @@ const SMALL: f64 = 48.0;
 /// About as many keys as have their scores, beside themselves and their values, in the first cache.
 const KEYS: usize = 108;
 
-/// Attention for queries `first..last`. Keys and values lie in rows without gaps inside.
+/// Attention for queries `first..last`, whose rows begin with that of `first`. Keys and values lie in rows without gaps inside.
 pub struct Forward<T> {
     pub problem: Problem<T>,
     pub first: usize,
@@ -70,7 +70,12 @@ impl<T: Real> Forward<T> {
             let scores = self.scratch;
             let queries = scores.add(p.keys * lanes);
             let sums = queries.add(width * lanes);
-            p.query.pack_transposed::<V, C>(first, if self.padded { lanes } else { n }, queries, p.scale_log2);
+            p.query.pack_transposed::<V, C>(
+                first - self.first,
+                if self.padded { lanes } else { n },
+                queries,
+                p.scale_log2,
+            );
             let key = Strided { ptr: p.key.ptr.cast_const(), row: p.key.row, col: 1 };
             let transposed = Strided { ptr: p.value.ptr.cast_const(), row: 1, col: p.value.row };
             let (largest, inverse);

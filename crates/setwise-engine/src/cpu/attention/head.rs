@@ -24,6 +24,12 @@ impl<T: Real> Head<T> {
         self.chunks * self.chunk_len
     }
 
+    /// The rows from one on.
+    pub fn rows_from(self, row: usize) -> Self {
+        // SAFETY: callers name rows that there are.
+        Head { ptr: unsafe { self.ptr.add(row * self.row) }, ..self }
+    }
+
     /// Packs rows `first..first + n` transposed into `[width][lanes]`, times `factor`; `lanes` is `C` vectors. Lanes beyond `n` hold
     /// anything finite: nobody reads what becomes of them.
     #[inline(always)]

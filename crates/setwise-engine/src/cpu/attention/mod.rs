@@ -15,7 +15,8 @@
 //! cache lines.
 //!
 //! Cost: 4 n·m·e operations forward, 14 n·m·e backward for n queries, m keys, vectors of e, and n·m exponentials each way;
-//! memory per thread is two blocks of `m` scores.
+//! memory per thread is two blocks of `m` scores, and forward, for heads in chunks, the keys and values of a head,
+//! of all heads where they are few.
 
 mod forward;
 mod head;
@@ -31,6 +32,9 @@ use kernels::{Backward, Problem, backward_scratch};
 
 /// Queries of a forward task, a multiple of every block.
 const QUERIES_PER_TASK: usize = 256;
+
+/// Keys up to which those of all heads are packed in one go; more are packed for each head in turn, in less memory.
+const KEYS_PACKED_TOGETHER: usize = 4096;
 
 impl<T: Real> Worker<T> {
     /// The columns of head `h` in the rows of an example, in the values or in their gradients.
@@ -91,16 +95,24 @@ impl<T: Real> Worker<T> {
             let last = problem.queries.min(first + QUERIES_PER_TASK);
             let (keys, width) = (problem.keys, problem.query.width());
             let chunked = problem.query.chunks > 1;
+            let together = if keys <= KEYS_PACKED_TOGETHER { op.heads } else { 1 };
             // Up to a whole block of the last queries.
-            let padded = first + (last - first).next_multiple_of(T::panel_width());
+            let padded = (last - first).next_multiple_of(T::panel_width());
             let rows = if chunked { padded + 2 * keys } else { 0 };
             let own = forward_scratch::<T>(keys, width).next_multiple_of(16);
-            this.scratch.with(own + op.heads * rows * width, |scratch| {
-                // SAFETY: the scratch has place for all that is packed behind what a head needs.
-                let mut free = unsafe { scratch.add(own) };
-                let packed = [(problem.query, last, padded), (problem.key, keys, keys), (problem.value, keys, keys)]
+            this.scratch.with(own + together * rows * width, |scratch| {
+                for group in (0..op.heads).step_by(together) {
+                    let problem = this.problem(op, relation, example, group);
+                    // SAFETY: the scratch has place for all that is packed behind what a head needs.
+                    let mut free = unsafe { scratch.add(own) };
+                    let packed = [
+                        (problem.query.rows_from(first), last - first, padded),
+                        (problem.key, keys, keys),
+                        (problem.value, keys, keys),
+                    ]
                     .map(|(head, rows, padded)| {
-                        let all = PackHeads { first: head, heads: op.heads, rows, padded, out: free };
+                        let heads = together.min(op.heads - group);
+                        let all = PackHeads { first: head, heads, rows, padded, out: free };
                         if chunked {
                             T::dispatch(&all);
                             // SAFETY: as above.
@@ -108,12 +120,16 @@ impl<T: Real> Worker<T> {
                         }
                         all
                     });
-                for h in 0..op.heads {
-                    let mut problem = this.problem(op, relation, example, h);
-                    if chunked {
-                        [problem.query, problem.key, problem.value] = packed.each_ref().map(|all| all.packed(h));
+                    for h in group..op.heads.min(group + together) {
+                        let mut problem = this.problem(op, relation, example, h);
+                        if chunked {
+                            [problem.query, problem.key, problem.value] =
+                                packed.each_ref().map(|all| all.packed(h - group));
+                        } else {
+                            problem.query = problem.query.rows_from(first);
+                        }
+                        T::dispatch(Forward { problem, first, last, padded: chunked, scratch });
                     }
-                    T::dispatch(Forward { problem, first, last, padded: chunked, scratch });
                 }
             });
         });
@@ -185,7 +201,7 @@ mod tests {
     #[test]
     fn small_and_large_scores_of_any_number_of_queries_and_keys_are_weighed_as_in_the_textbook() {
         let heads = 2;
-        let sizes = [(5, 3), (40, 130), (16, 300), (260, 1)];
+        let sizes = [(5, 3), (40, 130), (16, 300), (260, 1), (270, 30), (3, 4100)];
         for (dims, scale) in [(1, 0.5), (1, 200.0), (3, 0.5), (3, 100.0), (4, 1.0)] {
             let mut b = Program::builder(&[8, 16], true, Mode::Infer, false);
             let (q, kv) = (b.input(0), b.input(1));

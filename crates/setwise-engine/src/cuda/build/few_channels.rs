@@ -18,6 +18,9 @@ const PIXELS: usize = 2_048;
 /// Columns of weights, eight to a product: the most that the warps of a block share.
 const MOST_COLUMNS: usize = 8 * 7 * 8;
 
+/// Bytes of shared memory that the kernels have of their own.
+const OWN: usize = 2_048;
+
 /// Blocks that the parts of a weight's gradient are spread over: two to a multiprocessor.
 const WEIGHT_BLOCKS: usize = 264;
 
@@ -44,7 +47,7 @@ impl<'a> Builder<'a> {
             space: t::Space { offsets: 0, per_example: 0, per_dim: 0 },
         };
         let most = few_shared(op, &windows).max(few_weights_shared(op, &windows));
-        self.module.fits(most).then_some(windows)
+        self.module.fits(most + OWN).then_some(windows)
     }
 
     /// The convolution, with the moments of its results where they are wanted.

@@ -24,7 +24,7 @@ use crate::data::{Divergence, Drawn, DrawnSet, Generator, Mixture, Span, Stream,
 use crate::estimate::{Estimator, GaussianKl, Knn};
 use crate::experiment::{Experiment, KlTask, Task, find};
 use crate::report::{Axis, Cell, Figure, Panel, Series, Style, Table};
-use crate::{Device, Error, Result};
+use crate::{Device, Error, Model, Result};
 use oracle::{FEWEST, Oracle, PARTS, median};
 
 /// What to measure.
@@ -51,11 +51,19 @@ const BATCH: usize = 64;
 /// Index of the whole chain among its parts.
 const WHOLE: usize = PARTS.len() - 1;
 
+/// Most draws of all chains together, which are kept until the end.
+const MOST_DRAWS: usize = 1 << 28;
+
 /// Measures the table. `progress` hears what is being measured.
 pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Reproduction> {
     let dims = checked_dims(&options.dims, &KL_DIMS)?;
     if options.steps < FEWEST {
         return Err(Error::Sets(format!("{} steps: chains need at least {FEWEST}", options.steps)));
+    }
+    if options.examples.saturating_mul(options.steps) > MOST_DRAWS {
+        let (examples, steps) = (options.examples, options.steps);
+        let reason = format!("{examples} examples of {steps} steps: draws are kept, at most {MOST_DRAWS} in all");
+        return Err(Error::Sets(reason));
     }
     if let Some(size) = options.size.filter(|n| !(20..=100_000).contains(n)) {
         return Err(Error::Sets(format!("sets of {size} points: must be between 20 and 100000")));
@@ -101,7 +109,7 @@ impl Measured {
     fn of(dim: usize, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<(Self, Vec<String>)> {
         let experiment: Experiment = find(&format!("paper/kl-d{dim}"))?;
         let Task::Kl(task) = &experiment.task else { unreachable!("the paper's experiments kl-d* are of that kind") };
-        let mut runs = runs::finished(&options.runs, &experiment.task)?;
+        let runs = runs::finished(&options.runs, &experiment.task)?;
         let several = |run: &Run| runs.iter().filter(|r| r.experiment.preset() == run.experiment.preset()).count() > 1;
         let name = |run: &Run| match several(run) {
             true => run.folder.path().display().to_string(),
@@ -110,11 +118,9 @@ impl Measured {
         let names = [FROM_PRIOR, "gaussian", "knn"].map(str::to_owned).into_iter().chain(runs.iter().map(name));
         let mut others: Vec<Method> =
             names.map(|name| Method { name, errors: Vec::new(), expected: Vec::new() }).collect();
-        let described =
-            runs.iter().map(|r| format!("d = {dim}, {}: {}", r.experiment.preset(), r.describe())).collect();
-        for run in &mut runs {
-            run.model.use_device(&options.device)?;
-        }
+        let mut models = runs.iter().map(|r| r.model(&options.device)).collect::<Result<Vec<_>>>()?;
+        let describe = |(r, m): (&Run, &Model)| format!("d = {dim}, {}: {}", r.experiment.preset(), r.describe(m));
+        let described = runs.iter().zip(&models).map(describe).collect();
         let mut oracles = Vec::new();
         for index in 0..options.examples.div_ceil(BATCH) {
             let done = index * BATCH;
@@ -123,8 +129,8 @@ impl Measured {
             let asked = batch.ask_oracle(task, options, done as u64);
             let mut answers = vec![asked.iter().map(|o| o.untold[WHOLE]).collect()];
             answers.extend(batch.ask_classical()?);
-            for run in &mut runs {
-                answers.push(batch.ask_model(run)?);
+            for (run, model) in runs.iter().zip(&mut models) {
+                answers.push(batch.ask_model(&run.experiment, model)?);
             }
             for (method, answers) in others.iter_mut().zip(answers) {
                 method.errors.extend(answers.iter().zip(&batch.drawn.labels).map(|(a, label)| (a - label).abs()));
@@ -219,10 +225,10 @@ impl Examples {
         Examples { drawn: Drawn { sets, widths: vec![task.dim; 2], labels, seed }, truths }
     }
 
-    fn ask_model(&self, run: &mut Run) -> Result<Vec<f64>> {
-        let targets = run.experiment.training.loss.targets();
-        let batch = self.drawn.prepare(run.experiment.task.frame(), &targets)?;
-        let answers = run.model.predict(&batch.sets)?;
+    fn ask_model(&self, experiment: &Experiment, model: &mut Model) -> Result<Vec<f64>> {
+        let targets = experiment.training.loss.targets();
+        let batch = self.drawn.prepare(experiment.task.frame(), &targets)?;
+        let answers = model.predict(&batch.sets)?;
         Ok((0..self.truths.len()).map(|i| targets.read(answers.example(i)).value).collect())
     }
 
