@@ -213,8 +213,13 @@ def test_a_samplers_own_exception_comes_out_and_the_model_keeps_what_it_learnt()
 def test_an_interrupt_comes_out_and_the_model_keeps_what_it_learnt():
     model = fresh()
     interrupt = lambda: signal.raise_signal(signal.SIGINT)  # noqa: E731
-    with pytest.raises(KeyboardInterrupt) as caught:
-        setwise.fit(model, counted(3 * 4, interrupt), steps=20, batch=4, progress=False)
+    # A shell has its background jobs ignore interrupts, and Python keeps to that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt) as caught:
+            setwise.fit(model, counted(3 * 4, interrupt), steps=20, batch=4, progress=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert len(caught.value.history) == 3
     assert model(X, Y) == reference(3, of=20)
 
