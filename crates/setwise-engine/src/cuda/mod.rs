@@ -255,7 +255,7 @@ impl Cuda {
 
     /// Computes all outputs for a batch and returns them, row-major; keeps everything for [`Cuda::backward`].
     pub fn forward(&mut self, params: &[f32], batch: &BatchView<f32>) -> Result<Vec<Vec<f32>>, Error> {
-        self.loaded = false;
+        self.params_changed();
         self.forward_loaded(params, batch)
     }
 
@@ -325,10 +325,14 @@ impl Cuda {
         }
     }
 
-    /// All outputs for a batch, some examples at a time, so that memory does not grow with their number. Parameters that have not changed since the last call
-    /// are not copied again.
-    pub fn predict(&mut self, params: &[f32], changed: bool, batch: &BatchView<f32>) -> Result<Vec<Vec<f32>>, Error> {
-        self.loaded &= !changed;
+    /// The parameters of the next call are others than those of the last.
+    pub fn params_changed(&mut self) {
+        self.loaded = false;
+    }
+
+    /// All outputs for a batch, some examples at a time, so that memory does not grow with their number. Parameters are copied to the device once,
+    /// until [`Cuda::params_changed`].
+    pub fn predict(&mut self, params: &[f32], batch: &BatchView<f32>) -> Result<Vec<Vec<f32>>, Error> {
         self.program.check(batch)?;
         /// Elements of all sets that are taken at once, unless one example has more.
         const ELEMENTS: usize = 1 << 16;

@@ -2,7 +2,7 @@
 
 use super::interval::{self, Rows};
 use super::points::{check_rows, check_widths};
-use super::regression::Design;
+use super::regression::{Design, inverse_deviation};
 use super::{Dim, Estimate, Estimator, Points, Quantity};
 use crate::{Error, Result};
 
@@ -73,9 +73,7 @@ pub(super) fn products(p: Points, q: Points) -> (Vec<f64>, usize) {
     for row in plain.chunks_exact(d) {
         scale.iter_mut().zip(row.iter().zip(&mean)).for_each(|(s, (x, m))| *s += (x - m) * (x - m));
     }
-    // A column of one value varies by rounding alone.
-    let recip = |s: f64, m: f64| if s > 1e-20 * n * m * m { (s / n).sqrt().recip() } else { 0.0 };
-    scale.iter_mut().zip(&mean).for_each(|(s, m)| *s = recip(*s, *m));
+    scale.iter_mut().zip(&mean).for_each(|(s, m)| *s = inverse_deviation(*s, *m, n));
     let multiplied = d <= MOST_MULTIPLIED;
     let width = if multiplied { d + d * (d + 1) / 2 } else { 2 * d };
     let mut rows = Vec::with_capacity(plain.len() / d * width);

@@ -55,9 +55,7 @@ impl Design {
         for row in features.chunks_exact(columns) {
             scale.iter_mut().zip(row.iter().zip(&mean)).for_each(|(s, (x, m))| *s += (x - m) * (x - m));
         }
-        // A column of one value varies by rounding alone.
-        let recip = |s: f64, m: f64| if s > 1e-20 * n as f64 * m * m { (s / n as f64).sqrt().recip() } else { 0.0 };
-        scale.iter_mut().zip(&mean).for_each(|(s, m)| *s = recip(*s, *m));
+        scale.iter_mut().zip(&mean).for_each(|(s, m)| *s = inverse_deviation(*s, *m, n as f64));
         let mut rows = vec![0.0; n * stride];
         for (out, row) in rows.chunks_exact_mut(stride).zip(features.chunks_exact(columns)) {
             for (o, (x, (m, s))) in out.iter_mut().zip(row.iter().zip(mean.iter().zip(&scale))) {
@@ -291,11 +289,13 @@ fn factorise(a: &mut [f64], n: usize) -> bool {
 #[inline(always)]
 fn solve(factor: &[f64], n: usize, b: &mut [f64]) {
     crate::linalg::solve_lower(factor, n, b);
-    for i in (0..n).rev() {
-        b[i] /= factor[i * n + i];
-        let x = b[i];
-        b[..i].iter_mut().zip(&factor[i * n..i * n + i]).for_each(|(b, l)| *b -= l * x);
-    }
+    crate::linalg::solve_lower_transposed(factor, n, b);
+}
+
+/// One over the standard deviation of a column of `n` numbers, from their mean and the sum of squares about it; nothing for a column of one
+/// value, which varies by rounding alone.
+pub(super) fn inverse_deviation(squares: f64, mean: f64, n: f64) -> f64 {
+    if squares > 1e-20 * n * mean * mean { (squares / n).sqrt().recip() } else { 0.0 }
 }
 
 /// xᵀH⁻¹x of every row.

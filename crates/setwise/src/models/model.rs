@@ -24,8 +24,6 @@ pub struct Model {
     cpu: Cpu<f32>,
     experiment: Option<String>,
     gpu: Option<Gpu>,
-    /// Whether the parameters may have changed since a GPU answered last.
-    changed: bool,
 }
 
 impl Model {
@@ -33,14 +31,14 @@ impl Model {
     pub fn new(config: ValidConfig, seed: u64) -> Self {
         let cpu = Cpu::new(program(&config, Mode::Infer, false));
         let params = cpu.program().params().init(&mut Pcg64Mcg::seed_from_u64(seed));
-        Model { config, params: Arc::new(params), cpu, experiment: None, gpu: None, changed: true }
+        Model { config, params: Arc::new(params), cpu, experiment: None, gpu: None }
     }
 
     /// A model with given parameters, as long as the layout of its config.
     pub(crate) fn with_params(config: ValidConfig, params: Vec<f32>) -> Self {
         let cpu = Cpu::new(program(&config, Mode::Infer, false));
         assert_eq!(params.len(), cpu.program().params().len(), "parameters of the config's layout");
-        Model { config, params: Arc::new(params), cpu, experiment: None, gpu: None, changed: true }
+        Model { config, params: Arc::new(params), cpu, experiment: None, gpu: None }
     }
 
     /// What it was made of.
@@ -65,14 +63,22 @@ impl Model {
 
     /// All parameters, to be changed.
     pub fn params_mut(&mut self) -> &mut [f32] {
-        self.changed = true;
+        self.params_changed();
         Arc::make_mut(&mut self.params).as_mut_slice()
     }
 
     /// Takes over the parameters of a model of the same config; they are not copied until one of the two changes.
     pub(super) fn adopt(&mut self, other: &Model) {
-        self.changed = true;
+        self.params_changed();
         self.params = other.params.clone();
+    }
+
+    /// A GPU keeps parameters it has seen until it is told.
+    fn params_changed(&mut self) {
+        #[cfg(feature = "cuda")]
+        if let Some(gpu) = &mut self.gpu {
+            gpu.params_changed();
+        }
     }
 
     /// Names and places of the parameters.
@@ -82,7 +88,6 @@ impl Model {
 
     /// Lets a GPU answer from now on, or the CPU again.
     pub fn use_device(&mut self, device: &Device) -> Result<()> {
-        self.changed = true;
         self.gpu = match device {
             Device::Cpu => None,
             #[cfg(feature = "cuda")]
@@ -105,14 +110,10 @@ impl Model {
 
     /// Answers for every example of a batch that lies elsewhere, and is not copied.
     pub fn predict_view(&mut self, view: &BatchView<f32>) -> Result<Prediction> {
-        let changed = std::mem::take(&mut self.changed);
         let outputs = match &mut self.gpu {
             #[cfg(feature = "cuda")]
-            Some(gpu) => &gpu.predict(&self.params, changed, view)?,
-            _ => {
-                let _ = changed;
-                self.cpu.predict(&self.params, view)?
-            }
+            Some(gpu) => &gpu.predict(&self.params, view)?,
+            _ => self.cpu.predict(&self.params, view)?,
         };
         let width = self.config.output_width;
         let per_element = self.config.output == OutputKind::Equivariant;
@@ -139,7 +140,6 @@ impl Clone for Model {
             cpu: Cpu::new(program(&self.config, Mode::Infer, false)),
             experiment: self.experiment.clone(),
             gpu: None,
-            changed: true,
         }
     }
 }

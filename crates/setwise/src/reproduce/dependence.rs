@@ -71,8 +71,9 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
                 for run in finished.iter().filter(|r| r.experiment.preset() == model) {
                     progress(&format!("d = {dim}: {}", run.folder.path().display()));
                     let mut answering = run.model(&options.device)?;
-                    described.push(run.describe(&answering));
-                    notes.push(format!("d = {dim}, {model}: {}", run.describe(&answering)));
+                    let trained = run.describe(&answering);
+                    notes.push(format!("d = {dim}, {model}: {trained}"));
+                    described.push(trained);
                     let at = |rho| evaluate(&mut answering, &fixed(&experiment, rho), options.examples);
                     errors.push(RHO.into_iter().map(at).collect::<Result<Vec<_>>>()?);
                 }
