@@ -1,0 +1,37 @@
+//! Times the KL divergences of many pairs of samples in memory as one library call: `bench/estimates` holds SciPy's estimates against it.
+//!
+//! ```text
+//! cargo run --release -p setwise --example pairs_call LIST DEVICE REPETITIONS
+//! ```
+
+use std::time::Instant;
+
+use setwise::Device;
+use setwise::estimate::{Observed, Pretrained};
+use setwise::files::PairList;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [list, device, repetitions] = &arguments[..] else { return Err("LIST DEVICE REPETITIONS are wanted".into()) };
+    let list = PairList::read(list)?;
+    let pairs = list.pairs().iter().map(|pair| list.points(pair)).collect::<Result<Vec<_>, _>>()?;
+    let start = Instant::now();
+    let estimator = Pretrained::shared()?;
+    estimator.use_device(&Device::find(device, "tf32")?)?;
+    estimator.estimate_all(&pairs, 0);
+    let first = start.elapsed().as_secs_f64() * 1e3;
+    let median = |call: &dyn Fn()| -> Result<f64, Box<dyn std::error::Error>> {
+        let mut times = Vec::new();
+        for _ in 0..repetitions.parse::<usize>()?.max(1) {
+            let start = Instant::now();
+            call();
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2])
+    };
+    let all = median(&|| drop(estimator.estimate_all(&pairs, 0)))?;
+    let looking = median(&|| drop(Observed::of(&pairs)))?;
+    println!("{{\"first_ms\": {first:.1}, \"median_ms\": {all:.1}, \"looking_ms\": {looking:.1}}}");
+    Ok(())
+}
