@@ -115,6 +115,46 @@ fn a_report_that_could_not_be_written_is_refused_before_the_work() {
     assert!(error.contains("there is no folder") && error.contains("none"), "{error}");
     let error = refused([path("kl"), &p, &q, path("--report"), s.0.path()]);
     assert!(error.contains("is no ordinary file"), "{error}");
+    let error = refused([path("kl"), &p, &q, path("--report"), &s.0.path().join("page.pdf")]);
+    assert!(error.contains("page.pdf") && error.contains("there are .html"), "{error}");
+}
+
+#[test]
+fn no_output_is_written_over_an_input() {
+    let s = Samples::new();
+    let p = s.table("p.html", 60, 2, normal);
+    let q = s.table("q.csv", 60, 2, |i, c| normal(i, 10 + c));
+    let list = s.write("list.csv", "p.html,q.csv\n");
+    let before = || [&p, &q, &list].map(|f| std::fs::read(f).unwrap());
+    let content = before();
+    let error = refused([path("kl"), &p, &q, path("--report"), &p]);
+    assert!(error.contains("p.html: is an input and the output"), "{error}");
+    let error = refused([path("kl"), path("--pairs"), &list, path("-o"), &list]);
+    assert!(error.contains("list.csv: is an input and the output"), "{error}");
+    let error = refused([path("kl"), path("--pairs"), &list, path("-o"), &s.0.path().join(".").join("q.csv")]);
+    assert!(error.contains("q.csv: is an input and the output"), "{error}");
+    #[cfg(unix)]
+    {
+        let link = s.0.path().join("link.html");
+        std::os::unix::fs::symlink(&p, &link).unwrap();
+        let error = refused([path("kl"), &p, &q, path("--report"), &link]);
+        assert!(error.contains("link.html: is the input ") && error.contains("p.html"), "{error}");
+    }
+    assert_eq!(before(), content);
+}
+
+#[test]
+fn options_that_would_do_nothing_are_refused() {
+    let [p, q] = ["p.csv", "q.csv"].map(|f| examples().join(f));
+    for (options, expected) in [
+        (["--method", "gaussian", "--k", "5"], "--k is for --method knn"),
+        (["--method", "gaussian", "--precision", "f32"], "--precision is for GPUs"),
+        (["--seed", "1", "--precision", "foo"], "--precision is for GPUs"),
+    ] {
+        let error = refused([path("kl"), &p, &q].into_iter().chain(options.map(path)));
+        assert!(error.contains(expected), "{error}");
+    }
+    ok([path("kl"), &p, &q, path("--k"), path("5")]);
 }
 
 #[test]

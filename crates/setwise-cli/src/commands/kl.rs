@@ -10,9 +10,9 @@ use setwise::estimate::{
     Estimate, Estimator, Explanation, KlMethod, KlOptions, Points, Pretrained, explain, mismatches,
 };
 use setwise::files::Sample;
-use setwise::report::{bar_table, kl_page};
+use setwise::report::{Page, bar_table, kl_page};
 
-use super::{DeviceArgs, answer, check_output, print_json, read_samples, say};
+use super::{DeviceArgs, answer, check_apart, check_output, print_json, read_samples, say};
 use crate::failure::Failure;
 
 /// Arguments of `kl`.
@@ -92,6 +92,14 @@ impl Args {
         KlOptions::of(method, self.k, self.seed)
     }
 
+    /// Refuses options that the method has no use for.
+    fn check(&self) -> Result<(), Failure> {
+        if self.k.is_some() && self.options().method != KlMethod::Knn {
+            return Err(Failure::usage("--k is for --method knn"));
+        }
+        self.device.check()
+    }
+
     /// Opens the device the estimator is to use.
     fn start_device(&self) -> Result<(), Failure> {
         if self.options().method == KlMethod::Pretrained {
@@ -111,6 +119,7 @@ impl Args {
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
+    args.check()?;
     if let Some(list) = &args.pairs {
         return pairs::run(list, &args);
     }
@@ -120,7 +129,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.out.is_some() {
         return Err(Failure::usage("-o is for the results of --pairs; --report writes a page about two samples"));
     }
-    args.report.as_deref().map_or(Ok(()), check_output)?;
+    if let Some(path) = &args.report {
+        check_output(path)?;
+        check_apart(path, [p.as_path(), q])?;
+        Page::check_extension(path)?;
+    }
     let [of_p, of_q] = read_samples([p, q])?;
     let (p, q) = (Points::of(&of_p)?, Points::of(&of_q)?);
     let estimator = args.estimator()?;

@@ -10,7 +10,7 @@ use setwise::estimate::{Dim, Estimate, KlMethod, Observed, Pair, Pretrained, mis
 use setwise::files::{ListedPair, PairList};
 use setwise::report::{Cell, Table};
 
-use super::super::{check_output, print_json, say};
+use super::super::{check_apart, check_output, print_json, say};
 use super::Args;
 use crate::failure::Failure;
 
@@ -29,11 +29,16 @@ type Outcome = Result<Estimate, setwise::Error>;
 pub fn run(list: &Path, args: &Args) -> Result<(), Failure> {
     if let Some(path) = &args.out {
         check_output(path)?;
+        check_apart(path, [list])?;
         Table::check_extension(path)?;
     }
     let (list, outcomes) = std::thread::scope(|scope| {
         let start = scope.spawn(|| args.start_device());
         let list = PairList::read(list)?;
+        if let Some(path) = &args.out {
+            let samples = list.pairs().iter().flat_map(|pair| list.samples(pair));
+            check_apart(path, samples.map(|sample| sample.path.as_path()))?;
+        }
         estimates(&list, args, start).map(|outcomes| (list, outcomes))
     })?;
     tell(&list, &outcomes, args)
