@@ -185,9 +185,40 @@ fn a_list_of_pairs_answers_each_as_it_would_alone() {
     let out = ok([path("kl"), path("--pairs"), &list, path("-o"), &csv, path("--seed"), path("3")]);
     assert!(out.starts_with("2 pairs of 2 files"), "{out}");
     let csv = std::fs::read_to_string(csv).unwrap();
-    assert!(csv.starts_with("line,p,q,estimate,low,high,n_p,n_q,dim,method,warnings,error\n3,p.csv,q q.csv,"), "{csv}");
+    let heading = "line,p,q,estimate,low,high,n_p,n_q,dim,method,warnings,error,\
+        fallback_method,fallback_estimate,fallback_low,fallback_high\n";
+    assert!(csv.starts_with(&format!("{heading}3,p.csv,q q.csv,")), "{csv}");
     let estimate: f64 = csv.lines().nth(1).unwrap().split(',').nth(3).unwrap().parse().unwrap();
     assert!((answers[0]["estimate"].as_f64().unwrap() - estimate).abs() < 1e-15, "{csv}");
+}
+
+#[test]
+fn tables_of_pairs_hold_what_json_prints() {
+    let s = Samples::new();
+    s.table("p.csv", 60, 17, normal);
+    s.table("q.csv", 60, 17, |i, c| normal(i, 20 + c) + 0.5);
+    s.table("short.csv", 2, 17, normal);
+    let list = s.write("list.txt", "p.csv,q.csv\nshort.csv,p.csv\n");
+    let [json, csv, md] = ["out.json", "out.csv", "out.md"].map(|name| {
+        let out = s.0.path().join(name);
+        assert_eq!(run([path("kl"), path("--pairs"), &list, path("-o"), &out]).0, 2);
+        std::fs::read_to_string(out).unwrap()
+    });
+    let (_, lines, _) = run([path("kl"), path("--pairs"), &list, path("--json")]);
+    let lines: Vec<Value> = lines.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let rows: Vec<Value> = serde_json::from_str(&json).unwrap();
+    let (row, line) = (&rows[0], &lines[0]);
+    assert_eq!((&row["line"], &row["dim"], &row["error"]), (&1.into(), &17.into(), &Value::Null));
+    assert_eq!(serde_json::json!([row["n_p"], row["n_q"]]), line["n"]);
+    assert_eq!(row["warnings"], line["warnings"]);
+    let fallback = &line["fallback"];
+    assert!(fallback["estimate"].is_number(), "{line}");
+    assert_eq!((&row["fallback_method"], &row["fallback_estimate"]), (&fallback["method"], &fallback["estimate"]));
+    assert_eq!(serde_json::json!([row["fallback_low"], row["fallback_high"]]), fallback["interval"]);
+    assert_eq!((&rows[1]["error"], &rows[1]["estimate"]), (&lines[1]["error"], &Value::Null));
+    assert!(csv.lines().nth(1).unwrap().starts_with("1,p.csv,q.csv,"), "{csv}");
+    assert!(csv.lines().nth(1).unwrap().contains(fallback["method"].as_str().unwrap()), "{csv}");
+    assert!(!md.contains("not run"), "{md}");
 }
 
 #[test]
