@@ -161,6 +161,7 @@ fn plan(args: &Args) -> Result<Vec<(String, Planned)>, Failure> {
 /// Trains the second network of an estimator beside the set model that is now there.
 fn fit_combiner(plan: &Planned, options: &RunOptions) -> Result<(), Failure> {
     let folder = RunFolder::new(&plan.folder);
+    let _lock = folder.lock()?;
     let mut parts = setwise::Model::load(folder.model())?;
     parts.use_device(&options.device)?;
     note(format!("{} is trained; its second network follows", folder.model().display()));
