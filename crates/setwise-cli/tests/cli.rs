@@ -238,6 +238,8 @@ fn models_lists_every_preset_and_shows_configs_that_can_be_read_back() {
         let (_, text, _) = run(["models", "--config", name, "--dim", "3"]);
         let config: setwise::ModelConfig = toml::from_str(&text).unwrap();
         assert_eq!(config, setwise::ModelConfig::preset(name, 3).unwrap());
+        let (_, text, _) = run(["models", "--config", name, "--dim", "3", "--json"]);
+        assert_eq!(serde_json::from_str::<setwise::ModelConfig>(&text).unwrap(), config);
     }
     for encoder in json["image_encoders"].as_array().unwrap() {
         assert!(out.contains(encoder["name"].as_str().unwrap()));
