@@ -27,10 +27,10 @@ Intervals of the other methods are nominal 90 % from repeated disjoint subsample
 estimates, scaled to all rows, is that of the estimate. They do not cover an estimator's bias. (Drawing rows with replacement would make \
 duplicates, which neighbour estimators cannot take.)\n\n\
 Points that coincide: a neighbour at distance zero is replaced by the nearest one at a positive distance, with its own number.\n\n\
---json prints one object: quantity, estimate, interval, level, unit, n (rows of P and Q), dim, method, interval_method, warnings. With \
---explain it has an explanation: estimate (of all columns), n, columns (largest first, each with column, name, own, without, loss) and \
-warnings. With --pairs it prints such an object a line, in the order of the list, with line, p and q before the rest; where there is no \
-estimate, error says why."
+--json prints one object: quantity, estimate, interval, level, unit, n (rows of P and Q), dim, method, interval_method, warnings, and \
+fallback (method, estimate, interval) where another estimate stands beside it. With --explain it has an explanation: estimate (of all \
+columns), n, columns (largest first, each with column, name, own, without, loss) and warnings. With --pairs it prints such an object a \
+line, in the order of the list, with line, p and q before the rest; where there is no estimate, error says why."
 )]
 pub struct Args {
     /// Sample of P: CSV, TSV or NPY, rows are elements and columns dimensions. `-` is standard input.
@@ -60,7 +60,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", conflicts_with_all = ["p", "q"])]
     pairs: Option<PathBuf>,
     /// Write the results of --pairs as a table: .csv, .json or .md.
-    #[arg(short, long, value_name = "FILE.csv")]
+    #[arg(short, long, alias = "output", value_name = "FILE.csv")]
     out: Option<PathBuf>,
     #[command(flatten)]
     device: DeviceArgs,

@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(long, value_name = "PRESET", value_delimiter = ',')]
     model: Vec<String>,
     /// Folder of the run, runs/EXPERIMENT-MODEL-sSEED if not given; of several runs, the folder that theirs are made in.
-    #[arg(long, value_name = "DIR")]
+    #[arg(short, long, alias = "output", value_name = "DIR")]
     out: Option<PathBuf>,
     /// Go on from the last checkpoint; starts if there is none.
     #[arg(long)]
