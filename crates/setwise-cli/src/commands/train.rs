@@ -11,7 +11,7 @@ use setwise::experiment::{ValidExperiment, find};
 use setwise::train::{Encoders, Outcome, Planned, RunFolder, RunOptions, run_several};
 
 use self::progress::{LINE_EVERY, Progress};
-use super::{DataArgs, DeviceArgs, note, say};
+use super::{DataArgs, DeviceArgs, note, say, valid};
 use crate::failure::Failure;
 
 /// Arguments of `train`.
@@ -94,7 +94,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         progress.ended(i);
         match outcome {
             Ok(outcome) => progress.aside(|| report(args.json, &names[i], &plans[i], outcome)),
-            Err(e) if plans.len() > 1 => progress.aside(|| note(format!("{}: {e}", plans[i].folder.display()))),
+            Err(e) if plans.len() > 1 => progress.aside(|| note(told(&plans[i], e))),
             Err(_) => {}
         }
     };
@@ -138,7 +138,7 @@ fn plan(args: &Args) -> Result<Vec<(String, Planned)>, Failure> {
             }
             experiment.training.steps = args.steps.unwrap_or(experiment.training.steps);
             experiment.seed = seed;
-            let experiment = experiment.validate()?;
+            let experiment = valid(name, experiment)?;
             let experiment = match plans.iter().find_map(|(_, p)| experiment.clone().with_data_of(&p.experiment)) {
                 Some(loaded) => loaded,
                 None => experiment.with_data(&data)?,
@@ -202,6 +202,12 @@ fn own_folder(name: &str, experiment: &ValidExperiment) -> String {
 /// What a run's bar is called.
 fn label(plan: &Planned) -> String {
     plan.folder.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned())
+}
+
+/// What went wrong in one of several runs. Errors about its folder name it already.
+fn told(plan: &Planned, error: &setwise::Error) -> String {
+    let (folder, error) = (plan.folder.display().to_string(), error.to_string());
+    if error.starts_with(&folder) { error } else { format!("{folder}: {error}") }
 }
 
 fn report(json: bool, name: &str, plan: &Planned, outcome: &Outcome) {
