@@ -27,10 +27,10 @@ Intervals of the other methods are nominal 90 % from repeated disjoint subsample
 estimates, scaled to all rows, is that of the estimate. They do not cover an estimator's bias. (Drawing rows with replacement would make \
 duplicates, which neighbour estimators cannot take.)\n\n\
 Points that coincide: a neighbour at distance zero is replaced by the nearest one at a positive distance, with its own number.\n\n\
---json prints one object: quantity, estimate, interval, level, unit, n (rows of P and Q), dim, method, interval_method, warnings, and \
-fallback (method, estimate, interval) where another estimate stands beside it. With --explain it has an explanation: estimate (of all \
-columns), n, columns (largest first, each with column, name, own, without, loss) and warnings. With --pairs it prints such an object a \
-line, in the order of the list, with line, p and q before the rest; where there is no estimate, error says why."
+--json prints one object: quantity, estimate, interval, level, unit, n (rows of P and Q), dim, method, interval_method, warnings. With \
+--explain it has an explanation: estimate (of all columns), n, columns (largest first, each with column, name, own, without, loss) and \
+warnings. With --pairs it prints such an object a line, in the order of the list, with line, p and q before the rest; where there is no \
+estimate, error says why. Where another estimate stands beside it, fallback has its method, estimate and interval."
 )]
 pub struct Args {
     /// Sample of P: CSV, TSV or NPY, rows are elements and columns dimensions. `-` is standard input.
