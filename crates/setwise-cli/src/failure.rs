@@ -44,6 +44,7 @@ impl From<setwise::Error> for Failure {
             setwise::Error::Io { source, .. } => match source.kind() {
                 std::io::ErrorKind::NotFound
                 | std::io::ErrorKind::InvalidInput
+                | std::io::ErrorKind::InvalidData
                 | std::io::ErrorKind::PermissionDenied
                 | std::io::ErrorKind::AlreadyExists
                 | std::io::ErrorKind::ReadOnlyFilesystem

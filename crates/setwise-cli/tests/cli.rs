@@ -109,6 +109,13 @@ fn models_of_images_take_stacks_of_pictures_and_rows_of_pixels_alike() {
     let one = answer(&pictures, &rows);
     assert_eq!(one, answer(&rows, &pictures));
     assert_eq!(answer(&stack, &stack), one.repeat(2));
+    let raw: Vec<f32> = bytes.iter().map(|&b| f32::from(b)).collect();
+    let raw = write(&dir, "raw.npy", npy(&[4, 6, 5], &raw));
+    let error = refused([Path::new("predict"), &model, &raw, &rows]);
+    assert!(
+        error.contains("raw.npy: image 1, number 2 is 37; pixels are bytes (uint8) or numbers from 0 to 1"),
+        "{error}"
+    );
     let wide = write(&dir, "wide.npy", npy(&[4, 5, 6], &numbers));
     let error = refused([Path::new("predict"), &model, &wide, &rows]);
     assert!(error.contains("wide.npy") && error.contains("[n, 6, 5]"), "{error}");
@@ -175,6 +182,17 @@ fn import_takes_heads_and_pooling_as_options() {
 }
 
 #[test]
+fn weights_are_not_replaced_by_the_model_made_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let weights = write(&dir, "weights.safetensors", std::fs::read(fixture("mst_concat")).unwrap());
+    for out in ["-o", "--out", "--output"] {
+        let error = refused([Path::new("import"), &weights, Path::new(out), &weights]);
+        assert!(error.contains("weights.safetensors: is an input and the output"), "{error}");
+    }
+    assert_eq!(std::fs::read(&weights).unwrap(), std::fs::read(fixture("mst_concat")).unwrap());
+}
+
+#[test]
 fn bench_answers_in_words_and_in_json() {
     let args = ["bench", "--model", "cross-only", "--dim", "2", "--batch", "4", "--points", "9", "--seconds", "0.01"];
     let (code, out, _) = run(args.iter().chain(&["--threads", "2", "--json"]));
@@ -198,6 +216,10 @@ fn impossible_requests_are_refused() {
     assert!(refused(["bench", "--points", "18446744073709551615"]).contains("no batch of this size"));
     assert!(refused(["bench", "--batch", "1", "--points", "40000000", "--dim", "2"]).contains("memory"));
     assert!(refused(["bench", "--threads", "0"]).contains("--threads 0"));
+    for seconds in ["nan", "-1", "1e300"] {
+        assert!(refused(["bench", &format!("--seconds={seconds}")]).contains("--seconds "));
+    }
+    assert!(refused(["bench", "--precision", "bf16"]).contains("--precision is for GPUs"));
     assert_eq!(run(["predict"]).0, 2);
     assert_eq!(run(["nonsense"]).0, 2);
 }
@@ -216,6 +238,8 @@ fn models_lists_every_preset_and_shows_configs_that_can_be_read_back() {
         let (_, text, _) = run(["models", "--config", name, "--dim", "3"]);
         let config: setwise::ModelConfig = toml::from_str(&text).unwrap();
         assert_eq!(config, setwise::ModelConfig::preset(name, 3).unwrap());
+        let (_, text, _) = run(["models", "--config", name, "--dim", "3", "--json"]);
+        assert_eq!(serde_json::from_str::<setwise::ModelConfig>(&text).unwrap(), config);
     }
     for encoder in json["image_encoders"].as_array().unwrap() {
         assert!(out.contains(encoder["name"].as_str().unwrap()));

@@ -115,6 +115,46 @@ fn a_report_that_could_not_be_written_is_refused_before_the_work() {
     assert!(error.contains("there is no folder") && error.contains("none"), "{error}");
     let error = refused([path("kl"), &p, &q, path("--report"), s.0.path()]);
     assert!(error.contains("is no ordinary file"), "{error}");
+    let error = refused([path("kl"), &p, &q, path("--report"), &s.0.path().join("page.pdf")]);
+    assert!(error.contains("page.pdf") && error.contains("there are .html"), "{error}");
+}
+
+#[test]
+fn no_output_is_written_over_an_input() {
+    let s = Samples::new();
+    let p = s.table("p.html", 60, 2, normal);
+    let q = s.table("q.csv", 60, 2, |i, c| normal(i, 10 + c));
+    let list = s.write("list.csv", "p.html,q.csv\n");
+    let before = || [&p, &q, &list].map(|f| std::fs::read(f).unwrap());
+    let content = before();
+    let error = refused([path("kl"), &p, &q, path("--report"), &p]);
+    assert!(error.contains("p.html: is an input and the output"), "{error}");
+    let error = refused([path("kl"), path("--pairs"), &list, path("-o"), &list]);
+    assert!(error.contains("list.csv: is an input and the output"), "{error}");
+    let error = refused([path("kl"), path("--pairs"), &list, path("-o"), &s.0.path().join(".").join("q.csv")]);
+    assert!(error.contains("q.csv: is an input and the output"), "{error}");
+    #[cfg(unix)]
+    {
+        let link = s.0.path().join("link.html");
+        std::os::unix::fs::symlink(&p, &link).unwrap();
+        let error = refused([path("kl"), &p, &q, path("--report"), &link]);
+        assert!(error.contains("link.html: is the input ") && error.contains("p.html"), "{error}");
+    }
+    assert_eq!(before(), content);
+}
+
+#[test]
+fn options_that_would_do_nothing_are_refused() {
+    let [p, q] = ["p.csv", "q.csv"].map(|f| examples().join(f));
+    for (options, expected) in [
+        (["--method", "gaussian", "--k", "5"], "--k is for --method knn"),
+        (["--method", "gaussian", "--precision", "f32"], "--precision is for GPUs"),
+        (["--seed", "1", "--precision", "foo"], "--precision is for GPUs"),
+    ] {
+        let error = refused([path("kl"), &p, &q].into_iter().chain(options.map(path)));
+        assert!(error.contains(expected), "{error}");
+    }
+    ok([path("kl"), &p, &q, path("--k"), path("5")]);
 }
 
 #[test]
@@ -145,9 +185,40 @@ fn a_list_of_pairs_answers_each_as_it_would_alone() {
     let out = ok([path("kl"), path("--pairs"), &list, path("-o"), &csv, path("--seed"), path("3")]);
     assert!(out.starts_with("2 pairs of 2 files"), "{out}");
     let csv = std::fs::read_to_string(csv).unwrap();
-    assert!(csv.starts_with("line,p,q,estimate,low,high,n_p,n_q,dim,method,warnings,error\n3,p.csv,q q.csv,"), "{csv}");
+    let heading = "line,p,q,estimate,low,high,n_p,n_q,dim,method,warnings,error,\
+        fallback_method,fallback_estimate,fallback_low,fallback_high\n";
+    assert!(csv.starts_with(&format!("{heading}3,p.csv,q q.csv,")), "{csv}");
     let estimate: f64 = csv.lines().nth(1).unwrap().split(',').nth(3).unwrap().parse().unwrap();
     assert!((answers[0]["estimate"].as_f64().unwrap() - estimate).abs() < 1e-15, "{csv}");
+}
+
+#[test]
+fn tables_of_pairs_hold_what_json_prints() {
+    let s = Samples::new();
+    s.table("p.csv", 60, 17, normal);
+    s.table("q.csv", 60, 17, |i, c| normal(i, 20 + c) + 0.5);
+    s.table("short.csv", 2, 17, normal);
+    let list = s.write("list.txt", "p.csv,q.csv\nshort.csv,p.csv\n");
+    let [json, csv, md] = ["out.json", "out.csv", "out.md"].map(|name| {
+        let out = s.0.path().join(name);
+        assert_eq!(run([path("kl"), path("--pairs"), &list, path("-o"), &out]).0, 2);
+        std::fs::read_to_string(out).unwrap()
+    });
+    let (_, lines, _) = run([path("kl"), path("--pairs"), &list, path("--json")]);
+    let lines: Vec<Value> = lines.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let rows: Vec<Value> = serde_json::from_str(&json).unwrap();
+    let (row, line) = (&rows[0], &lines[0]);
+    assert_eq!((&row["line"], &row["dim"], &row["error"]), (&1.into(), &17.into(), &Value::Null));
+    assert_eq!(serde_json::json!([row["n_p"], row["n_q"]]), line["n"]);
+    assert_eq!(row["warnings"], line["warnings"]);
+    let fallback = &line["fallback"];
+    assert!(fallback["estimate"].is_number(), "{line}");
+    assert_eq!((&row["fallback_method"], &row["fallback_estimate"]), (&fallback["method"], &fallback["estimate"]));
+    assert_eq!(serde_json::json!([row["fallback_low"], row["fallback_high"]]), fallback["interval"]);
+    assert_eq!((&rows[1]["error"], &rows[1]["estimate"]), (&lines[1]["error"], &Value::Null));
+    assert!(csv.lines().nth(1).unwrap().starts_with("1,p.csv,q.csv,"), "{csv}");
+    assert!(csv.lines().nth(1).unwrap().contains(fallback["method"].as_str().unwrap()), "{csv}");
+    assert!(!md.contains("not run"), "{md}");
 }
 
 #[test]

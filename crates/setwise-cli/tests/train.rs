@@ -197,6 +197,8 @@ fn presets_and_seeds_are_trained_side_by_side_and_gone_on_with() {
     // The folders are taken, and one cannot be two runs.
     let (code, said) = train(&tiny, &out, &several[..4]);
     assert!(code == Some(2) && said.contains("already holds a run") && said.contains("4 of 4 runs failed"), "{said}");
+    // Each is named once.
+    assert_eq!(said.matches("pine-s1").count(), 1, "{said}");
     let (code, said) = train(&tiny, &out, &["--seed", "1,1"]);
     assert!(code == Some(2) && said.contains("two of the runs"), "{said}");
     assert_eq!(train(&tiny, &out, &[&several[..], &["--resume"]].concat()).0, Some(0));
@@ -220,6 +222,14 @@ fn a_trained_model_is_measured_on_fresh_examples_of_its_task() {
     let by_run = measure(&out);
     assert_eq!(by_run["examples"], 130);
     assert_eq!(by_run, measure(&out.join("model.safetensors")));
+    // On another experiment the model is still itself.
+    let other = dir.path().join("other.toml");
+    std::fs::write(&other, TINY.replace("[model]", "[model]\npreset = 'pine'").replace("[5, 9]", "[7, 9]")).unwrap();
+    let args = [Path::new("eval"), &out, Path::new("--on"), &other, Path::new("--examples"), Path::new("10")];
+    let (code, said) = run(args.into_iter().chain([Path::new("--json")]));
+    assert_eq!(code, Some(0), "{said}");
+    let on_other: serde_json::Value = serde_json::from_str(said.trim()).unwrap();
+    assert_eq!(on_other["preset"], "multi-set-transformer");
     let (code, said) = run([Path::new("eval"), dir.path()]);
     assert!(code == Some(2) && said.contains("no model yet"), "{said}");
 }
@@ -244,6 +254,85 @@ fn sampled_examples_are_those_of_training_before_whitening() {
     assert!(code == Some(2) && said.contains("--examples 0"), "{said}");
     let (code, said) = run(["sample", "paper/kl-d5", "-o", "/nowhere"]);
     assert!(code == Some(2) && said.contains("paper/kl-d16"), "{said}");
+}
+
+/// Shape and bytes of the numbers of a NPY file.
+fn npy(path: &Path) -> (Vec<usize>, Vec<u8>) {
+    let bytes = std::fs::read(path).unwrap();
+    let (header, data) = bytes.split_at(10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]])));
+    let header = String::from_utf8_lossy(header);
+    let shape = header.split('(').nth(1).unwrap().split(')').next().unwrap();
+    (shape.split(',').filter_map(|n| n.trim().parse().ok()).collect(), data.to_vec())
+}
+
+#[test]
+fn sampled_examples_of_several_dimensions_are_filled_with_zeros_and_tell_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "[task]\nkind = 'broad-kl'\ndims = [1, 5]\nset-size = [30, 40]\nlargest = 20.0
+        [model]\npreset = 'multi-set-transformer-equi'\n[training]\nbatch = 3\n";
+    let broad = experiment(&dir, text);
+    let out = dir.path().join("examples");
+    let (code, said) =
+        run([Path::new("sample"), &broad, Path::new("--examples"), Path::new("14"), Path::new("-o"), &out]);
+    assert!(code == Some(0) && said.contains("14 examples in 1 to 5 dimensions"), "{said}");
+    let integers = |name: &str| -> Vec<usize> {
+        npy(&out.join(name)).1.chunks(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as usize).collect()
+    };
+    let dims = integers("dims.npy");
+    assert_eq!(dims.len(), 14);
+    assert!(dims.iter().any(|d| *d != dims[0]) && dims.iter().all(|d| (1..=5).contains(d)), "{dims:?}");
+    for set in ["x", "y"] {
+        let (shape, data) = npy(&out.join(format!("{set}.npy")));
+        let rows: Vec<f64> = data.chunks(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect();
+        let offsets = integers(&format!("{set}_offsets.npy"));
+        assert_eq!(shape, [*offsets.last().unwrap(), 5]);
+        for (i, &dim) in dims.iter().enumerate() {
+            assert!((30..=40).contains(&(offsets[i + 1] - offsets[i])));
+            for row in rows[offsets[i] * 5..offsets[i + 1] * 5].chunks(5) {
+                assert!(row[..dim].iter().all(|x| *x != 0.0) && row[dim..].iter().all(|x| *x == 0.0), "{dim}: {row:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_folder_whose_run_is_under_way_is_nobody_elses_until_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = experiment(&dir, &TINY.replace("steps = 600", "steps = 1000000"));
+    let out = dir.path().join("run");
+    let mut child = binary().arg("train").arg(&long).arg("-o").arg(&out).stderr(Stdio::null()).spawn().unwrap();
+    while !out.join("checkpoint.safetensors").exists() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let (code, said) = train(&long, &out, &["--resume", "--threads", "1"]);
+    let ended = child.try_wait().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(code == Some(2) && said.contains("run: a run is under way in this folder"), "{said}");
+    // It went on as if nobody had asked, and what is left of it keeps nobody out.
+    assert_eq!(ended, None);
+    setwise::train::RunFolder::new(&out).lock().unwrap();
+}
+
+#[test]
+fn what_is_wrong_with_one_of_several_experiments_is_told_with_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = experiment(&dir, TINY);
+    let bad = dir.path().join("bad.toml");
+    let all = |text: &[u8]| {
+        std::fs::write(&bad, text).unwrap();
+        run([Path::new("train"), &good, &bad, Path::new("--out"), &dir.path().join("runs")])
+    };
+    for (text, expected) in [
+        (TINY.replace("learning-rate = 1e-3", "learning-rate = -1.0"), "bad.toml: training.learning-rate: is -1"),
+        (TINY.replace("latent = 8", "latent = 8\nheads = 3"), "bad.toml: model config: heads: "),
+        (TINY.replace("dim = 2", "dim = -2"), "4 | dim = -2"),
+    ] {
+        let (code, said) = all(text.as_bytes());
+        assert!(code == Some(2) && said.contains("bad.toml: ") && said.contains(expected), "{said}");
+    }
+    let (code, said) = all(b"\xff\xfe\x00");
+    assert!(code == Some(2) && said.contains("bad.toml: is no text"), "{said}");
 }
 
 #[test]

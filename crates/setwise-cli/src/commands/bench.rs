@@ -46,6 +46,7 @@ pub struct Args {
     /// Time how fast this experiment's batches are drawn and whitened instead, on one thread and on all.
     #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = [
         "model", "dim", "images", "batch", "points", "latent", "hidden", "blocks", "heads", "forward_only", "operations",
+        "device", "precision",
     ])]
     sampler: Option<String>,
     /// Only the forward pass.
@@ -71,8 +72,10 @@ const MOST: usize = 1 << 28;
 
 /// Runs it.
 pub fn run(mut args: Args) -> Result<(), Failure> {
+    let least = Duration::try_from_secs_f64(args.seconds)
+        .map_err(|_| Failure::usage(format!("--seconds {}: must be a number from 0 on", args.seconds)))?;
     if let Some(experiment) = &args.sampler {
-        return sampler::run(experiment, &args.data.find()?, args.seconds, args.json);
+        return sampler::run(experiment, &args.data.find()?, least, args.json);
     }
     let images = args.images.as_deref().map(ImageEncoder::find).transpose()?.map(Images::new);
     args.dim = images.map_or(args.dim, |i| i.numbers());
@@ -103,7 +106,7 @@ pub fn run(mut args: Args) -> Result<(), Failure> {
 
     let device = args.device.find()?;
     model.use_device(&device)?;
-    let forward = median(args.seconds, || model.predict(&batch).map(drop))?;
+    let forward = median(least, || model.predict(&batch).map(drop))?;
     let mut trainer = Trainer::new(model, Loss::L1);
     if !args.forward_only {
         let limits = BatchLimits { examples: args.batch, set_size: args.points, dims: args.dim };
@@ -112,7 +115,7 @@ pub fn run(mut args: Args) -> Result<(), Failure> {
     let step = match args.forward_only {
         true => None,
         // A GPU has two steps under way, so a call takes as long as a step.
-        false => Some(median(args.seconds, || {
+        false => Some(median(least, || {
             trainer.submit(&batch, &targets, 1e-4, None)?;
             trainer.outcome(false).map(drop)
         })?),
@@ -203,12 +206,11 @@ fn random_batch(args: &Args, sets: usize) -> Result<SetBatch, Failure> {
 }
 
 /// Median time in milliseconds over at least five repetitions and the time given, and their number.
-fn median(seconds: f64, mut f: impl FnMut() -> setwise::Result<()>) -> Result<(f64, usize), Failure> {
+fn median(least: Duration, mut f: impl FnMut() -> setwise::Result<()>) -> Result<(f64, usize), Failure> {
     f()?;
     f()?;
     let mut times = Vec::new();
     let start = Instant::now();
-    let least = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(2));
     while times.len() < 5 || start.elapsed() < least {
         let begin = Instant::now();
         f()?;

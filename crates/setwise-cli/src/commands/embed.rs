@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use setwise::embed::{Encoder, Preparation, embed_pictures, pictures_in};
 
-use super::say;
+use super::{check_apart, say};
 use crate::failure::Failure;
 
 /// Arguments of `embed`.
@@ -17,8 +17,8 @@ pub struct Args {
     #[arg(long, value_name = "MODEL.onnx")]
     encoder: PathBuf,
     /// File for the features: NPY if its name ends in .npy, otherwise safetensors.
-    #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
+    #[arg(short, long, alias = "output", value_name = "FILE")]
+    out: PathBuf,
     /// Pixels the shorter side is brought to first; 0 leaves pictures as they are.
     #[arg(long, value_name = "PIXELS", default_value_t = 256)]
     resize: usize,
@@ -45,24 +45,25 @@ pub fn run(args: Args) -> Result<(), Failure> {
         deviation: three("--std", &args.std)?,
     };
     preparation.check()?;
-    if let Some(parent) = args.output.parent().filter(|p| !p.as_os_str().is_empty() && !p.is_dir()) {
+    if let Some(parent) = args.out.parent().filter(|p| !p.as_os_str().is_empty() && !p.is_dir()) {
         return Err(Failure::usage(format!("{}: there is no such folder", parent.display())));
     }
     let encoder = Encoder::load(&args.encoder, &preparation)?;
     let pictures = pictures_in(&args.folder)?;
+    check_apart(&args.out, pictures.iter().chain([&args.encoder]).map(PathBuf::as_path))?;
     let bar = ProgressBar::with_draw_target(Some(pictures.len() as u64), ProgressDrawTarget::stderr_with_hz(5));
     let style = "{bar:24} {pos}/{len} pictures  {per_sec}  {eta} left";
     bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
     let features = embed_pictures(&pictures, |picture| encoder.encode(picture), || bar.inc(1));
     bar.finish_and_clear();
     let features = features?;
-    features.save(&args.output)?;
+    features.save(&args.out)?;
     if args.json {
         return say(serde_json::json!({
-            "output": args.output, "pictures": features.names.len(), "width": features.width, "encoder": args.encoder,
+            "output": args.out, "pictures": features.names.len(), "width": features.width, "encoder": args.encoder,
         }));
     }
-    say(format!("{}: {} features of each of {} pictures", args.output.display(), features.width, features.names.len()))
+    say(format!("{}: {} features of each of {} pictures", args.out.display(), features.width, features.names.len()))
 }
 
 /// One number for all colours, or one for each.

@@ -6,7 +6,7 @@ use setwise::Model;
 use setwise::experiment::{Experiment, find};
 use setwise::train::{RunFolder, evaluate};
 
-use super::{DataArgs, DeviceArgs, say};
+use super::{DataArgs, DeviceArgs, say, valid};
 use crate::failure::Failure;
 
 /// Arguments of `eval`.
@@ -47,17 +47,19 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let mut model = Model::load(&file)?;
     model.use_device(&args.device.find()?)?;
-    let mut experiment = match (&args.on, model.experiment()) {
+    let own = model.experiment().map(Experiment::parse);
+    let preset = own.as_ref().and_then(|own| own.as_ref().ok()).map(|own| own.preset().to_owned());
+    let name = args.on.clone().unwrap_or_else(|| file.display().to_string());
+    let mut experiment = match (&args.on, own) {
         (Some(name), _) => find(name)?,
-        (None, Some(text)) => Experiment::parse(text)?,
+        (None, Some(own)) => own?,
         (None, None) => {
             let reason = "does not say which experiment it was trained in; --on EXPERIMENT chooses one";
             return Err(Failure::usage(format!("{}: {reason}", file.display())));
         }
     };
     experiment.seed = args.seed.unwrap_or(experiment.seed);
-    let preset = experiment.preset().to_owned();
-    let experiment = experiment.validate()?.with_data(&args.data.find()?)?;
+    let experiment = valid(&name, experiment)?.with_data(&args.data.find()?)?;
     let e = evaluate(&mut model, &experiment, args.examples)?;
     if args.json {
         return say(serde_json::json!({

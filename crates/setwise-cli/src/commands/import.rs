@@ -7,7 +7,7 @@ use setwise::Model;
 use setwise::files::ReferenceOptions;
 use setwise::models::RelationPool;
 
-use super::say;
+use super::{check_apart, say};
 use crate::failure::Failure;
 
 /// Arguments of `import`.
@@ -16,8 +16,8 @@ pub struct Args {
     /// A state dict of the paper's PyTorch code, saved as safetensors.
     reference: PathBuf,
     /// The model file to write.
-    #[arg(short, long, value_name = "MODEL")]
-    output: PathBuf,
+    #[arg(short, long, alias = "output", value_name = "MODEL")]
+    out: PathBuf,
     /// Attention heads; the state dict does not show them.
     #[arg(long, default_value_t = 4)]
     heads: usize,
@@ -34,16 +34,17 @@ enum Pool {
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
+    check_apart(&args.out, [args.reference.as_path()])?;
     let relation_pool = match args.relation_pool {
         Pool::Max => RelationPool::Max,
         Pool::Sum => RelationPool::Sum,
     };
     let model = Model::from_reference(&args.reference, ReferenceOptions { heads: args.heads, relation_pool })?;
-    model.save(&args.output)?;
+    model.save(&args.out)?;
     let c = model.config();
     say(format!(
         "{}: {} encoder, {} sets, relations {}, merge {}, sharing {}, {} blocks, {} heads, latent {}, hidden {}, {} parameters",
-        args.output.display(),
+        args.out.display(),
         name(c.encoder),
         c.sets,
         name(c.relations),

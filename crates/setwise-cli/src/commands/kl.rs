@@ -10,9 +10,9 @@ use setwise::estimate::{
     Estimate, Estimator, Explanation, KlMethod, KlOptions, Points, Pretrained, explain, mismatches,
 };
 use setwise::files::Sample;
-use setwise::report::{bar_table, kl_page};
+use setwise::report::{Page, bar_table, kl_page};
 
-use super::{DeviceArgs, answer, check_output, print_json, read_samples, say};
+use super::{DeviceArgs, answer, check_apart, check_output, print_json, read_samples, say};
 use crate::failure::Failure;
 
 /// Arguments of `kl`.
@@ -30,7 +30,7 @@ Points that coincide: a neighbour at distance zero is replaced by the nearest on
 --json prints one object: quantity, estimate, interval, level, unit, n (rows of P and Q), dim, method, interval_method, warnings. With \
 --explain it has an explanation: estimate (of all columns), n, columns (largest first, each with column, name, own, without, loss) and \
 warnings. With --pairs it prints such an object a line, in the order of the list, with line, p and q before the rest; where there is no \
-estimate, error says why."
+estimate, error says why. Where another estimate stands beside it, fallback has its method, estimate and interval."
 )]
 pub struct Args {
     /// Sample of P: CSV, TSV or NPY, rows are elements and columns dimensions. `-` is standard input.
@@ -60,7 +60,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", conflicts_with_all = ["p", "q"])]
     pairs: Option<PathBuf>,
     /// Write the results of --pairs as a table: .csv, .json or .md.
-    #[arg(short, long, value_name = "FILE.csv")]
+    #[arg(short, long, alias = "output", value_name = "FILE.csv")]
     out: Option<PathBuf>,
     #[command(flatten)]
     device: DeviceArgs,
@@ -92,6 +92,14 @@ impl Args {
         KlOptions::of(method, self.k, self.seed)
     }
 
+    /// Refuses options that the method has no use for.
+    fn check(&self) -> Result<(), Failure> {
+        if self.k.is_some() && self.options().method != KlMethod::Knn {
+            return Err(Failure::usage("--k is for --method knn"));
+        }
+        self.device.check()
+    }
+
     /// Opens the device the estimator is to use.
     fn start_device(&self) -> Result<(), Failure> {
         if self.options().method == KlMethod::Pretrained {
@@ -111,6 +119,7 @@ impl Args {
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
+    args.check()?;
     if let Some(list) = &args.pairs {
         return pairs::run(list, &args);
     }
@@ -120,7 +129,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.out.is_some() {
         return Err(Failure::usage("-o is for the results of --pairs; --report writes a page about two samples"));
     }
-    args.report.as_deref().map_or(Ok(()), check_output)?;
+    if let Some(path) = &args.report {
+        check_output(path)?;
+        check_apart(path, [p.as_path(), q])?;
+        Page::check_extension(path)?;
+    }
     let [of_p, of_q] = read_samples([p, q])?;
     let (p, q) = (Points::of(&of_p)?, Points::of(&of_q)?);
     let estimator = args.estimator()?;

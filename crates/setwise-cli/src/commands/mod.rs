@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use setwise::data::DataFolder;
 use setwise::estimate::{Dim, Estimate};
+use setwise::experiment::{Experiment, ValidExperiment};
 use setwise::files::Sample;
 
 use crate::failure::Failure;
@@ -57,6 +58,27 @@ pub fn check_output(path: &Path) -> Result<(), Failure> {
         return Err(Failure::usage(format!("{}: is no ordinary file", path.display())));
     }
     Ok(())
+}
+
+/// Refuses an output that would be written over an input, also where a link leads to it.
+pub fn check_apart<'a>(path: &Path, inputs: impl IntoIterator<Item = &'a Path>) -> Result<(), Failure> {
+    let Ok(itself) = path.canonicalize() else { return Ok(()) };
+    match inputs.into_iter().find(|input| input.canonicalize().is_ok_and(|input| input == itself)) {
+        Some(input) if input == path => Err(Failure::usage(format!("{}: is an input and the output", path.display()))),
+        Some(input) => Err(Failure::usage(format!("{}: is the input {}", path.display(), input.display()))),
+        None => Ok(()),
+    }
+}
+
+/// An experiment that can be run; errors say which one cannot.
+pub fn valid(name: &str, experiment: Experiment) -> Result<ValidExperiment, Failure> {
+    experiment.validate().map_err(|error| {
+        let said = match &error {
+            setwise::Error::Experiment { key, reason } => format!("{name}: {key}: {reason}"),
+            other => format!("{name}: {other}"),
+        };
+        Failure::from(error).instead(said)
+    })
 }
 
 /// Reads two samples, of which one may be standard input.
@@ -121,9 +143,9 @@ pub struct DeviceArgs {
     /// cpu, cuda, or cuda:N for GPU N.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: String,
-    /// Matrix products of a GPU: f32, tf32 (operands rounded to 11 bits) or bf16 (to 8 bits).
-    #[arg(long, value_name = "PRECISION", default_value = "tf32")]
-    precision: String,
+    /// Matrix products of a GPU: f32, tf32 (operands rounded to 11 bits; if not given) or bf16 (to 8 bits).
+    #[arg(long, value_name = "PRECISION")]
+    precision: Option<String>,
 }
 
 impl DeviceArgs {
@@ -134,6 +156,17 @@ impl DeviceArgs {
 
     /// Opens the device.
     pub fn find(&self) -> Result<setwise::Device, Failure> {
-        Ok(setwise::Device::find(&self.device, &self.precision)?)
+        self.check()?;
+        Ok(setwise::Device::find(&self.device, self.precision.as_deref().unwrap_or("tf32"))?)
+    }
+
+    /// Refuses what would do nothing.
+    pub fn check(&self) -> Result<(), Failure> {
+        match &self.precision {
+            Some(_) if self.device == "cpu" => {
+                Err(Failure::usage("--precision is for GPUs; --device cuda chooses one"))
+            }
+            _ => Ok(()),
+        }
     }
 }

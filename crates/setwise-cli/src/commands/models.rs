@@ -5,7 +5,7 @@ use setwise::ModelConfig;
 use setwise::estimate::Pretrained;
 use setwise::models::{ImageEncoder, Images, PRESETS};
 
-use super::say;
+use super::{print_json, say};
 use crate::failure::Failure;
 
 /// What the pretrained estimator is.
@@ -14,10 +14,10 @@ const PRETRAINED: &str = "the KL divergence of two samples with a 90 % interval"
 /// Arguments of `models`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Print JSON, with the whole config of every preset.
+    /// Print JSON, with the whole config of every preset, or of the one --config names.
     #[arg(long)]
     json: bool,
-    /// Print the config of one preset as TOML.
+    /// Print the config of one preset as TOML, or with --json as JSON.
     #[arg(long, value_name = "PRESET")]
     config: Option<String>,
     /// Width of the sets' rows in the configs shown.
@@ -29,6 +29,9 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(name) = &args.config {
         let config = ModelConfig::preset(name, args.dim)?.validate()?;
+        if args.json {
+            return print_json(&*config);
+        }
         let text = toml::to_string(&*config).map_err(|e| Failure::other(e.to_string()))?;
         return say(text.trim_end());
     }

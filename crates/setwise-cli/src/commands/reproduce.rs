@@ -160,8 +160,8 @@ struct Common {
     /// Folder with the folders of runs; `runs`, if there is one, if not given.
     #[arg(long, value_name = "DIR")]
     runs: Option<PathBuf>,
-    /// Write the table as Markdown, CSV and JSON and figures as SVG and PNG into this folder.
-    #[arg(long, value_name = "DIR")]
+    /// Write the table as Markdown, CSV and JSON, and its figures, where it has any, as SVG and PNG into this folder.
+    #[arg(short, long, alias = "output", value_name = "DIR")]
     out: Option<PathBuf>,
     /// What to print.
     #[arg(long, value_enum, default_value_t = Format::Markdown)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use setwise::data::{DrawnSet, Feed, Stream};
 use setwise::files::write_npy;
 
-use super::{DataArgs, make_folder, say};
+use super::{DataArgs, make_folder, say, valid};
 use crate::failure::Failure;
 
 /// Arguments of `sample`.
@@ -19,9 +19,10 @@ pub struct Args {
     /// Seed; the experiment's if not given.
     #[arg(long)]
     seed: Option<u64>,
-    /// Folder for x.npy, x_offsets.npy, y.npy, y_offsets.npy and label.npy.
-    #[arg(short, long, value_name = "DIR")]
-    output: PathBuf,
+    /// Folder for x.npy, x_offsets.npy, y.npy, y_offsets.npy and label.npy. Where examples have different dimensions, dims.npy tells those
+    /// of each, and zeros fill its rows.
+    #[arg(short, long, alias = "output", value_name = "DIR")]
+    out: PathBuf,
     #[command(flatten)]
     data: DataArgs,
 }
@@ -35,35 +36,47 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut experiment = setwise::experiment::find(&args.experiment)?;
     experiment.seed = args.seed.unwrap_or(experiment.seed);
     let (widths, size, batch) = (experiment.task.widths(), experiment.task.set_size(), experiment.training.batch);
-    let experiment = experiment.validate()?.with_data(&args.data.find()?)?;
+    let dims = experiment.task.held_out_dims();
+    let experiment = valid(&args.experiment, experiment)?.with_data(&args.data.find()?)?;
     let numbers = args.examples.checked_mul(size.most).and_then(|n| n.checked_mul(*widths.iter().max().unwrap_or(&1)));
     if args.examples == 0 || numbers.is_none_or(|n| n > MOST) {
         let reason = format!("must be at least 1, and sets of {} points must fit in memory", size.most);
         return Err(Failure::usage(format!("--examples {}: {reason}", args.examples)));
     }
-    make_folder(&args.output)?;
+    make_folder(&args.out)?;
     let examples = args.examples;
     let mut feed = Feed::new(rayon::current_num_threads(), 0, move |i| {
         let count = batch.min(examples.saturating_sub(i as usize * batch));
         experiment.held_out(Stream::Training, i, count)
     });
     let mut sets = vec![DrawnSet { rows: Vec::new(), offsets: vec![0] }; 2];
-    let mut labels = Vec::new();
+    let (mut labels, mut own_dims) = (Vec::new(), Vec::new());
     while labels.len() < examples {
         let drawn = feed.next().ok_or(setwise::Error::Feed)??.into_drawn();
-        for ((all, set), dim) in sets.iter_mut().zip(drawn.sets).zip(&widths) {
-            let first = all.rows.len() / dim;
+        own_dims.extend(std::iter::repeat_n(drawn.widths[0] as i64, drawn.labels.len()));
+        for (((all, set), own), &width) in sets.iter_mut().zip(drawn.sets).zip(&drawn.widths).zip(&widths) {
+            let first = all.rows.len() / width;
             all.offsets.extend(set.offsets[1..].iter().map(|o| first + o));
-            all.rows.extend(set.rows);
+            for row in set.rows.chunks_exact(*own) {
+                all.rows.extend(row);
+                all.rows.resize(all.rows.len() + width - own, 0.0);
+            }
         }
         labels.extend(drawn.labels);
     }
-    let file = |name: &str| args.output.join(name);
+    let file = |name: &str| args.out.join(name);
     for ((name, set), &dim) in ["x", "y"].iter().zip(&sets).zip(&widths) {
         write_npy(file(&format!("{name}.npy")), &[set.rows.len() / dim, dim], &set.rows)?;
         let offsets: Vec<i64> = set.offsets.iter().map(|&o| o as i64).collect();
         write_npy(file(&format!("{name}_offsets.npy")), &[offsets.len()], &offsets)?;
     }
     write_npy(file("label.npy"), &[labels.len()], &labels)?;
-    say(format!("{}: {examples} examples in {} dimensions, as drawn", args.output.display(), widths[0]))
+    let in_dims = match dims.single() {
+        Some(_) => widths[0].to_string(),
+        None => {
+            write_npy(file("dims.npy"), &[own_dims.len()], &own_dims)?;
+            format!("{} to {}", dims.least, dims.most)
+        }
+    };
+    say(format!("{}: {examples} examples in {in_dims} dimensions, as drawn", args.out.display()))
 }

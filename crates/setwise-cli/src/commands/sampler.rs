@@ -6,7 +6,7 @@ use setwise::data::{DataFolder, Feed};
 use setwise::experiment::{ValidExperiment, find};
 use setwise::sets::Frame;
 
-use super::say;
+use super::{say, valid};
 use crate::failure::Failure;
 
 /// Parts a measurement has, of which the median counts.
@@ -26,12 +26,12 @@ impl Rate {
 }
 
 /// Measures how fast batches of an experiment are drawn and whitened ahead of training, on one thread and on all.
-pub fn run(name: &str, data: &DataFolder, seconds: f64, json: bool) -> Result<(), Failure> {
-    let experiment = find(name)?.validate()?.with_data(data)?;
+pub fn run(name: &str, data: &DataFolder, least: Duration, json: bool) -> Result<(), Failure> {
+    let experiment = valid(name, find(name)?)?.with_data(data)?;
     let all = rayon::current_num_threads();
     let mut counts = vec![1, all];
     counts.dedup();
-    let rates = counts.into_iter().map(|n| measure(&experiment, n, seconds)).collect::<Result<Vec<_>, _>>()?;
+    let rates = counts.into_iter().map(|n| measure(&experiment, n, least)).collect::<Result<Vec<_>, _>>()?;
     let (dim, batch, size) = (experiment.task.dim(), experiment.training.batch, experiment.task.set_size());
     if json {
         let rate = |r: &Rate| {
@@ -57,7 +57,7 @@ pub fn run(name: &str, data: &DataFolder, seconds: f64, json: bool) -> Result<()
     })
 }
 
-fn measure(experiment: &ValidExperiment, threads: usize, seconds: f64) -> Result<Rate, Failure> {
+fn measure(experiment: &ValidExperiment, threads: usize, least: Duration) -> Result<Rate, Failure> {
     let source = experiment.clone();
     let mut feed = Feed::new(threads, 0, move |step| source.training_batch(step));
     let mut next = || feed.next().ok_or(setwise::Error::Feed)?;
@@ -65,7 +65,7 @@ fn measure(experiment: &ValidExperiment, threads: usize, seconds: f64) -> Result
     for _ in 0..4 * threads + 4 {
         next()?;
     }
-    let part = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(2)) / PARTS;
+    let part = least / PARTS;
     let mut rates = Vec::new();
     for _ in 0..PARTS {
         let (start, mut batches) = (Instant::now(), 0);

@@ -11,7 +11,7 @@ use setwise::experiment::{ValidExperiment, find};
 use setwise::train::{Encoders, Outcome, Planned, RunFolder, RunOptions, run_several};
 
 use self::progress::{LINE_EVERY, Progress};
-use super::{DataArgs, DeviceArgs, note, say};
+use super::{DataArgs, DeviceArgs, note, say, valid};
 use crate::failure::Failure;
 
 /// Arguments of `train`.
@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(long, value_name = "PRESET", value_delimiter = ',')]
     model: Vec<String>,
     /// Folder of the run, runs/EXPERIMENT-MODEL-sSEED if not given; of several runs, the folder that theirs are made in.
-    #[arg(long, value_name = "DIR")]
+    #[arg(short, long, alias = "output", value_name = "DIR")]
     out: Option<PathBuf>,
     /// Go on from the last checkpoint; starts if there is none.
     #[arg(long)]
@@ -94,7 +94,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         progress.ended(i);
         match outcome {
             Ok(outcome) => progress.aside(|| report(args.json, &names[i], &plans[i], outcome)),
-            Err(e) if plans.len() > 1 => progress.aside(|| note(format!("{}: {e}", plans[i].folder.display()))),
+            Err(e) if plans.len() > 1 => progress.aside(|| note(told(&plans[i], e))),
             Err(_) => {}
         }
     };
@@ -138,7 +138,7 @@ fn plan(args: &Args) -> Result<Vec<(String, Planned)>, Failure> {
             }
             experiment.training.steps = args.steps.unwrap_or(experiment.training.steps);
             experiment.seed = seed;
-            let experiment = experiment.validate()?;
+            let experiment = valid(name, experiment)?;
             let experiment = match plans.iter().find_map(|(_, p)| experiment.clone().with_data_of(&p.experiment)) {
                 Some(loaded) => loaded,
                 None => experiment.with_data(&data)?,
@@ -161,6 +161,7 @@ fn plan(args: &Args) -> Result<Vec<(String, Planned)>, Failure> {
 /// Trains the second network of an estimator beside the set model that is now there.
 fn fit_combiner(plan: &Planned, options: &RunOptions) -> Result<(), Failure> {
     let folder = RunFolder::new(&plan.folder);
+    let _lock = folder.lock()?;
     let mut parts = setwise::Model::load(folder.model())?;
     parts.use_device(&options.device)?;
     note(format!("{} is trained; its second network follows", folder.model().display()));
@@ -201,6 +202,12 @@ fn own_folder(name: &str, experiment: &ValidExperiment) -> String {
 /// What a run's bar is called.
 fn label(plan: &Planned) -> String {
     plan.folder.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned())
+}
+
+/// What went wrong in one of several runs. Errors about its folder name it already.
+fn told(plan: &Planned, error: &setwise::Error) -> String {
+    let (folder, error) = (plan.folder.display().to_string(), error.to_string());
+    if error.starts_with(&folder) { error } else { format!("{folder}: {error}") }
 }
 
 fn report(json: bool, name: &str, plan: &Planned, outcome: &Outcome) {

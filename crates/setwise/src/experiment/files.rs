@@ -64,7 +64,12 @@ pub fn find(name: &str) -> Result<Experiment> {
 }
 
 fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(Error::io(path))
+    std::fs::read_to_string(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::InvalidData => {
+            Error::ExperimentText(format!("{}: is no text; an experiment is TOML", path.display()))
+        }
+        _ => Error::io(path)(e),
+    })
 }
 
 #[cfg(test)]
@@ -115,6 +120,7 @@ mod tests {
             ("[task.mixture]\nlkj = 'wrong'\n", ["wrong", "paper"]),
             ("[task.mixture]\ncomponents = [5, 2]\n", ["[5, 2]", "empty"]),
             ("[task.mixture]\nconcentration = -2.0\n", ["task.mixture.concentration", "above 0"]),
+            ("[task.mixture]\nconcentration = 'x'\n", ["line 6", "concentration = 'x'"]),
             ("[model]\npreset = 'mst'\n", ["mst", "multi-set-rn"]),
             ("[model]\nlatnt = 5\n", ["latnt", "latent"]),
             ("[model]\nheads = 5\n", ["heads", "latent"]),
@@ -122,6 +128,20 @@ mod tests {
         ] {
             let error = text(change);
             assert!(parts.iter().all(|p| error.contains(p)), "{change}: {error}");
+        }
+        for (kind, line, reason) in [
+            ("kl", "dim = -2", "whole number that is not negative"),
+            ("kl", "dim = '2'", "invalid type: string"),
+            ("mi", "set-size = [30, 20]", "the range [30, 20] is empty"),
+            ("broad-kl", "dims = 1.5", "a whole number, or a range"),
+            ("distinguish", "dimm = 2", "unknown field `dimm`"),
+            ("align-words", "width = true", "invalid type: boolean"),
+            ("align-captions", "widths = [1]", "length 1"),
+            ("count", "data = 'minst'", "minst"),
+            ("distinguish-images", "data = 'mnist'", "expected a sequence"),
+        ] {
+            let error = Experiment::parse(&format!("[task]\n{line}\nkind = '{kind}'\n")).unwrap_err().to_string();
+            assert!(error.contains(&format!("\n2 | {line}\n")) && error.contains(reason), "{kind}: {error}");
         }
         let error = find("paper/kl-d3").unwrap_err().to_string();
         assert!(error.contains("paper/kl-d3") && error.contains("quick/kl-d2"), "{error}");

@@ -61,9 +61,16 @@ pub(super) fn bad(key: impl Into<String>, reason: impl Into<String>) -> Error {
 impl Experiment {
     /// Reads TOML; unknown keys and wrong types are errors that name the key and what is allowed.
     pub fn parse(text: &str) -> Result<Self> {
-        toml::from_str(text).map_err(|e| {
-            // What the parser says of a name without its options speaks of Rust, not of TOML.
-            let said = e.to_string().replace("invalid type: unit variant, expected struct variant", WITH_OPTIONS);
+        toml::from_str(text).map_err(|e: toml::de::Error| {
+            let mut said = Task::error_in(text).unwrap_or(e).to_string();
+            // What the parser says of types, and of a name without its options, speaks of Rust, not of TOML.
+            for (rust, plain) in [
+                ("invalid type: unit variant, expected struct variant", WITH_OPTIONS),
+                ("expected usize", "expected a whole number that is not negative"),
+                ("expected u64", "expected a whole number that is not negative"),
+            ] {
+                said = said.replace(rust, plain);
+            }
             Error::ExperimentText(said.trim_end().to_owned())
         })
     }

@@ -1,8 +1,10 @@
 //! Tasks: which examples are drawn and how they are labelled.
 
-use serde::{Deserialize, Serialize};
-
 use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use super::recorded::{AlignCaptionsTask, AlignWordsTask, CountTask, DistinguishImagesTask};
 use super::settings::bad;
@@ -138,6 +140,29 @@ const LARGEST: usize = 1 << 20;
 const WIDEST: usize = 1 << 16;
 
 impl Task {
+    /// What is wrong in the table of the task, with its place: a choice by `kind` is read without places, its fields alone with them. None
+    /// where nothing is.
+    pub(super) fn error_in(text: &str) -> Option<toml::de::Error> {
+        let task = DeTable::parse(text).ok()?.into_inner().remove("task")?;
+        let (span, DeValue::Table(mut table)) = (task.span(), task.into_inner()) else { return None };
+        let kind = table.remove("kind")?;
+        let fields = toml::de::Deserializer::from(Spanned::new(span, table));
+        let read = match kind.get_ref().as_str()? {
+            "kl" => KlTask::deserialize(fields).map(drop),
+            "mi" => MiTask::deserialize(fields).map(drop),
+            "broad-kl" => BroadKlTask::deserialize(fields).map(drop),
+            "distinguish" => DistinguishTask::deserialize(fields).map(drop),
+            "align-words" => AlignWordsTask::deserialize(fields).map(drop),
+            "align-captions" => AlignCaptionsTask::deserialize(fields).map(drop),
+            "count" => CountTask::deserialize(fields).map(drop),
+            "distinguish-images" => DistinguishImagesTask::deserialize(fields).map(drop),
+            _ => return None,
+        };
+        let mut error = read.err()?;
+        error.set_input(Some(text));
+        Some(error)
+    }
+
     /// Numbers in a row of each set.
     pub fn widths(&self) -> Vec<usize> {
         match self {

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use super::samples::{Array, Parsed, Sample, content, read_npy};
-use crate::Result;
 use crate::models::Images;
+use crate::{Error, Result};
 
 impl Sample {
     /// Reads sets of images: NPY `[n, height, width]`, with a last `[…, channels]` where pixels have colours, or the pixels of an image as
-    /// one row; a stack of examples has one more index in front. Bytes are divided by 255. CSV and TSV hold an image per line.
+    /// one row; a stack of examples has one more index in front. Bytes are divided by 255, other numbers must be from 0 to 1. CSV and TSV
+    /// hold an image per line.
     ///
     /// ```
     /// use setwise::files::{Sample, write_npy};
@@ -27,7 +28,15 @@ impl Sample {
 
     /// Reads a file's content as [`Sample::read_images`] does.
     pub fn parse_images(path: &Path, bytes: &[u8], images: &Images) -> Result<Self> {
-        Self::parse_as(path, bytes, |bytes| parse(bytes, images))
+        let sample = Self::parse_as(path, bytes, |bytes| parse(bytes, images))?;
+        match sample.data.iter().position(|x| !(0.0..=1.0).contains(x)) {
+            None => Ok(sample),
+            Some(i) => {
+                let (place, x) = (sample.place(i, "image", "number"), sample.data[i]);
+                let reason = format!("{place} is {x}; pixels are bytes (uint8) or numbers from 0 to 1");
+                Err(Error::Sample { path: sample.path, reason })
+            }
+        }
     }
 }
 
@@ -89,8 +98,28 @@ mod tests {
         }
         let colour = grey.with_size(4, 5, 3);
         assert_eq!(read("(2, 4, 5, 3)", "|u1", &data, &colour).unwrap().width, 60);
-        let floats: Vec<u8> = (0..20).flat_map(|i| (i as f32).to_le_bytes()).collect();
-        assert_eq!(read("(1, 4, 5)", "<f4", &floats, &grey).unwrap().data[7], 7.0);
+        let floats: Vec<u8> = (0..20).flat_map(|i| (i as f32 / 32.0).to_le_bytes()).collect();
+        assert_eq!(read("(1, 4, 5)", "<f4", &floats, &grey).unwrap().data[7], 7.0 / 32.0);
+    }
+
+    #[test]
+    fn numbers_that_are_neither_bytes_nor_shares_of_white_are_refused_with_their_place() {
+        let grey = Images::new(ImageEncoder::Mnist).with_size(4, 5, 1);
+        let with =
+            |x: f32| -> Vec<u8> { (0..120).flat_map(|i| (if i == 67 { x } else { 0.5 }).to_le_bytes()).collect() };
+        let said = |shape: &str, kind: &str, data: &[u8]| read(shape, kind, data, &grey).unwrap_err().to_string();
+        let end = "pixels are bytes (uint8) or numbers from 0 to 1";
+        assert_eq!(said("(6, 4, 5)", "<f4", &with(200.0)), format!("a.npy: image 4, number 8 is 200; {end}"));
+        assert_eq!(
+            said("(2, 3, 4, 5)", "<f4", &with(-0.25)),
+            format!("a.npy: example 2, image 1, number 8 is -0.25; {end}")
+        );
+        let integers: Vec<u8> = (0..20i32).flat_map(i32::to_le_bytes).collect();
+        assert_eq!(said("(1, 4, 5)", "<i4", &integers), format!("a.npy: image 1, number 3 is 2; {end}"));
+        let line = (0..20).map(|i| i.to_string()).collect::<Vec<_>>().join(",");
+        let error = Sample::parse_images(Path::new("a.csv"), line.as_bytes(), &grey).unwrap_err().to_string();
+        assert_eq!(error, format!("a.csv: image 1, number 3 is 2; {end}"));
+        assert!(read("(6, 4, 5)", "<f4", &with(1.0), &grey).is_ok());
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod pair_list;
 mod reference;
 mod samples;
 pub(crate) mod tensors;
+mod text;
 
 pub use npy::write_npy;
 pub use pair_list::{ListedPair, PairList};

@@ -1,6 +1,6 @@
 //! Sample files: rows are elements, columns are dimensions.
 //!
-//! CSV or TSV (a header is detected, lines beginning with `#` are skipped) hold one set; NPY holds one set `[n, d]` or a stack of
+//! CSV or TSV (a first row without numbers is a header, blank lines and those beginning with `#` are skipped) hold one set; NPY holds one set `[n, d]` or a stack of
 //! examples `[examples, n, d]`. The kind is told by the content, not the name. `-` is standard input.
 
 use std::io::{Cursor, Read};
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use npyz::{DType, NpyFile, Order, TypeChar};
 
+use super::text::parse_text;
 use crate::sets::PackedSet;
 use crate::{Error, Result, SetBatch};
 
@@ -55,16 +56,19 @@ impl Sample {
         if width == 0 {
             return Err(bad("its rows have no columns".to_owned()));
         }
-        if let Some(i) = data.iter().position(|x| !x.is_finite()) {
-            let (row, column) = (i / width, i % width + 1);
-            let place = if examples > 1 {
-                format!("example {}, row {}, column {column}", row / rows + 1, row % rows + 1)
-            } else {
-                format!("row {}, column {column}", row + 1)
-            };
-            return Err(bad(format!("{place} is {}; every value must be a finite number", data[i])));
+        let sample = Sample { path: path.to_owned(), data, examples, rows, width, names };
+        if let Some(i) = sample.data.iter().position(|x| !x.is_finite()) {
+            let place = sample.place(i, "row", "column");
+            return Err(bad(format!("{place} is {}; every value must be a finite number", sample.data[i])));
         }
-        Ok(Sample { path: path.to_owned(), data, examples, rows, width, names })
+        Ok(sample)
+    }
+
+    /// Where a number stands; rows and columns may have other names.
+    pub(super) fn place(&self, i: usize, row_name: &str, column_name: &str) -> String {
+        let (row, column) = (i / self.width, i % self.width + 1);
+        let example = if self.examples > 1 { format!("example {}, ", row / self.rows + 1) } else { String::new() };
+        format!("{example}{row_name} {}, {column_name} {column}", row % self.rows + 1)
     }
 }
 
@@ -217,63 +221,6 @@ fn fortran_place(mut i: usize, shape: &[usize]) -> usize {
     place
 }
 
-fn parse_text(bytes: &[u8]) -> Parsed {
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let mut reader = csv::ReaderBuilder::new()
-        .delimiter(delimiter(bytes))
-        .has_headers(false)
-        .flexible(true)
-        .comment(Some(b'#'))
-        .trim(csv::Trim::All)
-        .from_reader(bytes);
-    let mut data = Vec::new();
-    let (mut width, mut rows) = (0, 0);
-    let mut names: Option<Vec<String>> = None;
-    let mut record = csv::ByteRecord::new();
-    let mut first = true;
-    while reader.read_byte_record(&mut record).map_err(|e| format!("not readable as text: {e}"))? {
-        let line = record.position().map_or(0, csv::Position::line);
-        let parsed: Vec<Option<f64>> = record.iter().map(number).collect();
-        if first {
-            first = false;
-            width = record.len();
-            if parsed.iter().any(Option::is_none) {
-                names = Some(record.iter().map(|f| String::from_utf8_lossy(f).into_owned()).collect());
-                continue;
-            }
-        }
-        if record.len() != width {
-            return Err(format!("line {line} has {} columns, the lines before have {width}", record.len()));
-        }
-        for (column, value) in parsed.into_iter().enumerate() {
-            let Some(value) = value else {
-                let name = names.as_ref().map_or(String::new(), |n| format!(" ({:?})", n[column]));
-                let field = String::from_utf8_lossy(&record[column]).into_owned();
-                return Err(format!("line {line}, column {}{name}: {field:?} is not a number", column + 1));
-            };
-            if !value.is_finite() {
-                return Err(format!(
-                    "line {line}, column {} is {value}; every value must be a finite number",
-                    column + 1
-                ));
-            }
-            data.push(value);
-        }
-        rows += 1;
-    }
-    Ok((data, [1, rows, width], names.unwrap_or_default()))
-}
-
-fn number(field: &[u8]) -> Option<f64> {
-    std::str::from_utf8(field).ok()?.parse().ok()
-}
-
-/// Tab, semicolon or comma, by what the first line that is no comment holds.
-fn delimiter(bytes: &[u8]) -> u8 {
-    let line = bytes.split(|&b| b == b'\n').find(|l| !l.is_empty() && l[0] != b'#').unwrap_or(&[]);
-    [b'\t', b',', b';'].into_iter().find(|d| line.contains(d)).unwrap_or(b',')
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -283,45 +230,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn headers_comments_tabs_and_semicolons_are_understood() {
-        for content in [
-            "1,2\n3,4\n",
-            "x,y\n1,2\n3,4\n",
-            "# made by hand\n1\t2\n3\t4",
-            "a;b\n1;2\n\n3;4\n",
-            "\u{feff}1, 2\r\n3, 4\r\n",
-        ] {
-            let s = text(content).unwrap();
-            assert_eq!((s.rows, s.width, s.data), (2, 2, vec![1.0, 2.0, 3.0, 4.0]), "{content:?}");
-        }
-    }
-
-    #[test]
-    fn a_header_names_the_columns() {
-        assert_eq!(text("x,the y\n1,2\n").unwrap().names, ["x", "the y"]);
-        assert!(text("1,2\n").unwrap().names.is_empty());
-    }
-
-    #[test]
     fn files_of_other_kinds_are_called_by_their_name() {
         let error = Sample::parse(Path::new("p.parquet"), b"PAR1\x15\x04").unwrap_err().to_string();
         assert_eq!(error, "p.parquet: is a Parquet file, which is not read; save the numbers as CSV, TSV or NPY");
         let error = Sample::parse(Path::new("p.csv.gz"), b"\x1f\x8b\x08").unwrap_err().to_string();
         assert!(error.contains("compressed with gzip"), "{error}");
-    }
-
-    #[test]
-    fn what_is_wrong_is_named_with_its_place() {
-        for (content, expected) in [
-            ("x,y\n1,2\n3,four\n", "points.csv: line 3, column 2 (\"y\"): \"four\" is not a number"),
-            ("1,2\n3\n", "points.csv: line 2 has 1 columns, the lines before have 2"),
-            ("1,2\n3,nan\n", "points.csv: line 2, column 2 is NaN; every value must be a finite number"),
-            ("1,2\n-inf,0\n", "points.csv: line 2, column 1 is -inf; every value must be a finite number"),
-            ("", "points.csv: is empty: it has no rows of numbers"),
-            ("x,y\n", "points.csv: is empty: it has no rows of numbers"),
-        ] {
-            assert_eq!(text(content).unwrap_err().to_string(), expected);
-        }
     }
 
     /// A NPY file by hand.

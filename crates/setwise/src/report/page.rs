@@ -106,7 +106,18 @@ impl Page {
     /// Writes the page as a whole or not at all.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
+        Self::check_extension(path)?;
         write_atomically(path, self.to_html().as_bytes()).map_err(Error::io(path))
+    }
+
+    /// Whether a file's name is that of a page; worth asking before long work.
+    pub fn check_extension(path: impl AsRef<Path>) -> Result<()> {
+        const KNOWN: &str = ".html and .htm";
+        let path = path.as_ref();
+        match super::extension(path, KNOWN)?.as_str() {
+            "html" | "htm" => Ok(()),
+            _ => Err(super::unknown_extension(path, KNOWN)),
+        }
     }
 }
 
@@ -226,5 +237,9 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         let error = page().save(folder.path().join("missing/page.html")).unwrap_err().to_string();
         assert!(error.contains("missing"), "{error}");
+        for name in ["page.pdf", "page"] {
+            let error = page().save(folder.path().join(name)).unwrap_err().to_string();
+            assert!(error.contains(name) && error.ends_with("there are .html and .htm"), "{error}");
+        }
     }
 }

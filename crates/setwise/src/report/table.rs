@@ -28,8 +28,14 @@ pub enum Cell {
         /// Decimals to show.
         digits: usize,
     },
+    /// A whole number.
+    Count(usize),
+    /// Several words or sentences: joined by semicolons, a list in JSON.
+    List(Vec<String>),
     /// Nothing was measured: `not run` in Markdown, empty in CSV, null in JSON.
     NotRun,
+    /// Nothing is to be said: empty, null in JSON.
+    Empty,
 }
 
 impl Cell {
@@ -57,7 +63,10 @@ impl Cell {
             Cell::Text(text) => text.clone(),
             Cell::Number { value, digits } => shown(*value, *digits),
             Cell::Estimate { mean, error, digits } => format!("{} ± {}", shown(*mean, *digits), shown(*error, *digits)),
+            Cell::Count(n) => n.to_string(),
+            Cell::List(items) => items.join("; "),
             Cell::NotRun => "not run".into(),
+            Cell::Empty => String::new(),
         }
     }
 }
@@ -93,7 +102,9 @@ impl Serialize for Cell {
                 map.serialize_entry("se", &Exact(*error))?;
                 map.end()
             }
-            Cell::NotRun => serializer.serialize_unit(),
+            Cell::Count(n) => serializer.serialize_u64(*n as u64),
+            Cell::List(items) => items.serialize(serializer),
+            Cell::NotRun | Cell::Empty => serializer.serialize_unit(),
         }
     }
 }
@@ -184,7 +195,7 @@ impl Table {
     }
 
     fn holds_numbers(&self, column: usize) -> bool {
-        self.rows.iter().any(|row| !matches!(row[column], Cell::Text(_) | Cell::NotRun))
+        self.rows.iter().any(|row| !matches!(row[column], Cell::Text(_) | Cell::List(_) | Cell::NotRun | Cell::Empty))
     }
 
     /// GitHub Markdown: the title in bold, then columns padded to the same width, numbers to the right.
@@ -263,7 +274,8 @@ impl Table {
                     Cell::Text(text) => (text.clone(), None),
                     Cell::Number { value, .. } => (value.to_string(), None),
                     Cell::Estimate { mean, error, .. } => (mean.to_string(), Some(error.to_string())),
-                    Cell::NotRun => (String::new(), None),
+                    Cell::Count(_) | Cell::List(_) => (cell.shown(), None),
+                    Cell::NotRun | Cell::Empty => (String::new(), None),
                 };
                 record.push(value);
                 record.extend(with_error.then(|| error.unwrap_or_default()));
@@ -376,6 +388,16 @@ mod tests {
         ]);
         assert_eq!(value, expected);
         assert!(json.find("method") < json.find("d = 2"));
+    }
+
+    #[test]
+    fn counts_lists_and_what_is_empty_are_themselves_in_every_format() {
+        let mut table = Table::new("", ["n", "notes", "error"]);
+        table.push([Cell::Count(3), Cell::List(vec!["a".into(), "b".into()]), Cell::Empty]);
+        assert!(table.to_markdown().ends_with("|   3 | a; b  |       |\n"), "{}", table.to_markdown());
+        assert_eq!(table.to_csv(), "n,notes,error\n3,a; b,\n");
+        let json: String = table.to_json().split_whitespace().collect();
+        assert_eq!(json, r#"[{"n":3,"notes":["a","b"],"error":null}]"#);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The folder of a run: what is where in it.
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use super::metrics::{Record, read};
@@ -10,6 +11,12 @@ use crate::{Error, Model, Result};
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunFolder {
     path: PathBuf,
+}
+
+/// A folder taken for one run. The file stays, as another process may be about to take it; that it is there means nothing.
+#[derive(Debug)]
+pub struct RunLock {
+    _file: File,
 }
 
 impl RunFolder {
@@ -53,6 +60,20 @@ impl RunFolder {
         self.path.join("checkpoint.damaged.safetensors")
     }
 
+    /// Takes the folder for a run until what is returned is dropped or the process ends, however it does; an error where another has it.
+    pub fn lock(&self) -> Result<RunLock> {
+        let path = self.path.join("run.lock");
+        let file = File::options().create(true).append(true).open(&path).map_err(Error::io(&path))?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                let reason = "a run is under way in this folder; --out chooses another".to_owned();
+                Err(Error::Run { path: self.path.clone(), reason })
+            }
+            // A file system that knows no locks is no reason not to train.
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(RunLock { _file: file }),
+        }
+    }
+
     /// Reads the experiment.
     pub fn experiment(&self) -> Result<Experiment> {
         let path = self.experiment_file();
@@ -80,5 +101,22 @@ impl RunFolder {
     /// Whether a run has begun here.
     pub fn begun(&self) -> bool {
         [self.experiment_file(), self.checkpoint(), self.previous_checkpoint(), self.model()].iter().any(|p| p.exists())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_one_runs_until_it_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::new(dir.path());
+        let lock = folder.lock().unwrap();
+        let error = folder.lock().unwrap_err().to_string();
+        assert!(error.contains("a run is under way in this folder"), "{error}");
+        drop(lock);
+        folder.lock().unwrap();
+        assert!(!folder.begun());
     }
 }

@@ -18,7 +18,7 @@ mod trainer;
 
 pub use evaluation::{Evaluation, evaluate, for_held_out};
 pub use fit::Fit;
-pub use folder::RunFolder;
+pub use folder::{RunFolder, RunLock};
 pub use metrics::Record;
 pub use pretrain::Encoders;
 pub use run::{Event, Outcome, RunOptions, run};

@@ -4,13 +4,13 @@
 //! a run that goes on from one ends with the same bits as one that never stopped.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::checkpoint::{Checkpoint, CheckpointWriter};
 use super::evaluation::{Evaluation, HeldOut};
-use super::folder::RunFolder;
+use super::folder::{RunFolder, RunLock};
 use super::metrics::{Log, Record, Window};
 use super::pretrain::{Encoders, pretrain};
 use super::trainer::{BatchLimits, StepOutcome, Trainer};
@@ -84,7 +84,7 @@ pub struct Outcome {
 /// Runs an experiment to its end, or until it is stopped.
 pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn FnMut(Event)) -> Result<Outcome> {
     let folder = RunFolder::new(&options.folder);
-    prepare_folder(&folder, experiment, options.resume)?;
+    let _lock = prepare_folder(&folder, experiment, options.resume)?;
     let Some((mut run, damage)) = Run::start(experiment, &folder, options, observe)? else {
         return Ok(Outcome { steps: 0, finished: false, validation: None, model: folder.model() });
     };
@@ -347,8 +347,23 @@ fn limits(experiment: &ValidExperiment) -> BatchLimits {
     }
 }
 
-/// Makes the folder, or checks that it holds this very experiment.
-fn prepare_folder(folder: &RunFolder, experiment: &ValidExperiment, resume: bool) -> Result<()> {
+/// Makes the folder, or checks that it holds this very experiment, and takes it.
+fn prepare_folder(folder: &RunFolder, experiment: &ValidExperiment, resume: bool) -> Result<RunLock> {
+    // Before anything is made in it.
+    check_folder(folder, experiment, resume)?;
+    std::fs::create_dir_all(folder.path()).map_err(Error::io(folder.path()))?;
+    let lock = folder.lock()?;
+    // Another run may have begun and ended meanwhile.
+    check_folder(folder, experiment, resume)?;
+    let path = folder.experiment_file();
+    if !path.exists() {
+        write_atomically(&path, experiment.to_toml().as_bytes()).map_err(Error::io(&path))?;
+    }
+    Ok(lock)
+}
+
+/// Whether a folder is free, or holds this very experiment to go on with.
+fn check_folder(folder: &RunFolder, experiment: &ValidExperiment, resume: bool) -> Result<()> {
     let problem = |reason: String| Error::Run { path: folder.path().to_owned(), reason };
     if folder.begun() && !resume {
         return Err(problem("already holds a run; --resume goes on with it, --out chooses another folder".to_owned()));
@@ -366,10 +381,8 @@ fn prepare_folder(folder: &RunFolder, experiment: &ValidExperiment, resume: bool
         if let Some(difference) = difference("", &old, &new) {
             return Err(problem(format!("holds a run with other settings: {difference}")));
         }
-        return Ok(());
     }
-    std::fs::create_dir_all(folder.path()).map_err(Error::io(folder.path()))?;
-    write_atomically(&path, experiment.to_toml().as_bytes()).map_err(Error::io(Path::new(&path)))
+    Ok(())
 }
 
 /// The first key in which two settings differ.

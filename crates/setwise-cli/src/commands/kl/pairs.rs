@@ -10,7 +10,7 @@ use setwise::estimate::{Dim, Estimate, KlMethod, Observed, Pair, Pretrained, mis
 use setwise::files::{ListedPair, PairList};
 use setwise::report::{Cell, Table};
 
-use super::super::{check_output, print_json, say};
+use super::super::{check_apart, check_output, print_json, say};
 use super::Args;
 use crate::failure::Failure;
 
@@ -29,11 +29,16 @@ type Outcome = Result<Estimate, setwise::Error>;
 pub fn run(list: &Path, args: &Args) -> Result<(), Failure> {
     if let Some(path) = &args.out {
         check_output(path)?;
+        check_apart(path, [list])?;
         Table::check_extension(path)?;
     }
     let (list, outcomes) = std::thread::scope(|scope| {
         let start = scope.spawn(|| args.start_device());
         let list = PairList::read(list)?;
+        if let Some(path) = &args.out {
+            let samples = list.pairs().iter().flat_map(|pair| list.samples(pair));
+            check_apart(path, samples.map(|sample| sample.path.as_path()))?;
+        }
         estimates(&list, args, start).map(|outcomes| (list, outcomes))
     })?;
     tell(&list, &outcomes, args)
@@ -135,12 +140,16 @@ impl<'a> Line<'a> {
 /// All that is known, for programs.
 fn table(pairs: &[ListedPair], outcomes: &[Outcome]) -> Table {
     let columns = ["line", "p", "q", "estimate", "low", "high", "n_p", "n_q", "dim", "method", "warnings", "error"];
-    let mut table = Table::new("", columns);
+    let beside = ["fallback_method", "fallback_estimate", "fallback_low", "fallback_high"];
+    let mut table = Table::new("", columns.into_iter().chain(beside));
     for (pair, outcome) in pairs.iter().zip(outcomes) {
-        let number = |value: Option<f64>| value.map_or(Cell::NotRun, |v| Cell::number(v, 4));
-        let count = |value: Option<usize>| value.map_or(Cell::NotRun, |n| Cell::number(n as f64, 0));
+        let number = |value: Option<f64>| value.map_or(Cell::Empty, |v| Cell::number(v, 4));
+        let count = |value: Option<usize>| value.map_or(Cell::Empty, Cell::Count);
+        let text = |value: Option<String>| value.map_or(Cell::Empty, Cell::Text);
         let e = outcome.as_ref().ok();
         let interval = e.and_then(|e| e.interval);
+        let fallback = e.and_then(|e| e.fallback.as_ref());
+        let its_interval = fallback.and_then(|f| f.interval);
         let dim = e.map(|e| match e.dim {
             Dim::One(d) => d,
             Dim::Two([x, y]) => x + y,
@@ -155,9 +164,13 @@ fn table(pairs: &[ListedPair], outcomes: &[Outcome]) -> Table {
             count(e.and_then(|e| e.n.first().copied())),
             count(e.and_then(|e| e.n.get(1).copied())),
             count(dim),
-            e.map_or(Cell::NotRun, |e| e.method.as_str().into()),
-            e.map_or(Cell::NotRun, |e| e.warnings.join("; ").into()),
-            outcome.as_ref().err().map_or(Cell::NotRun, |e| e.to_string().into()),
+            text(e.map(|e| e.method.clone())),
+            e.map_or(Cell::Empty, |e| Cell::List(e.warnings.clone())),
+            text(outcome.as_ref().err().map(ToString::to_string)),
+            text(fallback.map(|f| f.method.clone())),
+            number(fallback.map(|f| f.value)),
+            number(its_interval.map(|i| i[0])),
+            number(its_interval.map(|i| i[1])),
         ]);
     }
     table

@@ -1,0 +1,228 @@
+//! Rows of numbers as text: CSV and TSV, with or without a header.
+
+use super::samples::Parsed;
+
+/// Reads text; a first row without numbers is a header, blank lines and those that begin with `#` are skipped.
+pub(super) fn parse_text(bytes: &[u8]) -> Parsed {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let mut reader = csv::ReaderBuilder::new()
+        .delimiter(delimiter(bytes))
+        .has_headers(false)
+        .flexible(true)
+        .comment(Some(b'#'))
+        .trim(csv::Trim::All)
+        .from_reader(bytes);
+    let mut data = Vec::new();
+    let (mut width, mut rows) = (0, 0);
+    let mut names: Option<Vec<String>> = None;
+    let mut record = csv::ByteRecord::new();
+    let mut first = true;
+    while reader.read_byte_record(&mut record).map_err(|e| format!("not readable as text: {e}"))? {
+        if is_blank(bytes, &record) {
+            continue;
+        }
+        let parsed: Vec<Option<f64>> = record.iter().map(number).collect();
+        let at_first = std::mem::take(&mut first);
+        if at_first {
+            width = record.len();
+            if is_header(&record, &parsed) {
+                names = Some(record.iter().map(text).collect());
+                continue;
+            }
+        }
+        let line = || start(bytes, &record).0;
+        if let Some(column) = record.iter().position(|field| field.contains(&b'\n')) {
+            return Err(not_closed(line(), column, &text(&record[column])));
+        }
+        if record.len() != width {
+            return Err(format!("line {} has {} columns, the lines before have {width}", line(), record.len()));
+        }
+        for (column, &value) in parsed.iter().enumerate() {
+            let Some(value) = value else {
+                let name = names.as_ref().map_or(String::new(), |n| format!(" ({:?})", short(&n[column])));
+                let other = parsed.iter().position(Option::is_some).filter(|_| at_first);
+                let why =
+                    other.map_or(String::new(), |i| format!("; the line is no header, as its column {} is one", i + 1));
+                let field = short(&text(&record[column]));
+                return Err(format!("line {}, column {}{name}: {field:?} is not a number{why}", line(), column + 1));
+            };
+            if !value.is_finite() {
+                return Err(format!(
+                    "line {}, column {} is {value}; every value must be a finite number",
+                    line(),
+                    column + 1
+                ));
+            }
+            data.push(value);
+        }
+        rows += 1;
+    }
+    let names = names.unwrap_or_default();
+    if let Some(column) = names.iter().position(|name| rows == 0 && name.contains('\n')) {
+        return Err(not_closed(1, column, &names[column]));
+    }
+    Ok((data, [1, rows, width], names))
+}
+
+/// A field that is no name and has more than one line has mostly taken up what follows it.
+fn not_closed(line: u64, column: usize, field: &str) -> String {
+    let column = column + 1;
+    format!("line {line}, column {column}: {:?} goes on over several lines; is a quote not closed?", short(field))
+}
+
+fn number(field: &[u8]) -> Option<f64> {
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+fn text(field: &[u8]) -> String {
+    String::from_utf8_lossy(field).into_owned()
+}
+
+/// A field for a message, which none may fill.
+fn short(field: &str) -> String {
+    const MOST: usize = 40;
+    match field.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &field[..end]),
+        None => field.to_owned(),
+    }
+}
+
+/// What stands where there is no value.
+const MISSING: [&str; 7] = ["", "na", "n/a", "null", "none", "?", "-"];
+
+/// Whether a first row names the columns: no field is a number, and not all of them are missing. Whole numbers that count from zero after
+/// an empty field are names as well: data frames write them where nobody has named their columns.
+fn is_header(record: &csv::ByteRecord, parsed: &[Option<f64>]) -> bool {
+    let counted = || record.iter().skip(1).enumerate().all(|(i, field)| field == i.to_string().as_bytes());
+    if record.len() > 1 && record[0].is_empty() && counted() {
+        return true;
+    }
+    let missing = |field: &[u8]| MISSING.iter().any(|m| field.eq_ignore_ascii_case(m.as_bytes()));
+    parsed.iter().all(Option::is_none) && !record.iter().all(missing)
+}
+
+/// Whether a record is a line of spaces. One that is empty but for quotes lacks a value.
+fn is_blank(bytes: &[u8], record: &csv::ByteRecord) -> bool {
+    record.len() == 1 && record[0].is_empty() && bytes.get(start(bytes, record).1) != Some(&b'"')
+}
+
+/// The line and the byte a record begins at. The reader tells where the one before ended; blank lines and comments may follow that.
+fn start(bytes: &[u8], record: &csv::ByteRecord) -> (u64, usize) {
+    let (mut line, mut at) = record.position().map_or((0, 0), |p| (p.line(), p.byte() as usize));
+    loop {
+        match bytes.get(at) {
+            Some(b'\n') => (line, at) = (line + 1, at + 1),
+            Some(b'\r') => at += 1,
+            Some(b'#') => at += bytes[at..].iter().position(|&b| b == b'\n').unwrap_or(bytes.len() - at),
+            _ => return (line, at),
+        }
+    }
+}
+
+/// Tab, comma or semicolon, by what the first line that is neither blank nor a comment holds outside of quotes.
+fn delimiter(bytes: &[u8]) -> u8 {
+    let lines = bytes.split_inclusive(|&b| b == b'\n');
+    let skipped: usize = lines.take_while(|l| l.trim_ascii().is_empty() || l[0] == b'#').map(<[u8]>::len).sum();
+    let (mut outside, mut quoted) = (Vec::new(), false);
+    for &b in &bytes[skipped..] {
+        match b {
+            b'"' => quoted = !quoted,
+            b'\n' if !quoted => break,
+            _ if !quoted => outside.push(b),
+            _ => {}
+        }
+    }
+    [b'\t', b',', b';'].into_iter().find(|d| outside.contains(d)).unwrap_or(b',')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::Sample;
+    use crate::Result;
+
+    fn text(content: &str) -> Result<Sample> {
+        Sample::parse(Path::new("points.csv"), content.as_bytes())
+    }
+
+    #[test]
+    fn headers_comments_tabs_and_semicolons_are_understood() {
+        for content in [
+            "1,2\n3,4\n",
+            "x,y\n1,2\n3,4\n",
+            "# made by hand\n1\t2\n3\t4",
+            "a;b\n1;2\n\n3;4\n",
+            "\u{feff}1, 2\r\n3, 4\r\n",
+            "\r\nx;y\r\n1;2\r\n\r\n3;4\r\n",
+            "   \n1\t2\n  \n3\t4\n \n",
+            "\"height, m\";\"w\"\n1;2\n3;4\n",
+            "\"of\ntwo, lines\";w\n1;2\n3;4\n",
+        ] {
+            let s = text(content).unwrap();
+            assert_eq!((s.rows, s.width, s.data), (2, 2, vec![1.0, 2.0, 3.0, 4.0]), "{content:?}");
+        }
+    }
+
+    #[test]
+    fn a_header_names_the_columns() {
+        assert_eq!(text("x,the y\n1,2\n").unwrap().names, ["x", "the y"]);
+        assert!(text("1,2\n").unwrap().names.is_empty());
+        // A data frame's, whose index has no name and whose columns have none but their numbers.
+        assert_eq!(text(",0,1\n0,2.5,3\n1,4,5\n").unwrap().names, ["", "0", "1"]);
+        assert_eq!(text(",x\n0,2.5\n").unwrap().rows, 1);
+    }
+
+    #[test]
+    fn a_first_row_with_a_bad_value_is_no_header() {
+        for (content, expected) in [
+            (
+                "NA,0.3\n1,2\n",
+                "line 1, column 1: \"NA\" is not a number; the line is no header, as its column 2 is one",
+            ),
+            (",0.3\n1,2\n", "line 1, column 1: \"\" is not a number; the line is no header, as its column 2 is one"),
+            (
+                "# c\n1,O.5\n1,2\n",
+                "line 2, column 2: \"O.5\" is not a number; the line is no header, as its column 1 is one",
+            ),
+            ("NA\n1\n2\n", "line 1, column 1: \"NA\" is not a number"),
+            ("n/a,null\n1,2\n", "line 1, column 1: \"n/a\" is not a number"),
+            ("1\n\"\"\n2\n", "line 2, column 1: \"\" is not a number"),
+        ] {
+            assert_eq!(text(content).unwrap_err().to_string(), format!("points.csv: {expected}"));
+        }
+    }
+
+    #[test]
+    fn a_quote_that_is_not_closed_is_told_and_does_not_fill_the_message() {
+        let rest = "3,4\n".repeat(1000);
+        for (content, place) in [
+            (format!("x,y\n1,\"2\n{rest}"), "line 2, column 2: \"2\\n3,4"),
+            (format!("1,2\n\n\"1,2\n{rest}"), "line 3, column 1: \"1,2\\n3,4"),
+            (format!("\"x,y\n{rest}"), "line 1, column 1: \"x,y\\n3,4"),
+        ] {
+            let error = text(&content).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("points.csv: {place}")), "{error}");
+            assert!(error.ends_with("…\" goes on over several lines; is a quote not closed?"), "{error}");
+            assert!(error.len() < 150, "{error}");
+        }
+        let error = text(&format!("1,2\n3,{}\n", "x".repeat(1000))).unwrap_err().to_string();
+        assert!(error.ends_with("…\" is not a number") && error.len() < 150, "{error}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        for (content, expected) in [
+            ("x,y\n1,2\n3,four\n", "points.csv: line 3, column 2 (\"y\"): \"four\" is not a number"),
+            ("1,2\n3\n", "points.csv: line 2 has 1 columns, the lines before have 2"),
+            ("1,2\n3,nan\n", "points.csv: line 2, column 2 is NaN; every value must be a finite number"),
+            ("1,2\n\n# c\n3,x\n", "points.csv: line 4, column 2: \"x\" is not a number"),
+            ("1,2\r\n\r\n3,x\r\n", "points.csv: line 3, column 2: \"x\" is not a number"),
+            ("1,2\n-inf,0\n", "points.csv: line 2, column 1 is -inf; every value must be a finite number"),
+            ("", "points.csv: is empty: it has no rows of numbers"),
+            ("x,y\n", "points.csv: is empty: it has no rows of numbers"),
+        ] {
+            assert_eq!(text(content).unwrap_err().to_string(), expected);
+        }
+    }
+}
