@@ -1,5 +1,7 @@
 //! Losses: a number for how wrong predictions are, and its gradient.
 
+use std::ops::Range;
+
 use crate::error::Error;
 use crate::real::Real;
 
@@ -24,6 +26,12 @@ pub enum Loss {
     },
     /// The quantile loss with a level for every column of the answer.
     Quantiles(Levels),
+    /// For answers per element: |mean p − mean t| over the elements of the first set, of every example, and `weight` times |p − t| of every
+    /// element of all sets. [`Loss::part`] has the second, [`Loss::means`] adds the first.
+    Elements {
+        /// Of single elements.
+        weight: f64,
+    },
     /// Cross-entropy of the softmax of a row of logits with the index of the right class, the one target of the row.
     CrossEntropy {
         /// Logits of a row.
@@ -132,6 +140,35 @@ impl Loss {
         sum * share
     }
 
+    /// What the means over the elements of some examples have in the loss, where it knows means, out of all `examples`; the slopes are added to
+    /// the gradient. `ranges` has the numbers of one example after another.
+    ///
+    /// # Panics
+    /// If the buffers do not fit each other.
+    pub fn means<T: Real>(
+        self,
+        predictions: &[T],
+        targets: &[T],
+        ranges: impl Iterator<Item = Range<usize>>,
+        grad: &mut [T],
+        examples: usize,
+    ) -> f64 {
+        if !matches!(self, Loss::Elements { .. }) {
+            return 0.0;
+        }
+        let share = 1.0 / examples.max(1) as f64;
+        let mut sum = 0.0;
+        for range in ranges.filter(|r| !r.is_empty()) {
+            let n = range.len() as f64;
+            let differences = predictions[range.clone()].iter().zip(&targets[range.clone()]);
+            let mean = differences.map(|(p, t)| p.to_f64() - t.to_f64()).sum::<f64>() / n;
+            let (value, slope) = Loss::L1.at(mean, 0.0);
+            sum += value;
+            grad[range].iter_mut().for_each(|g| *g = T::from_f64(g.to_f64() + slope * share / n));
+        }
+        sum * share
+    }
+
     /// The loss of value `i` of whole rows.
     fn column(self, i: usize) -> Self {
         match self {
@@ -145,6 +182,10 @@ impl Loss {
         let d = p - t;
         match self {
             Loss::L1 => (d.abs(), if d == 0.0 { 0.0 } else { d.signum() }),
+            Loss::Elements { weight } => {
+                let (value, slope) = Loss::L1.at(p, t);
+                (weight * value, weight * slope)
+            }
             Loss::Mse => (d * d, 2.0 * d),
             Loss::Huber { delta } if d.abs() <= delta => (0.5 * d * d, d),
             Loss::Huber { delta } => (delta * (d.abs() - 0.5 * delta), delta * d.signum()),
@@ -227,6 +268,28 @@ mod tests {
             assert!(error.contains(said), "{error}");
         }
         assert!(loss.check(7, &[0.0, 0.0]).unwrap_err().to_string().contains("7"));
+    }
+
+    #[test]
+    fn means_of_elements_and_single_ones_are_held_against_their_targets() {
+        let loss = Loss::Elements { weight: 0.5 };
+        let (p, t) = ([1.0, 2.0, 3.0, 0.0, 5.0], [2.0, 4.0, 1.0, 0.5, 1.0]);
+        let ranges = || [0..3, 3..5].into_iter();
+        let all = |p: &[f64], grad: &mut [f64]| loss.part(p, &t, grad, 5) + loss.means(p, &t, ranges(), grad, 2);
+        let mut grad = [0.0; 5];
+        let means = (1.0 / 3.0 + 3.5 / 2.0) / 2.0;
+        let single = 0.5 * (1.0 + 2.0 + 2.0 + 0.5 + 4.0) / 5.0;
+        assert!((all(&p, &mut grad) - means - single).abs() < 1e-12);
+        for i in 0..5 {
+            let at = |h: f64| {
+                let mut p = p;
+                p[i] += h;
+                all(&p, &mut [0.0; 5])
+            };
+            let difference = (at(1e-6) - at(-1e-6)) / 2e-6;
+            assert!((difference - grad[i]).abs() < 1e-8, "{i}: {difference} and {}", grad[i]);
+        }
+        assert_eq!(Loss::L1.means(&p, &t, ranges(), &mut grad, 2), 0.0);
     }
 
     #[test]

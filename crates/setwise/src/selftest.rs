@@ -198,7 +198,7 @@ pub fn run(device: &Arc<Device>, precision: Precision, seed: u64, tell: &mut dyn
         found.iter().for_each(&mut *tell);
         checks.extend(found);
     }
-    let found = classifier_step(device, precision, &mut rng)?;
+    let found = [classifier_step(device, precision, &mut rng)?, element_steps(device, precision, &mut rng)?].concat();
     found.iter().for_each(&mut *tell);
     checks.extend(found);
     Ok(checks)
@@ -285,6 +285,33 @@ fn classifier_step(device: &Arc<Device>, precision: Precision, rng: &mut Generat
         tolerance: ALLOWED * unit(precision),
     };
     Ok(whats.into_iter().zip(errors).map(check).collect())
+}
+
+/// Whole steps of a model that answers for every element, with the loss of single elements and their means.
+fn element_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -> Result<Vec<Check>> {
+    let config = ModelConfig::preset("multi-set-transformer", 3)?.with_latent(8).with_hidden(16);
+    let config = config.with_output(OutputKind::Equivariant).validate()?;
+    let trainer = || Trainer::new(Model::new(config.clone(), 4), Loss::Elements { weight: 0.5 });
+    let sizes = [[1, 40], [33, 7], [130, 64]];
+    let mut drawn = |n: usize| -> Vec<f32> { (0..n).map(|_| rng.random::<f32>() * 2.0 - 1.0).collect() };
+    let examples: Vec<[Vec<f32>; 2]> = sizes.iter().map(|s| s.map(|n| drawn(3 * n))).collect();
+    let examples: Vec<Vec<&[f32]>> = examples.iter().map(|e| e.iter().map(|s| &s[..]).collect()).collect();
+    let batch = SetBatch::from_examples(3, &examples)?;
+    let targets = drawn(sizes.as_flattened().iter().sum());
+    let (mut cpu, mut gpu) = (trainer(), trainer());
+    let limits = BatchLimits { examples: 4, set_size: 150, dims: 1 };
+    gpu.use_device(&crate::Device::Cuda { device: device.clone(), precision }, limits)?;
+    let mut losses = [Vec::new(), Vec::new()];
+    for _ in 0..2 {
+        losses[0].push(gpu.step(&batch, &targets, 1e-3)?);
+        losses[1].push(cpu.step(&batch, &targets, 1e-3)?);
+    }
+    Ok(vec![Check {
+        case: "training with labels of elements".to_owned(),
+        what: "losses of two steps",
+        error: relative(&losses[0], &losses[1]),
+        tolerance: ALLOWED * unit(precision),
+    }])
 }
 
 fn compare(

@@ -302,6 +302,10 @@ impl StepTables {
                 5
             }
             Loss::CrossEntropy { .. } => 6,
+            Loss::Elements { weight } => {
+                parameters[0] = weight as f32;
+                7
+            }
         };
         let values = program.values.len();
         let outputs: Vec<t::LossTask> = program

@@ -42,6 +42,8 @@ pub struct Drawn {
     pub widths: Vec<usize>,
     /// A label per example.
     pub labels: Vec<f64>,
+    /// A label per element of each set, where they were asked for and elements have one.
+    pub elements: Vec<Vec<f64>>,
     /// What they were drawn from.
     pub seed: u64,
 }
@@ -53,7 +55,7 @@ pub struct Batch {
     pub sets: SetBatch,
     /// A label per example.
     pub labels: Vec<f64>,
-    /// What every number of an answer is held against, example by example.
+    /// What every number of an answer is held against, example by example; of answers per element set by set.
     pub targets: Vec<f32>,
     /// What they were drawn from.
     pub seed: u64,
@@ -62,20 +64,24 @@ pub struct Batch {
 }
 
 impl Drawn {
-    /// Draws examples.
-    pub fn draw(sampler: &dyn Sampler, dim: usize, size: Span, examples: usize, seed: u64) -> Self {
+    /// Draws examples, with labels of their elements if targets ask for these.
+    pub fn draw(sampler: &dyn Sampler, targets: &Targets, dim: usize, size: Span, examples: usize, seed: u64) -> Self {
         let mut rng = Generator::seed_from_u64(seed);
         let mut rows = vec![Vec::new(); sampler.sets()];
         let mut offsets = vec![vec![0]; sampler.sets()];
+        let mut elements = vec![Vec::new(); if *targets == Targets::Elements { sampler.sets() } else { 0 }];
         let mut labels = Vec::with_capacity(examples);
         for _ in 0..examples {
-            labels.push(sampler.draw(dim, size, &mut rng, &mut rows));
+            labels.push(match elements.is_empty() {
+                true => sampler.draw(dim, size, &mut rng, &mut rows),
+                false => sampler.draw_with_elements(dim, size, &mut rng, &mut rows, &mut elements),
+            });
             for (offsets, rows) in offsets.iter_mut().zip(&rows) {
                 offsets.push(rows.len() / dim);
             }
         }
         let sets = rows.into_iter().zip(offsets).map(|(rows, offsets)| DrawnSet { rows, offsets }).collect();
-        Drawn { sets, widths: vec![dim; sampler.sets()], labels, seed }
+        Drawn { sets, widths: vec![dim; sampler.sets()], labels, elements, seed }
     }
 
     /// The rows of one example's set.
@@ -104,8 +110,10 @@ impl Drawn {
             .map(|(data, (s, &width))| PackedSet::new(data, width, s.offsets.clone()))
             .collect();
         let labels = self.labels.clone();
-        let repeated = labels.iter().flat_map(|&l| std::iter::repeat_n(targets.target(l) as f32, targets.width()));
-        let targets = repeated.collect();
+        let targets = match targets {
+            Targets::Elements => self.elements.concat().iter().map(|&l| l as f32).collect(),
+            _ => labels.iter().flat_map(|&l| std::iter::repeat_n(targets.target(l) as f32, targets.width())).collect(),
+        };
         Ok(Batch { sets: SetBatch::new(sets)?, labels, targets, seed: self.seed, deficient })
     }
 }
@@ -153,7 +161,7 @@ mod tests {
 
     fn drawn(examples: usize, seed: u64) -> Drawn {
         let sampler = Divergence { mixture: MixtureLaw::default(), label: Label::Sample };
-        Drawn::draw(&sampler, 3, Span::new(1, 9), examples, seed)
+        Drawn::draw(&sampler, &Targets::Label, 3, Span::new(1, 9), examples, seed)
     }
 
     #[test]
@@ -169,10 +177,12 @@ mod tests {
     fn examples_in_fewer_dimensions_than_coordinates_are_counted() {
         let sampler = Divergence { mixture: MixtureLaw::default(), label: Label::Sample };
         // Two points span a line.
-        let batch = Drawn::draw(&sampler, 3, Span::new(1, 1), 5, 1).prepare(Frame::Whitened, &Targets::Label).unwrap();
+        let batch = Drawn::draw(&sampler, &Targets::Label, 3, Span::new(1, 1), 5, 1)
+            .prepare(Frame::Whitened, &Targets::Label)
+            .unwrap();
         assert_eq!(batch.deficient, 5);
         assert_eq!(
-            Drawn::draw(&sampler, 3, Span::new(9, 9), 5, 1)
+            Drawn::draw(&sampler, &Targets::Label, 3, Span::new(9, 9), 5, 1)
                 .prepare(Frame::Whitened, &Targets::Label)
                 .unwrap()
                 .deficient,

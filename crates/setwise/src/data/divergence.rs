@@ -61,12 +61,45 @@ impl Sampler for Divergence {
     fn draw(&self, dim: usize, size: Span, rng: &mut Generator, rows: &mut [Vec<f64>]) -> f64 {
         self.draw_with_truth(dim, size, rng, rows).1
     }
+
+    /// Elements are labelled with log p − log q where they lie.
+    fn draw_with_elements(
+        &self,
+        dim: usize,
+        size: Span,
+        rng: &mut Generator,
+        rows: &mut [Vec<f64>],
+        elements: &mut [Vec<f64>],
+    ) -> f64 {
+        let first: Vec<usize> = rows.iter().map(Vec::len).collect();
+        let ([p, q], label) = self.draw_with_truth(dim, size, rng, rows);
+        for ((elements, rows), first) in elements.iter_mut().zip(rows).zip(first) {
+            elements.extend(p.log_ratios(&q, &rows[first..]));
+        }
+        label
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use rand::SeedableRng;
+
+    #[test]
+    fn elements_are_labelled_with_ratios_whose_mean_is_the_label() {
+        let sampler = Divergence { mixture: MixtureLaw::default(), label: Label::Sample };
+        let (size, draws) = (Span::new(5, 9), || Generator::seed_from_u64(3));
+        let (mut rows, mut same, mut elements) = (vec![Vec::new(); 2], vec![Vec::new(); 2], vec![Vec::new(); 2]);
+        let label = sampler.draw_with_elements(3, size, &mut draws(), &mut rows, &mut elements);
+        assert_eq!(sampler.draw(3, size, &mut draws(), &mut same), label);
+        assert_eq!(rows, same);
+        assert_eq!(
+            elements.iter().map(|e| 3 * e.len()).collect::<Vec<_>>(),
+            rows.iter().map(Vec::len).collect::<Vec<_>>()
+        );
+        assert!((elements[0].iter().sum::<f64>() / elements[0].len() as f64 - label).abs() < 1e-12);
+        assert!(elements[1].iter().sum::<f64>() / (elements[1].len() as f64) < label);
+    }
 
     #[test]
     fn labels_on_the_sample_scatter_around_the_true_ones() {

@@ -164,8 +164,13 @@ impl Mixture {
 
     /// Mean over the points of log p − log q: an estimate of KL(p‖q) if they were drawn from p.
     pub fn mean_log_ratio(&self, q: &Mixture, rows: &[f64]) -> f64 {
+        self.log_ratios(q, rows).sum::<f64>() / (rows.len() / self.dim) as f64
+    }
+
+    /// log p − log q at every row, p being this mixture.
+    pub fn log_ratios(&self, q: &Mixture, rows: &[f64]) -> impl Iterator<Item = f64> {
         let (p, q) = (self.log_density(rows), q.log_density(rows));
-        p.iter().zip(&q).map(|(p, q)| p - q).sum::<f64>() / p.len() as f64
+        p.into_iter().zip(q).map(|(p, q)| p - q)
     }
 
     /// KL(self‖q) where it has a closed form: between single Gaussians, and from a mixture to itself.

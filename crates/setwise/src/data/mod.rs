@@ -65,4 +65,17 @@ pub trait Sampler: Send + Sync {
 
     /// Draws one example with sets of `size` rows in `dim` dimensions, appends the rows of set k to `rows[k]`, and returns the label.
     fn draw(&self, dim: usize, size: Span, rng: &mut Generator, rows: &mut [Vec<f64>]) -> f64;
+
+    /// Draws the same example, and appends a label for every element of set k to `elements[k]`: the mean of the first set's is the example's.
+    /// Nothing is appended where elements have none.
+    fn draw_with_elements(
+        &self,
+        dim: usize,
+        size: Span,
+        rng: &mut Generator,
+        rows: &mut [Vec<f64>],
+        _elements: &mut [Vec<f64>],
+    ) -> f64 {
+        self.draw(dim, size, rng, rows)
+    }
 }

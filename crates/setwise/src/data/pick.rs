@@ -97,7 +97,7 @@ impl Picked {
             })
             .collect();
         let widths = self.items.iter().map(|i| i.width()).collect();
-        Drawn { sets, widths, labels: self.labels.clone(), seed: self.seed }
+        Drawn { sets, widths, labels: self.labels.clone(), elements: Vec::new(), seed: self.seed }
     }
 }
 

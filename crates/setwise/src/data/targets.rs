@@ -1,5 +1,7 @@
 //! What a model is to answer for a label, and what its answer says of it.
 
+use crate::models::Prediction;
+
 /// How labels become targets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Targets {
@@ -13,6 +15,8 @@ pub enum Targets {
         /// Labels well below it are seen as they are, those well above by their logarithm.
         scale: f64,
     },
+    /// The label of every element, of all sets. Their mean over the first set is the example's.
+    Elements,
 }
 
 /// What an answer says of a label.
@@ -28,7 +32,7 @@ impl Targets {
     /// Numbers in an answer.
     pub fn width(&self) -> usize {
         match self {
-            Targets::Label => 1,
+            Targets::Label | Targets::Elements => 1,
             Targets::Quantiles { levels, .. } => levels.len(),
         }
     }
@@ -36,7 +40,7 @@ impl Targets {
     /// What each number of the answer is held against.
     pub fn target(&self, label: f64) -> f64 {
         match self {
-            Targets::Label => label,
+            Targets::Label | Targets::Elements => label,
             Targets::Quantiles { scale, .. } => compress(label, *scale),
         }
     }
@@ -44,12 +48,20 @@ impl Targets {
     /// The label of a target.
     pub fn label(&self, target: f64) -> f64 {
         match self {
-            Targets::Label => target,
+            Targets::Label | Targets::Elements => target,
             Targets::Quantiles { scale, .. } => expand(target, *scale),
         }
     }
 
-    /// Reads an answer.
+    /// Reads what a model answers for an example.
+    pub fn read_example(&self, answers: &Prediction, example: usize) -> Reading {
+        match self {
+            Targets::Elements => self.read(answers.set(example, 0)),
+            _ => self.read(answers.example(example)),
+        }
+    }
+
+    /// Reads an answer: one vector, or the numbers of the first set's elements.
     ///
     /// ```
     /// use setwise::data::Targets;
@@ -61,6 +73,10 @@ impl Targets {
     pub fn read(&self, answer: &[f32]) -> Reading {
         match self {
             Targets::Label => Reading { value: f64::from(answer[0]), interval: None },
+            Targets::Elements => {
+                let sum: f64 = answer.iter().map(|&x| f64::from(x)).sum();
+                Reading { value: sum / answer.len() as f64, interval: None }
+            }
             Targets::Quantiles { levels, scale } => {
                 // Quantiles learnt one by one may cross; in order they are as good or better.
                 let mut sorted: Vec<f64> = answer.iter().map(|&x| expand(f64::from(x), *scale)).collect();

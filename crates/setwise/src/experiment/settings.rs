@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::task::Source;
 use super::{Combiner, Task, Training};
-use crate::data::{Batch, DATA_VARIABLE, DataFolder, Drawn, Generator, Picked, Sampler, Span, Stream, batch_seed};
-use crate::models::{ModelConfig, ValidConfig};
+use crate::data::{
+    Batch, DATA_VARIABLE, DataFolder, Drawn, Generator, Label, Picked, Sampler, Span, Stream, Targets, batch_seed,
+};
+use crate::models::{ModelConfig, OutputKind, ValidConfig};
 use crate::{Error, Result};
 
 /// Everything a run depends on. The same experiment gives the same model, bit for bit.
@@ -96,6 +98,7 @@ impl Experiment {
         }
         let mut preset = ModelConfig::preset(self.preset(), self.task.preset_dim())?;
         preset.output_width = self.training.loss.targets().width();
+        preset.output = self.training.loss.output();
         if !preset.dimension_equivariant {
             preset.input_widths = self.task.widths();
         }
@@ -142,7 +145,7 @@ impl Experiment {
         self.training.check()?;
         if let Some(combiner) = &self.combiner {
             combiner.check()?;
-            let quantiles = matches!(self.training.loss.targets(), crate::data::Targets::Quantiles { .. });
+            let quantiles = matches!(self.training.loss.targets(), Targets::Quantiles { .. });
             if !matches!(self.task, Task::BroadKl(_)) || !quantiles {
                 return Err(bad("combiner", "belongs to a task of kind broad-kl with a loss of quantiles"));
             }
@@ -159,9 +162,14 @@ impl Experiment {
             return Err(bad("model.input-widths", reason));
         }
         let width = self.training.loss.targets().width();
-        if model.output != crate::models::OutputKind::Invariant || model.output_width != width {
-            let reason = format!("the task's labels are one number per example, and the loss asks for {width} of it");
-            return Err(bad("model.output", reason));
+        if model.output != self.training.loss.output() || model.output_width != width {
+            let each = if model.output == OutputKind::Invariant { "element" } else { "example" };
+            return Err(bad("model.output", format!("the loss asks for answers of {width} numbers, one per {each}")));
+        }
+        let labelled = matches!(&self.task, Task::Kl(task) if task.label == Label::Sample);
+        if self.training.loss.targets() == Targets::Elements && !labelled {
+            let reason = "is of labels of elements, which tasks of kind kl have whose label is that of the sample";
+            return Err(bad("training.loss", reason));
         }
         if let Some(images) = &model.images
             && self.task.picture() != Some([images.height, images.width, images.channels])
@@ -278,7 +286,9 @@ impl ValidExperiment {
 
     fn draw(&self, dim: usize, size: Span, stream: Stream, examples: usize, seed: u64) -> Result<Held> {
         match &self.source {
-            Source::Generated(sampler) => Ok(Held::Drawn(Drawn::draw(&**sampler, dim, size, examples, seed))),
+            Source::Generated(sampler) => {
+                Ok(Held::Drawn(Drawn::draw(&**sampler, &self.training.loss.targets(), dim, size, examples, seed)))
+            }
             Source::Recorded(picker) => Ok(Held::Picked(Picked::draw(&**picker, stream, size, examples, seed))),
             Source::Absent => {
                 let reason = format!(

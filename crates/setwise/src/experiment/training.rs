@@ -7,9 +7,12 @@ use super::settings::bad;
 use super::task::check_size;
 use crate::Result;
 use crate::data::{Span, Targets};
+use crate::models::OutputKind;
 
 /// A loss, as experiment files name it: `"l1"`, `"mse"`, `{ huber = { delta = 1.0 } }`, `"bce"`, `{ pinball = { level = 0.9 } }`,
-/// `{ quantiles = { levels = [0.05, 0.5, 0.95], scale = 1.0 } }` (of log(1 + label/scale), a number of the answer for each).
+/// `{ quantiles = { levels = [0.05, 0.5, 0.95], scale = 1.0 } }` (of log(1 + label/scale), a number of the answer for each),
+/// `{ elements = { weight = 1.0 } }` (answers per element, whose mean over the first set is the label; the error of that mean, and `weight`
+/// times the mean error of all elements).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
@@ -20,6 +23,7 @@ pub enum LossName {
     Bce,
     Pinball { level: f64 },
     Quantiles { levels: Vec<f64>, scale: f64 },
+    Elements { weight: f64 },
 }
 
 impl LossName {
@@ -31,6 +35,7 @@ impl LossName {
             LossName::Huber { delta } => Loss::Huber { delta },
             LossName::Bce => Loss::Bce,
             LossName::Pinball { level } => Loss::Pinball { level },
+            LossName::Elements { weight } => Loss::Elements { weight },
             LossName::Quantiles { ref levels, .. } => {
                 Loss::Quantiles(Levels::new(levels).expect("levels that have been checked"))
             }
@@ -41,7 +46,16 @@ impl LossName {
     pub fn targets(&self) -> Targets {
         match self {
             LossName::Quantiles { levels, scale } => Targets::Quantiles { levels: levels.clone(), scale: *scale },
+            LossName::Elements { .. } => Targets::Elements,
             _ => Targets::Label,
+        }
+    }
+
+    /// What models answer with that it judges.
+    pub(super) fn output(&self) -> OutputKind {
+        match self {
+            LossName::Elements { .. } => OutputKind::Equivariant,
+            _ => OutputKind::Invariant,
         }
     }
 }
@@ -232,6 +246,7 @@ impl Training {
         }
         match self.loss {
             LossName::Huber { delta } => positive("loss.huber.delta", delta, f64::MAX)?,
+            LossName::Elements { weight } => positive("loss.elements.weight", weight, 1e3)?,
             LossName::Quantiles { ref levels, scale } => {
                 positive("loss.quantiles.scale", scale, f64::MAX)?;
                 let rising = levels.windows(2).all(|w| w[0] < w[1]);

@@ -124,10 +124,10 @@ impl Model {
                 let rows =
                     if per_element { set.offsets[example]..set.offsets[example + 1] } else { example..example + 1 };
                 values.extend_from_slice(&output[rows.start * width..rows.end * width]);
+                offsets.push(values.len());
             }
-            offsets.push(values.len());
         }
-        Ok(Prediction { values, offsets, width, per_element })
+        Ok(Prediction { values, offsets, parts: outputs.len(), width, per_element })
     }
 }
 
@@ -148,7 +148,10 @@ impl Clone for Model {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
     values: Vec<f32>,
+    /// Where each part of each example begins.
     offsets: Vec<usize>,
+    /// One, or the number of sets.
+    parts: usize,
     width: usize,
     per_element: bool,
 }
@@ -161,12 +164,21 @@ impl Prediction {
 
     /// The answer for one example: one vector, or one vector per element, set after set.
     pub fn example(&self, i: usize) -> &[f32] {
-        &self.values[self.offsets[i]..self.offsets[i + 1]]
+        &self.values[self.offsets[i * self.parts]..self.offsets[(i + 1) * self.parts]]
+    }
+
+    /// The vectors for the elements of one set of an example.
+    ///
+    /// # Panics
+    /// Without a vector for every element there are no sets but the first.
+    pub fn set(&self, i: usize, set: usize) -> &[f32] {
+        assert!(set < self.parts, "a vector for every element of set {set}");
+        &self.values[self.offsets[i * self.parts + set]..self.offsets[i * self.parts + set + 1]]
     }
 
     /// Number of examples.
     pub fn examples(&self) -> usize {
-        self.offsets.len() - 1
+        (self.offsets.len() - 1) / self.parts
     }
 
     /// Numbers in a vector.

@@ -198,7 +198,7 @@ impl<'a> Tally<'a> {
             )));
         }
         for (i, &label) in batch.labels.iter().enumerate() {
-            let reading = targets.read(answers.example(i));
+            let reading = targets.read_example(&answers, i);
             self.pairs.push((reading.value, label));
             if let Some([low, high]) = reading.interval {
                 self.intervals += 1;

@@ -286,6 +286,11 @@ impl Trainer {
                 let first = loss.targets((start(i) + rows(i, part.examples.start)) * width);
                 let targets = &targets[first..first + loss.targets(values.len())];
                 sum += loss.part(values, targets, grad, total);
+                if i == 0 && per_element {
+                    let at = |example: usize| (rows(0, example) - rows(0, part.examples.start)) * width;
+                    let ranges = part.examples.clone().map(|e| at(e)..at(e + 1));
+                    sum += loss.means(values, targets, ranges, grad, batch.examples());
+                }
             }
             sum
         })?;

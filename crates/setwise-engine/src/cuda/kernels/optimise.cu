@@ -27,7 +27,8 @@ struct LossTasks {
     float parameters[8];
 };
 
-// Kinds in the order of the host's list; 4 and 5 are quantiles, of one level and of one per column, 6 is of whole rows.
+// Kinds in the order of the host's list; 4 and 5 are quantiles, of one level and of one per column, 6 is of whole rows, 7 of elements and
+// their means.
 __device__ __forceinline__ float2 loss_at(int kind, float parameter, float p, float t) {
     float d = p - t;
     if (kind == 0) return make_float2(fabsf(d), d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d);
@@ -37,6 +38,7 @@ __device__ __forceinline__ float2 loss_at(int kind, float parameter, float p, fl
         return make_float2(parameter * (fabsf(d) - 0.5f * parameter), d > 0.0f ? parameter : -parameter);
     }
     if (kind == 3) return make_float2(fmaxf(p, 0.0f) - p * t + log1pf(expf(-fabsf(p))), 1.0f / (1.0f + expf(-p)) - t);
+    if (kind == 7) return make_float2(parameter * fabsf(d), d > 0.0f ? parameter : d < 0.0f ? -parameter : d);
     if (d < 0.0f) return make_float2(-parameter * d, -parameter);
     return make_float2((1.0f - parameter) * d, d == 0.0f ? 0.0f : 1.0f - parameter);
 }
@@ -51,6 +53,16 @@ __device__ __forceinline__ float cross_entropy(const float* row, int width, int 
     sum = warp_sum(sum);
     for (int c = lane; c < width; c += 32) grad[c] = (expf(row[c] - most) / sum - (c == right ? 1.0f : 0.0f)) * share;
     return logf(sum) + most - row[right];
+}
+
+// |mean p − mean t| of an example's numbers, by one warp; its slope times `share` is added to their gradients.
+__device__ __forceinline__ float loss_of_mean(const float* values, const float* targets, float* grads, int count, float share) {
+    int lane = threadIdx.x % 32;
+    float sum = 0.0f;
+    for (int i = lane; i < count; i += 32) sum += values[i] - targets[i];
+    float2 l = loss_at(0, 0.0f, warp_sum(sum) / count, 0.0f);
+    for (int i = lane; i < count; i += 32) grads[i] += l.y * share / count;
+    return l.x;
 }
 
 extern "C" __global__ void __launch_bounds__(256) loss(const LossTasks* tasks, const int* shape) {
@@ -79,6 +91,18 @@ extern "C" __global__ void __launch_bounds__(256) loss(const LossTasks* tasks, c
             out.grads[i] = l.y / (float)total;
         }
         before += n;
+    }
+    if (task.kind == 7) {
+        const LossTask out = task.outputs[0];
+        int examples = examples_of(shape);
+        __syncthreads();
+        for (int e = threadIdx.x / 32; e < examples; e += 8) {
+            int first = element(out.space, shape, e), count = element(out.space, shape, e + 1) - first;
+            if (count == 0) continue;
+            size_t at = (size_t)first * out.width;
+            float l = loss_of_mean(out.values + at, out.targets + at, out.grads + at, count * out.width, 1.0f / examples);
+            if (threadIdx.x % 32 == 0) sum += (double)l / examples * (double)total;
+        }
     }
     sums[threadIdx.x] = sum;
     __syncthreads();

@@ -222,14 +222,14 @@ impl Examples {
             offsets.iter_mut().zip(&rows).for_each(|(offsets, rows)| offsets.push(rows.len() / task.dim));
         }
         let sets = rows.into_iter().zip(offsets).map(|(rows, offsets)| DrawnSet { rows, offsets }).collect();
-        Examples { drawn: Drawn { sets, widths: vec![task.dim; 2], labels, seed }, truths }
+        Examples { drawn: Drawn { sets, widths: vec![task.dim; 2], labels, elements: Vec::new(), seed }, truths }
     }
 
     fn ask_model(&self, experiment: &Experiment, model: &mut Model) -> Result<Vec<f64>> {
         let targets = experiment.training.loss.targets();
         let batch = self.drawn.prepare(experiment.task.frame(), &targets)?;
         let answers = model.predict(&batch.sets)?;
-        Ok((0..self.truths.len()).map(|i| targets.read(answers.example(i)).value).collect())
+        Ok((0..self.truths.len()).map(|i| targets.read_example(&answers, i).value).collect())
     }
 
     /// The Gaussian fit, and nearest neighbours as in the published code.
