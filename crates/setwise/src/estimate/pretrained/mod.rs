@@ -17,6 +17,8 @@ mod shape;
 
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::mpsc::sync_channel;
+use std::thread;
 
 use rayon::prelude::*;
 
@@ -25,7 +27,7 @@ use crate::data::Targets;
 use crate::experiment::{Combiner, Experiment, Task};
 use crate::models::SharedModel;
 use crate::{Device, Error, Model, Result};
-use combine::{BATCH, CPU_BATCH, Relative, ask, batch_of, numbers, width};
+use combine::{AT_ONCE, Relative, ask, batch_of, numbers, width};
 use evidence::Evidence;
 pub use fit::{FitProgress, fit};
 
@@ -148,7 +150,15 @@ impl Pretrained {
     /// Values with intervals for many pairs of samples, each with its own answer or error. Pairs of one width go through the set
     /// model together; the answers are those each pair would get alone.
     pub fn answers(&self, pairs: &[(Points, Points)]) -> Vec<Result<Answer>> {
-        self.answers_to(Observed::of(pairs))
+        if !self.parts.on_gpu() {
+            return self.answers_to(Observed::of(pairs));
+        }
+        // The CPU looks at the next pairs while the GPU answers for those before them.
+        let (ahead, seen) = sync_channel(1);
+        thread::scope(|scope| {
+            scope.spawn(move || pairs.chunks(AT_ONCE).try_for_each(|some| ahead.send(Observed::of(some))));
+            seen.into_iter().flat_map(|observed| self.answers_to(observed)).collect()
+        })
     }
 
     fn answers_to(&self, Observed(evidence): Observed) -> Vec<Result<Answer>> {
@@ -171,8 +181,7 @@ impl Pretrained {
         if evidence.is_empty() {
             return Ok(Vec::new());
         }
-        let at_once = if self.parts.on_gpu() { BATCH } else { CPU_BATCH };
-        let answers = ask(|batch| self.parts.predict(&batch.view()), evidence, at_once)?;
+        let answers = ask(|batch| self.parts.predict(&batch.view()), evidence)?;
         let seen: Vec<Result<Relative>> = evidence
             .iter()
             .zip(&answers)
@@ -204,7 +213,7 @@ impl Pretrained {
 
     /// Estimates for many pairs of samples; `seed` is that of fallback estimates' intervals.
     pub fn estimate_all(&self, pairs: &[(Points, Points)], seed: u64) -> Vec<Result<Estimate>> {
-        self.conclude(pairs, Observed::of(pairs), seed)
+        self.describe_all(pairs, self.answers(pairs), seed)
     }
 
     /// Estimates for pairs of samples from what was seen of them.
@@ -213,7 +222,10 @@ impl Pretrained {
     /// If it was seen of another number of pairs.
     pub fn conclude(&self, pairs: &[(Points, Points)], observed: Observed, seed: u64) -> Vec<Result<Estimate>> {
         assert_eq!(pairs.len(), observed.0.len(), "every pair was looked at");
-        let answers = self.answers_to(observed);
+        self.describe_all(pairs, self.answers_to(observed), seed)
+    }
+
+    fn describe_all(&self, pairs: &[Pair], answers: Vec<Result<Answer>>, seed: u64) -> Vec<Result<Estimate>> {
         pairs.par_iter().zip(answers).map(|(&(p, q), answer)| self.describe(p, q, answer?, seed)).collect()
     }
 
