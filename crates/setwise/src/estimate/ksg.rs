@@ -80,7 +80,7 @@ impl Ksg {
         }
         check_rows(x, self.k.saturating_add(1), &format!("k = {}", self.k))?;
         for p in [x, y] {
-            if (1..p.len()).all(|i| p.row(i) == p.row(0)) {
+            if p.is_one_point() {
                 return Err(Error::Estimate(format!("{}: all rows are one point", p.name())));
             }
         }

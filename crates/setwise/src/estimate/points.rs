@@ -100,21 +100,33 @@ impl<'a> Points<'a> {
         self.data.chunks_exact(self.dim).flat_map(|row| columns.iter().map(|&c| row[c])).collect()
     }
 
-    /// The first column that holds one value only, counted from one.
-    pub(super) fn constant_column(&self) -> Option<usize> {
-        (0..self.dim).find(|&c| (1..self.len()).all(|i| self.row(i)[c] == self.data[c])).map(|c| c + 1)
+    /// Whether all rows are equal.
+    pub(super) fn is_one_point(&self) -> bool {
+        (1..self.len()).all(|i| self.row(i) == self.row(0))
     }
 
-    /// The first column of which more than a tenth of the values equal another, counted from one, and that share; columns of
-    /// one value are not counted.
-    pub(super) fn discrete_column(&self) -> Option<(usize, f64)> {
-        let repeated = |c: usize| {
-            let mut values: Vec<f64> = self.data.iter().skip(c).step_by(self.dim).map(|x| x + 0.0).collect();
-            values.sort_unstable_by(f64::total_cmp);
-            let equal = values.windows(2).filter(|w| w[0] == w[1]).count();
-            if equal + 1 == values.len() { 0.0 } else { equal as f64 / values.len() as f64 }
-        };
-        (0..self.dim).map(|c| (c + 1, repeated(c))).find(|r| r.1 > 0.1)
+    /// The one value of a column that holds no other.
+    pub(super) fn constant(&self, column: usize) -> Option<f64> {
+        let first = *self.data.get(column)?;
+        self.data.iter().skip(column).step_by(self.dim).all(|x| *x == first).then_some(first)
+    }
+
+    /// The first column that holds one value only, counted from one.
+    pub(super) fn constant_column(&self) -> Option<usize> {
+        (0..self.dim).find(|&c| self.constant(c).is_some()).map(|c| c + 1)
+    }
+
+    /// The share of a column's values that equal another; none do where the column holds one value only.
+    pub(super) fn repeated(&self, column: usize) -> f64 {
+        let mut values: Vec<f64> = self.data.iter().skip(column).step_by(self.dim).map(|x| x + 0.0).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        let equal = values.windows(2).filter(|w| w[0] == w[1]).count();
+        if equal + 1 == values.len() { 0.0 } else { equal as f64 / values.len() as f64 }
+    }
+
+    /// The first column of which more than `most` of the values equal another, counted from one, and that share.
+    pub(super) fn discrete_column(&self, most: f64) -> Option<(usize, f64)> {
+        (0..self.dim).map(|c| (c + 1, self.repeated(c))).find(|r| r.1 > most)
     }
 
     /// Standard deviations of the columns.
@@ -128,11 +140,16 @@ impl<'a> Points<'a> {
         (0..self.dim).map(deviation).collect()
     }
 
-    /// Rows that equal an earlier row.
-    pub(super) fn duplicates(&self) -> usize {
+    /// Rows in an order in which equal ones follow each other.
+    pub(super) fn sorted(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.len()).collect();
         order.sort_unstable_by(|&a, &b| self.compare(a, b));
-        order.windows(2).filter(|w| self.row(w[0]) == self.row(w[1])).count()
+        order
+    }
+
+    /// Rows that equal an earlier row.
+    pub(super) fn duplicates(&self) -> usize {
+        self.sorted().windows(2).filter(|w| self.row(w[0]) == self.row(w[1])).count()
     }
 
     fn compare(&self, a: usize, b: usize) -> std::cmp::Ordering {
@@ -141,22 +158,47 @@ impl<'a> Points<'a> {
         pairs.map(|(x, y)| (x + 0.0).total_cmp(&(y + 0.0))).find(|o| o.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
     }
 
-    /// What may make neighbour estimates less than they seem: repeated rows, columns of one value.
-    pub(super) fn warnings(&self) -> Vec<String> {
-        let mut out = Vec::new();
-        if let Some(column) = self.constant_column() {
-            out.push(format!("{}: column {column} holds one value only and says nothing", self.name));
-        }
-        let duplicates = self.duplicates();
-        if duplicates > 0 {
-            out.push(format!(
-                "{}: {duplicates} of {} rows repeat an earlier row; the estimator is made for continuous distributions",
-                self.name,
-                self.len()
-            ));
-        }
-        out
+    /// What may make neighbour estimates less than they seem: repeated rows.
+    pub(super) fn repetition(&self) -> Option<String> {
+        let (duplicates, rows, name) = (self.duplicates(), self.len(), self.name);
+        (duplicates > 0).then(|| {
+            format!(
+                "{name}: {duplicates} of {rows} rows repeat an earlier row; the estimator is made for continuous distributions"
+            )
+        })
     }
+
+    /// The same and columns of one value.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let constant =
+            self.constant_column().map(|c| format!("{}: column {c} holds one value only and says nothing", self.name));
+        constant.into_iter().chain(self.repetition()).collect()
+    }
+}
+
+/// Columns of one value in samples that are compared. They say nothing where both have the same value, and more than can be estimated
+/// where they have not. The first of each kind stands for all.
+pub(super) fn constant_columns(p: Points, q: Points) -> Vec<String> {
+    let values = |c: usize| (p.constant(c), q.constant(c));
+    let same = (0..p.dim).find(|&c| values(c).0.is_some() && values(c).0 == values(c).1);
+    let same = same.map(|c| format!("column {} holds one value only and says nothing", c + 1));
+    let differing = (0..p.dim).find_map(|c| {
+        let (column, of_p, of_q) = (c + 1, p.name, q.name);
+        let varies = |one: &str, other: &str| {
+            format!(
+                "{one}: column {column} holds one value only and varies in {other}; of continuous distributions the divergence is infinite then"
+            )
+        };
+        match values(c) {
+            (Some(x), Some(y)) if x != y => {
+                Some(format!("column {column} is always {x} in {of_p} and always {y} in {of_q}: the divergence is infinite"))
+            }
+            (Some(_), None) => Some(varies(of_p, of_q)),
+            (None, Some(_)) => Some(varies(of_q, of_p)),
+            _ => None,
+        }
+    });
+    same.into_iter().chain(differing).collect()
 }
 
 /// Two samples of one space; fails naming both if their widths differ.
