@@ -100,11 +100,6 @@ impl<'a> Points<'a> {
         self.data.chunks_exact(self.dim).flat_map(|row| columns.iter().map(|&c| row[c])).collect()
     }
 
-    /// Whether all rows are equal.
-    pub(super) fn is_one_point(&self) -> bool {
-        (1..self.len()).all(|i| self.row(i) == self.row(0))
-    }
-
     /// The one value of a column that holds no other.
     pub(super) fn constant(&self, column: usize) -> Option<f64> {
         let first = *self.data.get(column)?;
@@ -201,7 +196,43 @@ pub(super) fn constant_columns(p: Points, q: Points) -> Vec<String> {
     same.into_iter().chain(differing).collect()
 }
 
-/// Two samples of one space; fails naming both if their widths differ.
+/// Numbers are no larger, and columns span no less: their squares, and sums of these, are numbers above zero.
+const LARGEST: f64 = 1e150;
+const LEAST_SPAN: f64 = 1e-140;
+
+/// Fails where numbers cannot be squared, naming the column.
+fn check_scale(p: Points) -> Result<()> {
+    let mut spans = vec![[f64::INFINITY, f64::NEG_INFINITY]; p.dim];
+    for row in p.data.chunks_exact(p.dim) {
+        spans.iter_mut().zip(row).for_each(|([low, high], &x)| (*low, *high) = (low.min(x), high.max(x)));
+    }
+    for (c, [low, high]) in spans.into_iter().enumerate() {
+        let (name, column, largest, span) = (p.name, c + 1, high.max(-low), high - low);
+        if largest > LARGEST {
+            let row = p.data.iter().skip(c).step_by(p.dim).position(|x| x.abs() == largest).unwrap_or(0) + 1;
+            return Err(Error::Estimate(format!(
+                "{name}: row {row}, column {column} is {:e}, beyond what can be squared; rescale the column",
+                p.row(row - 1)[c]
+            )));
+        }
+        if span > 0.0 && span < LEAST_SPAN {
+            return Err(Error::Estimate(format!(
+                "{name}: column {column} spans {span:e} only, too little to be squared; rescale it"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Fails where all rows are one point.
+pub(super) fn check_varies(p: Points) -> Result<()> {
+    match (1..p.len()).all(|i| p.row(i) == p.row(0)) {
+        true => Err(Error::Estimate(format!("{}: all rows are one point", p.name))),
+        false => Ok(()),
+    }
+}
+
+/// Two samples of one space, of numbers that can be squared; fails naming both if their widths differ.
 pub(crate) fn check_widths(p: Points, q: Points) -> Result<()> {
     if p.dim != q.dim {
         return Err(Error::Estimate(format!(
@@ -209,7 +240,7 @@ pub(crate) fn check_widths(p: Points, q: Points) -> Result<()> {
             p.name, p.dim, q.name, q.dim
         )));
     }
-    Ok(())
+    [p, q].into_iter().try_for_each(check_scale)
 }
 
 /// Most columns of samples whose covariances are computed: a matrix of as many rows.
@@ -226,7 +257,7 @@ pub(crate) fn check_covariance(p: Points) -> Result<()> {
     Ok(())
 }
 
-/// Paired rows; fails naming both if their numbers differ.
+/// Paired rows, of numbers that can be squared; fails naming both if their numbers differ.
 pub(super) fn check_pairs(x: Points, y: Points) -> Result<()> {
     if x.len() != y.len() {
         return Err(Error::Estimate(format!(
@@ -237,7 +268,7 @@ pub(super) fn check_pairs(x: Points, y: Points) -> Result<()> {
             y.len()
         )));
     }
-    Ok(())
+    [x, y].into_iter().try_for_each(check_scale)
 }
 
 /// At least `least` rows, for the reason given.
@@ -264,12 +295,14 @@ pub fn mismatches(p: &Sample, q: &Sample) -> Vec<String> {
         let advice = if swapped { "; they seem to be in another order" } else { "" };
         out.push(format!("column {column} is {a:?} in {p} and {b:?} in {q}: columns are compared by place{advice}"));
     }
-    out.extend([p, q].into_iter().filter_map(|sample| {
-        let column = (0..sample.width).find(|&c| counts_rows(sample, c))?;
-        let (path, column) = (sample.path.display(), column + 1);
-        Some(format!("{path}: column {column} counts the rows; an index is no data, leave it out"))
-    }));
+    out.extend([p, q].into_iter().filter_map(index_column));
     out
+}
+
+/// That a column of a sample counts its rows, if one does.
+pub fn index_column(sample: &Sample) -> Option<String> {
+    let column = (0..sample.width).find(|&c| counts_rows(sample, c))? + 1;
+    Some(format!("{}: column {column} counts the rows; an index is no data, leave it out", sample.path.display()))
 }
 
 /// Whether a column is 0, 1, 2, … or 1, 2, 3, …
@@ -287,6 +320,7 @@ pub(super) fn merged(warnings: impl IntoIterator<Item = String>) -> Vec<String> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Estimator, GaussianKl, GaussianMi, Knn, Ksg, Logistic, Mine, Pretrained};
     use super::*;
 
     #[test]
@@ -295,6 +329,53 @@ mod tests {
         assert_eq!((p.duplicates(), p.constant_column()), (2, Some(2)));
         let said = p.warnings().join("; ");
         assert!(said.contains("p.csv: column 2 holds one value") && said.contains("2 of 4 rows"), "{said}");
+    }
+
+    #[test]
+    fn columns_of_one_value_say_nothing_only_where_both_samples_have_it() {
+        let said = |p: [f64; 6], q: [f64; 6]| {
+            let (p, q) = (Points::new(&p, 2).named("p.csv"), Points::new(&q, 2).named("q.csv"));
+            constant_columns(p, q).join("; ")
+        };
+        let constant = [1.0, 5.0, 2.0, 5.0, 3.0, 5.0];
+        assert_eq!(said(constant, constant), "column 2 holds one value only and says nothing");
+        let other = constant.map(|x| x + 1.0);
+        assert_eq!(
+            said(constant, other),
+            "column 2 is always 5 in p.csv and always 6 in q.csv: the divergence is infinite"
+        );
+        let varying = [1.0, 5.0, 2.0, 4.0, 3.0, 9.0];
+        assert!(said(constant, varying).starts_with("p.csv: column 2 holds one value only and varies in q.csv"));
+        assert!(said(varying, constant).starts_with("q.csv: column 2 holds one value only and varies in p.csv"));
+        assert_eq!(said(varying, varying), "");
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_squared_are_refused_by_every_method() {
+        let plain: Vec<f64> = (0..120).map(|i| ((i * i) % 101) as f64 + 0.1 * i as f64).collect();
+        let scaled = |by: f64| -> Vec<f64> {
+            plain.iter().enumerate().map(|(i, x)| if i % 2 == 1 { x * by } else { *x }).collect()
+        };
+        let methods: [&dyn Estimator; 7] = [
+            &Pretrained::built_in().unwrap(),
+            &Knn::default(),
+            &GaussianKl,
+            &Logistic,
+            &Ksg::default(),
+            &GaussianMi,
+            &Mine::default(),
+        ];
+        for (by, expected) in [(1e153, "row 59, column 2 is "), (1e-200, "column 2 spans ")] {
+            let (p, q) = (scaled(by), scaled(1.0));
+            let (p, q) = (Points::new(&p, 2).named("p.csv"), Points::new(&q, 2));
+            for (i, method) in methods.iter().enumerate() {
+                let error = method.value(p, q).unwrap_err().to_string();
+                assert!(error.starts_with(&format!("p.csv: {expected}")) && error.contains("rescale"), "{i}: {error}");
+            }
+        }
+        let (p, q) = (scaled(1e100), scaled(1.0));
+        let (p, q) = (Points::new(&p, 2), Points::new(&q, 2));
+        assert!(methods[..4].iter().all(|m| m.value(p, q).is_ok_and(f64::is_finite)));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use rand::seq::SliceRandom;
 use rayon::prelude::*;
 
 use super::super::Points;
-use super::super::points::{check_rows, check_widths};
+use super::super::points::{check_rows, check_varies, check_widths};
 use super::classifier::verdicts;
 use super::near::neighbours;
 use super::repeats::Continuous;
@@ -91,9 +91,7 @@ impl Seen {
         let names = [p.name(), q.name()];
         for points in [p, q] {
             check_rows(points, FEWEST, "an estimate")?;
-            if points.is_one_point() {
-                return Err(Error::Estimate(format!("{}: all rows are one point", points.name())));
-            }
+            check_varies(points)?;
         }
         check_columns(p, q)?;
         let Continuous { rows: [x, y], copies } = Continuous::of(p, q);
