@@ -2,7 +2,7 @@
 
 use super::interval::{self, Rows};
 use super::neighbors::{Neighbors, Norm};
-use super::points::{check_rows, check_widths, constant_columns};
+use super::points::{check_rows, check_samples, constant_columns};
 use super::special::digamma;
 use super::{Dim, Estimate, Estimator, Points, Quantity};
 use crate::{Error, Result};
@@ -56,7 +56,7 @@ impl Knn {
     }
 
     fn check(&self, p: Points, q: Points) -> Result<()> {
-        check_widths(p, q)?;
+        check_samples(p, q)?;
         if self.k == 0 {
             return Err(Error::Estimate("k is 0; the nearest neighbour is k = 1".to_owned()));
         }

@@ -8,8 +8,8 @@ use setwise_engine::{Adam, BatchView, Cpu, Mode, Program, SetView};
 
 use super::points::{check_pairs, check_rows, check_varies};
 use super::{Dim, Estimate, Estimator, Points, Quantity, interval};
-use crate::nn::decoder;
 use crate::Result;
+use crate::nn::decoder;
 
 /// The Donsker–Varadhan bound ⟨T⟩ − log⟨e^T'⟩ of values of T on pairs and T' on independent draws.
 pub fn donsker_varadhan(pairs: &[f64], independent: &[f64]) -> f64 {

@@ -7,7 +7,7 @@ use rand::seq::SliceRandom;
 use rayon::prelude::*;
 
 use super::super::Points;
-use super::super::points::{check_rows, check_varies, check_widths};
+use super::super::points::{check_rows, check_samples, check_varies};
 use super::classifier::verdicts;
 use super::near::neighbours;
 use super::repeats::Continuous;
@@ -87,7 +87,7 @@ impl Seen {
     /// Looks at two samples. Rows of large ones are dealt to chunks at random; a sample with fewer chunks than the other meets it with
     /// each of them several times.
     pub fn of(p: Points, q: Points) -> Result<Self> {
-        check_widths(p, q)?;
+        check_samples(p, q)?;
         let names = [p.name(), q.name()];
         for points in [p, q] {
             check_rows(points, FEWEST, "an estimate")?;

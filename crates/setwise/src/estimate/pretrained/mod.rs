@@ -299,7 +299,7 @@ impl Pretrained {
             // How far off an answer is outside of what was trained is not known, so that it is no bound there.
             let bound = match out.is_empty() {
                 true => format!("take it as at least {:.0}", value.min(0.8 * largest)),
-                false => "with what is said above it may be far too large".to_owned(),
+                false => "with what else is noted, it may be far too large".to_owned(),
             };
             out.push(format!(
                 "the estimate of {value:.1} nats is close to or beyond the {largest:.0} nats that were trained for; {bound}"
