@@ -58,6 +58,39 @@ fn the_shipped_model_counts_the_symbols_of_the_shipped_sets() {
 }
 
 #[test]
+fn trained_models_see_sets_and_tell_answers_as_in_their_training() {
+    let [p, q] = ["p.csv", "q.csv"].map(|f| repository(&format!("examples/samples/{f}")));
+    let dir = tempfile::tempdir().unwrap();
+    let moved = |file: &Path, name: &str| {
+        let text = std::fs::read_to_string(file).unwrap();
+        let rows = text.lines().filter_map(|line| {
+            line.split(',')
+                .map(|x| x.parse::<f64>().ok().map(|x| format!("{}", 10.0 * x + 100.0)))
+                .collect::<Option<Vec<_>>>()
+        });
+        write(&dir, name, rows.map(|row| row.join(",")).collect::<Vec<_>>().join("\n"))
+    };
+    let (far_p, far_q) = (moved(&p, "p.csv"), moved(&q, "q.csv"));
+    let answer = |model: &Path, args: &[&Path]| -> Vec<f32> {
+        let (code, out, error) = run([&[Path::new("predict"), model][..], args].concat());
+        assert_eq!(code, 0, "{error}");
+        out.split_whitespace().map(|x| x.parse().unwrap()).collect()
+    };
+    let model = repository("weights/kl/d2/model.safetensors");
+    let (near, far, raw) = (answer(&model, &[&p, &q]), answer(&model, &[&far_p, &far_q]), Path::new("--raw"));
+    assert!((near[0] - far[0]).abs() < 1e-3, "{near:?} and {far:?}");
+    assert!((answer(&model, &[&p, &q, raw])[0] - answer(&model, &[&far_p, &far_q, raw])[0]).abs() > 0.1);
+    // Quantiles of log(1 + KL) in nats.
+    let model = repository("weights/product/kl/model.safetensors");
+    let (nats, logs) = (answer(&model, &[&p, &q]), answer(&model, &[&p, &q, raw]));
+    assert!(nats.len() == 5 && nats.is_sorted() && nats[4] < 10.0, "{nats:?}");
+    assert_ne!(nats, logs);
+    let (_, out, _) = run([Path::new("predict"), &model, &p, &q, Path::new("--json")]);
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["levels"], serde_json::json!([0.05, 0.25, 0.5, 0.75, 0.95]));
+}
+
+#[test]
 fn a_stack_of_examples_gives_the_published_outputs_one_a_line() {
     let (dir, model) = with_model();
     let bytes = std::fs::read(fixture("mst_concat")).unwrap();

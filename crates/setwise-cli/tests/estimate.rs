@@ -167,6 +167,7 @@ fn samples_that_cannot_be_used_are_refused_by_name_and_place() {
     says(&[mi, &short, &short, path("--k"), path("4")], "has 4 rows, k = 4 needs at least 5");
     says(&[mi, &same, &p], "same.csv: all rows are one point");
     says(&[mi, &short, &short, method, path("mine")], "MINE needs at least 20");
+    says(&[mi, &p, &same, method, path("mine")], "same.csv: all rows are one point");
     says(&[mi, &wide, path("2"), path("2")], "wide.csv: has 3 columns, DIM_X and DIM_Y are 2 and 2");
     says(
         &[mi, &constant, path("1"), path("1"), method, gaussian],
@@ -178,6 +179,19 @@ fn samples_that_cannot_be_used_are_refused_by_name_and_place() {
     // A constant column alone leaves neighbours defined, with a note.
     let answer = json([kl, &constant, &p, path("--json")]);
     assert!(answer["warnings"].to_string().contains("constant.csv: column 2 holds one value only"), "{answer}");
+}
+
+#[test]
+fn a_column_that_counts_rows_is_told_of_and_headers_of_x_and_y_may_differ() {
+    let s = Samples::new();
+    let rows: String = (0..40).map(|i| format!("{i},{}\n", noise(i, 0))).collect();
+    let (x, y) = (s.write("x.csv", format!("row,height\n{rows}")), s.table("y.csv", 40, 2, noise));
+    let said = |args: &[&Path]| json(args)["warnings"].to_string();
+    let [mi, as_json] = ["mi", "--json"].map(path);
+    let text = said(&[mi, &x, &y, as_json]);
+    assert!(text.contains("x.csv: column 1 counts the rows") && !text.contains("compared by place"), "{text}");
+    let text = said(&[mi, &x, path("1"), path("1"), as_json]);
+    assert!(text.contains("x.csv (columns 1 to 1): column 1 counts the rows"), "{text}");
 }
 
 #[test]

@@ -147,7 +147,8 @@ impl Model {
     /// One argument per set: an array [rows, columns] each for one example, an array [examples, rows, columns] or a list of
     /// arrays [rows, columns] each for a batch. A model that answers per example gives a number, or a vector where its
     /// ``output_width`` is above one; a batch an array of these. A model that answers per element gives a tuple with an
-    /// array for each set; a batch a list of these. Numbers are of type float32.
+    /// array for each set; a batch a list of these. Numbers are of type float32. Sets and answers are the network's own: a
+    /// model of ``setwise train`` may expect whitened sets, which ``setwise predict`` makes of them.
     #[pyo3(signature = (*sets))]
     fn __call__<'py>(&self, py: Python<'py>, sets: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
         let wanted = self.shared.config().sets;

@@ -22,11 +22,13 @@ use crate::failure::Failure;
     after_help = "\
 The pretrained estimator answers with calibrated quantiles: nine of ten divergences like those it was trained for lie in its interval. \
 It was trained for 1 to 16 columns and 30 rows or more (`setwise models` tells); where samples are outside of that, it says so and gives \
-another estimate beside its own.\n\n\
+another estimate beside its own. It takes no more than 32 columns that vary, and at least one and a half rows for each of them. Samples of more than 8000 \
+rows are dealt to chunks, whose answers are averaged.\n\n\
 Intervals of the other methods are nominal 90 % from repeated disjoint subsamples: the rows are split at random into groups, and the spread of the groups' \
 estimates, scaled to all rows, is that of the estimate. They do not cover an estimator's bias. (Drawing rows with replacement would make \
 duplicates, which neighbour estimators cannot take.)\n\n\
-Points that coincide: a neighbour at distance zero is replaced by the nearest one at a positive distance, with its own number.\n\n\
+Points that coincide: a neighbour at distance zero is replaced by the nearest one at a positive distance, with its own number. The pretrained \
+estimator takes rows that repeat once, and spreads columns of few values (counts, codes, rounded numbers) between the midpoints of these.\n\n\
 --json prints one object: quantity, estimate, interval, level, unit, n (rows of P and Q), dim, method, interval_method, warnings. With \
 --explain it has an explanation: estimate (of all columns), n, columns (largest first, each with column, name, own, without, loss) and \
 warnings. With --pairs it prints such an object a line, in the order of the list, with line, p and q before the rest; where there is no \

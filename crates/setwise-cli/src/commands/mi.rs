@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use setwise::estimate::{MiMethod, MiOptions, Points, Variant, mi};
+use setwise::estimate::{MiMethod, MiOptions, Points, Variant, index_column, mi};
 use setwise::files::Sample;
 
 use super::{answer, read_samples, say};
@@ -57,12 +57,12 @@ enum Method {
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let [x, y] = match &args.inputs[..] {
+    let [of_x, of_y] = match &args.inputs[..] {
         [file, dim_x, dim_y] => split(file, dim_x, dim_y)?,
         [x, y] => read_samples([x, y])?,
         _ => return Err(Failure::usage("two files, or a file and two numbers of columns, are wanted")),
     };
-    let (x, y) = (Points::of(&x)?, Points::of(&y)?);
+    let (x, y) = (Points::of(&of_x)?, Points::of(&of_y)?);
     let variant = if args.variant == 1 { Variant::One } else { Variant::Two };
     let method = match args.method {
         Method::Ksg => MiMethod::Ksg,
@@ -73,7 +73,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.plain {
         return say(options.estimator().value(x, y)?);
     }
-    answer("I(X; Y)", &mi(x, y, &options)?, args.json)
+    let mut estimate = mi(x, y, &options)?;
+    estimate.warnings.extend([&of_x, &of_y].into_iter().filter_map(index_column));
+    answer("I(X; Y)", &estimate, args.json)
 }
 
 /// X and Y from the columns of one file.

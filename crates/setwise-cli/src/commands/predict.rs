@@ -3,13 +3,18 @@
 use std::path::PathBuf;
 
 use setwise::Model;
-use setwise::files::{Sample, batch_of};
+use setwise::files::Sample;
+use setwise::models::Preparation;
 
 use super::{DeviceArgs, say};
 use crate::failure::Failure;
 
 /// Arguments of `predict`.
 #[derive(clap::Args)]
+#[command(after_help = "\
+A model that was trained by `setwise train` carries its experiment. Sets are then prepared as they were in training (whitened together, turned to axes of \
+their own, or rows scaled), and quantiles are told in the unit of the labels, in order; JSON has their levels. Models without an experiment \
+take sets and give answers as they are.")]
 pub struct Args {
     /// A model file.
     model: PathBuf,
@@ -18,6 +23,9 @@ pub struct Args {
     /// input.
     #[arg(required = true)]
     sets: Vec<PathBuf>,
+    /// Show the network sets as they are, and its answers as they come.
+    #[arg(long)]
+    raw: bool,
     #[command(flatten)]
     device: DeviceArgs,
     /// Print JSON.
@@ -57,7 +65,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
     }
     let rows: Vec<usize> = samples.iter().map(|s| s.rows).collect();
-    let answers = model.predict(&batch_of(samples)?)?;
+    let prepared = if args.raw { Ok(Preparation::none()) } else { Preparation::of(&model) };
+    let told = |e: setwise::Error| {
+        let (model, hint) = (args.model.display(), "--raw takes sets and answers as they are");
+        Failure::usage(format!("{model}: its experiment cannot be followed: {e}; {hint}"))
+    };
+    let preparation = prepared.map_err(told)?;
+    let mut answers = model.predict(&preparation.batch(samples)?)?;
+    answers.vectors_mut().for_each(|vector| preparation.read(vector));
     if args.json {
         let results: Vec<serde_json::Value> = (0..answers.examples())
             .map(|i| {
@@ -71,12 +86,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 serde_json::json!(sets)
             })
             .collect();
-        return say(serde_json::json!({
+        let mut all = serde_json::json!({
             "model": args.model,
             "examples": answers.examples(),
             "output": if answers.per_element() { "equivariant" } else { "invariant" },
             "results": results,
-        }));
+        });
+        if let Some(levels) = preparation.levels() {
+            all["levels"] = serde_json::json!(levels);
+        }
+        return say(all);
     }
     for i in 0..answers.examples() {
         for (element, vector) in answers.example(i).chunks(answers.width()).enumerate() {

@@ -123,7 +123,7 @@ impl Picker for Alignment {
 }
 
 /// Scales rows; `training` are those whose columns say what is usual.
-pub(super) fn scale(rows: &mut [f32], width: usize, how: Scale, training: impl Iterator<Item = u32>) {
+pub(crate) fn scale(rows: &mut [f32], width: usize, how: Scale, training: impl Iterator<Item = u32>) {
     if how == Scale::None {
         return;
     }

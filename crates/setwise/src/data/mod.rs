@@ -32,6 +32,7 @@ pub mod readers;
 mod same_class;
 mod targets;
 
+pub(crate) use alignment::scale;
 pub use alignment::{Alignment, Entry, Scale};
 pub use batch::{Batch, Drawn, DrawnSet, Stream, batch_seed};
 pub use broad::{Broad, Law, Pair, Precision, Truth, divergence};

@@ -3,7 +3,7 @@
 //! Covariances are divided by n − 1. Right for Gaussians; otherwise MI is a lower bound in the limit and KL an approximation.
 
 use super::interval::{self, Rows};
-use super::points::{check_covariance, check_pairs, check_rows, check_widths, joined};
+use super::points::{check_covariance, check_pairs, check_rows, check_samples, joined};
 use super::{Dim, Estimate, Estimator, Points, Quantity};
 use crate::data::gaussian_kl;
 use crate::linalg::{cholesky, log_det, moments};
@@ -27,7 +27,7 @@ pub struct GaussianMi;
 
 impl Estimator for GaussianKl {
     fn value(&self, p: Points, q: Points) -> Result<f64> {
-        check_widths(p, q)?;
+        check_samples(p, q)?;
         check_covariance(p)?;
         let (of_p, of_q) = (Fit::new(p)?, Fit::new(q)?);
         Ok(gaussian_kl(p.dim(), &of_p.mean, &of_p.factor, &of_q.mean, &of_q.factor))

@@ -2,7 +2,7 @@
 
 use super::interval::{self, Rows};
 use super::neighbors::{Neighbors, Norm};
-use super::points::{check_rows, check_widths};
+use super::points::{check_rows, check_samples, constant_columns};
 use super::special::digamma;
 use super::{Dim, Estimate, Estimator, Points, Quantity};
 use crate::{Error, Result};
@@ -56,7 +56,7 @@ impl Knn {
     }
 
     fn check(&self, p: Points, q: Points) -> Result<()> {
-        check_widths(p, q)?;
+        check_samples(p, q)?;
         if self.k == 0 {
             return Err(Error::Estimate("k is 0; the nearest neighbour is k = 1".to_owned()));
         }
@@ -103,7 +103,7 @@ impl Estimator for Knn {
     fn estimate(&self, p: Points, q: Points, seed: u64) -> Result<Estimate> {
         let value = self.value(p, q)?;
         let deviation = interval::deviation(p, q, Rows::Independent, 2 * (self.k + 1), seed, |p, q| self.value(p, q));
-        let warnings = p.warnings().into_iter().chain(q.warnings()).chain(uneven(p));
+        let warnings = constant_columns(p, q).into_iter().chain(p.repetition()).chain(q.repetition()).chain(uneven(p));
         let mut estimate = Estimate::new(Quantity::Kl, value, format!("knn, k = {}", self.k), warnings);
         (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
         Ok(estimate.with_interval(interval::around(value, deviation, interval::STUDENT), interval::SUBSAMPLES))

@@ -2,7 +2,7 @@
 
 use super::interval::{self, Rows};
 use super::neighbors::{Neighbors, Norm, Search};
-use super::points::{check_pairs, check_rows, joined};
+use super::points::{check_pairs, check_rows, check_varies, joined};
 use super::special::digamma;
 use super::{Dim, Estimate, Estimator, Points, Quantity};
 use crate::{Error, Result};
@@ -79,12 +79,8 @@ impl Ksg {
             return Err(Error::Estimate("k is 0; the nearest neighbour is k = 1".to_owned()));
         }
         check_rows(x, self.k.saturating_add(1), &format!("k = {}", self.k))?;
-        for p in [x, y] {
-            if (1..p.len()).all(|i| p.row(i) == p.row(0)) {
-                return Err(Error::Estimate(format!("{}: all rows are one point", p.name())));
-            }
-        }
-        Ok(())
+        check_varies(x)?;
+        check_varies(y)
     }
 }
 

@@ -1,7 +1,7 @@
 //! KL divergence from a classifier: logistic regression of "from P or from Q".
 
 use super::interval::{self, Rows};
-use super::points::{check_rows, check_widths};
+use super::points::{check_rows, check_samples};
 use super::regression::{Design, inverse_deviation};
 use super::{Dim, Estimate, Estimator, Points, Quantity};
 use crate::{Error, Result};
@@ -32,7 +32,7 @@ const MOST_COLUMNS: usize = 512;
 
 impl Estimator for Logistic {
     fn value(&self, p: Points, q: Points) -> Result<f64> {
-        check_widths(p, q)?;
+        check_samples(p, q)?;
         if p.dim() > MOST_COLUMNS {
             let (name, dim) = (p.name(), p.dim());
             return Err(Error::Estimate(format!(

@@ -6,10 +6,10 @@ use rand_pcg::Pcg64Mcg;
 use rayon::prelude::*;
 use setwise_engine::{Adam, BatchView, Cpu, Mode, Program, SetView};
 
-use super::points::{check_pairs, check_rows};
+use super::points::{check_pairs, check_rows, check_varies};
 use super::{Dim, Estimate, Estimator, Points, Quantity, interval};
+use crate::Result;
 use crate::nn::decoder;
-use crate::{Error, Result};
 
 /// The Donsker–Varadhan bound ⟨T⟩ − log⟨e^T'⟩ of values of T on pairs and T' on independent draws.
 pub fn donsker_varadhan(pairs: &[f64], independent: &[f64]) -> f64 {
@@ -83,7 +83,9 @@ impl Mine {
     fn run(&self, x: Points, y: Points) -> Result<(f64, f64)> {
         check_pairs(x, y)?;
         check_rows(x, 4 * FOLDS, "MINE")?;
-        let rows = Rows { x: standardised(x)?, y: standardised(y)?, widths: [x.dim(), y.dim()] };
+        check_varies(x)?;
+        check_varies(y)?;
+        let rows = Rows { x: standardised(x), y: standardised(y), widths: [x.dim(), y.dim()] };
         let mut order: Vec<usize> = (0..x.len()).collect();
         order.shuffle(&mut Pcg64Mcg::seed_from_u64(self.seed));
         let bounds: Vec<(f64, f64)> =
@@ -172,20 +174,16 @@ struct Rows {
 }
 
 /// Columns of mean zero and variance one, a constant column of zeros.
-fn standardised(p: Points) -> Result<Vec<f32>> {
+fn standardised(p: Points) -> Vec<f32> {
     let (n, d) = (p.len() as f64, p.dim());
     let mut out = vec![0.0; p.data().len()];
     for (c, deviation) in p.deviations().into_iter().enumerate() {
         let column = || p.data().iter().skip(c).step_by(d);
         let mean = column().sum::<f64>() / n;
-        if !deviation.is_finite() {
-            let name = p.name();
-            return Err(Error::Estimate(format!("{name}: column {} is too large to be standardised", c + 1)));
-        }
         let scale = if deviation > 0.0 { 1.0 / deviation } else { 0.0 };
         out.iter_mut().skip(c).step_by(d).zip(column()).for_each(|(o, x)| *o = ((x - mean) * scale) as f32);
     }
-    Ok(out)
+    out
 }
 
 /// Rows a bound is evaluated on: each with itself, and with some others.

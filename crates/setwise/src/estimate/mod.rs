@@ -30,7 +30,7 @@ pub use logistic::Logistic;
 pub use method::{KlMethod, KlOptions, MiMethod, MiOptions, kl, kl_batch, mi, mi_batch};
 pub use mine::{Mine, donsker_varadhan};
 pub use neighbors::Norm;
-pub use points::{Points, mismatches};
+pub use points::{Points, index_column, mismatches};
 pub(crate) use points::{check_rows, check_widths};
 pub use pretrained::{Answer, COMBINER_FILE, FitProgress, Observed, Pretrained, Ranges, fit};
 pub use special::digamma;

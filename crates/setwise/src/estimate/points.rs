@@ -100,21 +100,28 @@ impl<'a> Points<'a> {
         self.data.chunks_exact(self.dim).flat_map(|row| columns.iter().map(|&c| row[c])).collect()
     }
 
-    /// The first column that holds one value only, counted from one.
-    pub(super) fn constant_column(&self) -> Option<usize> {
-        (0..self.dim).find(|&c| (1..self.len()).all(|i| self.row(i)[c] == self.data[c])).map(|c| c + 1)
+    /// The one value of a column that holds no other.
+    pub(super) fn constant(&self, column: usize) -> Option<f64> {
+        let first = *self.data.get(column)?;
+        self.data.iter().skip(column).step_by(self.dim).all(|x| *x == first).then_some(first)
     }
 
-    /// The first column of which more than a tenth of the values equal another, counted from one, and that share; columns of
-    /// one value are not counted.
-    pub(super) fn discrete_column(&self) -> Option<(usize, f64)> {
-        let repeated = |c: usize| {
-            let mut values: Vec<f64> = self.data.iter().skip(c).step_by(self.dim).map(|x| x + 0.0).collect();
-            values.sort_unstable_by(f64::total_cmp);
-            let equal = values.windows(2).filter(|w| w[0] == w[1]).count();
-            if equal + 1 == values.len() { 0.0 } else { equal as f64 / values.len() as f64 }
-        };
-        (0..self.dim).map(|c| (c + 1, repeated(c))).find(|r| r.1 > 0.1)
+    /// The first column that holds one value only, counted from one.
+    pub(super) fn constant_column(&self) -> Option<usize> {
+        (0..self.dim).find(|&c| self.constant(c).is_some()).map(|c| c + 1)
+    }
+
+    /// The share of a column's values that equal another; none do where the column holds one value only.
+    pub(super) fn repeated(&self, column: usize) -> f64 {
+        let mut values: Vec<f64> = self.data.iter().skip(column).step_by(self.dim).map(|x| x + 0.0).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        let equal = values.windows(2).filter(|w| w[0] == w[1]).count();
+        if equal + 1 == values.len() { 0.0 } else { equal as f64 / values.len() as f64 }
+    }
+
+    /// The first column of which more than `most` of the values equal another, counted from one, and that share.
+    pub(super) fn discrete_column(&self, most: f64) -> Option<(usize, f64)> {
+        (0..self.dim).map(|c| (c + 1, self.repeated(c))).find(|r| r.1 > most)
     }
 
     /// Standard deviations of the columns.
@@ -128,11 +135,16 @@ impl<'a> Points<'a> {
         (0..self.dim).map(deviation).collect()
     }
 
-    /// Rows that equal an earlier row.
-    pub(super) fn duplicates(&self) -> usize {
+    /// Rows in an order in which equal ones follow each other.
+    pub(super) fn sorted(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.len()).collect();
         order.sort_unstable_by(|&a, &b| self.compare(a, b));
-        order.windows(2).filter(|w| self.row(w[0]) == self.row(w[1])).count()
+        order
+    }
+
+    /// Rows that equal an earlier row.
+    pub(super) fn duplicates(&self) -> usize {
+        self.sorted().windows(2).filter(|w| self.row(w[0]) == self.row(w[1])).count()
     }
 
     fn compare(&self, a: usize, b: usize) -> std::cmp::Ordering {
@@ -141,22 +153,89 @@ impl<'a> Points<'a> {
         pairs.map(|(x, y)| (x + 0.0).total_cmp(&(y + 0.0))).find(|o| o.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
     }
 
-    /// What may make neighbour estimates less than they seem: repeated rows, columns of one value.
-    pub(super) fn warnings(&self) -> Vec<String> {
-        let mut out = Vec::new();
-        if let Some(column) = self.constant_column() {
-            out.push(format!("{}: column {column} holds one value only and says nothing", self.name));
-        }
-        let duplicates = self.duplicates();
-        if duplicates > 0 {
-            out.push(format!(
-                "{}: {duplicates} of {} rows repeat an earlier row; the estimator is made for continuous distributions",
-                self.name,
-                self.len()
-            ));
-        }
-        out
+    /// What may make neighbour estimates less than they seem: repeated rows.
+    pub(super) fn repetition(&self) -> Option<String> {
+        let (duplicates, rows, name) = (self.duplicates(), self.len(), self.name);
+        (duplicates > 0).then(|| {
+            format!(
+                "{name}: {duplicates} of {rows} rows repeat an earlier row; the estimator is made for continuous distributions"
+            )
+        })
     }
+
+    /// The same and columns of one value.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let constant =
+            self.constant_column().map(|c| format!("{}: column {c} holds one value only and says nothing", self.name));
+        constant.into_iter().chain(self.repetition()).collect()
+    }
+}
+
+/// Columns of one value in samples that are compared. They say nothing where both have the same value, and more than can be estimated
+/// where they have not. The first of each kind stands for all.
+pub(super) fn constant_columns(p: Points, q: Points) -> Vec<String> {
+    let values = |c: usize| (p.constant(c), q.constant(c));
+    let same = (0..p.dim).find(|&c| values(c).0.is_some() && values(c).0 == values(c).1);
+    let same = same.map(|c| format!("column {} holds one value only and says nothing", c + 1));
+    let differing = (0..p.dim).find_map(|c| {
+        let (column, of_p, of_q) = (c + 1, p.name, q.name);
+        let varies = |one: &str, other: &str| {
+            format!(
+                "{one}: column {column} holds one value only and varies in {other}; of continuous distributions the divergence is infinite then"
+            )
+        };
+        match values(c) {
+            (Some(x), Some(y)) if x != y => {
+                Some(format!("column {column} is always {x} in {of_p} and always {y} in {of_q}: the divergence is infinite"))
+            }
+            (Some(_), None) => Some(varies(of_p, of_q)),
+            (None, Some(_)) => Some(varies(of_q, of_p)),
+            _ => None,
+        }
+    });
+    same.into_iter().chain(differing).collect()
+}
+
+/// Numbers are no larger, and columns span no less: their squares, and sums of these, are numbers above zero.
+const LARGEST: f64 = 1e150;
+const LEAST_SPAN: f64 = 1e-140;
+
+/// Fails where numbers cannot be squared, naming the column.
+fn check_scale(p: Points) -> Result<()> {
+    let mut spans = vec![[f64::INFINITY, f64::NEG_INFINITY]; p.dim];
+    for row in p.data.chunks_exact(p.dim) {
+        spans.iter_mut().zip(row).for_each(|([low, high], &x)| (*low, *high) = (low.min(x), high.max(x)));
+    }
+    for (c, [low, high]) in spans.into_iter().enumerate() {
+        let (name, column, largest, span) = (p.name, c + 1, high.max(-low), high - low);
+        if largest > LARGEST {
+            let row = p.data.iter().skip(c).step_by(p.dim).position(|x| x.abs() == largest).unwrap_or(0) + 1;
+            return Err(Error::Estimate(format!(
+                "{name}: row {row}, column {column} is {:e}, beyond what can be squared; rescale the column",
+                p.row(row - 1)[c]
+            )));
+        }
+        if span > 0.0 && span < LEAST_SPAN {
+            return Err(Error::Estimate(format!(
+                "{name}: column {column} spans {span:e} only, too little to be squared; rescale it"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Fails where all rows are one point.
+pub(super) fn check_varies(p: Points) -> Result<()> {
+    match (1..p.len()).all(|i| p.row(i) == p.row(0)) {
+        true => Err(Error::Estimate(format!("{}: all rows are one point", p.name))),
+        false => Ok(()),
+    }
+}
+
+/// Two samples of one space, of numbers that can be squared.
+pub(super) fn check_samples(p: Points, q: Points) -> Result<()> {
+    check_widths(p, q)?;
+    [p, q].into_iter().try_for_each(check_scale)
 }
 
 /// Two samples of one space; fails naming both if their widths differ.
@@ -184,7 +263,7 @@ pub(crate) fn check_covariance(p: Points) -> Result<()> {
     Ok(())
 }
 
-/// Paired rows; fails naming both if their numbers differ.
+/// Paired rows, of numbers that can be squared; fails naming both if their numbers differ.
 pub(super) fn check_pairs(x: Points, y: Points) -> Result<()> {
     if x.len() != y.len() {
         return Err(Error::Estimate(format!(
@@ -195,7 +274,7 @@ pub(super) fn check_pairs(x: Points, y: Points) -> Result<()> {
             y.len()
         )));
     }
-    Ok(())
+    [x, y].into_iter().try_for_each(check_scale)
 }
 
 /// At least `least` rows, for the reason given.
@@ -222,12 +301,14 @@ pub fn mismatches(p: &Sample, q: &Sample) -> Vec<String> {
         let advice = if swapped { "; they seem to be in another order" } else { "" };
         out.push(format!("column {column} is {a:?} in {p} and {b:?} in {q}: columns are compared by place{advice}"));
     }
-    out.extend([p, q].into_iter().filter_map(|sample| {
-        let column = (0..sample.width).find(|&c| counts_rows(sample, c))?;
-        let (path, column) = (sample.path.display(), column + 1);
-        Some(format!("{path}: column {column} counts the rows; an index is no data, leave it out"))
-    }));
+    out.extend([p, q].into_iter().filter_map(index_column));
     out
+}
+
+/// That a column of a sample counts its rows, if one does.
+pub fn index_column(sample: &Sample) -> Option<String> {
+    let column = (0..sample.width).find(|&c| counts_rows(sample, c))? + 1;
+    Some(format!("{}: column {column} counts the rows; an index is no data, leave it out", sample.path.display()))
 }
 
 /// Whether a column is 0, 1, 2, … or 1, 2, 3, …
@@ -245,6 +326,7 @@ pub(super) fn merged(warnings: impl IntoIterator<Item = String>) -> Vec<String> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Estimator, GaussianKl, GaussianMi, Knn, Ksg, Logistic, Mine, Pretrained};
     use super::*;
 
     #[test]
@@ -253,6 +335,53 @@ mod tests {
         assert_eq!((p.duplicates(), p.constant_column()), (2, Some(2)));
         let said = p.warnings().join("; ");
         assert!(said.contains("p.csv: column 2 holds one value") && said.contains("2 of 4 rows"), "{said}");
+    }
+
+    #[test]
+    fn columns_of_one_value_say_nothing_only_where_both_samples_have_it() {
+        let said = |p: [f64; 6], q: [f64; 6]| {
+            let (p, q) = (Points::new(&p, 2).named("p.csv"), Points::new(&q, 2).named("q.csv"));
+            constant_columns(p, q).join("; ")
+        };
+        let constant = [1.0, 5.0, 2.0, 5.0, 3.0, 5.0];
+        assert_eq!(said(constant, constant), "column 2 holds one value only and says nothing");
+        let other = constant.map(|x| x + 1.0);
+        assert_eq!(
+            said(constant, other),
+            "column 2 is always 5 in p.csv and always 6 in q.csv: the divergence is infinite"
+        );
+        let varying = [1.0, 5.0, 2.0, 4.0, 3.0, 9.0];
+        assert!(said(constant, varying).starts_with("p.csv: column 2 holds one value only and varies in q.csv"));
+        assert!(said(varying, constant).starts_with("q.csv: column 2 holds one value only and varies in p.csv"));
+        assert_eq!(said(varying, varying), "");
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_squared_are_refused_by_every_method() {
+        let plain: Vec<f64> = (0..120).map(|i| ((i * i) % 101) as f64 + 0.1 * i as f64).collect();
+        let scaled = |by: f64| -> Vec<f64> {
+            plain.iter().enumerate().map(|(i, x)| if i % 2 == 1 { x * by } else { *x }).collect()
+        };
+        let methods: [&dyn Estimator; 7] = [
+            &Pretrained::built_in().unwrap(),
+            &Knn::default(),
+            &GaussianKl,
+            &Logistic,
+            &Ksg::default(),
+            &GaussianMi,
+            &Mine::default(),
+        ];
+        for (by, expected) in [(1e153, "row 56, column 2 is "), (1e-200, "column 2 spans ")] {
+            let (p, q) = (scaled(by), scaled(1.0));
+            let (p, q) = (Points::new(&p, 2).named("p.csv"), Points::new(&q, 2));
+            for (i, method) in methods.iter().enumerate() {
+                let error = method.value(p, q).unwrap_err().to_string();
+                assert!(error.starts_with(&format!("p.csv: {expected}")) && error.contains("rescale"), "{i}: {error}");
+            }
+        }
+        let (p, q) = (scaled(1e100), scaled(1.0));
+        let (p, q) = (Points::new(&p, 2), Points::new(&q, 2));
+        assert!(methods[..4].iter().all(|m| m.value(p, q).is_ok_and(f64::is_finite)));
     }
 
     #[test]

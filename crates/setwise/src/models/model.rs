@@ -162,6 +162,11 @@ impl Prediction {
         &self.values
     }
 
+    /// All vectors, to be changed.
+    pub fn vectors_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
+        self.values.chunks_exact_mut(self.width)
+    }
+
     /// The answer for one example: one vector, or one vector per element, set after set.
     pub fn example(&self, i: usize) -> &[f32] {
         &self.values[self.offsets[i * self.parts]..self.offsets[(i + 1) * self.parts]]

@@ -1,18 +1,20 @@
 //! The page of `setwise kl --report`.
 
 use super::two_samples::{CHARTED, DOTS, contributions, histograms, scatters};
-use super::{Cell, Page, Table};
+use super::{Cell, Page, Table, decimals};
 use crate::estimate::{Estimate, Explanation, Points};
 
 /// A divergence with everything that was found about it: the interval, what to take heed of, columns, and pictures of both samples, which
 /// must be those that were explained. The seed chooses the rows that are drawn of large samples.
 pub fn kl_page(estimate: &Estimate, explanation: &Explanation, p: Points, q: Points, seed: u64) -> Page {
     let interval = match estimate.interval {
-        Some([low, high]) => format!("{:.0} % interval {low:.4} to {high:.4}", 100.0 * estimate.level),
+        Some([low, high]) => {
+            format!("{:.0} % interval {} to {}", 100.0 * estimate.level, decimals(low), decimals(high))
+        }
         None => "no interval: there are too few rows".to_owned(),
     };
     let mut page = Page::new(format!("KL divergence of {} from {}", p.name(), q.name()))
-        .with_answer(&format!("KL(P‖Q) = {:.4} nats", estimate.value), &interval)
+        .with_answer(&format!("KL(P‖Q) = {} nats", decimals(estimate.value)), &interval)
         .with_facts(&[
             ("P", &format!("{}, {} rows", p.name(), p.len())),
             ("Q", &format!("{}, {} rows", q.name(), q.len())),
@@ -59,8 +61,10 @@ fn with_columns(page: Page, explanation: &Explanation) -> Page {
         table.push([c.column.to_string().into(), name.into(), number(c.own), number(c.without), number(c.loss)]);
     }
     page.with_figure(&contributions(explanation), &caption).with_table(&table).with_paragraph(&format!(
-        "KL of all columns, from which losses are counted: {:.4}, from {} and {} rows.",
-        explanation.whole, explanation.n[0], explanation.n[1]
+        "KL of all columns, from which losses are counted: {}, from {} and {} rows.",
+        decimals(explanation.whole),
+        explanation.n[0],
+        explanation.n[1]
     ))
 }
 

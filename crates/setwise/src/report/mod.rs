@@ -3,7 +3,7 @@
 //! * [`Table`]: Markdown to read, CSV and JSON with every digit for programs.
 //! * [`Figure`]: charts as SVG or PNG. Text is drawn with a font that is part of this crate, so that a machine without
 //!   any font draws the same picture.
-//! * [`sparkline`], [`bars`] and [`bar_table`]: a glance in the terminal.
+//! * [`sparkline`], [`bars`] and [`bar_table`]: a glance in the terminal; [`decimals`]: a number in it.
 //! * [`Page`]: text, tables and figures as one HTML file; [`kl_page`] is that of a divergence.
 //!
 //! ```
@@ -40,7 +40,7 @@ pub use kl_page::kl_page;
 pub use page::Page;
 pub use plot::{Axis, Figure, Panel, Scale, Series, Style};
 pub use table::{Cell, Goal, Table};
-pub use terminal::{bar_table, bars, sparkline};
+pub use terminal::{bar_table, bars, decimals, sparkline};
 pub use two_samples::{contributions, histograms, scatters};
 
 use std::path::Path;

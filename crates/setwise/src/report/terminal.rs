@@ -61,7 +61,7 @@ pub fn bar_table<S: AsRef<str>, const N: usize>(
     let labels = rows.iter().map(|(label, _)| length(label.as_ref())).chain([length(headings[0])]).max().unwrap_or(0);
     let numbers = || rows.iter().flat_map(|(_, values)| values.iter().flatten().copied());
     let largest = numbers().filter(|v| v.is_finite()).fold(0.0, f64::max);
-    let shown = |value: &Option<f64>| value.map_or("–".to_owned(), |v| format!("{v:.4}"));
+    let shown = |value: &Option<f64>| value.map_or("–".to_owned(), decimals);
     let digits = rows.iter().flat_map(|(_, values)| values.iter().map(|v| length(&shown(v)))).max().unwrap_or(0);
     let mut line = format!("{:<labels$}", headings[0]);
     for heading in &headings[1..] {
@@ -77,6 +77,17 @@ pub fn bar_table<S: AsRef<str>, const N: usize>(
         text += &format!("{}\n", line.trim_end());
     }
     text
+}
+
+/// Four decimals; what is nothing to as many has no sign.
+///
+/// ```
+/// use setwise::report::decimals;
+/// assert_eq!([-0.00004, -0.00006, 2.0].map(decimals), ["0.0000", "-0.0001", "2.0000"]);
+/// ```
+pub fn decimals(value: f64) -> String {
+    let text = format!("{value:.4}");
+    if text == "-0.0000" { text[1..].to_owned() } else { text }
 }
 
 /// A bar of at most `width` characters, to an eighth of one.

@@ -6,9 +6,8 @@ use crate::models::Prediction;
 use crate::sets::PackedSet;
 use crate::{Error, Result, SetBatch};
 
-/// Parts the set model sees at once, and where many threads share them: they wait for each other after every batch.
-pub const BATCH: usize = 64;
-pub const CPU_BATCH: usize = 256;
+/// Parts the set model sees at once: threads that share them wait for each other after every batch, and so does a GPU for its caller.
+pub const AT_ONCE: usize = 256;
 
 /// Numbers that are kept of a pair of samples, beside the quantiles.
 pub const NUMBERS: usize = 4 + CLASSICAL;
@@ -18,12 +17,8 @@ pub fn width(levels: usize) -> usize {
     levels + NUMBERS + 2
 }
 
-/// The answers of the set model for every part of every pair: quantiles in order. It sees at most `at_once` parts at a time.
-pub fn ask(
-    mut predict: impl FnMut(&SetBatch) -> Result<Prediction>,
-    all: &[&Evidence],
-    at_once: usize,
-) -> Result<Vec<Vec<Vec<f32>>>> {
+/// The answers of the set model for every part of every pair: quantiles in order. It sees at most [`AT_ONCE`] parts at a time.
+pub fn ask(mut predict: impl FnMut(&SetBatch) -> Result<Prediction>, all: &[&Evidence]) -> Result<Vec<Vec<Vec<f32>>>> {
     let mut answers: Vec<Vec<Vec<f32>>> = all.iter().map(|e| vec![Vec::new(); e.parts.len()]).collect();
     let mut order: Vec<(usize, usize)> =
         all.iter().enumerate().flat_map(|(i, e)| (0..e.parts.len()).map(move |k| (i, k))).collect();
@@ -32,7 +27,7 @@ pub fn ask(
     let mut rest = &order[..];
     while let Some(&(first, _)) = rest.first() {
         let dim = all[first].dim;
-        let count = rest.iter().take(at_once).take_while(|(i, _)| all[*i].dim == dim).count();
+        let count = rest.iter().take(AT_ONCE).take_while(|(i, _)| all[*i].dim == dim).count();
         let (now, later) = rest.split_at(count);
         let sets = [0, 1].map(|set| {
             let rows = |&(i, k): &(usize, usize)| if set == 0 { &all[i].parts[k].p } else { &all[i].parts[k].q };

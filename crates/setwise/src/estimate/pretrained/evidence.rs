@@ -4,11 +4,13 @@
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
+use rayon::prelude::*;
 
 use super::super::Points;
-use super::super::points::{check_covariance, check_rows, check_widths};
+use super::super::points::{check_rows, check_samples, check_varies};
 use super::classifier::verdicts;
 use super::near::neighbours;
+use super::repeats::Continuous;
 use super::shape::{Shape, gaussian, gaussian_noise};
 use crate::data::Generator;
 use crate::linalg::{moments, symmetric_eigen};
@@ -17,6 +19,12 @@ use crate::{Error, Result};
 
 /// Fewer rows leave nothing to estimate from.
 pub const FEWEST: usize = 5;
+/// Fewer rows for a column leave each sample's own spread to chance: where both samples are of one distribution, estimates are far above zero.
+const ROWS_FOR_COLUMN: f64 = 1.5;
+/// More columns leave the classifiers without products, of which no answer was learnt.
+const MOST_COLUMNS: usize = 32;
+/// Most rows of a sample that are looked at together.
+const MOST_ROWS: usize = 8000;
 /// Most rows of a part, most parts, and rows a part keeps of the smaller sample.
 const PART: usize = 256;
 const PARTS: usize = 4;
@@ -65,34 +73,101 @@ fn cut(n: usize, m: usize) -> (usize, [usize; 2]) {
     (parts, [(n / parts).min(most), (m / parts).min(most)])
 }
 
-impl Evidence {
-    /// Looks at two samples.
+/// What is seen of a pair of samples of any size.
+pub struct Seen {
+    /// Directions in which the samples vary.
+    pub dim: usize,
+    /// Rows of each sample that repeat another and were left out.
+    pub copies: [usize; 2],
+    /// Of the pair as it is, or of parts of it that are no larger than can be looked at together.
+    pub chunks: Vec<Evidence>,
+}
+
+impl Seen {
+    /// Looks at two samples. Rows of large ones are dealt to chunks at random; a sample with fewer chunks than the other meets it with
+    /// each of them several times.
     pub fn of(p: Points, q: Points) -> Result<Self> {
-        check_widths(p, q)?;
-        check_covariance(p)?;
-        check_rows(p, FEWEST, "an estimate")?;
-        check_rows(q, FEWEST, "an estimate")?;
+        check_samples(p, q)?;
+        let names = [p.name(), q.name()];
         for points in [p, q] {
-            if (1..points.len()).all(|i| points.row(i) == points.row(0)) {
-                return Err(Error::Estimate(format!("{}: all rows are one point", points.name())));
-            }
+            check_rows(points, FEWEST, "an estimate")?;
+            check_varies(points)?;
         }
-        let frame = Canonical::of(p.data(), q.data(), p.dim());
-        let (x, y, dim) = if frame.rank() == p.dim() {
-            (mapped(&frame, p.data()), mapped(&frame, q.data()), p.dim())
-        } else {
-            let Some((x, y, dim)) = varying(p, q) else {
-                return Err(Error::Estimate(format!("all rows of {} and {} are one point", p.name(), q.name())));
-            };
-            let frame = Canonical::of(&x, &y, dim);
-            (mapped(&frame, &x), mapped(&frame, &y), dim)
+        check_columns(p, q)?;
+        let Continuous { rows: [x, y], copies } = Continuous::of(p, q);
+        let (p, q) = (Points::new(&x, p.dim()).named(names[0]), Points::new(&y, q.dim()).named(names[1]));
+        let count = p.len().max(q.len()).div_ceil(MOST_ROWS);
+        if count == 1 {
+            let evidence = Evidence::of(p, q)?;
+            return Ok(Seen { dim: evidence.dim, copies, chunks: vec![evidence] });
+        }
+        let (x, y, dim) = canonical(p, q)?;
+        let [of_p, of_q] = [(&x, 3), (&y, 4)].map(|(rows, seed)| dealt(rows, dim, seed));
+        let chunk = |k: usize| {
+            let (x, y) = (&of_p[k % of_p.len()], &of_q[k % of_q.len()]);
+            Evidence::of(Points::new(x, dim).named(names[0]), Points::new(y, dim).named(names[1]))
         };
-        if x.iter().chain(&y).any(|v| !v.is_finite()) {
-            return Err(Error::Estimate(format!(
-                "numbers of {} and {} are beyond what can be squared; rescale the columns",
-                p.name(),
-                q.name()
-            )));
+        Ok(Seen { dim, copies, chunks: (0..count).into_par_iter().map(chunk).collect::<Result<_>>()? })
+    }
+}
+
+/// Fails where there are more columns than the evidence is made for. Columns that hold one value do not count.
+fn check_columns(p: Points, q: Points) -> Result<()> {
+    let varies = |c: &usize| p.constant(*c).is_none() || p.constant(*c) != q.constant(*c);
+    let varying = (0..p.dim()).filter(varies).count();
+    if varying > MOST_COLUMNS {
+        return Err(Error::Estimate(format!(
+            "{} and {} have {varying} columns that vary; the pretrained estimator takes at most {MOST_COLUMNS}, knn takes any",
+            p.name(),
+            q.name()
+        )));
+    }
+    Ok(())
+}
+
+/// Rows dealt at random to chunks of nearly one size.
+fn dealt(rows: &[f64], dim: usize, seed: u64) -> Vec<Vec<f64>> {
+    let order = shuffled(rows, dim, seed);
+    let count = order.len().div_ceil(MOST_ROWS);
+    let chunk = |k: usize| order.iter().skip(k).step_by(count).flat_map(|&i| &rows[i * dim..(i + 1) * dim]).copied();
+    (0..count).map(|k| chunk(k).collect()).collect()
+}
+
+/// Both samples in coordinates of their own, along the directions in which they vary, and the number of these.
+fn canonical(p: Points, q: Points) -> Result<(Vec<f64>, Vec<f64>, usize)> {
+    let frame = Canonical::of(p.data(), q.data(), p.dim());
+    let (x, y, dim) = if frame.rank() == p.dim() {
+        (mapped(&frame, p.data()), mapped(&frame, q.data()), p.dim())
+    } else {
+        let Some((x, y, dim)) = varying(p, q) else {
+            return Err(Error::Estimate(format!("all rows of {} and {} are one point", p.name(), q.name())));
+        };
+        let frame = Canonical::of(&x, &y, dim);
+        (mapped(&frame, &x), mapped(&frame, &y), dim)
+    };
+    if x.iter().chain(&y).any(|v| !v.is_finite()) {
+        return Err(Error::Estimate(format!(
+            "numbers of {} and {} are beyond what can be squared; rescale the columns",
+            p.name(),
+            q.name()
+        )));
+    }
+    Ok((x, y, dim))
+}
+
+impl Evidence {
+    /// Looks at two samples of continuous distributions.
+    pub fn of(p: Points, q: Points) -> Result<Self> {
+        let (x, y, dim) = canonical(p, q)?;
+        let least = (FEWEST as f64).max((ROWS_FOR_COLUMN * dim as f64).ceil()) as usize;
+        for points in [p, q] {
+            let (name, rows) = (points.name(), points.len());
+            if rows < least {
+                return Err(Error::Estimate(format!(
+                    "{name}: has {rows} different rows; the samples vary in {dim} directions, for which the pretrained estimator \
+                     needs at least {least}; leave columns out or take knn"
+                )));
+            }
         }
         let rows = [p.len(), q.len()];
         let (count, sizes) = cut(rows[0], rows[1]);

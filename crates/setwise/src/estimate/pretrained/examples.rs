@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rand::{RngExt, SeedableRng};
 
 use super::Points;
-use super::combine::{BATCH, NUMBERS, ask, numbers};
+use super::combine::{NUMBERS, ask, numbers};
 use super::evidence::Evidence;
 use crate::data::{Broad, Feed, Generator, Span, Stream, Targets, batch_seed};
 use crate::experiment::{BroadKlTask, Combiner, Task, ValidExperiment};
@@ -148,7 +148,7 @@ impl<'a> Source<'a> {
         for _ in 0..GROUPS {
             let group = feed.next().ok_or(Error::Feed)??;
             let evidence: Vec<&Evidence> = group.iter().map(|g| &g.0).collect();
-            let answers = ask(|batch| parts.predict(batch), &evidence, BATCH)?;
+            let answers = ask(|batch| parts.predict(batch), &evidence)?;
             for ((evidence, label), answers) in group.iter().zip(&answers) {
                 some.rows.extend(numbers(evidence, answers, &self.targets)?);
                 some.labels.push(*label as f32);

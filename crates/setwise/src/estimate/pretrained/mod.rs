@@ -5,7 +5,8 @@
 //! most four disjoint parts, how far they differ, the sizes of the samples and classical estimates on all rows (neighbours,
 //! Gaussians, a classifier), and gives the quantiles for the whole: it was trained on samples of 30 to thousands of rows, so it takes away the bias of
 //! averages over parts and trusts neighbours where they are good. The interval is widened or narrowed to cover 90 % of
-//! held-out examples. `fit` trains the second network.
+//! held-out examples. Samples far larger than that are dealt to chunks, whose answers are averaged; `repeats` says what becomes of repeated
+//! values, of which the networks know nothing. `fit` trains the second network.
 
 mod classifier;
 mod combine;
@@ -13,21 +14,26 @@ mod evidence;
 mod examples;
 mod fit;
 mod near;
+mod repeats;
 mod shape;
 
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::mpsc::sync_channel;
+use std::thread;
 
 use rayon::prelude::*;
 
+use super::points::constant_columns;
 use super::{Dim, Estimate, Estimator, Fallback, Knn, Pair, Points, Quantity};
 use crate::data::Targets;
 use crate::experiment::{Combiner, Experiment, Task};
 use crate::models::SharedModel;
 use crate::{Device, Error, Model, Result};
-use combine::{BATCH, CPU_BATCH, Relative, ask, batch_of, numbers, width};
-use evidence::Evidence;
+use combine::{AT_ONCE, Relative, ask, batch_of, numbers, width};
+use evidence::{Evidence, Seen};
 pub use fit::{FitProgress, fit};
+use repeats::FEW;
 
 /// File of the second network in the folder of a run, beside the set model's.
 pub const COMBINER_FILE: &str = "combiner.safetensors";
@@ -61,6 +67,15 @@ pub struct Pretrained {
 /// A value with its interval.
 pub type Answer = (f64, [f64; 2]);
 
+/// An answer, and of what.
+struct Found {
+    answer: Answer,
+    /// Directions in which the samples vary.
+    dim: usize,
+    /// Rows of each sample that were left out.
+    copies: [usize; 2],
+}
+
 /// What is seen of pairs of samples before the set model is asked: neighbours, classifiers and moments of each, or why it has no
 /// estimate. Made on the CPU, so it may be made while a GPU starts; [`Pretrained::conclude`] does the rest.
 ///
@@ -74,12 +89,12 @@ pub type Answer = (f64, [f64; 2]);
 /// assert_eq!(estimator.conclude(&pairs, observed, 0)[0].as_ref().unwrap().value, estimator.values(&pairs).remove(0)?);
 /// # Ok::<(), setwise::Error>(())
 /// ```
-pub struct Observed(Vec<Result<Evidence>>);
+pub struct Observed(Vec<Result<Seen>>);
 
 impl Observed {
     /// Looks at pairs of samples, on all threads.
     pub fn of(pairs: &[Pair]) -> Self {
-        Observed(pairs.par_iter().map(|&(p, q)| Evidence::of(p, q)).collect())
+        Observed(pairs.par_iter().map(|&(p, q)| Seen::of(p, q)).collect())
     }
 }
 
@@ -148,31 +163,44 @@ impl Pretrained {
     /// Values with intervals for many pairs of samples, each with its own answer or error. Pairs of one width go through the set
     /// model together; the answers are those each pair would get alone.
     pub fn answers(&self, pairs: &[(Points, Points)]) -> Vec<Result<Answer>> {
-        self.answers_to(Observed::of(pairs))
+        self.found(pairs).into_iter().map(|found| Ok(found?.answer)).collect()
     }
 
-    fn answers_to(&self, Observed(evidence): Observed) -> Vec<Result<Answer>> {
-        let good: Vec<&Evidence> = evidence.iter().filter_map(|e| e.as_ref().ok()).collect();
-        let mut found = match self.combine(&good) {
-            Ok(found) => found.into_iter(),
+    fn found(&self, pairs: &[Pair]) -> Vec<Result<Found>> {
+        if !self.parts.on_gpu() {
+            return self.found_in(Observed::of(pairs));
+        }
+        // The CPU looks at the next pairs while the GPU answers for those before them.
+        let (ahead, seen) = sync_channel(1);
+        thread::scope(|scope| {
+            scope.spawn(move || pairs.chunks(AT_ONCE).try_for_each(|some| ahead.send(Observed::of(some))));
+            seen.into_iter().flat_map(|observed| self.found_in(observed)).collect()
+        })
+    }
+
+    fn found_in(&self, Observed(seen): Observed) -> Vec<Result<Found>> {
+        let good: Vec<&Evidence> = seen.iter().filter_map(|s| s.as_ref().ok()).flat_map(|s| &s.chunks).collect();
+        let mut answers = match self.combine(&good) {
+            Ok(answers) => answers.into_iter(),
             Err(e) => {
                 let reason = e.to_string();
-                return evidence.iter().map(|_| Err(Error::Estimate(reason.clone()))).collect();
+                return seen.iter().map(|_| Err(Error::Estimate(reason.clone()))).collect();
             }
         };
-        let answer = |e: Result<Evidence>| match e {
-            Ok(_) => found.next().unwrap_or_else(|| Err(Error::Estimate("an answer is missing".to_owned()))),
-            Err(e) => Err(e),
+        let found = |seen: Result<Seen>| {
+            let Seen { dim, copies, chunks } = seen?;
+            let answers: Vec<Answer> = answers.by_ref().take(chunks.len()).collect::<Result<_>>()?;
+            Ok(Found { answer: mean(&answers), dim, copies })
         };
-        evidence.into_iter().map(answer).collect()
+        seen.into_iter().map(found).collect()
     }
 
+    /// Values and intervals as they are, also below zero.
     fn combine(&self, evidence: &[&Evidence]) -> Result<Vec<Result<Answer>>> {
         if evidence.is_empty() {
             return Ok(Vec::new());
         }
-        let at_once = if self.parts.on_gpu() { BATCH } else { CPU_BATCH };
-        let answers = ask(|batch| self.parts.predict(&batch.view()), evidence, at_once)?;
+        let answers = ask(|batch| self.parts.predict(&batch.view()), evidence)?;
         let seen: Vec<Result<Relative>> = evidence
             .iter()
             .zip(&answers)
@@ -196,15 +224,14 @@ impl Pretrained {
             if of_moments > FAR * self.ranges.largest {
                 high = high.max(of_moments);
             }
-            // A divergence is never negative.
-            Ok((reading.value.max(0.0), [low.max(0.0), high.max(0.0)]))
+            Ok((reading.value, [low, high]))
         };
         Ok(seen.into_iter().map(read).collect())
     }
 
     /// Estimates for many pairs of samples; `seed` is that of fallback estimates' intervals.
     pub fn estimate_all(&self, pairs: &[(Points, Points)], seed: u64) -> Vec<Result<Estimate>> {
-        self.conclude(pairs, Observed::of(pairs), seed)
+        self.describe_all(pairs, self.found(pairs), seed)
     }
 
     /// Estimates for pairs of samples from what was seen of them.
@@ -213,15 +240,17 @@ impl Pretrained {
     /// If it was seen of another number of pairs.
     pub fn conclude(&self, pairs: &[(Points, Points)], observed: Observed, seed: u64) -> Vec<Result<Estimate>> {
         assert_eq!(pairs.len(), observed.0.len(), "every pair was looked at");
-        let answers = self.answers_to(observed);
-        pairs.par_iter().zip(answers).map(|(&(p, q), answer)| self.describe(p, q, answer?, seed)).collect()
+        self.describe_all(pairs, self.found_in(observed), seed)
+    }
+
+    fn describe_all(&self, pairs: &[Pair], found: Vec<Result<Found>>, seed: u64) -> Vec<Result<Estimate>> {
+        pairs.par_iter().zip(found).map(|(&(p, q), found)| self.describe(p, q, found?, seed)).collect()
     }
 
     /// An answer with its warnings; where it lies outside of what was trained, with a classical estimate beside it.
-    fn describe(&self, p: Points, q: Points, (value, interval): Answer, seed: u64) -> Result<Estimate> {
-        let outside = self.outside(p, q, value, interval[1]);
-        let warnings = p.warnings().into_iter().chain(q.warnings());
-        let warnings: Vec<String> = outside.iter().cloned().chain(warnings).collect();
+    fn describe(&self, p: Points, q: Points, found: Found, seed: u64) -> Result<Estimate> {
+        let (value, interval) = found.answer;
+        let warnings: Vec<String> = self.outside(p, q, &found).into_iter().chain(constant_columns(p, q)).collect();
         let mut estimate = Estimate::new(Quantity::Kl, value, "pretrained".to_owned(), warnings.iter().cloned());
         (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
         if !warnings.is_empty()
@@ -233,48 +262,68 @@ impl Pretrained {
     }
 
     /// In what the samples lie outside of what was trained.
-    fn outside(&self, p: Points, q: Points, value: f64, high: f64) -> Vec<String> {
+    fn outside(&self, p: Points, q: Points, found: &Found) -> Vec<String> {
         let Ranges { dims, rows, largest } = self.ranges;
         let mut out = Vec::new();
-        if p.dim() > dims[1] {
-            out.push(format!("there are {} columns; the estimator was trained for at most {}", p.dim(), dims[1]));
+        if found.dim > dims[1] {
+            out.push(format!("there are {} columns; the estimator was trained for at most {}", found.dim, dims[1]));
         }
-        for points in [p, q] {
-            if points.len() < rows[0] {
-                let (n, name) = (points.len(), points.name());
+        for (points, copies) in [p, q].into_iter().zip(found.copies) {
+            let (n, name) = (points.len() - copies, points.name());
+            match copies {
+                0 => out.extend(points.repetition()),
+                _ => out.push(format!(
+                    "{name}: {copies} of {} rows repeat an earlier row and are left out; the estimator is made for continuous distributions",
+                    points.len()
+                )),
+            }
+            if n < rows[0] {
                 out.push(format!("{name}: has {n} rows; the estimator was trained for {} and more", rows[0]));
             }
-            if let Some((column, share)) = points.discrete_column() {
-                let (name, percent) = (points.name(), 100.0 * share);
+            // Copies of rows repeat all of their values.
+            if let Some((column, share)) = points.discrete_column(FEW + copies as f64 / points.len() as f64) {
+                let percent = 100.0 * share;
                 out.push(format!(
-                    "{name}: {percent:.0} % of the values of column {column} repeat another; the estimator was trained on \
-                     continuous distributions"
+                    "{name}: {percent:.0} % of the values of column {column} repeat another and are spread between their neighbours; the \
+                     estimator was trained on continuous distributions"
                 ));
             }
         }
+        let (value, [_, high]) = found.answer;
         if value <= 0.8 * largest && high > largest {
             out.push(format!(
                 "the interval reaches beyond the {largest:.0} nats that were trained for; the divergence may be larger than it says"
             ));
         }
         if value > 0.8 * largest {
+            // How far off an answer is outside of what was trained is not known, so that it is no bound there.
+            let bound = match out.is_empty() {
+                true => format!("take it as at least {:.0}", value.min(0.8 * largest)),
+                false => "with what else is noted, it may be far too large".to_owned(),
+            };
             out.push(format!(
-                "the estimate of {value:.1} nats is close to or beyond the {largest:.0} nats that were trained for; take it as at least {:.0}",
-                value.min(0.8 * largest)
+                "the estimate of {value:.1} nats is close to or beyond the {largest:.0} nats that were trained for; {bound}"
             ));
         }
         out
     }
 }
 
+/// The mean of answers of equal weight. A divergence is never negative, but its noise is: zeros come last.
+fn mean(answers: &[Answer]) -> Answer {
+    let of =
+        |number: &dyn Fn(&Answer) -> f64| (answers.iter().map(number).sum::<f64>() / answers.len() as f64).max(0.0);
+    (of(&|a| a.0), [of(&|a| a.1[0]), of(&|a| a.1[1])])
+}
+
 impl Estimator for Pretrained {
     fn value(&self, p: Points, q: Points) -> Result<f64> {
-        Ok(self.answer(p, q)?.0)
+        Ok(self.find(p, q)?.answer.0)
     }
 
     fn estimate(&self, p: Points, q: Points, seed: u64) -> Result<Estimate> {
-        let answer = self.answer(p, q)?;
-        self.describe(p, q, answer, seed)
+        let found = self.find(p, q)?;
+        self.describe(p, q, found, seed)
     }
 
     fn values(&self, pairs: &[Pair]) -> Vec<Result<f64>> {
@@ -287,8 +336,8 @@ impl Estimator for Pretrained {
 }
 
 impl Pretrained {
-    fn answer(&self, p: Points, q: Points) -> Result<Answer> {
-        self.answers(&[(p, q)]).pop().expect("an answer for every pair")
+    fn find(&self, p: Points, q: Points) -> Result<Found> {
+        self.found(&[(p, q)]).pop().expect("an answer for every pair")
     }
 }
 
@@ -342,8 +391,8 @@ mod tests {
             let mut orders = [(0..n).collect::<Vec<_>>(), (0..m).collect()];
             orders.iter_mut().for_each(|o| o.shuffle(&mut rng));
             let (p2, q2) = (map(&p, &orders[0]), map(&q, &orders[1]));
-            let (a, ia) = estimator.answer(Points::new(&p, dim), Points::new(&q, dim)).unwrap();
-            let (b, ib) = estimator.answer(Points::new(&p2, dim), Points::new(&q2, dim)).unwrap();
+            let (a, ia) = estimator.find(Points::new(&p, dim), Points::new(&q, dim)).unwrap().answer;
+            let (b, ib) = estimator.find(Points::new(&p2, dim), Points::new(&q2, dim)).unwrap().answer;
             let near = |a: f64, b: f64| (a - b).abs() < 1e-3 * (1.0 + a);
             assert!(near(a, b) && near(ia[0], ib[0]) && near(ia[1], ib[1]), "d = {dim}: {a} {ia:?} and {b} {ib:?}");
         }
@@ -371,6 +420,91 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn repeated_rows_change_the_answer_no_more_than_the_rows_they_take_away() {
+        let estimator = Pretrained::built_in().unwrap();
+        let mut rng = Generator::seed_from_u64(2);
+        for dim in [1, 3, 8] {
+            let (p, q) = samples(dim, 300, 300, 10 + dim as u64);
+            let value = |p: &[f64], q: &[f64]| estimator.find(Points::new(p, dim), Points::new(q, dim)).unwrap().answer;
+            let (plain, [low, high]) = value(&p, &q);
+            let (few, _) = value(&[&p[..], &p[..15 * dim]].concat(), &[&q[..], &q[..15 * dim]].concat());
+            let (twice, _) = value(&p.repeat(2), &q.repeat(2));
+            for found in [few, twice] {
+                assert!((found - plain).abs() < 1e-3 * (1.0 + plain), "d = {dim}: {found}, not {plain}");
+            }
+            let mut drawn = |rows: &[f64]| -> Vec<f64> {
+                (0..300).flat_map(|_| rows[rng.random_range(0..300) * dim..][..dim].to_vec()).collect()
+            };
+            let (found, _) = value(&drawn(&p), &drawn(&q));
+            assert!(low - 0.3 < found && found < 1.5 * high + 0.3, "d = {dim}: {found}, not {plain}");
+            assert!(value(&p.repeat(2), &p.repeat(2)).0 < 0.1);
+        }
+    }
+
+    #[test]
+    fn whole_numbers_have_the_divergence_of_their_frequencies() {
+        let estimator = Pretrained::built_in().unwrap();
+        let mut rng = Generator::seed_from_u64(3);
+        // Sums of coins: of four fair ones, and of four that fall on one side in three of four cases.
+        let mut coins = |chance: f64| -> Vec<f64> {
+            (0..2 * 400).map(|_| (0..4).filter(|_| rng.random_bool(chance)).count() as f64).collect()
+        };
+        let (p, q) = (coins(0.5), coins(0.75));
+        // A coin has ½ ln(½/¾) + ½ ln(½/¼), and there are eight.
+        let exact = 4.0 * (0.5f64 / 0.75).ln() + 4.0 * 2.0f64.ln();
+        let (found, [low, high]) = estimator.find(Points::new(&p, 2), Points::new(&q, 2)).unwrap().answer;
+        assert!(low < exact && exact < high, "{found} in {low} to {high}, not {exact}");
+    }
+
+    #[test]
+    fn large_samples_are_estimated_in_chunks_whatever_the_order_of_rows() {
+        let estimator = Pretrained::built_in().unwrap();
+        let mut rng = Generator::seed_from_u64(4);
+        let (n, m) = (20_000, 9_000);
+        let law = |shift: f64, n: usize, rng: &mut Generator| -> Vec<f64> {
+            (0..n).map(|_| (0..12).map(|_| rng.random::<f64>()).sum::<f64>() - 6.0 + shift).collect()
+        };
+        let (mut p, q) = (law(0.0, n, &mut rng), law(1.0, m, &mut rng));
+        assert_eq!(Seen::of(Points::new(&p, 1), Points::new(&q, 1)).unwrap().chunks.len(), 3);
+        let (a, [low, high]) = estimator.find(Points::new(&p, 1), Points::new(&q, 1)).unwrap().answer;
+        assert!(low < 0.5 && 0.5 < high && high - low < 0.2, "{a} in {low} to {high}");
+        p.shuffle(&mut rng);
+        let b = estimator.value(Points::new(&p, 1), Points::new(&q, 1)).unwrap();
+        assert!((a - b).abs() < 1e-4, "{a} and {b}");
+        let same = law(0.0, n, &mut rng);
+        let (_, [low, _]) = estimator.find(Points::new(&p, 1), Points::new(&same, 1)).unwrap().answer;
+        assert_eq!(low, 0.0);
+    }
+
+    #[test]
+    fn samples_with_too_many_columns_are_refused_and_large_estimates_are_bounds_in_trained_ranges_only() {
+        let estimator = Pretrained::built_in().unwrap();
+        let said = |dim: usize, rows: usize| {
+            let (p, q) = samples(dim, rows, 100, 5);
+            let e = estimator.value(Points::new(&p, dim).named("p.csv"), Points::new(&q, dim).named("q.csv"));
+            e.unwrap_err().to_string()
+        };
+        assert!(
+            said(33, 100)
+                .starts_with("p.csv and q.csv have 33 columns that vary; the pretrained estimator takes at most 32")
+        );
+        let text = said(20, 29);
+        assert!(text.starts_with("p.csv: has 29 different rows") && text.contains("at least 30"), "{text}");
+        let far = |dim: usize| {
+            let (p, q) = samples(dim, 200, 200, 5);
+            let q: Vec<f64> = q.iter().map(|x| x + 1e3).collect();
+            estimator.estimate(Points::new(&p, dim), Points::new(&q, dim), 0).unwrap().warnings.join("; ")
+        };
+        assert!(far(3).contains("take it as at least 24"), "{}", far(3));
+        assert!(far(20).contains("nats") && !far(20).contains("at least 24"), "{}", far(20));
+        // Columns of one value are none.
+        let (p, q) = samples(16, 100, 100, 6);
+        let wide = |rows: &[f64]| -> Vec<f64> { rows.chunks(16).flat_map(|r| [r, &[5.0]].concat()).collect() };
+        let e = estimator.estimate(Points::new(&wide(&p), 17), Points::new(&wide(&q), 17), 0).unwrap();
+        assert_eq!(e.warnings, ["column 17 holds one value only and says nothing"]);
     }
 
     #[test]

@@ -5,8 +5,8 @@
 
 use setwise_engine::simd::{Isa, isa};
 
-use super::super::Points;
 use super::super::neighbors::{Neighbors, Norm};
+use super::super::{Points, digamma};
 
 /// Neighbours whose distances are taken.
 pub const NEIGHBOURS: [usize; 4] = [1, 3, 8, 20];
@@ -19,12 +19,13 @@ const MOST: usize = 4096;
 /// Squared distances below this are those of coincident points.
 const COINCIDENT: f64 = 1e-14;
 
-/// KL(P‖Q) from several neighbours, and the noise of the third of them: the deviation of its terms over the root of their number.
+/// KL(P‖Q) from several neighbours, and the noise of the third of them: the deviation of its terms over the root of their number. Rows of P
+/// that are rows of Q too have the nearest of the others instead, with its own number, as in [`Knn`](super::super::Knn).
 pub fn neighbours(x: Points, y: Points) -> ([f64; 4], f64) {
     let (n, m, d) = (x.len(), y.len(), x.dim() as f64);
     let ks = NEIGHBOURS.map(|k| k.min(n - 1).min(m));
-    let (rho, nu) = (measures(x, x, ks.map(|k| k + 1)), measures(y, x, ks));
-    let (mut sums, mut square) = ([0.0; 4], 0.0);
+    let (rho, mut nu) = (measures(x, x, ks.map(|k| k + 1)), measures(y, x, ks));
+    let (mut sums, mut square) = (positive(&mut nu, y, x, ks), 0.0);
     for (r, v) in rho.iter().zip(&nu) {
         for i in 0..4 {
             // Coincident points are no farther apart than rounding.
@@ -36,6 +37,27 @@ pub fn neighbours(x: Points, y: Points) -> ([f64; 4], f64) {
     let variance = square / n as f64 - (sums[2] / n as f64).powi(2);
     let noise = 0.5 * d * (variance.max(0.0) / n as f64).sqrt();
     (sums.map(|s| 0.5 * d * s / n as f64 + (m as f64 / (n as f64 - 1.0)).ln()), noise)
+}
+
+/// Replaces distances of zero; gives what the numbers of neighbours then differ by, in units of the logarithms of squares.
+fn positive(measures: &mut [[f64; 4]], points: Points, queries: Points, ks: [usize; 4]) -> [f64; 4] {
+    let zeros: Vec<usize> = (0..measures.len()).filter(|&i| measures[i][0] == 0.0).collect();
+    let mut sums = [0.0; 4];
+    if zeros.is_empty() {
+        return sums;
+    }
+    let data = queries.select(&zeros);
+    let queries = Points::new(&data, queries.dim());
+    let found = Neighbors::new(points, Norm::Euclidean);
+    // In single precision close points coincide too; those stay.
+    let exact = found.kths(queries, &[], ks);
+    for ((&i, exact), (measure, count)) in zeros.iter().zip(exact).zip(found.first_positive(queries)) {
+        for (j, k) in ks.into_iter().enumerate().filter(|&(j, _)| exact[j] == 0.0 && measure < f64::INFINITY) {
+            measures[i][j] = measure;
+            sums[j] += 2.0 / queries.dim() as f64 * (digamma(k as f64) - digamma(count.max(k) as f64));
+        }
+    }
+    sums
 }
 
 /// Squared distances of every query to its neighbours `ks` (rising, from one) among points.
@@ -126,9 +148,26 @@ impl Search<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::{Estimator, Knn};
     use super::*;
     use crate::data::{Generator, Mixture, MixtureLaw};
     use rand::SeedableRng;
+
+    #[test]
+    fn rows_that_both_samples_share_are_treated_as_by_the_neighbour_estimator() {
+        let mut rng = Generator::seed_from_u64(5);
+        let law = Mixture::draw(&MixtureLaw::default(), 2, &mut rng);
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        law.sample(80, &mut rng, &mut x);
+        law.sample(60, &mut rng, &mut y);
+        y.extend_from_slice(&x[..100]);
+        y.extend_from_slice(&x[..20]);
+        let (x, y) = (Points::new(&x, 2), Points::new(&y, 2));
+        for (k, found) in NEIGHBOURS.into_iter().zip(neighbours(x, y).0) {
+            let expected = Knn::new(k).value(x, y).unwrap();
+            assert!((found - expected).abs() < 1e-3, "k = {k}: {found}, not {expected}");
+        }
+    }
 
     #[test]
     fn distances_are_those_of_a_search_in_double_precision() {

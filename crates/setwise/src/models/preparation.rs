@@ -1,0 +1,148 @@
+//! What a trained model expects of sets, and what its answers mean: as in the experiment it was trained in.
+
+use super::Model;
+use crate::data::{Drawn, DrawnSet, Scale, Targets, scale};
+use crate::experiment::{Experiment, Task};
+use crate::files::{Sample, batch_of};
+use crate::sets::{Frame, PackedSet};
+use crate::{Error, Result, SetBatch};
+
+/// How sets are prepared for a model and its answers read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Preparation {
+    frame: Frame,
+    scale: Scale,
+    targets: Targets,
+}
+
+impl Preparation {
+    /// That of a model that has none: sets go in and answers come out as they are.
+    pub fn none() -> Self {
+        Preparation { frame: Frame::Own, scale: Scale::None, targets: Targets::Label }
+    }
+
+    /// That of the experiment the model was trained in; none if the model does not tell.
+    pub fn of(model: &Model) -> Result<Self> {
+        let Some(text) = model.experiment() else { return Ok(Self::none()) };
+        let experiment = Experiment::parse(text)?;
+        let scale = match &experiment.task {
+            Task::AlignWords(task) => task.scale,
+            Task::AlignCaptions(task) => task.scale,
+            _ => Scale::None,
+        };
+        if scale == Scale::Standard {
+            let reason = "columns are scaled by the data it was trained on, which its file does not hold";
+            return Err(Error::Sets(reason.to_owned()));
+        }
+        Ok(Preparation { frame: experiment.task.frame(), scale, targets: experiment.training.loss.targets() })
+    }
+
+    /// Levels of the quantiles an answer consists of, where it does.
+    pub fn levels(&self) -> Option<&[f64]> {
+        match &self.targets {
+            Targets::Label => None,
+            Targets::Quantiles { levels, .. } => Some(levels),
+        }
+    }
+
+    /// Packs one sample per set, prepared.
+    pub fn batch(&self, samples: Vec<Sample>) -> Result<SetBatch> {
+        let one_width = samples.iter().all(|s| s.width == samples[0].width);
+        let fits = samples.iter().all(|s| s.examples == samples[0].examples);
+        if self.frame != Frame::Own && one_width && fits {
+            return self.framed(samples);
+        }
+        let batch = batch_of(samples)?;
+        if self.scale == Scale::None {
+            return Ok(batch);
+        }
+        let scaled = |set: &PackedSet| {
+            let mut rows = set.data().to_vec();
+            scale(&mut rows, set.width(), self.scale, std::iter::empty());
+            PackedSet::new(rows, set.width(), set.offsets().to_vec())
+        };
+        SetBatch::new(batch.sets().iter().map(scaled).collect())
+    }
+
+    /// In double precision, as columns may lie far from zero.
+    fn framed(&self, samples: Vec<Sample>) -> Result<SetBatch> {
+        let (widths, examples) = (samples.iter().map(|s| s.width).collect(), samples[0].examples);
+        let names: Vec<String> = samples.iter().map(|s| s.path.display().to_string()).collect();
+        let set = |s: Sample| DrawnSet { offsets: (0..=s.examples).map(|i| i * s.rows).collect(), rows: s.data };
+        let drawn =
+            Drawn { sets: samples.into_iter().map(set).collect(), widths, labels: vec![0.0; examples], seed: 0 };
+        let batch = drawn.prepare(self.frame, &Targets::Label)?.sets;
+        match batch.sets().iter().all(|s| s.data().iter().all(|x| x.is_finite())) {
+            true => Ok(batch),
+            false => Err(Error::Sets(format!(
+                "numbers of {} are beyond what can be squared; rescale the columns",
+                names.join(" and ")
+            ))),
+        }
+    }
+
+    /// Numbers of an answer as labels are; quantiles in order.
+    pub fn read(&self, answer: &mut [f32]) {
+        if self.levels().is_some() {
+            answer.iter_mut().for_each(|x| *x = self.targets.label(f64::from(*x)) as f32);
+            answer.sort_by(f32::total_cmp);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ModelConfig;
+    use crate::data::compress;
+
+    fn model(task: &str, loss: &str) -> Model {
+        let mut model = Model::new(ModelConfig::preset("cross-only", 2).unwrap().validate().unwrap(), 1);
+        let text = format!(
+            "[task]\n{task}\nset-size = [10, 20]\n[model]\npreset = \"cross-only\"\n[training]\nsteps = 10\nlearning-rate = 1e-3\n{loss}"
+        );
+        model.set_experiment(Some(text));
+        model
+    }
+
+    fn sample(name: &str, seed: usize, map: impl Fn(f64) -> f64) -> Sample {
+        let data = (0..40).map(|i| map(((i * i + seed * i) % 37) as f64)).collect();
+        Sample { path: name.into(), data, examples: 2, rows: 10, width: 2, names: Vec::new() }
+    }
+
+    #[test]
+    fn sets_are_whitened_where_the_task_has_them_so() {
+        let samples = |map: fn(f64) -> f64| vec![sample("a.npy", 1, map), sample("b.npy", 2, map)];
+        let batch = |task: &str, map| Preparation::of(&model(task, "")).unwrap().batch(samples(map)).unwrap();
+        let near = |a: &SetBatch, b: &SetBatch| {
+            let both = |s: &SetBatch| [s.sets()[0].data(), s.sets()[1].data()].concat();
+            both(a).iter().zip(both(b)).all(|(a, b)| (a - b).abs() < 1e-4)
+        };
+        for (task, whitened) in [
+            ("kind = \"kl\"\ndim = 2", true),
+            ("kind = \"kl\"\ndim = 2\nturn = true", true),
+            ("kind = \"kl\"\ndim = 2\nwhiten = false", false),
+            ("kind = \"mi\"\ndim = 2\nrho = [-0.9, 0.9]", false),
+        ] {
+            let (plain, moved) = (batch(task, |x| x), batch(task, |x| 10.0 * x + 1e6));
+            assert_eq!(near(&plain, &moved), whitened, "{task}");
+            assert_eq!(near(&plain, &batch_of(samples(|x| x)).unwrap()), !whitened, "{task}");
+        }
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_label_in_order() {
+        let loss = "loss = { quantiles = { levels = [0.05, 0.5, 0.95], scale = 1.0 } }";
+        let of = Preparation::of(&model("kind = \"kl\"\ndim = 2", loss)).unwrap();
+        assert_eq!(of.levels(), Some(&[0.05, 0.5, 0.95][..]));
+        let mut answer = [2.0, 1.0, 4.0].map(|kl| compress(kl, 1.0) as f32);
+        of.read(&mut answer);
+        assert!(answer.iter().zip([1.0, 2.0, 4.0]).all(|(a, b)| (a - b).abs() < 1e-5), "{answer:?}");
+    }
+
+    #[test]
+    fn models_that_do_not_tell_take_sets_as_they_are() {
+        let model = Model::new(ModelConfig::preset("cross-only", 2).unwrap().validate().unwrap(), 1);
+        assert_eq!(Preparation::of(&model).unwrap(), Preparation::none());
+    }
+}
