@@ -71,8 +71,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Failure::usage(format!("{model}: its experiment cannot be followed: {e}; {hint}"))
     };
     let preparation = prepared.map_err(told)?;
-    let mut answers = model.predict(&preparation.batch(samples)?)?;
-    answers.vectors_mut().for_each(|vector| preparation.read(vector));
+    let answers = preparation.read(model.predict(&preparation.batch(samples)?)?);
     if args.json {
         let results: Vec<serde_json::Value> = (0..answers.examples())
             .map(|i| {

@@ -162,8 +162,14 @@ impl Prediction {
         &self.values
     }
 
+    /// Of a vector of `width` numbers for each example.
+    pub(super) fn of_examples(values: Vec<f32>, width: usize) -> Self {
+        let offsets = (0..=values.len() / width).map(|i| i * width).collect();
+        Prediction { values, offsets, parts: 1, width, per_element: false }
+    }
+
     /// All vectors, to be changed.
-    pub fn vectors_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
+    pub(super) fn vectors_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
         self.values.chunks_exact_mut(self.width)
     }
 

@@ -1,6 +1,6 @@
 //! What a trained model expects of sets, and what its answers mean: as in the experiment it was trained in.
 
-use super::Model;
+use super::{Model, Prediction};
 use crate::data::{Drawn, DrawnSet, Scale, Targets, scale};
 use crate::experiment::{Experiment, Task};
 use crate::files::{Sample, batch_of};
@@ -40,8 +40,8 @@ impl Preparation {
     /// Levels of the quantiles an answer consists of, where it does.
     pub fn levels(&self) -> Option<&[f64]> {
         match &self.targets {
-            Targets::Label => None,
             Targets::Quantiles { levels, .. } => Some(levels),
+            Targets::Label | Targets::Elements => None,
         }
     }
 
@@ -69,8 +69,13 @@ impl Preparation {
         let (widths, examples) = (samples.iter().map(|s| s.width).collect(), samples[0].examples);
         let names: Vec<String> = samples.iter().map(|s| s.path.display().to_string()).collect();
         let set = |s: Sample| DrawnSet { offsets: (0..=s.examples).map(|i| i * s.rows).collect(), rows: s.data };
-        let drawn =
-            Drawn { sets: samples.into_iter().map(set).collect(), widths, labels: vec![0.0; examples], seed: 0 };
+        let drawn = Drawn {
+            sets: samples.into_iter().map(set).collect(),
+            widths,
+            labels: vec![0.0; examples],
+            elements: Vec::new(),
+            seed: 0,
+        };
         let batch = drawn.prepare(self.frame, &Targets::Label)?.sets;
         match batch.sets().iter().all(|s| s.data().iter().all(|x| x.is_finite())) {
             true => Ok(batch),
@@ -81,11 +86,21 @@ impl Preparation {
         }
     }
 
-    /// Numbers of an answer as labels are; quantiles in order.
-    pub fn read(&self, answer: &mut [f32]) {
-        if self.levels().is_some() {
-            answer.iter_mut().for_each(|x| *x = self.targets.label(f64::from(*x)) as f32);
-            answer.sort_by(f32::total_cmp);
+    /// Answers as labels are: quantiles in order; of labels of elements their mean over the first set.
+    pub fn read(&self, mut answers: Prediction) -> Prediction {
+        match &self.targets {
+            Targets::Label => answers,
+            Targets::Quantiles { .. } => {
+                for answer in answers.vectors_mut() {
+                    answer.iter_mut().for_each(|x| *x = self.targets.label(f64::from(*x)) as f32);
+                    answer.sort_by(f32::total_cmp);
+                }
+                answers
+            }
+            Targets::Elements => {
+                let mean = |i: usize| self.targets.read_example(&answers, i).value as f32;
+                Prediction::of_examples((0..answers.examples()).map(mean).collect(), 1)
+            }
         }
     }
 }
@@ -95,6 +110,7 @@ mod tests {
     use super::*;
     use crate::ModelConfig;
     use crate::data::compress;
+    use crate::models::OutputKind;
 
     fn model(task: &str, loss: &str) -> Model {
         let mut model = Model::new(ModelConfig::preset("cross-only", 2).unwrap().validate().unwrap(), 1);
@@ -135,9 +151,22 @@ mod tests {
         let loss = "loss = { quantiles = { levels = [0.05, 0.5, 0.95], scale = 1.0 } }";
         let of = Preparation::of(&model("kind = \"kl\"\ndim = 2", loss)).unwrap();
         assert_eq!(of.levels(), Some(&[0.05, 0.5, 0.95][..]));
-        let mut answer = [2.0, 1.0, 4.0].map(|kl| compress(kl, 1.0) as f32);
-        of.read(&mut answer);
-        assert!(answer.iter().zip([1.0, 2.0, 4.0]).all(|(a, b)| (a - b).abs() < 1e-5), "{answer:?}");
+        let answers = [2.0, 1.0, 4.0].map(|kl| compress(kl, 1.0) as f32);
+        let answer = of.read(Prediction::of_examples(answers.to_vec(), 3));
+        assert!(answer.example(0).iter().zip([1.0, 2.0, 4.0]).all(|(a, b)| (a - b).abs() < 1e-5), "{answer:?}");
+    }
+
+    #[test]
+    fn of_labels_of_elements_the_mean_over_the_first_set_is_the_answer() {
+        let of = Preparation::of(&model("kind = \"kl\"\ndim = 2", "loss = { elements = { weight = 1.0 } }")).unwrap();
+        let config = ModelConfig::preset("cross-only", 2).unwrap().with_output(OutputKind::Equivariant);
+        let mut per_element = Model::new(config.validate().unwrap(), 1);
+        let found =
+            per_element.predict(&of.batch(vec![sample("a", 1, |x| x), sample("b", 2, |x| x)]).unwrap()).unwrap();
+        let means: Vec<f32> = (0..2).map(|i| found.set(i, 0).iter().sum::<f32>() / 10.0).collect();
+        let read = of.read(found);
+        assert_eq!((read.examples(), read.width(), read.per_element()), (2, 1, false));
+        assert!(read.values().iter().zip(means).all(|(a, b)| (a - b).abs() < 1e-5));
     }
 
     #[test]

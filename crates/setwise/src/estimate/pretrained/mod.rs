@@ -30,13 +30,16 @@ use crate::data::Targets;
 use crate::experiment::{Combiner, Experiment, Task};
 use crate::models::SharedModel;
 use crate::{Device, Error, Model, Result};
-use combine::{AT_ONCE, Relative, ask, batch_of, numbers, width};
+use combine::{Relative, ask, batch_of, numbers, width};
 use evidence::{Evidence, Seen};
 pub use fit::{FitProgress, fit};
 use repeats::FEW;
 
 /// File of the second network in the folder of a run, beside the set model's.
 pub const COMBINER_FILE: &str = "combiner.safetensors";
+
+/// Pairs that are looked at before a GPU answers for them.
+const AHEAD: usize = 96;
 
 /// Moments that say so many times the largest trained divergence are believed to be beyond it.
 const FAR: f64 = 4.0;
@@ -163,18 +166,18 @@ impl Pretrained {
     /// Values with intervals for many pairs of samples, each with its own answer or error. Pairs of one width go through the set
     /// model together; the answers are those each pair would get alone.
     pub fn answers(&self, pairs: &[(Points, Points)]) -> Vec<Result<Answer>> {
-        self.found(pairs).into_iter().map(|found| Ok(found?.answer)).collect()
+        self.in_turns(pairs, |_, observed| self.found_in(observed).into_iter().map(|found| Ok(found?.answer)).collect())
     }
 
-    fn found(&self, pairs: &[Pair]) -> Vec<Result<Found>> {
+    /// Looks at pairs and concludes something of them. With a GPU the CPU looks at the next pairs while that answers for those before them.
+    fn in_turns<T>(&self, pairs: &[Pair], conclude: impl Fn(&[Pair], Observed) -> Vec<T>) -> Vec<T> {
         if !self.parts.on_gpu() {
-            return self.found_in(Observed::of(pairs));
+            return conclude(pairs, Observed::of(pairs));
         }
-        // The CPU looks at the next pairs while the GPU answers for those before them.
-        let (ahead, seen) = sync_channel(1);
+        let (ahead, seen) = sync_channel(2);
         thread::scope(|scope| {
-            scope.spawn(move || pairs.chunks(AT_ONCE).try_for_each(|some| ahead.send(Observed::of(some))));
-            seen.into_iter().flat_map(|observed| self.found_in(observed)).collect()
+            scope.spawn(move || pairs.chunks(AHEAD).try_for_each(|some| ahead.send(Observed::of(some))));
+            pairs.chunks(AHEAD).zip(seen).flat_map(|(some, observed)| conclude(some, observed)).collect()
         })
     }
 
@@ -231,7 +234,7 @@ impl Pretrained {
 
     /// Estimates for many pairs of samples; `seed` is that of fallback estimates' intervals.
     pub fn estimate_all(&self, pairs: &[(Points, Points)], seed: u64) -> Vec<Result<Estimate>> {
-        self.describe_all(pairs, self.found(pairs), seed)
+        self.in_turns(pairs, |some, observed| self.conclude(some, observed, seed))
     }
 
     /// Estimates for pairs of samples from what was seen of them.
@@ -240,10 +243,7 @@ impl Pretrained {
     /// If it was seen of another number of pairs.
     pub fn conclude(&self, pairs: &[(Points, Points)], observed: Observed, seed: u64) -> Vec<Result<Estimate>> {
         assert_eq!(pairs.len(), observed.0.len(), "every pair was looked at");
-        self.describe_all(pairs, self.found_in(observed), seed)
-    }
-
-    fn describe_all(&self, pairs: &[Pair], found: Vec<Result<Found>>, seed: u64) -> Vec<Result<Estimate>> {
+        let found = self.found_in(observed);
         pairs.par_iter().zip(found).map(|(&(p, q), found)| self.describe(p, q, found?, seed)).collect()
     }
 
@@ -337,7 +337,7 @@ impl Estimator for Pretrained {
 
 impl Pretrained {
     fn find(&self, p: Points, q: Points) -> Result<Found> {
-        self.found(&[(p, q)]).pop().expect("an answer for every pair")
+        self.found_in(Observed::of(&[(p, q)])).pop().expect("an answer for every pair")
     }
 }
 
