@@ -173,30 +173,51 @@ impl<T: Real> Kernel<T> for NormRowsBackward<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
-        let inv_n = T::ONE / T::from_usize(self.cols);
+        let whole = self.rows / V::LANES * V::LANES;
         unsafe {
             std::slice::from_raw_parts_mut(self.sums, 2 * self.cols).fill(T::ZERO);
-            for r in 0..self.rows {
-                let dy = self.dy.add(r * self.dy_row);
-                let hat = self.normalised.add(r * self.cols);
-                let (mut sum, mut dot) = (V::zero(), V::zero());
+            for first in (0..whole).step_by(V::LANES) {
+                self.group::<V>(first, V::LANES);
+            }
+            self.group::<V>(whole, self.rows - whole);
+        }
+    }
+}
+
+impl<T: Real> NormRowsBackward<T> {
+    /// Some rows, at most as many as a vector has lanes: their means are computed in one vector.
+    #[inline(always)]
+    unsafe fn group<V: Vector<T>>(&self, first: usize, rows: usize) {
+        unsafe {
+            let dy = |r: usize| self.dy.add((first + r) * self.dy_row);
+            let hat = |r: usize| self.normalised.add((first + r) * self.cols);
+            let (mut sums, mut dots) = ([V::zero(); MOST_LANES], [V::zero(); MOST_LANES]);
+            columns!(V, self.cols, |j, n| {
+                let gain = get::<T, V>(self.gain.add(j), n);
+                let (at_gain, at_shift) = (self.sums.add(j), self.sums.add(self.cols + j));
+                let (mut d_gain, mut d_shift) = (get::<T, V>(at_gain, n), get::<T, V>(at_shift, n));
+                for r in 0..rows {
+                    let (d, x) = (get::<T, V>(dy(r).add(j), n), get::<T, V>(hat(r).add(j), n));
+                    d_gain = d.mul_add(x, d_gain);
+                    d_shift = d.add(d_shift);
+                    let g = d.mul(gain);
+                    sums[r] = sums[r].add(g);
+                    dots[r] = g.mul_add(x, dots[r]);
+                }
+                put(d_gain, at_gain, n);
+                put(d_shift, at_shift, n);
+            });
+            let inv_n = V::splat(T::ZERO - T::ONE / T::from_usize(self.cols));
+            let (mut means, mut slopes) = ([T::ZERO; MOST_LANES], [T::ZERO; MOST_LANES]);
+            V::sum_each(&sums[..V::LANES]).mul(inv_n).store(means.as_mut_ptr());
+            V::sum_each(&dots[..V::LANES]).mul(inv_n).store(slopes.as_mut_ptr());
+            for r in 0..rows {
+                let (mean, slope) = (V::splat(means[r]), V::splat(slopes[r]));
+                let inv_std = V::splat(*self.inv_std.add(first + r));
                 columns!(V, self.cols, |j, n| {
-                    let (d, x) = (get::<T, V>(dy.add(j), n), get::<T, V>(hat.add(j), n));
-                    let dgain = self.sums.add(j);
-                    let dshift = self.sums.add(self.cols + j);
-                    put(d.mul_add(x, get(dgain, n)), dgain, n);
-                    put(d.add(get(dshift, n)), dshift, n);
-                    let g = d.mul(get(self.gain.add(j), n));
-                    sum = sum.add(g);
-                    dot = g.mul_add(x, dot);
-                });
-                let inv_std = *self.inv_std.add(r);
-                let mean = V::splat(T::ZERO - sum.sum() * inv_n);
-                let slope = V::splat(T::ZERO - dot.sum() * inv_n);
-                columns!(V, self.cols, |j, n| {
-                    let g = get::<T, V>(dy.add(j), n).mul(get(self.gain.add(j), n));
-                    let x = get::<T, V>(hat.add(j), n);
-                    put(x.mul_add(slope, g.add(mean)).mul(V::splat(inv_std)), dy.add(j), n);
+                    let g = get::<T, V>(dy(r).add(j), n).mul(get(self.gain.add(j), n));
+                    let x = get::<T, V>(hat(r).add(j), n);
+                    put(x.mul_add(slope, g.add(mean)).mul(inv_std), dy(r).add(j), n);
                 });
             }
         }

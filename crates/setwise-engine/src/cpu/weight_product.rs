@@ -6,8 +6,8 @@ use crate::simd::{Kernel, NARROW_TILE_ROWS, Vector, WIDE_TILE_ROWS};
 
 /// `c[m × n] += aᵀ · b` over `rows` rows, and the column sums of `a` to `sums`: the gradients of a weight and its bias.
 ///
-/// Both operands are packed chunk by chunk: the right one into panels, the left one into tiles `[k][tile rows]`, so that the inner
-/// loop reads both in order whatever the distance of their rows.
+/// Both operands are packed chunk by chunk: the right one into panels, unless its rows are close to each other, the left one into tiles
+/// `[k][tile rows]`, so that the inner loop reads both in order whatever the distance of their rows.
 pub struct WeightProduct<T> {
     pub m: usize,
     pub n: usize,
@@ -110,16 +110,21 @@ impl<T: Real> WeightProduct<T> {
             for (c, n) in cols.iter_mut().enumerate() {
                 *n = V::LANES.min(self.n - col - c * V::LANES);
             }
-            for i in 0..k {
-                let src = b.add(i * self.b_row + col);
-                for (c, &n) in cols.iter().enumerate() {
-                    V::load_first(src.add(c * V::LANES), n).store(panel.add((i * C + c) * V::LANES));
+            let width = C * V::LANES;
+            let close = self.n - col >= width && self.b_row <= 2 * width;
+            let (rows, row) = if close { (b.add(col), self.b_row) } else { (panel.cast_const(), width) };
+            if !close {
+                for i in 0..k {
+                    let src = b.add(i * self.b_row + col);
+                    for (c, &n) in cols.iter().enumerate() {
+                        V::load_first(src.add(c * V::LANES), n).store(panel.add((i * C + c) * V::LANES));
+                    }
                 }
             }
             for t in (0..self.m).step_by(tile) {
                 let a = Strided { ptr: tiles.add(t * k), row: 1, col: tile };
                 let mut ends = Accumulate { c: self.c.add(t * self.c_row + col), c_row: self.c_row, cols };
-                rows_of_tiles::<T, V, C>(tile.min(self.m - t), k, a, panel, C * V::LANES, &mut ends);
+                rows_of_tiles::<T, V, C>(tile.min(self.m - t), k, a, rows, row, &mut ends);
             }
         }
     }
@@ -138,15 +143,27 @@ impl<T: Real> WeightProduct<T> {
         unsafe {
             for part in (0..rows).step_by(V::LANES) {
                 let n = V::LANES.min(rows - part);
-                let mut sum = V::zero();
-                for i in 0..k {
-                    let v = V::load_first(a.add(i * self.a_row + part), n);
-                    v.store_first(out.add(i * tile + part), n);
-                    sum = sum.add(v);
+                // Four sums in turn, since one would wait for itself.
+                let mut sums = [V::zero(); 4];
+                macro_rules! take {
+                    ($i:expr, $sum:expr) => {{
+                        let v = V::load_first(a.add($i * self.a_row + part), n);
+                        v.store_first(out.add($i * tile + part), n);
+                        *$sum = v.add(*$sum);
+                    }};
+                }
+                for i in (0..k / 4 * 4).step_by(4) {
+                    for (r, sum) in sums.iter_mut().enumerate() {
+                        take!(i + r, sum);
+                    }
+                }
+                for i in k / 4 * 4..k {
+                    take!(i, &mut sums[0]);
                 }
                 if !self.sums.is_null() {
-                    let sums = self.sums.add(first + part);
-                    sum.add(V::load_first(sums, n)).store_first(sums, n);
+                    let [a, b, c, d] = sums;
+                    let out = self.sums.add(first + part);
+                    a.add(b).add(c.add(d)).add(V::load_first(out, n)).store_first(out, n);
                 }
             }
         }

@@ -1,10 +1,10 @@
 //! Attention of one example, relation and head.
 
-use super::super::gemm::{Ends, Strided, rows_of_tiles};
+use super::super::gemm::{Ends, rows_of_tiles};
 use super::super::norm::{columns, get, put};
-use super::kernels::{Added, Problem, Scaled};
+use super::problem::{Added, Problem, lanes_of, piece, scale};
 use crate::real::Real;
-use crate::simd::{Kernel, Vector, WIDE_TILE_ROWS};
+use crate::simd::{Kernel, Vector};
 
 /// Scores that cannot be larger than this, in powers of two, are not shifted by the largest before they become powers: these and
 /// their sums are far from the largest number, and none is lost beside another.
@@ -13,13 +13,9 @@ const SMALL: f64 = 48.0;
 /// About as many keys as have their scores, beside themselves and their values, in the first cache.
 const KEYS: usize = 108;
 
-/// Attention for queries `first..last`, whose rows begin with that of `first`. Keys and values lie in rows without gaps inside.
+/// Attention of one example, relation and head.
 pub struct Forward<T> {
     pub problem: Problem<T>,
-    pub first: usize,
-    pub last: usize,
-    /// Whether there are rows to read behind the last query, up to a whole block.
-    pub padded: bool,
     pub scratch: *mut T,
 }
 
@@ -35,7 +31,7 @@ impl<T: Real> Kernel<T> for Forward<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.problem;
-        let width = p.query.width();
+        let width = p.query.width;
         unsafe {
             // The largest size each number of a key has.
             let peaks = self.scratch.add((p.keys + 2 * width) * 2 * V::LANES);
@@ -46,9 +42,9 @@ impl<T: Real> Kernel<T> for Forward<T> {
                 }
                 put(peak, peaks.add(j), n);
             });
-            let mut first = self.first;
-            while first < self.last {
-                let n = (self.last - first).min(2 * V::LANES);
+            let mut first = 0;
+            while first < p.queries {
+                let n = (p.queries - first).min(2 * V::LANES);
                 if n > V::LANES {
                     self.block::<V, 2>(first, n, peaks);
                 } else {
@@ -65,43 +61,31 @@ impl<T: Real> Forward<T> {
     #[inline(always)]
     unsafe fn block<V: Vector<T>, const C: usize>(&self, first: usize, n: usize, peaks: *const T) {
         let p = self.problem;
-        let (lanes, width) = (C * V::LANES, p.query.width());
+        let (lanes, width) = (C * V::LANES, p.query.width);
         unsafe {
             let scores = self.scratch;
             let queries = scores.add(p.keys * lanes);
             let sums = queries.add(width * lanes);
-            p.query.pack_transposed::<V, C>(
-                first - self.first,
-                if self.padded { lanes } else { n },
-                queries,
-                p.scale_log2,
-            );
-            let key = Strided { ptr: p.key.ptr.cast_const(), row: p.key.row, col: 1 };
-            let transposed = Strided { ptr: p.value.ptr.cast_const(), row: 1, col: p.value.row };
+            let rows = p.block_rows(n, lanes);
+            p.query.from(first).pack_transposed::<V, C>(rows, queries, p.scale_log2);
             let (largest, inverse);
             if small::<T, V, C>(queries, width, peaks) {
-                std::slice::from_raw_parts_mut(sums, width * lanes).fill(T::ZERO);
-                // Pieces of like size, of whole tiles.
-                let step = p.keys.div_ceil(p.keys.div_ceil(KEYS).max(1)).max(1).next_multiple_of(WIDE_TILE_ROWS);
+                let step = piece(p.keys, KEYS);
                 let mut total = [V::zero(); C];
                 for first in (0..p.keys).step_by(step) {
                     let keys = step.min(p.keys - first);
                     let mut ends = Powers { out: scores, total };
-                    rows_of_tiles::<T, V, C>(keys, width, key.down(first), queries, lanes, &mut ends);
+                    rows_of_tiles::<T, V, C>(keys, width, p.key.from(first).matrix(), queries, lanes, &mut ends);
                     total = ends.total;
-                    let values = Strided { ptr: transposed.ptr.add(first * transposed.col), ..transposed };
-                    rows_of_tiles::<T, V, C>(width, keys, values, scores, lanes, &mut Added { sums, row: lanes });
+                    let values = p.value.from(first).transposed();
+                    let mut ends = Added { sums, row: lanes, anew: first == 0 };
+                    rows_of_tiles::<T, V, C>(width, keys, values, scores, lanes, &mut ends);
                 }
                 (largest, inverse) = ([V::zero(); C], total.map(|t| V::splat(T::ONE).div(t)));
-                for e in 0..width {
-                    for (c, inverse) in inverse.iter().enumerate() {
-                        let at = sums.add((e * C + c) * V::LANES);
-                        V::load(at).mul(*inverse).store(at);
-                    }
-                }
+                scale(sums, width, inverse);
             } else {
                 let mut ends = Scores { out: scores, largest: [V::splat(T::LOWEST); C] };
-                rows_of_tiles::<T, V, C>(p.keys, width, key, queries, lanes, &mut ends);
+                rows_of_tiles::<T, V, C>(p.keys, width, p.key.matrix(), queries, lanes, &mut ends);
                 let mut total = [V::zero(); C];
                 for j in 0..p.keys {
                     for (c, total) in total.iter_mut().enumerate() {
@@ -113,18 +97,13 @@ impl<T: Real> Forward<T> {
                 }
                 (largest, inverse) = (ends.largest, total.map(|t| V::splat(T::ONE).div(t)));
                 let mut ends = Scaled { out: sums, factor: inverse };
-                rows_of_tiles::<T, V, C>(width, p.keys, transposed, scores, lanes, &mut ends);
+                rows_of_tiles::<T, V, C>(width, p.keys, p.value.transposed(), scores, lanes, &mut ends);
             }
-            p.out.unpack_transposed::<V, C>(first, n, sums);
-            let stats = queries; // the queries are not needed any more
+            p.out.from(first).unpack_transposed::<V, C>(rows, sums);
             for c in 0..C {
-                largest[c].store(stats.add(c * V::LANES));
-                inverse[c].store(sums.add(c * V::LANES));
-            }
-            for i in 0..n {
-                let at = p.stats.add((first + i) * p.stats_row);
-                *at = *stats.add(i);
-                *at.add(1) = *sums.add(i);
+                let (at, valid) = (first + c * V::LANES, lanes_of::<T, V>(n, c));
+                put(largest[c], p.largest.add(at), valid);
+                put(inverse[c], p.inverse.add(at), valid);
             }
         }
     }
@@ -187,6 +166,21 @@ impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Scores<T, V, C> {
                 sum.store(self.out.add((row * C + c) * V::LANES));
                 self.largest[c] = self.largest[c].max(sum);
             }
+        }
+    }
+}
+
+/// Rows of a block, times one factor per lane.
+struct Scaled<T, V, const C: usize> {
+    out: *mut T,
+    factor: [V; C],
+}
+
+impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Scaled<T, V, C> {
+    #[inline(always)]
+    unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
+        for (c, sum) in sums.into_iter().enumerate() {
+            unsafe { sum.mul(self.factor[c]).store(self.out.add((row * C + c) * V::LANES)) };
         }
     }
 }

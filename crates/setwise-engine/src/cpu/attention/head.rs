@@ -1,14 +1,110 @@
 //! One head's rows: where they lie, and how blocks of them are packed for the kernels and written back.
 
 use super::super::gemm::Strided;
-use super::super::norm::{get, put};
+use super::super::norm::{columns, get, put};
 use crate::real::Real;
 use crate::simd::{Kernel, Vector};
 
 /// Eight numbers for each query of a block, whatever the machine's vectors.
 const EIGHTS: usize = 8 * 32;
 
-/// Rows of one head: element `(i, c · len + l)` is at `ptr[i * row + c * chunk_stride + l]`.
+/// Rows of one head without gaps inside, which is all that kernels see: element `(i, e)` is at `ptr[i * row + e]`.
+#[derive(Clone, Copy)]
+pub struct Rows<T> {
+    pub ptr: *mut T,
+    pub row: usize,
+    pub width: usize,
+}
+
+impl<T: Real> Rows<T> {
+    /// The rows from one on.
+    #[inline(always)]
+    pub fn from(self, row: usize) -> Self {
+        // SAFETY: callers name rows that there are.
+        Rows { ptr: unsafe { self.ptr.add(row * self.row) }, ..self }
+    }
+
+    /// The rows as a matrix.
+    #[inline(always)]
+    pub fn matrix(self) -> Strided<T> {
+        Strided { ptr: self.ptr, row: self.row, col: 1 }
+    }
+
+    /// Its transpose.
+    #[inline(always)]
+    pub fn transposed(self) -> Strided<T> {
+        Strided { ptr: self.ptr, row: 1, col: self.row }
+    }
+
+    /// Packs the first `n` rows transposed into `[width][lanes]`, times `factor`; `lanes` is `C` vectors. Lanes beyond `n` hold
+    /// anything finite: nobody reads what becomes of them.
+    #[inline(always)]
+    pub unsafe fn pack_transposed<V: Vector<T>, const C: usize>(self, n: usize, out: *mut T, factor: T) {
+        let lanes = C * V::LANES;
+        let mut rows = [T::ZERO; EIGHTS];
+        unsafe {
+            let mut e = 0;
+            while e + 8 <= self.width {
+                let (mut src, mut row) = (self.ptr.add(e).cast_const(), self.row);
+                if n < lanes {
+                    for i in 0..n {
+                        copy_eight(src.add(i * row), rows.as_mut_ptr().add(8 * i));
+                    }
+                    (src, row) = (rows.as_ptr(), 8);
+                }
+                for c in 0..C {
+                    let out = out.add(e * lanes + c * V::LANES);
+                    V::columns_of_eight(src.add(c * V::LANES * row), row, out, lanes, factor);
+                }
+                e += 8;
+            }
+            for e in e..self.width {
+                for i in 0..n {
+                    *out.add(e * lanes + i) = *self.ptr.add(i * self.row + e) * factor;
+                }
+                for i in n..lanes {
+                    *out.add(e * lanes + i) = T::ZERO;
+                }
+            }
+        }
+    }
+
+    /// Writes a transposed block `[width][lanes]` to the first `n` rows; `lanes` is `C` vectors.
+    #[inline(always)]
+    pub unsafe fn unpack_transposed<V: Vector<T>, const C: usize>(self, n: usize, block: *const T) {
+        let lanes = C * V::LANES;
+        let mut rows = [T::ZERO; EIGHTS];
+        unsafe {
+            let mut e = 0;
+            while e + 8 <= self.width {
+                let direct = n == lanes;
+                let (dst, row) = if direct { (self.ptr.add(e), self.row) } else { (rows.as_mut_ptr(), 8) };
+                for c in 0..C {
+                    let src = block.add(e * lanes + c * V::LANES);
+                    V::rows_of_eight(src, lanes, dst.add(c * V::LANES * row), row);
+                }
+                if !direct {
+                    for i in 0..n {
+                        copy_eight(rows.as_ptr().add(8 * i), self.ptr.add(i * self.row + e));
+                    }
+                }
+                e += 8;
+            }
+            for e in e..self.width {
+                for i in 0..n {
+                    *self.ptr.add(i * self.row + e) = *block.add(e * lanes + i);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn copy_eight<T: Real>(from: *const T, to: *mut T) {
+    unsafe { to.cast::<[T; 8]>().write_unaligned(from.cast::<[T; 8]>().read_unaligned()) }
+}
+
+/// Rows of one head as they lie: element `(i, c · len + l)` is at `ptr[i * row + c * chunk_stride + l]`.
 #[derive(Clone, Copy)]
 pub struct Head<T> {
     pub ptr: *mut T,
@@ -19,233 +115,99 @@ pub struct Head<T> {
 }
 
 impl<T: Real> Head<T> {
-    #[inline(always)]
+    /// Numbers of a row.
     pub fn width(&self) -> usize {
         self.chunks * self.chunk_len
     }
-
-    /// The rows from one on.
-    pub fn rows_from(self, row: usize) -> Self {
-        // SAFETY: callers name rows that there are.
-        Head { ptr: unsafe { self.ptr.add(row * self.row) }, ..self }
-    }
-
-    /// Packs rows `first..first + n` transposed into `[width][lanes]`, times `factor`; `lanes` is `C` vectors. Lanes beyond `n` hold
-    /// anything finite: nobody reads what becomes of them.
-    #[inline(always)]
-    pub unsafe fn pack_transposed<V: Vector<T>, const C: usize>(self, first: usize, n: usize, out: *mut T, factor: T) {
-        let lanes = C * V::LANES;
-        let width = self.width();
-        let mut rows = [T::ZERO; EIGHTS];
-        unsafe {
-            let mut e = 0;
-            while e + 8 <= width {
-                let (src, row) = if self.chunk_len.is_multiple_of(8) && n == lanes {
-                    (self.place(first, e).cast_const(), self.row)
-                } else {
-                    for i in 0..n {
-                        self.copy_eight(first + i, e, rows.as_mut_ptr().add(8 * i), true);
-                    }
-                    (rows.as_ptr(), 8)
-                };
-                for c in 0..C {
-                    let out = out.add(e * lanes + c * V::LANES);
-                    V::columns_of_eight(src.add(c * V::LANES * row), row, out, lanes, factor);
-                }
-                e += 8;
-            }
-            for e in e..width {
-                for i in 0..n {
-                    *out.add(e * lanes + i) = *self.place(first + i, e) * factor;
-                }
-                for i in n..lanes {
-                    *out.add(e * lanes + i) = T::ZERO;
-                }
-            }
-        }
-    }
-
-    /// Address of number `e` of a row.
-    #[inline(always)]
-    unsafe fn place(self, row: usize, e: usize) -> *mut T {
-        unsafe { self.ptr.add(row * self.row + e / self.chunk_len * self.chunk_stride + e % self.chunk_len) }
-    }
-
-    /// Copies numbers `e..e + 8` of a row out to `eight`, or in from there.
-    #[inline(always)]
-    unsafe fn copy_eight(self, row: usize, e: usize, eight: *mut T, out: bool) {
-        unsafe {
-            if self.chunk_len.is_multiple_of(8) {
-                let at = self.place(row, e).cast::<[T; 8]>();
-                let eight = eight.cast::<[T; 8]>();
-                if out {
-                    eight.write_unaligned(at.read_unaligned())
-                } else {
-                    at.write_unaligned(eight.read_unaligned())
-                }
-            } else if self.chunk_len.is_multiple_of(4) {
-                for half in [0, 4] {
-                    let at = self.place(row, e + half).cast::<[T; 4]>();
-                    let eight = eight.add(half).cast::<[T; 4]>();
-                    if out {
-                        eight.write_unaligned(at.read_unaligned())
-                    } else {
-                        at.write_unaligned(eight.read_unaligned())
-                    }
-                }
-            } else {
-                for j in 0..8 {
-                    let (at, eight) = (self.place(row, e + j), eight.add(j));
-                    if out { *eight = *at } else { *at = *eight }
-                }
-            }
-        }
-    }
-
-    /// Packs rows `first..first + n` one after another, `stride` apart, times `factor`, zero beyond the width.
-    #[inline(always)]
-    pub unsafe fn pack_rows<V: Vector<T>>(self, first: usize, n: usize, stride: usize, out: *mut T, factor: T) {
-        unsafe {
-            for i in 0..n {
-                let dst = out.add(i * stride);
-                for j in (self.width()..stride).step_by(V::LANES) {
-                    V::zero().store_first(dst.add(j), V::LANES.min(stride - j));
-                }
-                for c in 0..self.chunks {
-                    let src = self.ptr.add((first + i) * self.row + c * self.chunk_stride);
-                    copy::<T, V>(src, dst.add(c * self.chunk_len), self.chunk_len, factor);
-                }
-            }
-        }
-    }
-
-    /// The rows as a matrix: as they lie, or packed into `out` where they lie in chunks.
-    #[inline(always)]
-    pub unsafe fn matrix<V: Vector<T>>(self, n: usize, out: *mut T) -> Strided<T> {
-        if self.chunks == 1 {
-            return Strided { ptr: self.ptr, row: self.row, col: 1 };
-        }
-        unsafe { self.pack_rows::<V>(0, n, self.width(), out, T::ONE) };
-        Strided { ptr: out, row: self.width(), col: 1 }
-    }
-
-    /// Writes `rows[i][..width]`, `stride` apart, to the head's place.
-    #[inline(always)]
-    pub unsafe fn unpack_rows<V: Vector<T>>(self, n: usize, stride: usize, rows: *const T) {
-        unsafe {
-            for i in 0..n {
-                for c in 0..self.chunks {
-                    let dst = self.ptr.add(i * self.row + c * self.chunk_stride);
-                    copy::<T, V>(rows.add(i * stride + c * self.chunk_len), dst, self.chunk_len, T::ONE);
-                }
-            }
-        }
-    }
-
-    /// Writes a transposed block `[width][lanes]` to rows `first..first + n`; `lanes` is `C` vectors.
-    #[inline(always)]
-    pub unsafe fn unpack_transposed<V: Vector<T>, const C: usize>(self, first: usize, n: usize, block: *const T) {
-        let lanes = C * V::LANES;
-        let width = self.width();
-        let mut rows = [T::ZERO; EIGHTS];
-        unsafe {
-            let mut e = 0;
-            while e + 8 <= width {
-                let src = block.add(e * lanes);
-                let direct = self.chunk_len.is_multiple_of(8) && n == lanes;
-                let (dst, row) = if direct { (self.place(first, e), self.row) } else { (rows.as_mut_ptr(), 8) };
-                for c in 0..C {
-                    V::rows_of_eight(src.add(c * V::LANES), lanes, dst.add(c * V::LANES * row), row);
-                }
-                if !direct {
-                    for i in 0..n {
-                        self.copy_eight(first + i, e, rows.as_mut_ptr().add(8 * i), false);
-                    }
-                }
-                e += 8;
-            }
-            for e in e..width {
-                for i in 0..n {
-                    *self.place(first + i, e) = *block.add(e * lanes + i);
-                }
-            }
-        }
-    }
 }
 
-/// Packs rows of all heads, whose numbers share cache lines, one head after another: `[head][padded][width]`, zero behind the rows.
-pub struct PackHeads<T> {
+/// Rows of several heads. Those in chunks share cache lines and are packed together, one head after another:
+/// `[head][padded][width]`; others stay where they are.
+#[derive(Clone, Copy)]
+pub struct Heads<T> {
     /// The first head; the others stand beside it.
     pub first: Head<T>,
     pub heads: usize,
     pub rows: usize,
+    /// Rows there is place for.
     pub padded: usize,
-    pub out: *mut T,
+    /// Where chunks are packed to.
+    pub place: *mut T,
 }
 
-impl<T: Real> PackHeads<T> {
-    /// Elements of the packed rows.
+impl<T: Real> Heads<T> {
+    /// Elements of the place.
     pub fn len(&self) -> usize {
-        self.heads * self.padded * self.first.width()
+        if self.first.chunks == 1 { 0 } else { self.heads * self.padded * self.first.width() }
     }
 
-    /// A head among the packed rows.
-    pub fn packed(&self, head: usize) -> Head<T> {
+    /// The rows of one head.
+    pub fn rows(&self, head: usize) -> Rows<T> {
         let width = self.first.width();
-        // SAFETY: within the packed rows.
-        let ptr = unsafe { self.out.add(head * self.padded * width) };
-        Head { ptr, row: width, chunks: 1, chunk_stride: 0, chunk_len: width }
+        // SAFETY: within the rows, packed or not.
+        unsafe {
+            if self.first.chunks == 1 {
+                Rows { ptr: self.first.ptr.add(head * width), row: self.first.row, width }
+            } else {
+                Rows { ptr: self.place.add(head * self.padded * width), row: width, width }
+            }
+        }
+    }
+
+    /// Packs rows in chunks, zero behind them.
+    pub fn pack(self) -> Self {
+        if self.first.chunks > 1 {
+            T::dispatch(Packing::<T, false>(self));
+        }
+        self
+    }
+
+    /// Writes rows in chunks back.
+    pub fn unpack(&self) {
+        if self.first.chunks > 1 {
+            T::dispatch(Packing::<T, true>(*self));
+        }
     }
 }
 
-impl<T: Real> Kernel<T> for &PackHeads<T> {
+/// Packs heads in chunks, or writes them back.
+struct Packing<T, const BACK: bool>(Heads<T>);
+
+impl<T: Real, const BACK: bool> Kernel<T> for Packing<T, BACK> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
-        let (from, width) = (self.first, self.first.width());
+        let Heads { first, heads, rows, padded, place } = self.0;
+        let width = first.width();
         unsafe {
-            for i in 0..self.rows {
-                for h in 0..self.heads {
-                    let src = from.ptr.add(i * from.row + h * from.chunk_len);
-                    let dst = self.out.add((h * self.padded + i) * width);
-                    if from.chunk_len == 4 {
+            for i in 0..rows {
+                for h in 0..heads {
+                    let chunks = first.ptr.add(i * first.row + h * first.chunk_len);
+                    let packed = place.add((h * padded + i) * width);
+                    if first.chunk_len == 4 {
                         // The usual chunk: nothing to ask on the way.
-                        let dst = dst.cast::<[T; 4]>();
-                        for c in 0..from.chunks {
-                            let four = src.add(c * from.chunk_stride).cast::<[T; 4]>();
-                            dst.add(c).write_unaligned(four.read_unaligned());
+                        for c in 0..first.chunks {
+                            let at =
+                                [chunks.add(c * first.chunk_stride), packed.add(4 * c)].map(|p| p.cast::<[T; 4]>());
+                            let [from, to] = if BACK { [at[1], at[0]] } else { at };
+                            to.write_unaligned(from.read_unaligned());
                         }
                     } else {
-                        for c in 0..from.chunks {
-                            let (src, dst) = (src.add(c * from.chunk_stride), dst.add(c * from.chunk_len));
-                            copy::<T, V>(src, dst, from.chunk_len, T::ONE);
+                        for c in 0..first.chunks {
+                            let at = [chunks.add(c * first.chunk_stride), packed.add(c * first.chunk_len)];
+                            let [from, to] = if BACK { [at[1], at[0]] } else { at };
+                            columns!(V, first.chunk_len, |j, n| put(get::<T, V>(from.add(j), n), to.add(j), n));
                         }
                     }
                 }
             }
-            for h in 0..self.heads {
-                let rest = self.out.add((h * self.padded + self.rows) * width);
-                std::slice::from_raw_parts_mut(rest, (self.padded - self.rows) * width).fill(T::ZERO);
+            if !BACK {
+                for h in 0..heads {
+                    let rest = place.add((h * padded + rows) * width);
+                    std::slice::from_raw_parts_mut(rest, (padded - rows) * width).fill(T::ZERO);
+                }
             }
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn copy<T: Real, V: Vector<T>>(src: *const T, dst: *mut T, n: usize, factor: T) {
-    unsafe {
-        if n == 4 {
-            // The usual chunk of dimension-equivariant heads.
-            let four = src.cast::<[T; 4]>().read_unaligned();
-            dst.cast::<[T; 4]>().write_unaligned(four.map(|x| x * factor));
-            return;
-        }
-        let mut j = 0;
-        while j < n {
-            let lanes = (n - j).min(V::LANES);
-            put(get::<T, V>(src.add(j), lanes).mul(V::splat(factor)), dst.add(j), lanes);
-            j += V::LANES;
         }
     }
 }

@@ -6,35 +6,48 @@
 //!
 //! * scores `Sᵀ = K Qᵀ` (`[keys][block]`, in first- or second-level cache), then `P = 2^(S − max)`, then `Oᵀ = Vᵀ Pᵀ`. Where sizes of
 //!   queries and keys show that no score is large, the maximum is not needed and scores become powers before they leave the registers;
-//! * backward recomputes `P` from the kept maximum and sum, `dPᵀ = V dOᵀ`, `dS = P (dP − Σ dO·O)`, `dQᵀ = Kᵀ dSᵀ`, and adds
-//!   `P dO` and `dS Q` to the gradients of values and keys, with the width in lanes. Scale and log₂ e are multiplied into the packed
-//!   queries, so scores come out ready for powers of two.
+//! * backward takes a piece of keys at a time, so that all it makes of them stays in the first cache. `S` begins at minus the kept
+//!   maximum and `dPᵀ = V dOᵀ` at `−Σ dO·O`, with `dO` divided by the kept sum: `P = 2^S` and `dS = P · dP` follow while both are in
+//!   registers. Then come `dQᵀ = Kᵀ dSᵀ`, and `P dO` and `dS Q`, which are added to the gradients of values and keys, with the width in
+//!   lanes. Scale and log₂ e are multiplied into the packed queries, so scores come out ready for powers of two.
 //!
 //! A head's vector may be cut into chunks at a distance: in dimension-equivariant models it is the concatenation of
-//! `width / heads` numbers for each input dimension. Only packing knows of that; forward it packs all heads at once, since they share
+//! `width / heads` numbers for each input dimension. Only packing knows of that; it takes all heads at once, since they share
 //! cache lines.
 //!
 //! Cost: 4 n·m·e operations forward, 14 n·m·e backward for n queries, m keys, vectors of e, and n·m exponentials each way;
-//! memory per thread is two blocks of `m` scores, and forward, for heads in chunks, the keys and values of a head,
-//! of all heads where they are few.
+//! memory per thread is a block of `m` scores forward and two gradients of `m` keys backward, and for heads in chunks the rows of a
+//! head, of all heads where they are few.
 
+mod backward;
 mod forward;
 mod head;
-mod kernels;
+mod problem;
 
-use super::tasks::locate;
+use std::ops::Range;
+
+use super::tasks::{Threads, locate};
 use super::worker::{Run, Worker};
 use crate::program::{Attention, Relation, Slice};
 use crate::real::Real;
+use backward::{Backward, backward_scratch};
 use forward::{Forward, forward_scratch};
-use head::{Head, PackHeads};
-use kernels::{Backward, Problem, backward_scratch};
+use head::{Head, Heads};
+use problem::Problem;
 
 /// Queries of a forward task, a multiple of every block.
 const QUERIES_PER_TASK: usize = 256;
 
-/// Keys up to which those of all heads are packed in one go; more are packed for each head in turn, in less memory.
-const KEYS_PACKED_TOGETHER: usize = 4096;
+/// Queries and keys up to which those of all heads are packed in one go; more are packed for each head in turn, in less memory.
+const ROWS_PACKED_TOGETHER: usize = 4096;
+
+/// What a task computes.
+struct Part<'a> {
+    relation: &'a Relation,
+    example: usize,
+    queries: Range<usize>,
+    heads: Range<usize>,
+}
 
 impl<T: Real> Worker<T> {
     /// The columns of head `h` in the rows of an example, in the values or in their gradients.
@@ -53,24 +66,9 @@ impl<T: Real> Worker<T> {
         }
     }
 
-    fn problem(&self, op: &Attention, r: &Relation, example: usize, h: usize) -> Problem<T> {
-        let space = |s: Slice| self.program.values[s.value.0].space;
-        let queries = self.shape.range(space(r.query), example);
-        let keys = self.shape.range(space(r.key), example);
-        let head = |s: Slice, first| self.head(s, op.heads, h, first, false);
-        Problem {
-            queries: queries.len(),
-            keys: keys.len(),
-            scale: T::from_f64(op.scale),
-            scale_log2: T::from_f64(op.scale * std::f64::consts::LOG2_E),
-            query: head(r.query, queries.start),
-            key: head(r.key, keys.start),
-            value: head(r.value, keys.start),
-            out: head(r.out, queries.start),
-            // SAFETY: two numbers per query and head.
-            stats: unsafe { self.value(r.stats).at((queries.start * op.heads + h) * 2) },
-            stats_row: 2 * op.heads,
-        }
+    /// Rows of queries and of keys of an example.
+    fn ranges(&self, r: &Relation, example: usize) -> [Range<usize>; 2] {
+        [r.query, r.key].map(|s| self.shape.range(self.program.values[s.value.0].space, example))
     }
 
     /// Tasks of a relation: blocks of queries of every example, as many for each as the largest needs.
@@ -87,51 +85,17 @@ impl<T: Real> Worker<T> {
             let (r, i) = locate(t, counts());
             let relation = &op.relations[r];
             let (example, block) = (i % this.shape.examples, i / this.shape.examples);
-            let problem = this.problem(op, relation, example, 0);
+            let queries = this.ranges(relation, example)[0].len();
             let first = block * QUERIES_PER_TASK;
-            if first >= problem.queries {
-                return;
+            if first < queries {
+                let part = Part {
+                    relation,
+                    example,
+                    queries: first..queries.min(first + QUERIES_PER_TASK),
+                    heads: 0..op.heads,
+                };
+                this.attention_part(op, part, false);
             }
-            let last = problem.queries.min(first + QUERIES_PER_TASK);
-            let (keys, width) = (problem.keys, problem.query.width());
-            let chunked = problem.query.chunks > 1;
-            let together = if keys <= KEYS_PACKED_TOGETHER { op.heads } else { 1 };
-            // Up to a whole block of the last queries.
-            let padded = (last - first).next_multiple_of(T::panel_width());
-            let rows = if chunked { padded + 2 * keys } else { 0 };
-            let own = forward_scratch::<T>(keys, width).next_multiple_of(16);
-            this.scratch.with(own + together * rows * width, |scratch| {
-                for group in (0..op.heads).step_by(together) {
-                    let problem = this.problem(op, relation, example, group);
-                    // SAFETY: the scratch has place for all that is packed behind what a head needs.
-                    let mut free = unsafe { scratch.add(own) };
-                    let packed = [
-                        (problem.query.rows_from(first), last - first, padded),
-                        (problem.key, keys, keys),
-                        (problem.value, keys, keys),
-                    ]
-                    .map(|(head, rows, padded)| {
-                        let heads = together.min(op.heads - group);
-                        let all = PackHeads { first: head, heads, rows, padded, out: free };
-                        if chunked {
-                            T::dispatch(&all);
-                            // SAFETY: as above.
-                            free = unsafe { free.add(all.len()) };
-                        }
-                        all
-                    });
-                    for h in group..op.heads.min(group + together) {
-                        let mut problem = this.problem(op, relation, example, h);
-                        if chunked {
-                            [problem.query, problem.key, problem.value] =
-                                packed.each_ref().map(|all| all.packed(h - group));
-                        } else {
-                            problem.query = problem.query.rows_from(first);
-                        }
-                        T::dispatch(Forward { problem, first, last, padded: chunked, scratch });
-                    }
-                }
-            });
         });
     }
 
@@ -139,28 +103,13 @@ impl<T: Real> Worker<T> {
         let this = &*self;
         let pairs = op.relations.len() * this.shape.examples;
         // Few examples: spread the heads over the threads as well.
-        let heads_per_task = if pairs >= 64 { op.heads } else { 1 };
-        let tasks_per_pair = op.heads / heads_per_task;
+        let together = if self.threads == Threads::One || pairs >= 64 { op.heads } else { 1 };
+        let tasks_per_pair = op.heads / together;
         self.threads.run(pairs * tasks_per_pair, |t| {
-            let (pair, part) = (t / tasks_per_pair, t % tasks_per_pair);
-            let (r, example) = (&op.relations[pair / this.shape.examples], pair % this.shape.examples);
-            for h in part * heads_per_task..(part + 1) * heads_per_task {
-                let problem = this.problem(op, r, example, h);
-                let space = |s: Slice| this.program.values[s.value.0].space;
-                let queries = this.shape.range(space(r.query), example).start;
-                let keys = this.shape.range(space(r.key), example).start;
-                let grad = |s: Slice, first| this.head(s, op.heads, h, first, true);
-                this.scratch.with(backward_scratch::<T>(problem.keys, problem.query.width()), |scratch| {
-                    T::dispatch(Backward {
-                        problem,
-                        d_out: grad(r.out, queries),
-                        d_query: grad(r.query, queries),
-                        d_key: grad(r.key, keys),
-                        d_value: grad(r.value, keys),
-                        scratch,
-                    });
-                });
-            }
+            let (pair, first) = (t / tasks_per_pair, t % tasks_per_pair * together);
+            let (relation, example) = (&op.relations[pair / this.shape.examples], pair % this.shape.examples);
+            let queries = 0..this.ranges(relation, example)[0].len();
+            this.attention_part(op, Part { relation, example, queries, heads: first..first + together }, true);
         });
         for r in &op.relations {
             for s in [r.query, r.key, r.value] {
@@ -168,11 +117,87 @@ impl<T: Real> Worker<T> {
             }
         }
     }
+
+    /// Some queries and heads of one example and relation, forward or backward.
+    fn attention_part(&self, op: &Attention, part: Part, backward: bool) {
+        let Part { relation: r, example, queries, heads } = part;
+        let [all, keys] = self.ranges(r, example);
+        let rows = all.start + queries.start;
+        let width = self.head(r.query, op.heads, 0, 0, false).width();
+        let chunked = self.head(r.query, op.heads, 0, 0, false).chunks > 1;
+        // Up to a whole block of the last queries.
+        let padded = queries.len().next_multiple_of(T::panel_width());
+        let most = padded.max(keys.len());
+        let together = if most <= ROWS_PACKED_TOGETHER { heads.len() } else { 1 };
+        let own =
+            if backward { backward_scratch::<T>(keys.len(), width) } else { forward_scratch::<T>(keys.len(), width) };
+        let own = own.next_multiple_of(16);
+        let packed = match (chunked, backward) {
+            (false, _) => 0,
+            (true, false) => 2 * padded + 2 * keys.len(),
+            (true, true) => 4 * padded + 4 * keys.len(),
+        };
+        self.scratch.with(own + together * packed * width, |scratch| {
+            for group in heads.step_by(together) {
+                // SAFETY: the scratch has place for all that is packed behind what a head needs.
+                let mut free = unsafe { scratch.add(own) };
+                let mut place = |s: Slice, first: usize, rows: usize, padded: usize, grad: bool| {
+                    let first = self.head(s, op.heads, group, first, grad);
+                    let heads = Heads { first, heads: together, rows, padded, place: free };
+                    // SAFETY: as above.
+                    free = unsafe { free.add(heads.len()) };
+                    heads
+                };
+                let mut asks = |s: Slice, grad: bool| place(s, rows, queries.len(), padded, grad);
+                let (query, out) = (asks(r.query, false).pack(), asks(r.out, false));
+                let mut answers = |s: Slice, grad: bool| place(s, keys.start, keys.len(), keys.len(), grad);
+                let (key, value) = (answers(r.key, false).pack(), answers(r.value, false).pack());
+                let problem = |h: usize| {
+                    // SAFETY: two numbers for every query and head.
+                    let stats = unsafe {
+                        self.value(r.stats).at(2 * (all.start * op.heads + (group + h) * all.len()) + queries.start)
+                    };
+                    Problem {
+                        queries: queries.len(),
+                        keys: keys.len(),
+                        scale: T::from_f64(op.scale),
+                        scale_log2: T::from_f64(op.scale * std::f64::consts::LOG2_E),
+                        query: query.rows(h),
+                        key: key.rows(h),
+                        value: value.rows(h),
+                        out: out.rows(h),
+                        padded: chunked,
+                        largest: stats,
+                        // SAFETY: the second of both.
+                        inverse: unsafe { stats.add(all.len()) },
+                    }
+                };
+                if !backward {
+                    for h in 0..together {
+                        T::dispatch(Forward { problem: problem(h), scratch });
+                    }
+                    out.unpack();
+                    continue;
+                }
+                out.pack();
+                let mut asks = |s: Slice| place(s, rows, queries.len(), padded, true);
+                let (d_out, d_query) = (asks(r.out).pack(), asks(r.query));
+                let mut answers = |s: Slice| place(s, keys.start, keys.len(), keys.len(), true);
+                let (d_key, d_value) = (answers(r.key), answers(r.value));
+                for h in 0..together {
+                    let [d_out, d_query, d_key, d_value] = [d_out, d_query, d_key, d_value].map(|d| d.rows(h));
+                    T::dispatch(Backward { problem: problem(h), d_out, d_query, d_key, d_value, scratch });
+                }
+                [d_query, d_key, d_value].iter().for_each(Heads::unpack);
+            }
+        });
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::gemm::tests::numbers;
+    use crate::real::Real;
     use crate::*;
 
     /// Attention of one example as the textbook has it, for rows of `dims` times `heads` chunks of four.
@@ -198,24 +223,64 @@ mod tests {
         out
     }
 
+    /// Two sets, the queries' rows of 8 numbers a dimension and the keys' of 16, in two heads.
+    fn program(mode: Mode, scale: f64) -> Program {
+        let heads = 2;
+        let mut b = Program::builder(&[8, 16], true, mode, mode == Mode::Train);
+        let (q, kv) = (b.input(0), b.input(1));
+        let out = b.fresh(Space::Set(0), 8, true);
+        let stats = b.kept(Space::Set(0), 2 * heads, false);
+        let slice = |value, col| Slice { value, col, cols: 8 };
+        let relation =
+            Relation { query: slice(q, 0), key: slice(kv, 0), value: slice(kv, 8), out: slice(out, 0), stats };
+        b.op(Op::Attention(Attention { relations: vec![relation], heads, scale }));
+        b.finish(vec![out])
+    }
+
+    /// Where the rows of examples begin.
+    fn offsets(sizes: &[(usize, usize)], of: fn(&(usize, usize)) -> usize) -> Vec<usize> {
+        (0..=sizes.len()).map(|n| sizes[..n].iter().map(of).sum()).collect()
+    }
+
+    /// Gradients of both inputs.
+    fn gradients<T: Real>(sizes: &[(usize, usize)], dims: usize, scale: f64) -> [Vec<f64>; 2] {
+        let (queries, keys) = (offsets(sizes, |s| s.0), offsets(sizes, |s| s.1));
+        let [q, kv, d] = [queries[sizes.len()] * 8, keys[sizes.len()] * 16, queries[sizes.len()] * 8].map(|n| n * dims);
+        let real = |n, seed| numbers(n, seed).into_iter().map(|x| T::from_f64(x.into())).collect::<Vec<T>>();
+        let (q, kv, d) = (real(q, 1), real(kv, 2), real(d, 3));
+        let mut cpu = Cpu::<T>::new(program(Mode::Train, scale));
+        let sets = vec![
+            SetView { data: &q, width: dims * 8, offsets: &queries },
+            SetView { data: &kv, width: dims * 16, offsets: &keys },
+        ];
+        cpu.forward(&[], &BatchView { sets }).unwrap();
+        cpu.backward(&[], &[&d], &mut []).unwrap();
+        [0, 1].map(|k| cpu.input_grad(k).unwrap().iter().map(|x| x.to_f64()).collect())
+    }
+
+    #[test]
+    fn gradients_in_single_precision_are_those_in_double_for_heads_of_any_width() {
+        let sizes = [(5, 3), (40, 130), (16, 70), (33, 1), (1, 90)];
+        for dims in [1, 2, 3, 4, 5, 8, 17] {
+            for scale in [0.3, 20.0] {
+                let (single, double) = (gradients::<f32>(&sizes, dims, scale), gradients::<f64>(&sizes, dims, scale));
+                for (single, double) in single.iter().zip(&double) {
+                    let largest = double.iter().fold(0.0f64, |a, x| a.max(x.abs()));
+                    for (x, y) in single.iter().zip(double) {
+                        assert!((x - y).abs() < 1e-4 * largest, "{dims} dimensions, scale {scale}: {x} and {y}");
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn small_and_large_scores_of_any_number_of_queries_and_keys_are_weighed_as_in_the_textbook() {
         let heads = 2;
         let sizes = [(5, 3), (40, 130), (16, 300), (260, 1), (270, 30), (3, 4100)];
         for (dims, scale) in [(1, 0.5), (1, 200.0), (3, 0.5), (3, 100.0), (4, 1.0)] {
-            let mut b = Program::builder(&[8, 16], true, Mode::Infer, false);
-            let (q, kv) = (b.input(0), b.input(1));
-            let out = b.fresh(Space::Set(0), 8, true);
-            let stats = b.kept(Space::Set(0), 2 * heads, false);
-            let slice = |value, col| Slice { value, col, cols: 8 };
-            let relation =
-                Relation { query: slice(q, 0), key: slice(kv, 0), value: slice(kv, 8), out: slice(out, 0), stats };
-            b.op(Op::Attention(Attention { relations: vec![relation], heads, scale }));
-            let mut cpu = Cpu::<f32>::new(b.finish(vec![out]));
-            let offsets = |of: fn(&(usize, usize)) -> usize| -> Vec<usize> {
-                (0..=sizes.len()).map(|n| sizes[..n].iter().map(of).sum()).collect()
-            };
-            let (queries, keys) = (offsets(|s| s.0), offsets(|s| s.1));
+            let mut cpu = Cpu::<f32>::new(program(Mode::Infer, scale));
+            let (queries, keys) = (offsets(&sizes, |s| s.0), offsets(&sizes, |s| s.1));
             let q = numbers(queries[sizes.len()] * dims * 8, 1);
             let kv = numbers(keys[sizes.len()] * dims * 16, 2);
             let sets = vec![

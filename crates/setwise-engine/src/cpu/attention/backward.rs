@@ -1,0 +1,257 @@
+//! Gradients of one example, relation and head.
+
+use super::super::gemm::{Strided, rows_of_tiles, rows_of_tiles_paired, tile};
+use super::super::norm::{columns, get, put};
+use super::head::Rows;
+use super::problem::{Added, Problem, lanes_of, piece, scale};
+use crate::real::Real;
+use crate::simd::{Kernel, Vector};
+
+/// About as many keys as have their weights and the gradients of their scores, beside themselves and their values, in the first cache.
+const KEYS: usize = 64;
+
+/// Gradients of one example, relation and head.
+pub struct Backward<T> {
+    pub problem: Problem<T>,
+    pub d_out: Rows<T>,
+    pub d_query: Rows<T>,
+    pub d_key: Rows<T>,
+    pub d_value: Rows<T>,
+    pub scratch: *mut T,
+}
+
+/// Scratch elements of a backward task.
+pub fn backward_scratch<T: Real>(keys: usize, width: usize) -> usize {
+    let block = T::panel_width();
+    let padded = width.next_multiple_of(block);
+    3 * piece(keys, KEYS) * block + (3 * width + 2 * padded) * block + 2 * keys * padded
+}
+
+/// Where everything lies in the scratch.
+#[derive(Clone, Copy)]
+struct Places<T> {
+    /// `P` of a piece of keys, `[keys][lanes]`, or pairs `(P, dS)`.
+    weights: *mut T,
+    /// `dS` of the piece.
+    d_scores: *mut T,
+    /// `Qᵀ`, `dOᵀ` and `dQᵀ` of a block of queries, `[width][lanes]`.
+    queries: *mut T,
+    d_outs: *mut T,
+    d_queries: *mut T,
+    /// For each query of the block its `dO` and its `Q`, side by side or in pairs.
+    rows: *mut T,
+    /// For each key the gradients of its value and of itself, likewise.
+    sums: *mut T,
+    /// Numbers of a row and of a sum, in whole vectors.
+    row: usize,
+}
+
+impl<T: Real> Kernel<T> for Backward<T> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector<T>>(self) {
+        // If a row of a head fits a vector, the gradients of values and keys are computed as one, values in even and keys in odd columns.
+        if self.problem.query.width <= V::LANES {
+            unsafe { self.all::<V, true>() }
+        } else {
+            unsafe { self.all::<V, false>() }
+        }
+    }
+}
+
+impl<T: Real> Backward<T> {
+    #[inline(always)]
+    unsafe fn all<V: Vector<T>, const PAIRED: bool>(&self) {
+        let p = self.problem;
+        let (block, width) = (2 * V::LANES, p.query.width);
+        let row = if PAIRED { (2 * width).next_multiple_of(V::LANES) } else { 2 * width.next_multiple_of(block) };
+        let mut free = self.scratch;
+        let mut take = |n: usize| {
+            let place = free;
+            free = free.wrapping_add(n);
+            place
+        };
+        let step = piece(p.keys, KEYS);
+        let at = Places {
+            weights: take(2 * step * block),
+            d_scores: take(step * block),
+            queries: take(width * block),
+            d_outs: take(width * block),
+            d_queries: take(width * block),
+            rows: take(row * block),
+            sums: take(row * p.keys),
+            row,
+        };
+        unsafe {
+            let mut first = 0;
+            while first < p.queries {
+                let n = (p.queries - first).min(block);
+                if n > V::LANES {
+                    self.block::<V, 2, PAIRED>(at, first, n);
+                } else {
+                    self.block::<V, 1, PAIRED>(at, first, n);
+                }
+                first += n;
+            }
+            for j in 0..p.keys {
+                let (sums, d_value, d_key) = (at.sums.add(j * row), self.d_value.from(j).ptr, self.d_key.from(j).ptr);
+                if PAIRED {
+                    let more = if row > V::LANES { V::load(sums.add(V::LANES)) } else { V::zero() };
+                    let [values, keys] = V::deinterleave(V::load(sums), more);
+                    put(values, d_value, width);
+                    put(keys, d_key, width);
+                } else {
+                    for (from, to) in [(sums, d_value), (sums.add(row / 2), d_key)] {
+                        columns!(V, width, |j, n| put(V::load(from.add(j)), to.add(j), n));
+                    }
+                }
+            }
+        }
+    }
+
+    /// `n` queries in `C` vectors.
+    #[inline(always)]
+    unsafe fn block<V: Vector<T>, const C: usize, const PAIRED: bool>(&self, at: Places<T>, first: usize, n: usize) {
+        let p = self.problem;
+        let (lanes, width, row) = (C * V::LANES, p.query.width, at.row);
+        unsafe {
+            let starts = self.pack::<V, C, PAIRED>(at, first, n);
+            let step = piece(p.keys, KEYS);
+            for from in (0..p.keys).step_by(step) {
+                let keys = step.min(p.keys - from);
+                // The usual width is known to the compiler.
+                match width {
+                    8 => self.scores::<V, C, PAIRED>(at, from, keys, 8, starts),
+                    _ => self.scores::<V, C, PAIRED>(at, from, keys, width, starts),
+                }
+                let mut ends = Added { sums: at.d_queries, row: lanes, anew: from == 0 };
+                rows_of_tiles::<T, V, C>(width, keys, p.key.from(from).transposed(), at.d_scores, lanes, &mut ends);
+                let (sums, anew) = (at.sums.add(from * row), first == 0);
+                if PAIRED {
+                    let pairs = Strided { ptr: at.weights.cast_const(), row: 2 * lanes, col: 2 };
+                    let mut ends = Added { sums, row, anew };
+                    if row == V::LANES {
+                        rows_of_tiles_paired::<T, V, 1, true>(keys, n, pairs, at.rows, row, &mut ends);
+                    } else {
+                        rows_of_tiles_paired::<T, V, 2, true>(keys, n, pairs, at.rows, row, &mut ends);
+                    }
+                } else {
+                    for (factor, half) in [(at.weights, 0), (at.d_scores, row / 2)] {
+                        let factor = Strided { ptr: factor.cast_const(), row: lanes, col: 1 };
+                        for panel in (half..half + row / 2).step_by(2 * V::LANES) {
+                            let mut ends = Added { sums: sums.add(panel), row, anew };
+                            rows_of_tiles::<T, V, 2>(keys, n, factor, at.rows.add(panel), row, &mut ends);
+                        }
+                    }
+                }
+            }
+            scale(at.d_queries, width, [V::splat(p.scale); C]);
+            let rows = p.block_rows(n, lanes);
+            self.d_query.from(first).unpack_transposed::<V, C>(rows, at.d_queries);
+        }
+    }
+
+    /// Packs a block of queries and what belongs to them. `dO` is divided by the sums of the softmax, so that powers of two need not be.
+    /// Returns what scores and `dP` begin with: minus the largest score, minus `Σ dO·O`.
+    #[inline(always)]
+    unsafe fn pack<V: Vector<T>, const C: usize, const PAIRED: bool>(
+        &self,
+        at: Places<T>,
+        first: usize,
+        n: usize,
+    ) -> [[V; C]; 2] {
+        let p = self.problem;
+        let (lanes, width) = (C * V::LANES, p.query.width);
+        unsafe {
+            let (query, d_out, rows) = (p.query.from(first), self.d_out.from(first), p.block_rows(n, lanes));
+            query.pack_transposed::<V, C>(rows, at.queries, p.scale_log2);
+            d_out.pack_transposed::<V, C>(rows, at.d_outs, T::ONE);
+            let outs = at.d_queries; // where dQ will be
+            p.out.from(first).pack_transposed::<V, C>(rows, outs, T::ONE);
+            let mut starts = [[V::zero(); C]; 2];
+            for c in 0..C {
+                let (query, valid) = (first + c * V::LANES, lanes_of::<T, V>(n, c));
+                let inverse = get::<T, V>(p.inverse.add(query), valid);
+                let mut dot = V::zero();
+                for e in 0..width {
+                    let place = (e * C + c) * V::LANES;
+                    let d = V::load(at.d_outs.add(place)).mul(inverse);
+                    d.store(at.d_outs.add(place));
+                    dot = d.mul_add(V::load(outs.add(place)), dot);
+                }
+                starts[0][c] = V::zero().sub(get(p.largest.add(query), valid));
+                starts[1][c] = V::zero().sub(dot);
+            }
+            let scale = V::splat(p.scale);
+            for i in 0..n {
+                let (query, d_out, row) = (query.from(i).ptr, d_out.from(i).ptr, at.rows.add(i * at.row));
+                let inverse = V::splat(*p.inverse.add(first + i));
+                if PAIRED {
+                    let pairs =
+                        V::interleave(get::<T, V>(d_out, width).mul(inverse), get::<T, V>(query, width).mul(scale));
+                    pairs[0].store(row);
+                    if at.row > V::LANES {
+                        pairs[1].store(row.add(V::LANES));
+                    }
+                } else {
+                    for (from, to, factor) in [(d_out, row, inverse), (query, row.add(at.row / 2), scale)] {
+                        columns!(V, width, |j, n| get::<T, V>(from.add(j), n).mul(factor).store(to.add(j)));
+                        if width.next_multiple_of(V::LANES) < at.row / 2 {
+                            V::zero().store(to.add(at.row / 2 - V::LANES));
+                        }
+                    }
+                }
+            }
+            starts
+        }
+    }
+
+    /// `P = 2^S` and `dS = P · dP` of some keys, whose two sums stay in registers until both are done.
+    #[inline(always)]
+    unsafe fn scores<V: Vector<T>, const C: usize, const PAIRED: bool>(
+        &self,
+        at: Places<T>,
+        from: usize,
+        keys: usize,
+        width: usize,
+        starts: [[V; C]; 2],
+    ) {
+        let p = self.problem;
+        let lanes = C * V::LANES;
+        let mut j = 0;
+        macro_rules! pieces {
+            ($r:expr) => {
+                while keys - j >= $r {
+                    unsafe {
+                        let (mut scores, mut d_weights) = ([starts[0]; $r], [starts[1]; $r]);
+                        let (key, value) = (p.key.from(from + j).matrix(), p.value.from(from + j).matrix());
+                        tile::<T, V, $r, C, false>(width, key, at.queries, lanes, &mut scores);
+                        tile::<T, V, $r, C, false>(width, value, at.d_outs, lanes, &mut d_weights);
+                        for r in 0..$r {
+                            for c in 0..C {
+                                let place = (j + r) * lanes + c * V::LANES;
+                                let weight = scores[r][c].exp2();
+                                let d_score = d_weights[r][c].mul(weight);
+                                d_score.store(at.d_scores.add(place));
+                                if PAIRED {
+                                    let pairs = V::interleave(weight, d_score);
+                                    pairs[0].store(at.weights.add(2 * place));
+                                    pairs[1].store(at.weights.add(2 * place + V::LANES));
+                                } else {
+                                    weight.store(at.weights.add(place));
+                                }
+                            }
+                        }
+                    }
+                    j += $r;
+                }
+            };
+        }
+        if V::WIDE {
+            pieces!(6);
+        }
+        pieces!(3);
+        pieces!(1);
+    }
+}

@@ -1,0 +1,91 @@
+//! One example, relation and head, and what both directions do with the rows of a product.
+
+use super::super::gemm::Ends;
+use super::head::Rows;
+use crate::real::Real;
+use crate::simd::{Vector, WIDE_TILE_ROWS};
+
+/// One example, relation and head, for some queries or all.
+#[derive(Clone, Copy)]
+pub struct Problem<T> {
+    pub queries: usize,
+    pub keys: usize,
+    /// Factor of the products in the scores.
+    pub scale: T,
+    /// The same times log₂ e: softmax is computed with powers of two.
+    pub scale_log2: T,
+    pub query: Rows<T>,
+    pub key: Rows<T>,
+    pub value: Rows<T>,
+    pub out: Rows<T>,
+    /// Whether rows of queries, outputs and their gradients have place behind the last, up to a whole block.
+    pub padded: bool,
+    /// For each query the largest score in powers of two.
+    pub largest: *mut T,
+    /// For each query one over the sum of powers.
+    pub inverse: *mut T,
+}
+
+impl<T: Real> Problem<T> {
+    /// Rows of queries to pack and unpack, where `n` of a block of `lanes` are there.
+    #[inline(always)]
+    pub fn block_rows(&self, n: usize, lanes: usize) -> usize {
+        if self.padded { lanes } else { n }
+    }
+}
+
+/// Sums that go on from what is there, or begin anew, in rows `row` apart.
+pub struct Added<T> {
+    pub sums: *mut T,
+    pub row: usize,
+    pub anew: bool,
+}
+
+impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Added<T> {
+    #[inline(always)]
+    unsafe fn start(&self, row: usize) -> [V; C] {
+        unsafe {
+            let mut start = [V::zero(); C];
+            if !self.anew {
+                for (c, v) in start.iter_mut().enumerate() {
+                    *v = V::load(self.sums.add(row * self.row + c * V::LANES));
+                }
+            }
+            start
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
+        unsafe {
+            for (c, v) in sums.into_iter().enumerate() {
+                v.store(self.sums.add(row * self.row + c * V::LANES));
+            }
+        }
+    }
+}
+
+/// Keys of a piece, where all come in pieces of like size, of whole tiles and of about `most` keys.
+#[inline(always)]
+pub fn piece(keys: usize, most: usize) -> usize {
+    keys.div_ceil(keys.div_ceil(most).max(1)).max(1).next_multiple_of(WIDE_TILE_ROWS)
+}
+
+/// Multiplies a block `[width][lanes]` by one factor per lane.
+#[inline(always)]
+pub unsafe fn scale<T: Real, V: Vector<T>, const C: usize>(block: *mut T, width: usize, factor: [V; C]) {
+    for e in 0..width {
+        for (c, factor) in factor.iter().enumerate() {
+            unsafe {
+                let at = block.add((e * C + c) * V::LANES);
+                V::load(at).mul(*factor).store(at);
+            }
+        }
+    }
+}
+
+/// Valid lanes of vector `c` of a block of `n` queries.
+#[inline(always)]
+pub fn lanes_of<T: Real, V: Vector<T>>(n: usize, c: usize) -> usize {
+    (n - c * V::LANES).min(V::LANES)
+}
