@@ -169,8 +169,8 @@ impl<T: Real> Backward<T> {
             d_out.pack_transposed::<V, C>(rows, at.d_outs, T::ONE);
             let outs = at.d_queries; // where dQ will be
             p.out.from(first).pack_transposed::<V, C>(rows, outs, T::ONE);
-            let mut starts = [[V::zero(); C]; 2];
-            for c in 0..C {
+            let (mut scores, mut d_weights) = ([V::zero(); C], [V::zero(); C]);
+            for (c, (score, d_weight)) in scores.iter_mut().zip(&mut d_weights).enumerate() {
                 let (query, valid) = (first + c * V::LANES, lanes_of::<T, V>(n, c));
                 let inverse = get::<T, V>(p.inverse.add(query), valid);
                 let mut dot = V::zero();
@@ -180,8 +180,8 @@ impl<T: Real> Backward<T> {
                     d.store(at.d_outs.add(place));
                     dot = d.mul_add(V::load(outs.add(place)), dot);
                 }
-                starts[0][c] = V::zero().sub(get(p.largest.add(query), valid));
-                starts[1][c] = V::zero().sub(dot);
+                *score = V::zero().sub(get(p.largest.add(query), valid));
+                *d_weight = V::zero().sub(dot);
             }
             let scale = V::splat(p.scale);
             for i in 0..n {
@@ -203,7 +203,7 @@ impl<T: Real> Backward<T> {
                     }
                 }
             }
-            starts
+            [scores, d_weights]
         }
     }
 
