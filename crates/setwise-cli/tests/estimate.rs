@@ -118,6 +118,11 @@ fn mi_takes_two_files_or_one_and_its_columns() {
     }
     let second = json([path("mi"), &of_x, &of_y, path("--variant"), path("2"), path("--k"), path("5"), path("--json")]);
     assert_eq!(second["method"], "ksg 2, k = 5");
+    for option in ["--variant", "--k"] {
+        let (code, _, said) =
+            run([path("mi"), &of_x, &of_y, path("--method"), path("gaussian"), path(option), path("2")]);
+        assert!(code == 2 && said.contains(&format!("{option} is for --method ksg")), "{said}");
+    }
 }
 
 #[test]

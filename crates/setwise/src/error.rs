@@ -129,6 +129,9 @@ pub enum Error {
     /// Samples an estimator cannot work with.
     #[error("{0}")]
     Estimate(String),
+    /// Samples a trained estimator is not made for; others may be.
+    #[error("{0}")]
+    Unfit(String),
     /// An error of the engine.
     #[error(transparent)]
     Engine(#[from] setwise_engine::Error),

@@ -72,7 +72,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(strict) = e.strict_accuracy {
         say(format!("strict accuracy      {strict:.4} (rounded answers)"))?;
     }
-    say(format!("mean absolute error  {:.4} ± {:.4}", e.mean_absolute_error, e.standard_error))?;
+    // One example has no spread.
+    let error = if e.examples > 1 { format!(" ± {:.4}", e.standard_error) } else { String::new() };
+    say(format!("mean absolute error  {:.4}{error}", e.mean_absolute_error))?;
     say(format!("root mean square     {:.4}", e.root_mean_square_error))?;
     say(format!("bias                 {:+.4}", e.bias))?;
     if let Some(coverage) = e.coverage {

@@ -22,7 +22,7 @@ use crate::failure::Failure;
     after_help = "\
 The pretrained estimator answers with calibrated quantiles: nine of ten divergences like those it was trained for lie in its interval. \
 It was trained for 1 to 16 columns and 30 rows or more (`setwise models` tells); where samples are outside of that, it says so and gives \
-another estimate beside its own. It takes no more than 32 columns that vary, and at least one and a half rows for each of them. Samples of more than 8000 \
+another estimate beside its own. With more than 32 columns that vary, or fewer than one and a half rows for each of them, knn answers instead. Samples of more than 8000 \
 rows are dealt to chunks, whose answers are averaged.\n\n\
 Intervals of the other methods are nominal 90 % from repeated disjoint subsamples: the rows are split at random into groups, and the spread of the groups' \
 estimates, scaled to all rows, is that of the estimate. They do not cover an estimator's bias. (Drawing rows with replacement would make \

@@ -27,13 +27,12 @@ pub struct Args {
     /// How to estimate.
     #[arg(long, value_enum, default_value_t = Method::Ksg)]
     method: Method,
-    /// Which of Kraskov's two estimators `ksg` is: 1 (squares) or 2 (rectangles).
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
-    variant: u8,
-    /// Which neighbour `ksg` measures the distance to. A larger k has less noise and more bias; 3 did well in
-    /// trials.
-    #[arg(long, default_value_t = 3)]
-    k: usize,
+    /// Which of Kraskov's two estimators `ksg` is: 1 (squares) or 2 (rectangles); 1 if not given.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=2))]
+    variant: Option<u8>,
+    /// Which neighbour `ksg` measures the distance to; 3 if not given, which did well in trials. A larger k has less noise and more bias.
+    #[arg(long)]
+    k: Option<usize>,
     /// Seed of the interval, and of the networks of `mine`.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -57,19 +56,25 @@ enum Method {
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
+    for (option, given) in [("--k", args.k.is_some()), ("--variant", args.variant.is_some())] {
+        if given && !matches!(args.method, Method::Ksg) {
+            return Err(Failure::usage(format!("{option} is for --method ksg")));
+        }
+    }
     let [of_x, of_y] = match &args.inputs[..] {
         [file, dim_x, dim_y] => split(file, dim_x, dim_y)?,
         [x, y] => read_samples([x, y])?,
         _ => return Err(Failure::usage("two files, or a file and two numbers of columns, are wanted")),
     };
     let (x, y) = (Points::of(&of_x)?, Points::of(&of_y)?);
-    let variant = if args.variant == 1 { Variant::One } else { Variant::Two };
     let method = match args.method {
         Method::Ksg => MiMethod::Ksg,
         Method::Gaussian => MiMethod::Gaussian,
         Method::Mine => MiMethod::Mine,
     };
-    let options = MiOptions { method, variant, k: args.k, seed: args.seed };
+    let variant = if args.variant == Some(2) { Variant::Two } else { Variant::One };
+    let usual = MiOptions::default();
+    let options = MiOptions { method, variant, k: args.k.unwrap_or(usual.k), seed: args.seed };
     if args.plain {
         return say(options.estimator().value(x, y)?);
     }

@@ -22,6 +22,7 @@ use setwise::data::DataFolder;
 use setwise::estimate::{Dim, Estimate};
 use setwise::experiment::{Experiment, ValidExperiment};
 use setwise::files::Sample;
+use setwise::report::decimals;
 
 use crate::failure::Failure;
 
@@ -100,9 +101,9 @@ pub fn answer(what: &str, estimate: &Estimate, json: bool) -> Result<(), Failure
         return print_json(estimate);
     }
     let interval = estimate.interval.map_or(String::new(), |[low, high]| {
-        format!(", {:.0} % interval {low:.4} to {high:.4}", 100.0 * estimate.level)
+        format!(", {:.0} % interval {} to {}", 100.0 * estimate.level, decimals(low), decimals(high))
     });
-    say(format!("{what} = {:.4} nats{interval}", estimate.value))?;
+    say(format!("{what} = {} nats{interval}", decimals(estimate.value)))?;
     let rows = estimate.n.iter().map(usize::to_string).collect::<Vec<_>>().join(" and ");
     let columns = match estimate.dim {
         Dim::One(d) => d.to_string(),
@@ -111,8 +112,10 @@ pub fn answer(what: &str, estimate: &Estimate, json: bool) -> Result<(), Failure
     say(format!("rows {rows}, columns {columns}, method {}", estimate.method))?;
     estimate.warnings.iter().try_for_each(|w| say(format!("note: {w}")))?;
     if let Some(other) = &estimate.fallback {
-        let interval = other.interval.map_or(String::new(), |[low, high]| format!(", interval {low:.4} to {high:.4}"));
-        say(format!("beside it, method {}: {:.4} nats{interval}", other.method, other.value))?;
+        let interval = other
+            .interval
+            .map_or(String::new(), |[low, high]| format!(", interval {} to {}", decimals(low), decimals(high)));
+        say(format!("beside it, method {}: {} nats{interval}", other.method, decimals(other.value)))?;
     }
     Ok(())
 }

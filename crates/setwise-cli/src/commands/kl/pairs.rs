@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use setwise::estimate::{Dim, Estimate, KlMethod, Observed, Pair, Pretrained, mismatches};
 use setwise::files::{ListedPair, PairList};
-use setwise::report::{Cell, Table};
+use setwise::report::{Cell, Table, decimals};
 
 use super::super::{check_apart, check_output, print_json, say};
 use super::Args;
@@ -185,9 +185,10 @@ fn show(pairs: &[ListedPair], outcomes: &[Outcome]) -> Result<(), Failure> {
         let [p, q] = &pair.names;
         match outcome {
             Ok(e) => {
-                let interval = e.interval.map_or(String::new(), |[low, high]| format!("{low:.4} to {high:.4}"));
+                let interval =
+                    e.interval.map_or(String::new(), |[low, high]| format!("{} to {}", decimals(low), decimals(high)));
                 let rows = e.n.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-                table.add_row([p, q, &format!("{:.4}", e.value), &interval, &rows]);
+                table.add_row([p, q, &decimals(e.value), &interval, &rows]);
                 notes.extend(e.warnings.iter().map(|w| format!("line {}: {w}", pair.line)));
             }
             Err(_) => {

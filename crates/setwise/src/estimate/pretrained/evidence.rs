@@ -116,8 +116,8 @@ fn check_columns(p: Points, q: Points) -> Result<()> {
     let varies = |c: &usize| p.constant(*c).is_none() || p.constant(*c) != q.constant(*c);
     let varying = (0..p.dim()).filter(varies).count();
     if varying > MOST_COLUMNS {
-        return Err(Error::Estimate(format!(
-            "{} and {} have {varying} columns that vary; the pretrained estimator takes at most {MOST_COLUMNS}, knn takes any",
+        return Err(Error::Unfit(format!(
+            "{} and {} have {varying} columns that vary; the pretrained estimator takes at most {MOST_COLUMNS}",
             p.name(),
             q.name()
         )));
@@ -163,9 +163,9 @@ impl Evidence {
         for points in [p, q] {
             let (name, rows) = (points.name(), points.len());
             if rows < least {
-                return Err(Error::Estimate(format!(
+                return Err(Error::Unfit(format!(
                     "{name}: has {rows} different rows; the samples vary in {dim} directions, for which the pretrained estimator \
-                     needs at least {least}; leave columns out or take knn"
+                     needs at least {least}"
                 )));
             }
         }

@@ -244,11 +244,20 @@ impl Pretrained {
     pub fn conclude(&self, pairs: &[(Points, Points)], observed: Observed, seed: u64) -> Vec<Result<Estimate>> {
         assert_eq!(pairs.len(), observed.0.len(), "every pair was looked at");
         let found = self.found_in(observed);
-        pairs.par_iter().zip(found).map(|(&(p, q), found)| self.describe(p, q, found?, seed)).collect()
+        pairs.par_iter().zip(found).map(|(&(p, q), found)| self.describe(p, q, found, seed)).collect()
     }
 
-    /// An answer with its warnings; where it lies outside of what was trained, with a classical estimate beside it.
-    fn describe(&self, p: Points, q: Points, found: Found, seed: u64) -> Result<Estimate> {
+    /// An answer with its warnings; where it lies outside of what was trained, with a classical estimate beside it, and where it would mean
+    /// nothing that one instead.
+    fn describe(&self, p: Points, q: Points, found: Result<Found>, seed: u64) -> Result<Estimate> {
+        let found = match found {
+            Err(Error::Unfit(reason)) => {
+                let mut other = Knn::default().estimate(p, q, seed)?;
+                other.warnings.insert(0, format!("{reason}; this is the estimate of neighbours instead"));
+                return Ok(other);
+            }
+            found => found?,
+        };
         let (value, interval) = found.answer;
         let warnings: Vec<String> = self.outside(p, q, &found).into_iter().chain(constant_columns(p, q)).collect();
         let mut estimate = Estimate::new(Quantity::Kl, value, "pretrained".to_owned(), warnings.iter().cloned());
@@ -318,26 +327,23 @@ fn mean(answers: &[Answer]) -> Answer {
 
 impl Estimator for Pretrained {
     fn value(&self, p: Points, q: Points) -> Result<f64> {
-        Ok(self.find(p, q)?.answer.0)
+        self.values(&[(p, q)]).pop().expect("a value for every pair")
     }
 
     fn estimate(&self, p: Points, q: Points, seed: u64) -> Result<Estimate> {
-        let found = self.find(p, q)?;
-        self.describe(p, q, found, seed)
+        self.estimate_all(&[(p, q)], seed).pop().expect("an estimate for every pair")
     }
 
     fn values(&self, pairs: &[Pair]) -> Vec<Result<f64>> {
-        self.answers(pairs).into_iter().map(|a| a.map(|(value, _)| value)).collect()
+        let value = |(answer, &(p, q)): (Result<Answer>, &Pair)| match answer {
+            Err(Error::Unfit(_)) => Knn::default().value(p, q),
+            answer => Ok(answer?.0),
+        };
+        self.answers(pairs).into_iter().zip(pairs).map(value).collect()
     }
 
     fn estimates(&self, pairs: &[Pair], seed: u64) -> Vec<Result<Estimate>> {
         self.estimate_all(pairs, seed)
-    }
-}
-
-impl Pretrained {
-    fn find(&self, p: Points, q: Points) -> Result<Found> {
-        self.found_in(Observed::of(&[(p, q)])).pop().expect("an answer for every pair")
     }
 }
 
@@ -369,6 +375,10 @@ mod tests {
         (p, q)
     }
 
+    fn answer(estimator: &Pretrained, p: Points, q: Points) -> Result<Answer> {
+        estimator.answers(&[(p, q)]).remove(0)
+    }
+
     #[test]
     fn affine_maps_and_the_order_of_rows_do_not_change_the_answer() {
         let estimator = Pretrained::built_in().unwrap();
@@ -391,8 +401,8 @@ mod tests {
             let mut orders = [(0..n).collect::<Vec<_>>(), (0..m).collect()];
             orders.iter_mut().for_each(|o| o.shuffle(&mut rng));
             let (p2, q2) = (map(&p, &orders[0]), map(&q, &orders[1]));
-            let (a, ia) = estimator.find(Points::new(&p, dim), Points::new(&q, dim)).unwrap().answer;
-            let (b, ib) = estimator.find(Points::new(&p2, dim), Points::new(&q2, dim)).unwrap().answer;
+            let (a, ia) = answer(&estimator, Points::new(&p, dim), Points::new(&q, dim)).unwrap();
+            let (b, ib) = answer(&estimator, Points::new(&p2, dim), Points::new(&q2, dim)).unwrap();
             let near = |a: f64, b: f64| (a - b).abs() < 1e-3 * (1.0 + a);
             assert!(near(a, b) && near(ia[0], ib[0]) && near(ia[1], ib[1]), "d = {dim}: {a} {ia:?} and {b} {ib:?}");
         }
@@ -428,7 +438,7 @@ mod tests {
         let mut rng = Generator::seed_from_u64(2);
         for dim in [1, 3, 8] {
             let (p, q) = samples(dim, 300, 300, 10 + dim as u64);
-            let value = |p: &[f64], q: &[f64]| estimator.find(Points::new(p, dim), Points::new(q, dim)).unwrap().answer;
+            let value = |p: &[f64], q: &[f64]| answer(&estimator, Points::new(p, dim), Points::new(q, dim)).unwrap();
             let (plain, [low, high]) = value(&p, &q);
             let (few, _) = value(&[&p[..], &p[..15 * dim]].concat(), &[&q[..], &q[..15 * dim]].concat());
             let (twice, _) = value(&p.repeat(2), &q.repeat(2));
@@ -455,7 +465,7 @@ mod tests {
         let (p, q) = (coins(0.5), coins(0.75));
         // A coin has ½ ln(½/¾) + ½ ln(½/¼), and there are eight.
         let exact = 4.0 * (0.5f64 / 0.75).ln() + 4.0 * 2.0f64.ln();
-        let (found, [low, high]) = estimator.find(Points::new(&p, 2), Points::new(&q, 2)).unwrap().answer;
+        let (found, [low, high]) = answer(&estimator, Points::new(&p, 2), Points::new(&q, 2)).unwrap();
         assert!(low < exact && exact < high, "{found} in {low} to {high}, not {exact}");
     }
 
@@ -469,23 +479,26 @@ mod tests {
         };
         let (mut p, q) = (law(0.0, n, &mut rng), law(1.0, m, &mut rng));
         assert_eq!(Seen::of(Points::new(&p, 1), Points::new(&q, 1)).unwrap().chunks.len(), 3);
-        let (a, [low, high]) = estimator.find(Points::new(&p, 1), Points::new(&q, 1)).unwrap().answer;
+        let (a, [low, high]) = answer(&estimator, Points::new(&p, 1), Points::new(&q, 1)).unwrap();
         assert!(low < 0.5 && 0.5 < high && high - low < 0.2, "{a} in {low} to {high}");
         p.shuffle(&mut rng);
         let b = estimator.value(Points::new(&p, 1), Points::new(&q, 1)).unwrap();
         assert!((a - b).abs() < 1e-4, "{a} and {b}");
         let same = law(0.0, n, &mut rng);
-        let (_, [low, _]) = estimator.find(Points::new(&p, 1), Points::new(&same, 1)).unwrap().answer;
+        let (_, [low, _]) = answer(&estimator, Points::new(&p, 1), Points::new(&same, 1)).unwrap();
         assert_eq!(low, 0.0);
     }
 
     #[test]
-    fn samples_with_too_many_columns_are_refused_and_large_estimates_are_bounds_in_trained_ranges_only() {
+    fn samples_with_too_many_columns_are_left_to_neighbours_and_large_estimates_are_bounds_in_trained_ranges_only() {
         let estimator = Pretrained::built_in().unwrap();
         let said = |dim: usize, rows: usize| {
             let (p, q) = samples(dim, rows, 100, 5);
-            let e = estimator.value(Points::new(&p, dim).named("p.csv"), Points::new(&q, dim).named("q.csv"));
-            e.unwrap_err().to_string()
+            let (p, q) = (Points::new(&p, dim).named("p.csv"), Points::new(&q, dim).named("q.csv"));
+            let (e, other) = (estimator.estimate(p, q, 3).unwrap(), Knn::default().estimate(p, q, 3).unwrap());
+            assert_eq!((&e.method, e.value, e.interval), (&other.method, other.value, other.interval));
+            assert_eq!(estimator.value(p, q).unwrap(), other.value);
+            e.warnings[0].clone()
         };
         assert!(
             said(33, 100)
