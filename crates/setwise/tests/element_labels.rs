@@ -3,7 +3,7 @@
 use setwise::data::{Stream, Targets};
 use setwise::experiment::Experiment;
 use setwise::train::evaluate;
-use setwise::{Model, Trainer};
+use setwise::{Loss, Model, Trainer};
 
 fn experiment(task: &str, model: &str, loss: &str) -> Experiment {
     let text = format!(
@@ -69,6 +69,11 @@ fn what_has_no_labels_of_elements_is_refused() {
         let error = experiment(task, model, ELEMENTS).validate().err().unwrap().to_string();
         assert!(error.contains(said), "{error}");
     }
+    let valid = experiment(KL, "preset = 'sum-merge'", "'l1'").validate().unwrap();
+    let batch = valid.training_batch(0).unwrap();
+    let mut trainer = Trainer::new(Model::new(valid.model().clone(), 1), Loss::Elements { weight: 1.0 });
+    let error = trainer.step(&batch.sets, &batch.targets, 1e-3).unwrap_err().to_string();
+    assert!(error.contains("output") && error.contains("elements"), "{error}");
     let zero = experiment(KL, "preset = 'sum-merge'", "{ elements = { weight = 0.0 } }").validate().err().unwrap();
     assert!(zero.to_string().contains("training.loss.elements.weight"), "{zero}");
 }

@@ -145,6 +145,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return answer("KL(P‖Q)", &estimate, args.json);
     }
 
+    let estimator = args.options().estimator_of(&estimate)?;
     let explanation = explain(&*estimator, p, q, names(&of_p, &of_q), args.seed)?;
     if let Some(path) = &args.report {
         kl_page(&estimate, &explanation, p, q, args.seed).save(path)?;

@@ -95,6 +95,14 @@ impl KlOptions {
             KlMethod::Logistic => Box::new(Logistic),
         })
     }
+
+    /// What made an estimate with these options: where the pretrained estimator does not answer, neighbours do.
+    pub fn estimator_of(&self, estimate: &Estimate) -> Result<Box<dyn Estimator>> {
+        match self.method {
+            KlMethod::Pretrained if estimate.method != "pretrained" => Ok(Box::new(Knn::default())),
+            _ => self.estimator(),
+        }
+    }
 }
 
 /// What may be chosen about an estimate of I(X; Y).

@@ -119,11 +119,6 @@ impl<'a> Points<'a> {
         if equal + 1 == values.len() { 0.0 } else { equal as f64 / values.len() as f64 }
     }
 
-    /// The first column of which more than `most` of the values equal another, counted from one, and that share.
-    pub(super) fn discrete_column(&self, most: f64) -> Option<(usize, f64)> {
-        (0..self.dim).map(|c| (c + 1, self.repeated(c))).find(|r| r.1 > most)
-    }
-
     /// Standard deviations of the columns.
     pub(super) fn deviations(&self) -> Vec<f64> {
         let n = self.len() as f64;

@@ -83,7 +83,7 @@ impl Trainer {
 
     /// Lets a device make the steps started with [`Trainer::submit`] from now on, and answer for the model.
     pub fn use_device(&mut self, device: &Device, limits: BatchLimits) -> Result<()> {
-        self.check_classes()?;
+        self.check_loss()?;
         self.sync()?;
         self.model.use_device(device)?;
         #[cfg(feature = "cuda")]
@@ -254,10 +254,13 @@ impl Trainer {
         norm
     }
 
-    /// A loss over classes needs a logit for each.
-    fn check_classes(&self) -> Result<()> {
+    /// A loss over classes needs a logit for each, one over elements an answer for each.
+    fn check_loss(&self) -> Result<()> {
         let width = self.model.config().output_width;
         match self.loss {
+            Loss::Elements { .. } if self.model.config().output != OutputKind::Equivariant => {
+                Err(Error::config("output", "is one vector per example, the loss is over elements"))
+            }
             Loss::CrossEntropy { classes } if classes != width => {
                 Err(Error::config("output-width", format!("is {width}, the loss is over {classes} classes")))
             }
@@ -267,7 +270,7 @@ impl Trainer {
 
     /// The loss and its gradient ([`Trainer::grads`]), without a step.
     pub fn gradient(&mut self, batch: &SetBatch, targets: &[f32]) -> Result<f64> {
-        self.check_classes()?;
+        self.check_loss()?;
         self.cpu.set_seed(self.seed.wrapping_add(self.adam.steps));
         let width = self.model.config().output_width;
         let view = batch.view();

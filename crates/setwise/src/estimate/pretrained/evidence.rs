@@ -7,7 +7,7 @@ use rand::seq::SliceRandom;
 use rayon::prelude::*;
 
 use super::super::Points;
-use super::super::points::{check_rows, check_samples, check_varies};
+use super::super::points::{check_covariance, check_rows, check_samples, check_varies};
 use super::classifier::verdicts;
 use super::near::neighbours;
 use super::repeats::Continuous;
@@ -79,6 +79,8 @@ pub struct Seen {
     pub dim: usize,
     /// Rows of each sample that repeat another and were left out.
     pub copies: [usize; 2],
+    /// A column of each sample whose values repeat and were spread.
+    pub spread: [Option<usize>; 2],
     /// Of the pair as it is, or of parts of it that are no larger than can be looked at together.
     pub chunks: Vec<Evidence>,
 }
@@ -94,12 +96,13 @@ impl Seen {
             check_varies(points)?;
         }
         check_columns(p, q)?;
-        let Continuous { rows: [x, y], copies } = Continuous::of(p, q);
+        check_covariance(p)?;
+        let Continuous { rows: [x, y], copies, spread } = Continuous::of(p, q);
         let (p, q) = (Points::new(&x, p.dim()).named(names[0]), Points::new(&y, q.dim()).named(names[1]));
         let count = p.len().max(q.len()).div_ceil(MOST_ROWS);
         if count == 1 {
             let evidence = Evidence::of(p, q)?;
-            return Ok(Seen { dim: evidence.dim, copies, chunks: vec![evidence] });
+            return Ok(Seen { dim: evidence.dim, copies, spread, chunks: vec![evidence] });
         }
         let (x, y, dim) = canonical(p, q)?;
         let [of_p, of_q] = [(&x, 3), (&y, 4)].map(|(rows, seed)| dealt(rows, dim, seed));
@@ -107,7 +110,7 @@ impl Seen {
             let (x, y) = (&of_p[k % of_p.len()], &of_q[k % of_q.len()]);
             Evidence::of(Points::new(x, dim).named(names[0]), Points::new(y, dim).named(names[1]))
         };
-        Ok(Seen { dim, copies, chunks: (0..count).into_par_iter().map(chunk).collect::<Result<_>>()? })
+        Ok(Seen { dim, copies, spread, chunks: (0..count).into_par_iter().map(chunk).collect::<Result<_>>()? })
     }
 }
 

@@ -33,7 +33,6 @@ use crate::{Device, Error, Model, Result};
 use combine::{Relative, ask, batch_of, numbers, width};
 use evidence::{Evidence, Seen};
 pub use fit::{FitProgress, fit};
-use repeats::FEW;
 
 /// File of the second network in the folder of a run, beside the set model's.
 pub const COMBINER_FILE: &str = "combiner.safetensors";
@@ -77,6 +76,8 @@ struct Found {
     dim: usize,
     /// Rows of each sample that were left out.
     copies: [usize; 2],
+    /// A column of each whose values were spread.
+    spread: [Option<usize>; 2],
 }
 
 /// What is seen of pairs of samples before the set model is asked: neighbours, classifiers and moments of each, or why it has no
@@ -169,9 +170,10 @@ impl Pretrained {
         self.in_turns(pairs, |_, observed| self.found_in(observed).into_iter().map(|found| Ok(found?.answer)).collect())
     }
 
-    /// Looks at pairs and concludes something of them. With a GPU the CPU looks at the next pairs while that answers for those before them.
+    /// Looks at pairs and concludes something of them. With a GPU the CPU looks at the next pairs while that answers for those before them; not
+    /// on a thread of the pool, which would wait here for threads of the pool.
     fn in_turns<T>(&self, pairs: &[Pair], conclude: impl Fn(&[Pair], Observed) -> Vec<T>) -> Vec<T> {
-        if !self.parts.on_gpu() {
+        if !self.parts.on_gpu() || pairs.len() <= AHEAD || rayon::current_thread_index().is_some() {
             return conclude(pairs, Observed::of(pairs));
         }
         let (ahead, seen) = sync_channel(2);
@@ -191,9 +193,11 @@ impl Pretrained {
             }
         };
         let found = |seen: Result<Seen>| {
-            let Seen { dim, copies, chunks } = seen?;
-            let answers: Vec<Answer> = answers.by_ref().take(chunks.len()).collect::<Result<_>>()?;
-            Ok(Found { answer: mean(&answers), dim, copies })
+            let Seen { dim, copies, spread, chunks } = seen?;
+            // All of the pair's own, so that one that failed leaves none to the next pair.
+            let own: Vec<Result<Answer>> = answers.by_ref().take(chunks.len()).collect();
+            let own = own.into_iter().collect::<Result<Vec<Answer>>>()?;
+            Ok(Found { answer: mean(&own), dim, copies, spread })
         };
         seen.into_iter().map(found).collect()
     }
@@ -277,7 +281,7 @@ impl Pretrained {
         if found.dim > dims[1] {
             out.push(format!("there are {} columns; the estimator was trained for at most {}", found.dim, dims[1]));
         }
-        for (points, copies) in [p, q].into_iter().zip(found.copies) {
+        for ((points, copies), spread) in [p, q].into_iter().zip(found.copies).zip(found.spread) {
             let (n, name) = (points.len() - copies, points.name());
             match copies {
                 0 => out.extend(points.repetition()),
@@ -289,9 +293,8 @@ impl Pretrained {
             if n < rows[0] {
                 out.push(format!("{name}: has {n} rows; the estimator was trained for {} and more", rows[0]));
             }
-            // Copies of rows repeat all of their values.
-            if let Some((column, share)) = points.discrete_column(FEW + copies as f64 / points.len() as f64) {
-                let percent = 100.0 * share;
+            if let Some(column) = spread {
+                let (percent, column) = (100.0 * points.repeated(column), column + 1);
                 out.push(format!(
                     "{name}: {percent:.0} % of the values of column {column} repeat another and are spread between their neighbours; the \
                      estimator was trained on continuous distributions"

@@ -12,10 +12,12 @@ use rand::{RngExt, SeedableRng};
 use super::super::Points;
 use crate::data::Generator;
 
-/// Two samples as of continuous distributions: their rows, and how many copies were left out of each.
+/// Two samples as of continuous distributions: their rows, how many copies were left out of each, and the first column of several values
+/// of each that was spread.
 pub struct Continuous<'a> {
     pub rows: [Cow<'a, [f64]>; 2],
     pub copies: [usize; 2],
+    pub spread: [Option<usize>; 2],
 }
 
 /// What is spread in a sample, and which of its rows are taken.
@@ -43,7 +45,9 @@ impl<'a> Continuous<'a> {
             })
             .collect();
         let copies = [of_p.copies, of_q.copies];
-        Continuous { rows: [of_p.apply(p, &cells, 1), of_q.apply(q, &cells, 2)], copies }
+        let spread = [(p, &of_p), (q, &of_q)]
+            .map(|(points, plan)| (0..points.dim()).find(|&c| plan.spread[c] && points.constant(c).is_none()));
+        Continuous { spread, rows: [of_p.apply(p, &cells, 1), of_q.apply(q, &cells, 2)], copies }
     }
 }
 
@@ -91,7 +95,7 @@ impl Plan {
 }
 
 /// More of the values of a column than this equal another where it is of few values.
-pub const FEW: f64 = 0.1;
+const FEW: f64 = 0.1;
 /// The same where there may be copies: rows drawn with replacement repeat another in 37 of 100 cases, rows listed twice in 50.
 const MANY: f64 = 0.7;
 
@@ -131,7 +135,7 @@ mod tests {
     }
 
     fn treated(p: &[f64], q: &[f64], dim: usize) -> ([Vec<f64>; 2], [usize; 2]) {
-        let Continuous { rows, copies } = Continuous::of(Points::new(p, dim), Points::new(q, dim));
+        let Continuous { rows, copies, .. } = Continuous::of(Points::new(p, dim), Points::new(q, dim));
         (rows.map(Cow::into_owned), copies)
     }
 
