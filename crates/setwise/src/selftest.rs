@@ -255,6 +255,26 @@ fn layers(latent: usize, hidden: usize) -> Program {
     b.finish(ys)
 }
 
+/// Trainers on the GPU and on the CPU after two steps on a batch, and how far their losses differ.
+fn two_steps(
+    device: &Arc<Device>,
+    precision: Precision,
+    trainer: impl Fn() -> Trainer,
+    limits: BatchLimits,
+    batch: &SetBatch,
+    targets: &[f32],
+) -> Result<([Trainer; 2], f64)> {
+    let mut both = [trainer(), trainer()];
+    both[0].use_device(&crate::Device::Cuda { device: device.clone(), precision }, limits)?;
+    let mut losses = [Vec::new(), Vec::new()];
+    for (trainer, losses) in both.iter_mut().zip(&mut losses) {
+        for _ in 0..2 {
+            losses.push(trainer.step(batch, targets, 1e-3)?);
+        }
+    }
+    Ok((both, relative(&losses[0], &losses[1])))
+}
+
 /// A whole step of a classifier: its loss, and the running averages after it.
 fn classifier_step(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -> Result<Vec<Check>> {
     let images = Images::new(ImageEncoder::Mnist).with_size(9, 10, 1);
@@ -264,19 +284,13 @@ fn classifier_step(device: &Arc<Device>, precision: Precision, rng: &mut Generat
     let pixels: Vec<f32> = (0..count * images.numbers()).map(|_| rng.random()).collect();
     let batch = SetBatch::from_examples(images.numbers(), &[vec![&pixels[..]]])?;
     let labels: Vec<f32> = (0..count).map(|i| (i * 7 % classes) as f32).collect();
-    let (mut cpu, mut gpu) = (model(), model());
     let limits = BatchLimits { examples: 2, set_size: count, dims: 1 };
-    gpu.use_device(&crate::Device::Cuda { device: device.clone(), precision }, limits)?;
-    let mut losses = [Vec::new(), Vec::new()];
-    for _ in 0..2 {
-        losses[0].push(gpu.step(&batch, &labels, 1e-3)?);
-        losses[1].push(cpu.step(&batch, &labels, 1e-3)?);
-    }
+    let ([mut gpu, mut cpu], losses) = two_steps(device, precision, model, limits, &batch, &labels)?;
     let averages = |t: &mut Trainer| -> Vec<f64> {
         let trained = t.model().layout().trained();
         t.model().params()[trained..].iter().map(|&v| f64::from(v)).collect()
     };
-    let errors = [relative(&losses[0], &losses[1]), relative(&averages(&mut gpu), &averages(&mut cpu))];
+    let errors = [losses, relative(&averages(&mut gpu), &averages(&mut cpu))];
     let whats = ["losses of two steps", "running averages"];
     let check = |(what, error)| Check {
         case: "training a classifier".to_owned(),
@@ -298,18 +312,12 @@ fn element_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator
     let examples: Vec<Vec<&[f32]>> = examples.iter().map(|e| e.iter().map(|s| &s[..]).collect()).collect();
     let batch = SetBatch::from_examples(3, &examples)?;
     let targets = drawn(sizes.as_flattened().iter().sum());
-    let (mut cpu, mut gpu) = (trainer(), trainer());
     let limits = BatchLimits { examples: 4, set_size: 150, dims: 1 };
-    gpu.use_device(&crate::Device::Cuda { device: device.clone(), precision }, limits)?;
-    let mut losses = [Vec::new(), Vec::new()];
-    for _ in 0..2 {
-        losses[0].push(gpu.step(&batch, &targets, 1e-3)?);
-        losses[1].push(cpu.step(&batch, &targets, 1e-3)?);
-    }
+    let (_, error) = two_steps(device, precision, trainer, limits, &batch, &targets)?;
     Ok(vec![Check {
         case: "training with labels of elements".to_owned(),
         what: "losses of two steps",
-        error: relative(&losses[0], &losses[1]),
+        error,
         tolerance: ALLOWED * unit(precision),
     }])
 }

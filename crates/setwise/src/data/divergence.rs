@@ -35,21 +35,33 @@ impl Divergence {
         rng: &mut Generator,
         rows: &mut [Vec<f64>],
     ) -> ([Mixture; 2], f64) {
+        let first = rows[0].len();
+        let truth = self.draw_sets(dim, size, rng, rows);
+        let label = self.label_of(&truth, rng, |[p, q]| p.mean_log_ratio(q, &rows[0][first..]));
+        (truth, label)
+    }
+
+    /// Draws two mixtures and a set from each.
+    fn draw_sets(&self, dim: usize, size: Span, rng: &mut Generator, rows: &mut [Vec<f64>]) -> [Mixture; 2] {
         let p = Mixture::draw(&self.mixture, dim, rng);
         let q = Mixture::draw(&self.mixture, dim, rng);
         let (n, m) = (size.draw(rng), size.draw(rng));
-        let first = rows[0].len();
         p.sample(n, rng, &mut rows[0]);
         q.sample(m, rng, &mut rows[1]);
-        let label = match self.label {
-            Label::Sample => p.mean_log_ratio(&q, &rows[0][first..]),
-            Label::True { points } => p.exact_kl(&q).unwrap_or_else(|| {
+        [p, q]
+    }
+
+    /// The label of two mixtures, if it is not that of the sample, which `on_sample` has.
+    fn label_of(&self, truth: &[Mixture; 2], rng: &mut Generator, on_sample: impl FnOnce(&[Mixture; 2]) -> f64) -> f64 {
+        let [p, q] = truth;
+        match self.label {
+            Label::Sample => on_sample(truth),
+            Label::True { points } => p.exact_kl(q).unwrap_or_else(|| {
                 let mut fresh = Vec::new();
                 p.sample(points, rng, &mut fresh);
-                p.mean_log_ratio(&q, &fresh)
+                p.mean_log_ratio(q, &fresh)
             }),
-        };
-        ([p, q], label)
+        }
     }
 }
 
@@ -72,11 +84,13 @@ impl Sampler for Divergence {
         elements: &mut [Vec<f64>],
     ) -> f64 {
         let first: Vec<usize> = rows.iter().map(Vec::len).collect();
-        let ([p, q], label) = self.draw_with_truth(dim, size, rng, rows);
+        let before = elements[0].len();
+        let truth = self.draw_sets(dim, size, rng, rows);
         for ((elements, rows), first) in elements.iter_mut().zip(rows).zip(first) {
-            elements.extend(p.log_ratios(&q, &rows[first..]));
+            elements.extend(truth[0].log_ratios(&truth[1], &rows[first..]));
         }
-        label
+        let own = &elements[0][before..];
+        self.label_of(&truth, rng, |_| own.iter().sum::<f64>() / own.len() as f64)
     }
 }
 
