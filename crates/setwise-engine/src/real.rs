@@ -4,6 +4,7 @@ use std::fmt::{Debug, Display};
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
+use crate::cpu::Compiled;
 use crate::simd::{self, Kernel};
 
 /// A floating-point type the engine can be instantiated with.
@@ -26,6 +27,7 @@ pub trait Real:
     + AddAssign
     + MulAssign
     + Sum
+    + Compiled
     + 'static
 {
     /// Zero.

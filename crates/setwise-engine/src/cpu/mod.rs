@@ -7,10 +7,11 @@
 //!
 //! `worker` runs programs; `gemm` holds the one register tile everything multiplies with, `weight_product` its use for weight gradients, `panels` the packed weights; `linear`,
 //! `attention`, `norm`, `pair`, `pool`, `pine`, `rows`, `convolution`, `batch_norm` and `max_pool` each hold one kind of operation, forward
-//! and backward; `tasks` cuts work.
+//! and backward; `tasks` cuts work; `compiled` is where all this is compiled, once for each number type.
 
 mod attention;
 mod batch_norm;
+mod compiled;
 mod convolution;
 mod gemm;
 mod linear;
@@ -34,6 +35,7 @@ use crate::batch::BatchView;
 use crate::error::Error;
 use crate::program::{Mode, Program, Space};
 use crate::real::Real;
+pub use compiled::Compiled;
 use panels::Panels;
 use tasks::Threads;
 use worker::{Run, Worker};
@@ -155,9 +157,9 @@ impl<T: Real> Cpu<T> {
     /// Computes all outputs for a batch, all threads working on each operation, and keeps everything for [`Cpu::backward`].
     pub fn forward(&mut self, params: &[T], batch: &BatchView<T>) -> Result<(), Error> {
         self.check(params, batch)?;
-        self.panels.pack(&self.program, params, self.program.mode == Mode::Train);
+        T::pack(&mut self.panels, &self.program, params, self.program.mode == Mode::Train);
         self.whole.seed = self.seed;
-        self.whole.forward(params, &self.panels, batch, 0..batch.examples())
+        T::forward(&mut self.whole, params, &self.panels, batch, 0..batch.examples())
     }
 
     /// An output of the last [`Cpu::forward`], row-major.
@@ -183,7 +185,7 @@ impl<T: Real> Cpu<T> {
             self.output_grads[i].extend_from_slice(g);
         }
         grads.fill(T::ZERO);
-        self.whole.backward(&mut Run { params, panels: &self.panels, grads }, &self.output_grads);
+        T::backward(&mut self.whole, &mut Run { params, panels: &self.panels, grads }, &self.output_grads);
         Ok(())
     }
 
@@ -191,7 +193,7 @@ impl<T: Real> Cpu<T> {
     /// number of examples.
     pub fn predict(&mut self, params: &[T], batch: &BatchView<T>) -> Result<&[Vec<T>], Error> {
         self.check(params, batch)?;
-        self.panels.pack(&self.program, params, false);
+        T::pack(&mut self.panels, &self.program, params, false);
         let examples = batch.examples();
         for i in 0..self.outputs.len() {
             let len = self.output_place(i, batch, examples);
@@ -199,7 +201,7 @@ impl<T: Real> Cpu<T> {
         }
         let chunk = self.chunk(batch);
         if examples < 2 * chunk || examples < 4 {
-            self.whole.forward(params, &self.panels, batch, 0..examples)?;
+            T::forward(&mut self.whole, params, &self.panels, batch, 0..examples)?;
             for (i, out) in self.outputs.iter_mut().enumerate() {
                 out.copy_from_slice(self.whole.output(i));
             }
@@ -212,7 +214,7 @@ impl<T: Real> Cpu<T> {
         let result = (0..examples.div_ceil(chunk)).into_par_iter().try_for_each(|c| {
             let range = c * chunk..examples.min((c + 1) * chunk);
             let mut worker = this.worker();
-            worker.forward(params, &this.panels, batch, range.clone())?;
+            T::forward(&mut worker, params, &this.panels, batch, range.clone())?;
             for (i, place) in places.iter().enumerate() {
                 let rows = worker.output(i);
                 // SAFETY: the outputs of different examples do not overlap.
@@ -239,7 +241,7 @@ impl<T: Real> Cpu<T> {
         assert_eq!(self.program.mode, Mode::Train, "a step needs a training program");
         self.check(params, batch)?;
         self.check_length("the gradient buffer", self.program.params.len(), grads.len())?;
-        self.panels.pack(&self.program, params, true);
+        T::pack(&mut self.panels, &self.program, params, true);
         let examples = batch.examples();
         let lanes = self.lane_count(examples);
         if lanes < 4 {
@@ -388,13 +390,13 @@ fn chunk_step<T: Real>(
     output_grads: &mut [Vec<T>],
     loss: &(impl Fn(Outputs<T>) -> f64 + Sync),
 ) -> Result<f64, Error> {
-    worker.forward(params, panels, batch, examples.clone())?;
+    T::forward(worker, params, panels, batch, examples.clone())?;
     let values: [&[T]; 64] = std::array::from_fn(|i| if i < output_grads.len() { worker.output(i) } else { &[] });
     for (g, v) in output_grads.iter_mut().zip(values) {
         g.resize(v.len(), T::ZERO);
     }
     let part = loss(Outputs { examples, values: &values[..output_grads.len()], grads: output_grads });
-    worker.backward(&mut Run { params, panels, grads }, output_grads);
+    T::backward(worker, &mut Run { params, panels, grads }, output_grads);
     Ok(part)
 }
 

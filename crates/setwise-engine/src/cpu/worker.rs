@@ -18,7 +18,7 @@ use crate::program::{Op, Program, Slice, Value};
 use crate::real::Real;
 
 /// Parameters and where their gradients go, for one backward pass.
-pub(super) struct Run<'a, T> {
+pub struct Run<'a, T> {
     pub params: &'a [T],
     pub panels: &'a Panels<T>,
     pub grads: &'a mut [T],
@@ -32,7 +32,7 @@ enum OpPlan {
 }
 
 /// Runs one program. After the largest batch has been seen nothing more is allocated.
-pub(super) struct Worker<T: Real> {
+pub struct Worker<T: Real> {
     pub(super) threads: Threads,
     pub(super) program: Arc<Program>,
     plans: Vec<OpPlan>,

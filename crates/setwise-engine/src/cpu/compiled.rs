@@ -1,0 +1,67 @@
+//! Where the kernels are compiled: here, once for each number type, and not again in every crate that runs a program.
+//!
+//! Everything that runs programs is generic over [`Real`], and generic code is compiled where its type becomes known. Calls to the
+//! passes of a [`Worker`] go through this trait instead, whose methods are no longer generic: only calls of them reach other crates.
+
+use std::ops::Range;
+
+use super::panels::Panels;
+use super::worker::{Run, Worker};
+use crate::batch::BatchView;
+use crate::error::Error;
+use crate::program::Program;
+use crate::real::Real;
+
+/// The passes of a number type, compiled. It cannot be named outside of the engine, so no other type can be a [`Real`].
+pub trait Compiled: Sized {
+    #[doc(hidden)]
+    fn forward(
+        worker: &mut Worker<Self>,
+        params: &[Self],
+        panels: &Panels<Self>,
+        batch: &BatchView<Self>,
+        examples: Range<usize>,
+    ) -> Result<(), Error>
+    where
+        Self: Real;
+
+    #[doc(hidden)]
+    fn backward(worker: &mut Worker<Self>, run: &mut Run<Self>, output_grads: &[Vec<Self>])
+    where
+        Self: Real;
+
+    #[doc(hidden)]
+    fn pack(panels: &mut Panels<Self>, program: &Program, params: &[Self], backward: bool)
+    where
+        Self: Real;
+}
+
+macro_rules! compiled {
+    ($t:ty) => {
+        impl Compiled for $t {
+            #[inline(never)]
+            fn forward(
+                worker: &mut Worker<Self>,
+                params: &[Self],
+                panels: &Panels<Self>,
+                batch: &BatchView<Self>,
+                examples: Range<usize>,
+            ) -> Result<(), Error> {
+                worker.forward(params, panels, batch, examples)
+            }
+
+            #[inline(never)]
+            fn backward(worker: &mut Worker<Self>, run: &mut Run<Self>, output_grads: &[Vec<Self>]) {
+                worker.backward(run, output_grads);
+            }
+
+            #[inline(never)]
+            fn pack(panels: &mut Panels<Self>, program: &Program, params: &[Self], backward: bool) {
+                panels.pack(program, params, backward);
+            }
+        }
+    };
+}
+
+compiled!(f32);
+compiled!(f64);
