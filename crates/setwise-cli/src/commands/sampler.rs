@@ -42,10 +42,10 @@ pub fn run(name: &str, data: &DataFolder, least: Duration, json: bool) -> Result
         };
         return say(serde_json::json!({
             "experiment": name, "dim": dim, "batch": batch, "set_size": [size.least, size.most],
-            "whitened": experiment.task.frame() != Frame::Own, "sampler": rates.iter().map(rate).collect::<Vec<_>>(),
+            "whitened": experiment.task.frame(experiment.model()) != Frame::Own, "sampler": rates.iter().map(rate).collect::<Vec<_>>(),
         }));
     }
-    let whitened = if experiment.task.frame() != Frame::Own { ", whitened" } else { "" };
+    let whitened = if experiment.task.frame(experiment.model()) != Frame::Own { ", whitened" } else { "" };
     say(format!(
         "{name}: batches of {batch}, sets of {} to {} points in {dim} dimensions{whitened}",
         size.least, size.most

@@ -93,21 +93,29 @@ impl Drawn {
     /// Writes the sets of each example in the coordinates wanted (they must have one width then), and packs them for a model.
     pub fn prepare(&self, frame: Frame, targets: &Targets) -> Result<Batch> {
         let mut deficient = 0;
-        let mut packed: Vec<Vec<f32>> = self.sets.iter().map(|s| Vec::with_capacity(s.rows.len())).collect();
+        let mut packed: Vec<Vec<f32>> =
+            self.sets.iter().map(|s| Vec::with_capacity(frame.width(s.rows.len()))).collect();
         let mut scratch = Vec::new();
         for example in 0..self.labels.len() {
             let sets: Vec<&[f64]> = (0..self.sets.len()).map(|k| self.rows(k, example)).collect();
             let map = Map::of(frame, &sets, self.widths[0]);
             deficient += usize::from(map.rank().is_some_and(|rank| rank < self.widths[0]));
             for (packed, rows) in packed.iter_mut().zip(sets) {
-                let rows = map.apply(rows, &mut scratch);
-                packed.extend(rows.iter().map(|&x| x as f32));
+                let mapped = map.apply(rows, &mut scratch);
+                if !frame.own_beside() {
+                    packed.extend(mapped.iter().map(|&x| x as f32));
+                    continue;
+                }
+                let width = self.widths[0];
+                for (mapped, own) in mapped.chunks_exact(width).zip(rows.chunks_exact(width)) {
+                    packed.extend(mapped.iter().chain(own).map(|&x| x as f32));
+                }
             }
         }
         let sets = packed
             .into_iter()
             .zip(self.sets.iter().zip(&self.widths))
-            .map(|(data, (s, &width))| PackedSet::new(data, width, s.offsets.clone()))
+            .map(|(data, (s, &width))| PackedSet::new(data, frame.width(width), s.offsets.clone()))
             .collect();
         let labels = self.labels.clone();
         let targets = match targets {
@@ -130,7 +138,7 @@ impl Map {
     fn of(frame: Frame, sets: &[&[f64]], dim: usize) -> Self {
         match (frame, sets) {
             (Frame::Own, _) => Map::Own,
-            (Frame::Canonical, [p, q, ..]) => Map::Canonical(Canonical::of(p, q, dim)),
+            (Frame::Canonical { .. }, [p, q, ..]) => Map::Canonical(Canonical::of(p, q, dim)),
             _ => Map::Whitened(Whitening::of(sets, dim)),
         }
     }
@@ -178,17 +186,41 @@ mod tests {
         let sampler = Divergence { mixture: MixtureLaw::default(), label: Label::Sample };
         // Two points span a line.
         let batch = Drawn::draw(&sampler, &Targets::Label, 3, Span::new(1, 1), 5, 1)
-            .prepare(Frame::Whitened, &Targets::Label)
+            .prepare(Frame::Whitened { own: false }, &Targets::Label)
             .unwrap();
         assert_eq!(batch.deficient, 5);
         assert_eq!(
             Drawn::draw(&sampler, &Targets::Label, 3, Span::new(9, 9), 5, 1)
-                .prepare(Frame::Whitened, &Targets::Label)
+                .prepare(Frame::Whitened { own: false }, &Targets::Label)
                 .unwrap()
                 .deficient,
             0
         );
         assert!(batch.sets.sets()[0].data().iter().all(|x| x.is_finite()));
+    }
+
+    #[test]
+    fn own_coordinates_follow_those_of_the_frame() {
+        let drawn = drawn(4, 2);
+        for own in [false, true] {
+            for frame in [Frame::Whitened { own }, Frame::Canonical { own }] {
+                let alone = match frame {
+                    Frame::Whitened { .. } => Frame::Whitened { own: false },
+                    _ => Frame::Canonical { own: false },
+                };
+                let plain = drawn.prepare(alone, &Targets::Label).unwrap();
+                let seen = drawn.prepare(frame, &Targets::Label).unwrap();
+                let (plain, seen) = (&plain.sets.sets()[1], &seen.sets.sets()[1]);
+                assert_eq!((seen.width(), seen.offsets()), (if own { 6 } else { 3 }, plain.offsets()));
+                let width = seen.width();
+                for ((row, plain), given) in
+                    seen.data().chunks(width).zip(plain.data().chunks(3)).zip(drawn.sets[1].rows.chunks(3))
+                {
+                    assert_eq!(row[..3], *plain);
+                    assert!(row[3..].iter().zip(given).all(|(a, &b)| *a == b as f32));
+                }
+            }
+        }
     }
 
     #[test]

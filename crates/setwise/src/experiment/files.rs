@@ -30,6 +30,10 @@ const BUILT_IN: &[(&str, &str)] = built_in![
     "ours/kl-d4",
     "ours/kl-d8",
     "ours/kl-d16",
+    "ours/kl-elements-d2",
+    "ours/kl-elements-d4",
+    "ours/kl-elements-d8",
+    "ours/kl-elements-d16",
     "ours/mi-d2",
     "ours/mi-d10",
     "ours/mi-d20",
@@ -75,6 +79,7 @@ fn read(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::models::OutputKind;
 
     #[test]
     fn every_built_in_experiment_is_valid_with_every_preset() {
@@ -86,6 +91,9 @@ mod tests {
                 if preset.name.ends_with("-equi") && experiment.task.equivariant_dims().is_none() {
                     let error = valid.unwrap_err().to_string();
                     assert!(error.contains("model.preset") && error.contains("coordinates alike"), "{error}");
+                } else if preset.name == "pine" && experiment.training.loss.output() == OutputKind::Equivariant {
+                    let error = valid.unwrap_err().to_string();
+                    assert!(error.contains("output") && error.contains("answers per example"), "{error}");
                 } else {
                     valid.unwrap_or_else(|e| panic!("{name} with {}: {e}", preset.name));
                 }
@@ -117,6 +125,8 @@ mod tests {
             ("[combiner]\nexamples = 10\n", ["combiner", "broad-kl"]),
             ("[combiner]\nexamples = 0\n", ["combiner.examples", "between 1"]),
             ("whitten = true\n", ["whitten", "set-size"]),
+            ("whiten = false\nturn = true\n", ["task.turn", "whiten = true"]),
+            ("whiten = false\nown = true\n", ["task.own", "whiten = true"]),
             ("[task.mixture]\nlkj = 'wrong'\n", ["wrong", "paper"]),
             ("[task.mixture]\ncomponents = [5, 2]\n", ["[5, 2]", "empty"]),
             ("[task.mixture]\nconcentration = -2.0\n", ["task.mixture.concentration", "above 0"]),

@@ -92,6 +92,12 @@ impl Experiment {
         self.model.insert("preset".to_owned(), name.into());
     }
 
+    /// Numbers of a row of each set as a model sees it.
+    fn seen_widths(&self, model: &ModelConfig) -> Vec<usize> {
+        let frame = self.task.frame(model);
+        self.task.widths().into_iter().map(|width| frame.width(width)).collect()
+    }
+
     fn model_config(&self) -> Result<ValidConfig> {
         if let Some(other) = self.model.get("preset").filter(|p| !p.is_str()) {
             return Err(bad("model.preset", format!("is {other}, must be the name of a preset")));
@@ -100,7 +106,7 @@ impl Experiment {
         preset.output_width = self.training.loss.targets().width();
         preset.output = self.training.loss.output();
         if !preset.dimension_equivariant {
-            preset.input_widths = self.task.widths();
+            preset.input_widths = self.seen_widths(&preset);
         }
         let mut table = toml::Table::try_from(&preset).expect("a config is plain data");
         for (key, value) in self.model.iter().filter(|(k, _)| *k != "preset") {
@@ -125,7 +131,7 @@ impl Experiment {
     fn check_memory(&self) -> Result<()> {
         let phases = self.training.set_sizes.iter().map(|p| p.size.most);
         let points = phases.fold(self.task.set_size().most, usize::max);
-        let widest = self.task.widths().into_iter().max().unwrap_or(1);
+        let widest = self.seen_widths(&ModelConfig::default()).into_iter().max().unwrap_or(1);
         let dim = widest.max(self.task.equivariant_dims().map_or(0, |d| d.most));
         for (key, n) in [("batch", self.training.batch), ("validation-examples", self.training.validation_examples)] {
             if points.checked_mul(dim).and_then(|m| m.checked_mul(n)).is_none_or(|m| m > MOST_NUMBERS) {
@@ -152,7 +158,7 @@ impl Experiment {
         }
         self.check_memory()?;
         let model = self.model_config()?;
-        let widths = self.task.widths();
+        let widths = self.seen_widths(&model);
         if model.sets != widths.len() {
             let reason = format!("is {}, the task's examples have {} sets", model.sets, widths.len());
             return Err(bad("model.sets", reason));
@@ -250,7 +256,7 @@ impl ValidExperiment {
     /// A batch as the model sees it.
     pub fn prepare(&self, held: &Held) -> Result<Batch> {
         match held {
-            Held::Drawn(drawn) => drawn.prepare(self.task.frame(), &self.training.loss.targets()),
+            Held::Drawn(drawn) => drawn.prepare(self.task.frame(&self.model), &self.training.loss.targets()),
             Held::Picked(picked) => picked.gather(),
         }
     }

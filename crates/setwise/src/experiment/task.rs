@@ -12,6 +12,7 @@ use crate::Result;
 use crate::data::{
     Broad, DataFolder, Dependence, Divergence, Label, MixtureLaw, Picker, SameMixture, Sampler, Scale, Span,
 };
+use crate::models::ModelConfig;
 use crate::sets::Frame;
 
 /// The examples of an experiment.
@@ -76,6 +77,10 @@ pub struct KlTask {
     /// Whether whitened sets are also turned to axes of their own, in which affine maps of the data change nothing at all.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub turn: bool,
+    /// Whether points keep the coordinates they come in beside those of the whitened sets. Models of any dimension, to which all coordinates
+    /// are alike, do not see them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own: bool,
     /// What is to be learnt.
     #[serde(default = "on_sample")]
     pub label: Label,
@@ -232,12 +237,14 @@ impl Task {
         }
     }
 
-    /// The coordinates models see the sets of an example in.
-    pub fn frame(&self) -> Frame {
+    /// The coordinates a model sees the sets of an example in.
+    pub fn frame(&self, model: &ModelConfig) -> Frame {
         match self {
-            Task::Kl(t) if t.turn => Frame::Canonical,
-            Task::Kl(t) if t.whiten => Frame::Whitened,
-            Task::BroadKl(_) => Frame::Canonical,
+            Task::Kl(t) if t.whiten => {
+                let own = t.own && !model.dimension_equivariant;
+                if t.turn { Frame::Canonical { own } } else { Frame::Whitened { own } }
+            }
+            Task::BroadKl(_) => Frame::Canonical { own: false },
             _ => Frame::Own,
         }
     }
@@ -258,7 +265,7 @@ impl Task {
         let plain = |task: &Task| {
             let mut task = task.clone();
             match &mut task {
-                Task::Kl(t) => t.turn = false,
+                Task::Kl(t) => (t.turn, t.own) = (false, false),
                 Task::AlignWords(t) => t.scale = Scale::None,
                 Task::AlignCaptions(t) => t.scale = Scale::None,
                 Task::Count(t) => t.side = None,
@@ -306,6 +313,9 @@ impl Task {
                 check_mixture(&t.mixture)?;
                 if t.turn && !t.whiten {
                     return Err(bad("task.turn", "needs `whiten = true`: it is the whitened sets that are turned"));
+                }
+                if t.own && !t.whiten {
+                    return Err(bad("task.own", "needs `whiten = true`: without it points have no other coordinates"));
                 }
                 if let Label::True { points } = t.label
                     && (points == 0 || points > LARGEST)

@@ -11,6 +11,8 @@ use crate::{Error, Result, SetBatch};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preparation {
     frame: Frame,
+    /// Coordinates of a point, where a frame was made for so many.
+    coordinates: Option<usize>,
     scale: Scale,
     targets: Targets,
 }
@@ -18,7 +20,7 @@ pub struct Preparation {
 impl Preparation {
     /// That of a model that has none: sets go in and answers come out as they are.
     pub fn none() -> Self {
-        Preparation { frame: Frame::Own, scale: Scale::None, targets: Targets::Label }
+        Preparation { frame: Frame::Own, coordinates: None, scale: Scale::None, targets: Targets::Label }
     }
 
     /// That of the experiment the model was trained in; none if the model does not tell.
@@ -34,7 +36,9 @@ impl Preparation {
             let reason = "columns are scaled by the data it was trained on, which its file does not hold";
             return Err(Error::Sets(reason.to_owned()));
         }
-        Ok(Preparation { frame: experiment.task.frame(), scale, targets: experiment.training.loss.targets() })
+        let frame = experiment.task.frame(model.config());
+        let coordinates = frame.own_beside().then(|| experiment.task.widths()[0]);
+        Ok(Preparation { frame, coordinates, scale, targets: experiment.training.loss.targets() })
     }
 
     /// Levels of the quantiles an answer consists of, where it does.
@@ -66,6 +70,10 @@ impl Preparation {
 
     /// In double precision, as columns may lie far from zero.
     fn framed(&self, samples: Vec<Sample>) -> Result<SetBatch> {
+        if let Some(expected) = self.coordinates.filter(|&c| c != samples[0].width) {
+            let (path, found) = (samples[0].path.display(), samples[0].width);
+            return Err(Error::Sets(format!("{path}: has {found} columns, the model was trained for {expected}")));
+        }
         let (widths, examples) = (samples.iter().map(|s| s.width).collect(), samples[0].examples);
         let names: Vec<String> = samples.iter().map(|s| s.path.display().to_string()).collect();
         let set = |s: Sample| DrawnSet { offsets: (0..=s.examples).map(|i| i * s.rows).collect(), rows: s.data };
@@ -144,6 +152,24 @@ mod tests {
             assert_eq!(near(&plain, &moved), whitened, "{task}");
             assert_eq!(near(&plain, &batch_of(samples(|x| x)).unwrap()), !whitened, "{task}");
         }
+    }
+
+    #[test]
+    fn own_coordinates_stand_beside_the_whitened_ones_where_the_model_tells_them_apart() {
+        let task = "kind = \"kl\"\ndim = 2\nturn = true\nown = true";
+        let batch = |model: &Model, width: usize| {
+            let narrow = |name, seed| Sample { width, rows: 20 / width, ..sample(name, seed, |x| x) };
+            Preparation::of(model).unwrap().batch(vec![narrow("a.npy", 1), narrow("b.npy", 2)])
+        };
+        let model = model(task, "");
+        let beside = batch(&model, 2).unwrap();
+        assert_eq!(beside.sets()[0].width(), 4);
+        assert_eq!(beside.sets()[0].data()[2..4], [0.0, 2.0]);
+        assert_eq!(batch(&model, 1).unwrap_err().to_string(), "a.npy: has 1 columns, the model was trained for 2");
+        let config = ModelConfig::preset("multi-set-transformer-equi", 2).unwrap().validate().unwrap();
+        let mut of_any_dimension = Model::new(config, 1);
+        of_any_dimension.set_experiment(model.experiment().map(str::to_owned));
+        assert_eq!(batch(&of_any_dimension, 1).unwrap().sets()[0].width(), 1);
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
     }
     let rows = models.iter().flat_map(|&model| match CLASSICAL.contains(&model) {
         true => vec![(model, None)],
-        false => vec![(model, Some(Schedule::Paper)), (model, Some(Schedule::Ours))],
+        false => [Schedule::Paper, Schedule::Ours, Schedule::Elements].map(|s| (model, Some(s))).to_vec(),
     });
     let (table, json) = tabulate(rows, &dims, &found);
     Ok(Reproduction { name: "kl", table, json, figures: Vec::new(), notes })
@@ -96,7 +96,7 @@ fn tabulate<'a>(
     for (model, schedule) in rows {
         let of_row: Vec<Option<&Found>> =
             dims.iter().map(|&dim| found.iter().find(|f| f.place() == (model, dim, schedule))).collect();
-        if schedule == Some(Schedule::Ours) && of_row.iter().all(Option::is_none) {
+        if !matches!(schedule, None | Some(Schedule::Paper)) && of_row.iter().all(Option::is_none) {
             continue;
         }
         let published = KL_ERRORS.iter().find(|row| row.model == model);

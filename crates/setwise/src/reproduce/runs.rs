@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::data::Targets;
 use crate::experiment::{Experiment, Task, ValidExperiment};
 use crate::train::RunFolder;
 use crate::{Device, Error, Model, Result};
@@ -13,6 +14,8 @@ pub(super) enum Schedule {
     Paper,
     /// Otherwise.
     Ours,
+    /// Otherwise, and with labels of elements, of which the paper's models know only the mean.
+    Elements,
 }
 
 impl Schedule {
@@ -21,6 +24,7 @@ impl Schedule {
         match self {
             Schedule::Paper => "paper",
             Schedule::Ours => "ours",
+            Schedule::Elements => "ours, elements",
         }
     }
 
@@ -28,7 +32,11 @@ impl Schedule {
     pub fn of(run: &Experiment, paper: &Experiment) -> Self {
         let mut same = Experiment { seed: paper.seed, ..run.clone() };
         same.set_preset(paper.preset());
-        if same == *paper { Schedule::Paper } else { Schedule::Ours }
+        match run.training.loss.targets() {
+            _ if same == *paper => Schedule::Paper,
+            Targets::Elements => Schedule::Elements,
+            _ => Schedule::Ours,
+        }
     }
 }
 

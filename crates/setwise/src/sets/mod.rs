@@ -14,9 +14,27 @@ pub enum Frame {
     /// Those they come in.
     Own,
     /// Whitened together ([`Whitening`]).
-    Whitened,
+    Whitened {
+        /// Whether those they come in follow in each row.
+        own: bool,
+    },
     /// Those of two sets that no affine map changes ([`Canonical`]).
-    Canonical,
+    Canonical {
+        /// Whether those they come in follow in each row.
+        own: bool,
+    },
+}
+
+impl Frame {
+    /// Whether rows are those of a map of the sets with their own coordinates behind them, and so twice as wide.
+    pub fn own_beside(self) -> bool {
+        matches!(self, Frame::Whitened { own: true } | Frame::Canonical { own: true })
+    }
+
+    /// Numbers of a row that has so many coordinates of its own.
+    pub fn width(self, coordinates: usize) -> usize {
+        if self.own_beside() { 2 * coordinates } else { coordinates }
+    }
 }
 
 /// A batch of examples, each of the same number of sets; every set of every example has its own size.

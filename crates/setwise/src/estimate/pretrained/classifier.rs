@@ -91,11 +91,16 @@ fn bent(p: Points, q: Points, rows: &[f64], columns: usize) -> (Vec<f64>, usize)
     // Bumps are about as wide as a tenth to a third of the samples.
     let fall = if d <= 3 { -0.5 / (0.15 * d as f64) } else { -0.5 / (0.3 * d as f64) };
     let points = || p.data().chunks_exact(d).chain(q.data().chunks_exact(d));
-    let bump = |point: &[f64], centre: &[f64]| -> f64 {
-        fall * point.iter().zip(centre).map(|(x, c)| (x - c) * (x - c)).sum::<f64>()
-    };
-    let mut bumps: Vec<f64> =
-        points().flat_map(|point| centres.chunks_exact(d).map(move |centre| bump(point, centre))).collect();
+    let count = centres.len() / d;
+    // Column by column, so that the distances of a point to all centres are taken at once.
+    let axes: Vec<f64> = (0..d).flat_map(|c| centres.iter().skip(c).step_by(d)).copied().collect();
+    let mut bumps = vec![0.0; rows.len() / columns * count];
+    for (point, bumps) in points().zip(bumps.chunks_exact_mut(count.max(1))) {
+        for (x, axis) in point.iter().zip(axes.chunks_exact(count.max(1))) {
+            bumps.iter_mut().zip(axis).for_each(|(bump, c)| *bump += (x - c) * (x - c));
+        }
+        bumps.iter_mut().for_each(|bump| *bump *= fall);
+    }
     exp_all(&mut bumps);
     let mut out = Vec::with_capacity(rows.len() / columns * wide);
     for (i, (row, point)) in rows.chunks_exact(columns).zip(points()).enumerate() {
@@ -105,7 +110,6 @@ fn bent(p: Points, q: Points, rows: &[f64], columns: usize) -> (Vec<f64>, usize)
         if d <= FEW {
             out.extend(point.iter().map(|x| (0.25 + x * x).sqrt()));
         }
-        let count = centres.len() / d;
         out.extend_from_slice(&bumps[i * count..(i + 1) * count]);
     }
     (out, wide)

@@ -38,7 +38,7 @@ pub use fit::{FitProgress, fit};
 pub const COMBINER_FILE: &str = "combiner.safetensors";
 
 /// Pairs that are looked at before a GPU answers for them.
-const AHEAD: usize = 96;
+const AHEAD: usize = 500;
 
 /// Moments that say so many times the largest trained divergence are believed to be beyond it.
 const FAR: f64 = 4.0;

@@ -1,7 +1,8 @@
 //! Estimates from several neighbours at once, in single precision.
 //!
-//! Sixteen queries meet one point in a vector. Their nearest distances so far are as many vectors, sorted down the lanes; a point's
-//! distances sink through them by minima and maxima, without a branch but one: where the point is near to none of the sixteen.
+//! Sixteen queries meet one point in a vector. Their nearest distances so far are as many vectors, sorted down the lanes; the distances of four
+//! points sink through them by minima and maxima, one behind the other, without a branch but one: where none of the four is near to any
+//! of the sixteen.
 
 use setwise_engine::simd::{Isa, isa};
 
@@ -14,6 +15,8 @@ pub const NEIGHBOURS: [usize; 4] = [1, 3, 8, 20];
 const KEPT: usize = 21;
 /// Queries in a vector.
 const LANES: usize = 16;
+/// Points whose distances sink together.
+const TOGETHER: usize = 4;
 /// Above this number of points a tree may be faster, and distances may be too small for single precision.
 const MOST: usize = 4096;
 /// Squared distances below this are those of coincident points.
@@ -124,25 +127,40 @@ impl Search<'_> {
                 *column = std::array::from_fn(|k| queries[k.min(count - 1) * dim + c]);
             }
             let mut nearest = [[f32::INFINITY; LANES]; KEPT];
-            for point in self.points.chunks_exact(dim) {
-                let mut measure = [0.0; LANES];
-                for (x, column) in point.iter().zip(&columns) {
-                    for (sum, q) in measure.iter_mut().zip(column) {
-                        let difference = x - q;
-                        *sum =
-                            if FUSED { difference.mul_add(difference, *sum) } else { *sum + difference * difference };
-                    }
+            for points in self.points.chunks(TOGETHER * dim) {
+                let mut measures = [[f32::INFINITY; LANES]; TOGETHER];
+                for (measure, point) in measures.iter_mut().zip(points.chunks_exact(dim)) {
+                    *measure = self.measure::<FUSED>(point, &columns);
                 }
-                if !measure.iter().zip(&nearest[KEPT - 1]).fold(false, |any, (m, last)| any | (m < last)) {
+                let last = &nearest[KEPT - 1];
+                let near = |measure: &Lanes| measure.iter().zip(last).fold(false, |any, (m, last)| any | (m < last));
+                if !measures.iter().fold(false, |any, measure| any | near(measure)) {
                     continue;
                 }
                 for so_far in &mut nearest {
-                    (*so_far, measure) = sorted(so_far, &measure);
+                    let mut kept = *so_far;
+                    for measure in &mut measures {
+                        (kept, *measure) = sorted(&kept, measure);
+                    }
+                    *so_far = kept;
                 }
             }
             out.extend((0..count).map(|q| self.ks.map(|k| f64::from(nearest[k - 1][q]))));
         }
         out
+    }
+
+    /// Squared distances of a point to sixteen queries.
+    #[inline(always)]
+    fn measure<const FUSED: bool>(&self, point: &[f32], columns: &[Lanes]) -> Lanes {
+        let mut sums = [0.0; LANES];
+        for (x, column) in point.iter().zip(columns) {
+            for (sum, q) in sums.iter_mut().zip(column) {
+                let difference = x - q;
+                *sum = if FUSED { difference.mul_add(difference, *sum) } else { *sum + difference * difference };
+            }
+        }
+        sums
     }
 }
 

@@ -227,7 +227,7 @@ impl Examples {
 
     fn ask_model(&self, experiment: &Experiment, model: &mut Model) -> Result<Vec<f64>> {
         let targets = experiment.training.loss.targets();
-        let batch = self.drawn.prepare(experiment.task.frame(), &targets)?;
+        let batch = self.drawn.prepare(experiment.task.frame(model.config()), &targets)?;
         let answers = model.predict(&batch.sets)?;
         Ok((0..self.truths.len()).map(|i| targets.read_example(&answers, i).value).collect())
     }
