@@ -235,6 +235,37 @@ fn a_trained_model_is_measured_on_fresh_examples_of_its_task() {
 }
 
 #[test]
+fn a_model_that_sees_own_coordinates_and_answers_for_elements_is_asked_and_measured_like_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = TINY.replace("dim = 2", "dim = 2\nturn = true\nown = true").replace("steps = 600", "steps = 20");
+    let text = text.replace("learning-rate = 1e-3", "learning-rate = 1e-3\nloss = { elements = { weight = 1.0 } }");
+    let (seen, out) = (experiment(&dir, &text), dir.path().join("run"));
+    let (code, said) = train(&seen, &out, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let file = |name: &str, rows: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, rows).unwrap();
+        path
+    };
+    let (p, q) = (file("p.csv", "0.5,1\n2,3\n1,4\n0,2\n3,1\n"), file("q.csv", "1,1\n2,2.5\n0,3\n4,0\n"));
+    let predict = |p: &Path| run([Path::new("predict"), &out.join("model.safetensors"), p, &q]);
+    let (code, said) = predict(&p);
+    assert!(code == Some(0) && said.trim().parse::<f32>().is_ok(), "{said}");
+    let (code, said) = predict(&file("wide.csv", "1,2,3,4\n5,6,7,9\n"));
+    assert!(code == Some(2) && said.contains("wide.csv: has 4 columns, the model takes 2"), "{said}");
+    // The same examples, whatever experiment of that task they come from: the model sees and answers as it learnt to.
+    let plain = dir.path().join("plain.toml");
+    std::fs::write(&plain, TINY).unwrap();
+    let error = |more: &[&Path]| {
+        let args = [Path::new("eval"), &out, Path::new("--examples"), Path::new("50"), Path::new("--json")];
+        let (code, said) = run([&args[..], more].concat());
+        assert_eq!(code, Some(0), "{said}");
+        serde_json::from_str::<serde_json::Value>(said.trim()).unwrap()["evaluation"]["mean_absolute_error"].clone()
+    };
+    assert_eq!(error(&[]), error(&[Path::new("--on"), &plain]));
+}
+
+#[test]
 fn sampled_examples_are_those_of_training_before_whitening() {
     let dir = tempfile::tempdir().unwrap();
     let tiny = experiment(&dir, TINY);

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 #[derive(clap::Args)]
 #[command(after_help = "\
 A model that was trained by `setwise train` carries its experiment. Sets are then prepared as they were in training (whitened together, turned to axes of \
-their own, or rows scaled), and quantiles are told in the unit of the labels, in order; JSON has their levels. Models without an experiment \
+their own, with their own coordinates beside these, or rows scaled), and quantiles are told in the unit of the labels, in order; JSON has their levels. Models without an experiment \
 take sets and give answers as they are.")]
 pub struct Args {
     /// A model file.
@@ -50,10 +50,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
         None => Sample::read(path),
     };
     let samples = args.sets.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let prepared = if args.raw { Ok(Preparation::none()) } else { Preparation::of(&model) };
+    let told = |e: setwise::Error| {
+        let (model, hint) = (args.model.display(), "--raw takes sets and answers as they are");
+        Failure::usage(format!("{model}: its experiment cannot be followed: {e}; {hint}"))
+    };
+    let preparation = prepared.map_err(told)?;
     for (k, sample) in samples.iter().enumerate() {
-        let wanted = match model.config().dimension_equivariant {
-            true => samples[0].width,
-            false => model.config().input_widths[k],
+        let wanted = match (preparation.coordinates(), model.config().dimension_equivariant) {
+            (Some(coordinates), _) => coordinates,
+            (None, true) => samples[0].width,
+            (None, false) => model.config().input_widths[k],
         };
         if sample.width != wanted {
             return Err(Failure::usage(format!(
@@ -65,12 +72,6 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
     }
     let rows: Vec<usize> = samples.iter().map(|s| s.rows).collect();
-    let prepared = if args.raw { Ok(Preparation::none()) } else { Preparation::of(&model) };
-    let told = |e: setwise::Error| {
-        let (model, hint) = (args.model.display(), "--raw takes sets and answers as they are");
-        Failure::usage(format!("{model}: its experiment cannot be followed: {e}; {hint}"))
-    };
-    let preparation = prepared.map_err(told)?;
     let answers = preparation.read(model.predict(&preparation.batch(samples)?)?);
     if args.json {
         let results: Vec<serde_json::Value> = (0..answers.examples())

@@ -11,6 +11,7 @@ use crate::data::{
     Batch, DATA_VARIABLE, DataFolder, Drawn, Generator, Label, Picked, Sampler, Span, Stream, Targets, batch_seed,
 };
 use crate::models::{ModelConfig, OutputKind, ValidConfig};
+use crate::sets::Frame;
 use crate::{Error, Result};
 
 /// Everything a run depends on. The same experiment gives the same model, bit for bit.
@@ -128,14 +129,14 @@ impl Experiment {
     }
 
     /// What is drawn must fit in memory.
-    fn check_memory(&self) -> Result<()> {
+    fn check_memory(&self, model: &ModelConfig) -> Result<()> {
         let phases = self.training.set_sizes.iter().map(|p| p.size.most);
         let points = phases.fold(self.task.set_size().most, usize::max);
-        let widest = self.seen_widths(&ModelConfig::default()).into_iter().max().unwrap_or(1);
+        let widest = self.seen_widths(model).into_iter().max().unwrap_or(1);
         let dim = widest.max(self.task.equivariant_dims().map_or(0, |d| d.most));
         for (key, n) in [("batch", self.training.batch), ("validation-examples", self.training.validation_examples)] {
             if points.checked_mul(dim).and_then(|m| m.checked_mul(n)).is_none_or(|m| m > MOST_NUMBERS) {
-                let reason = format!("is {n}: sets of {points} points in {dim} dimensions do not fit in memory");
+                let reason = format!("is {n}: sets of {points} rows of {dim} numbers do not fit in memory");
                 return Err(bad(
                     format!("training.{key}"),
                     format!("{reason} so often, at most {MOST_NUMBERS} numbers do"),
@@ -156,15 +157,15 @@ impl Experiment {
                 return Err(bad("combiner", "belongs to a task of kind broad-kl with a loss of quantiles"));
             }
         }
-        self.check_memory()?;
         let model = self.model_config()?;
+        self.check_memory(&model)?;
         let widths = self.seen_widths(&model);
         if model.sets != widths.len() {
             let reason = format!("is {}, the task's examples have {} sets", model.sets, widths.len());
             return Err(bad("model.sets", reason));
         }
         if !model.dimension_equivariant && model.input_widths != widths {
-            let reason = format!("is {:?}, the task's points have {widths:?} coordinates", model.input_widths);
+            let reason = format!("is {:?}, models see rows of {widths:?} numbers in this task", model.input_widths);
             return Err(bad("model.input-widths", reason));
         }
         let width = self.training.loss.targets().width();
@@ -255,8 +256,13 @@ impl ValidExperiment {
 
     /// A batch as the model sees it.
     pub fn prepare(&self, held: &Held) -> Result<Batch> {
+        self.prepare_in(self.task.frame(&self.model), held)
+    }
+
+    /// A batch as a model sees it that was trained in another frame.
+    pub(crate) fn prepare_in(&self, frame: Frame, held: &Held) -> Result<Batch> {
         match held {
-            Held::Drawn(drawn) => drawn.prepare(self.task.frame(&self.model), &self.training.loss.targets()),
+            Held::Drawn(drawn) => drawn.prepare(frame, &self.training.loss.targets()),
             Held::Picked(picked) => picked.gather(),
         }
     }

@@ -260,7 +260,8 @@ impl Task {
         }
     }
 
-    /// Whether two tasks are judged by the same examples: they may differ in how rows are scaled or turned and pictures sized.
+    /// Whether two tasks are judged by the same examples: they may differ in how rows are scaled or turned, in what stands
+    /// beside them, and in how pictures are sized.
     pub fn same_examples(&self, other: &Task) -> bool {
         let plain = |task: &Task| {
             let mut task = task.clone();

@@ -11,7 +11,7 @@ use crate::{Error, Result, SetBatch};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preparation {
     frame: Frame,
-    /// Coordinates of a point, where a frame was made for so many.
+    /// Coordinates of a point, where the model sees more of it than these.
     coordinates: Option<usize>,
     scale: Scale,
     targets: Targets,
@@ -39,6 +39,11 @@ impl Preparation {
         let frame = experiment.task.frame(model.config());
         let coordinates = frame.own_beside().then(|| experiment.task.widths()[0]);
         Ok(Preparation { frame, coordinates, scale, targets: experiment.training.loss.targets() })
+    }
+
+    /// Coordinates a point must have where a model sees more numbers of it than these.
+    pub fn coordinates(&self) -> Option<usize> {
+        self.coordinates
     }
 
     /// Levels of the quantiles an answer consists of, where it does.
@@ -156,20 +161,30 @@ mod tests {
 
     #[test]
     fn own_coordinates_stand_beside_the_whitened_ones_where_the_model_tells_them_apart() {
-        let task = "kind = \"kl\"\ndim = 2\nturn = true\nown = true";
+        let text = "[task]\nkind = \"kl\"\ndim = 2\nset-size = 10\nturn = true\nown = true";
+        let trained = |preset: &str| {
+            let mut experiment = Experiment::parse(text).unwrap();
+            experiment.set_preset(preset);
+            let mut model = Model::new(experiment.clone().validate().unwrap().model().clone(), 1);
+            model.set_experiment(Some(experiment.to_toml()));
+            model
+        };
         let batch = |model: &Model, width: usize| {
             let narrow = |name, seed| Sample { width, rows: 20 / width, ..sample(name, seed, |x| x) };
             Preparation::of(model).unwrap().batch(vec![narrow("a.npy", 1), narrow("b.npy", 2)])
         };
-        let model = model(task, "");
+        let mut model = trained("cross-only");
         let beside = batch(&model, 2).unwrap();
         assert_eq!(beside.sets()[0].width(), 4);
         assert_eq!(beside.sets()[0].data()[2..4], [0.0, 2.0]);
+        assert_eq!(model.predict(&beside).unwrap().examples(), 2);
         assert_eq!(batch(&model, 1).unwrap_err().to_string(), "a.npy: has 1 columns, the model was trained for 2");
-        let config = ModelConfig::preset("multi-set-transformer-equi", 2).unwrap().validate().unwrap();
-        let mut of_any_dimension = Model::new(config, 1);
-        of_any_dimension.set_experiment(model.experiment().map(str::to_owned));
-        assert_eq!(batch(&of_any_dimension, 1).unwrap().sets()[0].width(), 1);
+        let mut of_any_dimension = trained("multi-set-transformer-equi");
+        for width in [1, 2] {
+            let alone = batch(&of_any_dimension, width).unwrap();
+            assert_eq!(alone.sets()[0].width(), width);
+            assert_eq!(of_any_dimension.predict(&alone).unwrap().examples(), 2);
+        }
     }
 
     #[test]

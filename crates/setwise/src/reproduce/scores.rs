@@ -276,6 +276,8 @@ mod tests {
         assert_eq!(Schedule::of(&run, &paper), Schedule::Paper);
         run.training.steps += 1;
         assert_eq!(Schedule::of(&run, &paper), Schedule::Ours);
+        let elements = find("ours/kl-elements-d2").unwrap();
+        assert_eq!(Schedule::of(&elements, &find("paper/kl-d2").unwrap()), Schedule::Elements);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::data::{Batch, Drawn, Feed, Stream};
-use crate::experiment::{Held, Metric, ValidExperiment};
+use crate::data::{Batch, Drawn, Feed, Stream, Targets};
+use crate::experiment::{Experiment, Held, Metric, ValidExperiment};
 use crate::{Error, Model, Result};
 
 /// How far predictions are from labels.
@@ -169,6 +169,8 @@ impl HeldOut {
 /// What answers and labels come to, batch by batch.
 struct Tally<'a> {
     experiment: &'a ValidExperiment,
+    /// How answers are read.
+    targets: Targets,
     pairs: Vec<(f64, f64)>,
     /// Labels within their interval, of those that have one.
     within: usize,
@@ -178,7 +180,8 @@ struct Tally<'a> {
 
 impl<'a> Tally<'a> {
     fn new(experiment: &'a ValidExperiment) -> Self {
-        Tally { experiment, pairs: Vec::new(), within: 0, intervals: 0, deficient: 0 }
+        let targets = experiment.training.loss.targets();
+        Tally { experiment, targets, pairs: Vec::new(), within: 0, intervals: 0, deficient: 0 }
     }
 
     fn add_kept(&mut self, model: &mut Model, kept: &Kept) -> Result<()> {
@@ -190,11 +193,14 @@ impl<'a> Tally<'a> {
 
     fn add(&mut self, model: &mut Model, batch: &Batch) -> Result<()> {
         let answers = model.predict(&batch.sets)?;
-        let targets = self.experiment.training.loss.targets();
-        if answers.width() != targets.width() {
+        let targets = &self.targets;
+        let per_element = *targets == Targets::Elements;
+        if answers.width() != targets.width() || answers.per_element() != per_element {
+            let each = |per_element: bool| if per_element { "element" } else { "example" };
             let (found, wanted) = (answers.width(), targets.width());
+            let (of_found, of_wanted) = (each(answers.per_element()), each(per_element));
             return Err(Error::Sets(format!(
-                "the model answers with {found} numbers, the experiment asks for {wanted}"
+                "the model answers with {found} numbers for each {of_found}, the experiment asks for {wanted} for each {of_wanted}"
             )));
         }
         for (i, &label) in batch.labels.iter().enumerate() {
@@ -216,13 +222,17 @@ impl<'a> Tally<'a> {
     }
 }
 
-/// The error of a model on fresh examples of an experiment's task, which neither training nor validation has seen.
+/// The error of a model on fresh examples of an experiment's task, which neither training nor validation has seen. A model that tells what
+/// it was trained in sees them, and is read, as it was there.
 pub fn evaluate(model: &mut Model, experiment: &ValidExperiment, examples: usize) -> Result<Evaluation> {
-    let mut tally = Tally::new(experiment);
+    let own = model.experiment().map(Experiment::parse).transpose()?;
+    let trained_in = own.as_ref().unwrap_or(experiment);
+    let frame = trained_in.task.frame(model.config());
+    let mut tally = Tally { targets: trained_in.training.loss.targets(), ..Tally::new(experiment) };
     let source = experiment.clone();
     in_batches(
         examples,
-        move |i, n| source.prepare(&source.held_out(Stream::Test, i, n)?),
+        move |i, n| source.prepare_in(frame, &source.held_out(Stream::Test, i, n)?),
         |batch| tally.add(model, &batch),
     )?;
     Ok(tally.evaluation())

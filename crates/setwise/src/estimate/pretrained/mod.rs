@@ -37,8 +37,9 @@ pub use fit::{FitProgress, fit};
 /// File of the second network in the folder of a run, beside the set model's.
 pub const COMBINER_FILE: &str = "combiner.safetensors";
 
-/// Pairs that are looked at before a GPU answers for them.
-const AHEAD: usize = 500;
+/// Pairs that are looked at before a GPU answers for them, at least and at most: every turn has its own start and end, but with one turn
+/// alone neither works while the other does.
+const AHEAD: [usize; 2] = [96, 500];
 
 /// Moments that say so many times the largest trained divergence are believed to be beyond it.
 const FAR: f64 = 4.0;
@@ -173,13 +174,14 @@ impl Pretrained {
     /// Looks at pairs and concludes something of them. With a GPU the CPU looks at the next pairs while that answers for those before them; not
     /// on a thread of the pool, which would wait here for threads of the pool.
     fn in_turns<T>(&self, pairs: &[Pair], conclude: impl Fn(&[Pair], Observed) -> Vec<T>) -> Vec<T> {
-        if !self.parts.on_gpu() || pairs.len() <= AHEAD || rayon::current_thread_index().is_some() {
+        let turn = pairs.len().div_ceil(2).clamp(AHEAD[0], AHEAD[1]);
+        if !self.parts.on_gpu() || pairs.len() <= turn || rayon::current_thread_index().is_some() {
             return conclude(pairs, Observed::of(pairs));
         }
         let (ahead, seen) = sync_channel(2);
         thread::scope(|scope| {
-            scope.spawn(move || pairs.chunks(AHEAD).try_for_each(|some| ahead.send(Observed::of(some))));
-            pairs.chunks(AHEAD).zip(seen).flat_map(|(some, observed)| conclude(some, observed)).collect()
+            scope.spawn(move || pairs.chunks(turn).try_for_each(|some| ahead.send(Observed::of(some))));
+            pairs.chunks(turn).zip(seen).flat_map(|(some, observed)| conclude(some, observed)).collect()
         })
     }
 

@@ -115,6 +115,19 @@ fn sorted(a: &Lanes, b: &Lanes) -> (Lanes, Lanes) {
     (low, high)
 }
 
+/// Squared distances of a point to sixteen queries, of which `columns` are the coordinates.
+#[inline(always)]
+fn squares<const FUSED: bool>(point: &[f32], columns: &[Lanes]) -> Lanes {
+    let mut sums = [0.0; LANES];
+    for (x, column) in point.iter().zip(columns) {
+        for (sum, q) in sums.iter_mut().zip(column) {
+            let difference = x - q;
+            *sum = if FUSED { difference.mul_add(difference, *sum) } else { *sum + difference * difference };
+        }
+    }
+    sums
+}
+
 impl Search<'_> {
     #[inline(always)]
     fn run<const FUSED: bool>(&self) -> Vec<[f64; 4]> {
@@ -130,7 +143,7 @@ impl Search<'_> {
             for points in self.points.chunks(TOGETHER * dim) {
                 let mut measures = [[f32::INFINITY; LANES]; TOGETHER];
                 for (measure, point) in measures.iter_mut().zip(points.chunks_exact(dim)) {
-                    *measure = self.measure::<FUSED>(point, &columns);
+                    *measure = squares::<FUSED>(point, &columns);
                 }
                 let last = &nearest[KEPT - 1];
                 let near = |measure: &Lanes| measure.iter().zip(last).fold(false, |any, (m, last)| any | (m < last));
@@ -148,19 +161,6 @@ impl Search<'_> {
             out.extend((0..count).map(|q| self.ks.map(|k| f64::from(nearest[k - 1][q]))));
         }
         out
-    }
-
-    /// Squared distances of a point to sixteen queries.
-    #[inline(always)]
-    fn measure<const FUSED: bool>(&self, point: &[f32], columns: &[Lanes]) -> Lanes {
-        let mut sums = [0.0; LANES];
-        for (x, column) in point.iter().zip(columns) {
-            for (sum, q) in sums.iter_mut().zip(column) {
-                let difference = x - q;
-                *sum = if FUSED { difference.mul_add(difference, *sum) } else { *sum + difference * difference };
-            }
-        }
-        sums
     }
 }
 
