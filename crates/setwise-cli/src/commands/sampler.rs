@@ -33,6 +33,7 @@ pub fn run(name: &str, data: &DataFolder, least: Duration, json: bool) -> Result
     counts.dedup();
     let rates = counts.into_iter().map(|n| measure(&experiment, n, least)).collect::<Result<Vec<_>, _>>()?;
     let (dim, batch, size) = (experiment.task.dim(), experiment.training.batch, experiment.task.set_size());
+    let whitened = experiment.task.frame(experiment.model()) != Frame::Own;
     if json {
         let rate = |r: &Rate| {
             serde_json::json!({
@@ -42,10 +43,10 @@ pub fn run(name: &str, data: &DataFolder, least: Duration, json: bool) -> Result
         };
         return say(serde_json::json!({
             "experiment": name, "dim": dim, "batch": batch, "set_size": [size.least, size.most],
-            "whitened": experiment.task.frame(experiment.model()) != Frame::Own, "sampler": rates.iter().map(rate).collect::<Vec<_>>(),
+            "whitened": whitened, "sampler": rates.iter().map(rate).collect::<Vec<_>>(),
         }));
     }
-    let whitened = if experiment.task.frame(experiment.model()) != Frame::Own { ", whitened" } else { "" };
+    let whitened = if whitened { ", whitened" } else { "" };
     say(format!(
         "{name}: batches of {batch}, sets of {} to {} points in {dim} dimensions{whitened}",
         size.least, size.most

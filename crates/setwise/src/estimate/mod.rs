@@ -6,6 +6,7 @@
 //! [`Estimator::estimate`] adds a 90 % interval and warnings (`interval` says how). [`kl`] and [`mi`], with batches [`kl_batch`] and [`mi_batch`], choose one by
 //! name or by default. [`explain`] says which columns an estimate comes from.
 
+mod curvature;
 mod explain;
 mod exponential;
 mod gaussian;

@@ -1,37 +1,31 @@
 //! Penalised logistic regression by Newton's method.
 //!
-//! Rows are padded to whole vectors and stand one after another. A step costs one pass for the curvature, `n·w²/2` products in tiles of 8 rows by one
-//! vector that stay in registers, and a few passes of `n·w`. Curvature and leverages are taken in single precision, which is twice as fast: where the steps
-//! lead is decided by the slope alone, which is not, and odds left out need no more.
+//! Rows are padded to whole vectors and stand one after another. A step costs one pass for the curvature (`curvature`) and a few passes of
+//! `n·w`.
 
-use setwise_engine::Real;
-use setwise_engine::simd::{Isa, Kernel, Vector, isa};
+use setwise_engine::simd::{Isa, isa};
 
+use super::curvature::{add_exact_squares, add_weighted_squares, leverages};
 use super::exponential::exp;
 use crate::{Error, Result};
 
 /// Newton steps at most.
 const STEPS: usize = 30;
 /// Numbers that rows are padded to a multiple of: no vector has more.
-const PAD: usize = 16;
-/// Rows of a tile.
-const TALL: usize = 8;
-/// Rows whose products are summed while they are in the cache, in single precision.
-const CHUNK: usize = 64;
-/// Vectors of rows that go through a triangular solve side by side.
-const SIDE: usize = 4;
+pub(super) const PAD: usize = 16;
 /// Doubles that loops take together.
 const LANES: usize = 8;
 
 /// Rows of features, those of the first class before those of the second. A one for the intercept stands at the end of each.
 pub(super) struct Design {
     /// Features and intercept.
-    width: usize,
-    stride: usize,
+    pub width: usize,
+    /// Numbers from one row to the next.
+    pub stride: usize,
     positive: usize,
-    rows: Vec<f64>,
+    pub rows: Vec<f64>,
     /// The same rounded.
-    single: Vec<f32>,
+    pub single: Vec<f32>,
 }
 
 /// A fitted regression.
@@ -76,7 +70,7 @@ impl Design {
         Design { width, stride, positive, rows, single }
     }
 
-    fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.rows.len() / self.stride
     }
 
@@ -101,8 +95,7 @@ impl Design {
     /// The log odds each row would have if it had been left out of the fit: a Newton step away from it,
     /// η − h·e / (1 − c·h) with h = xᵀH⁻¹x, error e and curvature c of the row.
     pub fn odds_left_out(&self, fit: &Fit) -> Vec<f64> {
-        let factor: Vec<f32> = fit.factor.iter().map(|&x| x as f32).collect();
-        let leverages = f32::dispatch(Leverages { design: self, factor: &factor });
+        let leverages = leverages(self, &fit.factor);
         let left_out = |i: usize| {
             let (p, h) = (fit.chances[i], leverages[i]);
             let error = f64::from(u8::from(i < self.positive)) - p;
@@ -258,70 +251,9 @@ fn objective<const FUSED: bool>(design: &Design, weights: &[f64], odds: &[f64], 
     likelihood - 0.5 * weights[..design.width - 1].iter().map(|w| w * w).sum::<f64>()
 }
 
-/// Adds Σᵢ cᵢ·xᵢ·xᵢᵀ to the lower half of a matrix (and some of the upper).
-fn add_weighted_squares(design: &Design, curves: &[f64], out: &mut [f64]) {
-    let stride = design.stride;
-    let mut scaled = vec![0.0; CHUNK * stride];
-    for (rows, curves) in design.single.chunks(CHUNK * stride).zip(curves.chunks(CHUNK)) {
-        for (out, (row, c)) in scaled.chunks_exact_mut(stride).zip(rows.chunks_exact(stride).zip(curves)) {
-            let c = *c as f32;
-            out.iter_mut().zip(row).for_each(|(o, x)| *o = c * x);
-        }
-        f32::dispatch(Squares { scaled: &scaled[..rows.len()], rows, stride, out });
-    }
-}
-
-/// The same in double precision, and slowly.
-fn add_exact_squares(design: &Design, curves: &[f64], out: &mut [f64]) {
-    let stride = design.stride;
-    for (row, c) in design.rows.chunks_exact(stride).zip(curves) {
-        for (a, x) in row.iter().enumerate() {
-            out[a * stride..=a * stride + a].iter_mut().zip(row).for_each(|(o, y)| *o += c * x * y);
-        }
-    }
-}
-
-/// Adds Σᵢ sᵢ·xᵢᵀ, tile by tile up to the diagonal.
-struct Squares<'a> {
-    scaled: &'a [f32],
-    rows: &'a [f32],
-    stride: usize,
-    out: &'a mut [f64],
-}
-
-impl Kernel<f32> for Squares<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<V: Vector<f32>>(self) {
-        let stride = self.stride;
-        for a in (0..stride).step_by(TALL) {
-            for b in (0..a + TALL).step_by(V::LANES) {
-                // SAFETY: entered through `dispatch`.
-                let mut sums = [unsafe { V::zero() }; TALL];
-                for (x, y) in self.scaled.chunks_exact(stride).zip(self.rows.chunks_exact(stride)) {
-                    let (x, y) = (&x[a..a + TALL], &y[b..b + V::LANES]);
-                    // SAFETY: the slices hold what is read.
-                    let y = unsafe { V::load(y.as_ptr()) };
-                    for (sum, &x) in sums.iter_mut().zip(x) {
-                        *sum = unsafe { V::splat(x).mul_add(y, *sum) };
-                    }
-                }
-                for (k, sum) in sums.into_iter().enumerate() {
-                    let mut found = [0.0; PAD];
-                    // SAFETY: no vector has more lanes than that.
-                    unsafe { sum.store(found.as_mut_ptr()) };
-                    let out = &mut self.out[(a + k) * stride + b..][..V::LANES];
-                    out.iter_mut().zip(found).for_each(|(o, s)| *o += f64::from(s));
-                }
-            }
-        }
-    }
-}
-
 /// The Cholesky factor in place of a matrix's lower half, column by column, each taken off the rest at once.
 #[inline(always)]
-fn factorise(a: &mut [f64], n: usize) -> bool {
+pub(super) fn factorise(a: &mut [f64], n: usize) -> bool {
     let mut column = vec![0.0; n];
     for j in 0..n {
         let pivot = a[j * n + j];
@@ -343,7 +275,7 @@ fn factorise(a: &mut [f64], n: usize) -> bool {
 
 /// Solves L·Lᵀ·x = b in place of b.
 #[inline(always)]
-fn solve(factor: &[f64], n: usize, b: &mut [f64]) {
+pub(super) fn solve(factor: &[f64], n: usize, b: &mut [f64]) {
     crate::linalg::solve_lower(factor, n, b);
     crate::linalg::solve_lower_transposed(factor, n, b);
 }
@@ -352,57 +284,6 @@ fn solve(factor: &[f64], n: usize, b: &mut [f64]) {
 /// value, which varies by rounding alone.
 pub(super) fn inverse_deviation(squares: f64, mean: f64, n: f64) -> f64 {
     if squares > 1e-20 * n * mean * mean { (squares / n).sqrt().recip() } else { 0.0 }
-}
-
-/// xᵀH⁻¹x of every row.
-struct Leverages<'a> {
-    design: &'a Design,
-    factor: &'a [f32],
-}
-
-impl Kernel<f32> for Leverages<'_> {
-    type Out = Vec<f64>;
-
-    #[inline(always)]
-    unsafe fn run<V: Vector<f32>>(self) -> Vec<f64> {
-        let Design { width, stride, ref single, .. } = *self.design;
-        let together = SIDE * V::LANES;
-        let mut out = vec![0.0; self.design.len()];
-        // Column by column the rows that are solved for together.
-        let mut solved = vec![0.0; width * together];
-        for (rows, out) in single.chunks(together * stride).zip(out.chunks_mut(together)) {
-            for (r, row) in rows.chunks_exact(stride).enumerate() {
-                solved.chunks_exact_mut(together).zip(row).for_each(|(z, x)| z[r] = *x);
-            }
-            // SAFETY, here and below: entered through `dispatch`, and every slice read or written holds `SIDE` vectors.
-            let mut squares = [unsafe { V::zero() }; SIDE];
-            for i in 0..width {
-                let (before, own) = solved.split_at_mut(i * together);
-                let own = &mut own[..together];
-                let mut z: [V; SIDE] = std::array::from_fn(|k| unsafe { V::load(own[k * V::LANES..].as_ptr()) });
-                for (l, before) in self.factor[i * stride..i * stride + i].iter().zip(before.chunks_exact(together)) {
-                    let l = unsafe { V::splat(-l) };
-                    for (k, z) in z.iter_mut().enumerate() {
-                        *z = unsafe { l.mul_add(V::load(before[k * V::LANES..].as_ptr()), *z) };
-                    }
-                }
-                let scale = unsafe { V::splat(self.factor[i * stride + i].recip()) };
-                for (k, (z, square)) in z.into_iter().zip(&mut squares).enumerate() {
-                    unsafe {
-                        let z = z.mul(scale);
-                        z.store(own[k * V::LANES..].as_mut_ptr());
-                        *square = z.mul_add(z, *square);
-                    }
-                }
-            }
-            let mut found = [0.0; SIDE * PAD];
-            for (k, square) in squares.into_iter().enumerate() {
-                unsafe { square.store(found[k * V::LANES..].as_mut_ptr()) };
-            }
-            out.iter_mut().zip(found).for_each(|(out, square)| *out = f64::from(square));
-        }
-        out
-    }
 }
 
 #[cfg(test)]
@@ -445,49 +326,6 @@ mod tests {
             let exact: f64 = row.iter().zip(&other.weights).map(|(x, w)| x * w).sum();
             let moved = (exact - fit.odds[i]).abs();
             assert!((quick[i] - exact).abs() < 0.15 * moved + 1e-6, "{i}: {} {exact} {}", quick[i], fit.odds[i]);
-        }
-    }
-
-    #[test]
-    fn many_columns_and_rows_beyond_a_chunk_have_the_factor_of_their_curvature() {
-        let n = 150;
-        let rows: Vec<f64> = (0..n * 21).map(|i| f64::from((i * 7919 % 1009) as u32) / 500.0 - 1.0).collect();
-        let design = Design::standardised(&rows, 21, 70);
-        let curves: Vec<f64> = (0..n).map(|i| 0.1 + (i % 5) as f64 / 10.0).collect();
-        let s = design.stride;
-        let mut h = vec![0.0; s * s];
-        add_weighted_squares(&design, &curves, &mut h);
-        for a in 0..s {
-            h[a * s + a] += 1.0;
-            for b in 0..=a {
-                let one = |(r, c): (&[f64], &f64)| c * r[a] * r[b];
-                let sum: f64 = design.rows.chunks_exact(s).zip(&curves).map(one).sum();
-                assert!((h[a * s + b] - sum - if a == b { 1.0 } else { 0.0 }).abs() < 1e-4);
-            }
-        }
-        let mut exact = vec![0.0; s * s];
-        add_exact_squares(&design, &curves, &mut exact);
-        assert!(
-            (0..s * s)
-                .filter(|i| i % s <= i / s)
-                .all(|i| (exact[i] + f64::from(u8::from(i % s == i / s)) - h[i]).abs() < 1e-4)
-        );
-        let kept = h.clone();
-        assert!(factorise(&mut h, s));
-        for a in 0..s {
-            for b in 0..=a {
-                let product: f64 = (0..=b).map(|k| h[a * s + k] * h[b * s + k]).sum();
-                assert!((product - kept[a * s + b]).abs() < 1e-9);
-            }
-        }
-        let factor: Vec<f32> = h.iter().map(|&x| x as f32).collect();
-        let found = f32::dispatch(Leverages { design: &design, factor: &factor });
-        assert_eq!(found.len(), n);
-        for (row, found) in design.rows.chunks_exact(s).zip(found) {
-            let mut solved = row.to_vec();
-            solve(&h, s, &mut solved);
-            let exact: f64 = row.iter().zip(&solved).map(|(x, z)| x * z).sum();
-            assert!((found - exact).abs() < 1e-4 * exact, "{found}, not {exact}");
         }
     }
 

@@ -87,11 +87,11 @@ fn bent(p: Points, q: Points, rows: &[f64], columns: usize) -> (Vec<f64>, usize)
         points.select(&shuffled(points.data(), d, seed)[..centres.min(points.len())])
     };
     let centres = [centre(p, 3), centre(q, 4)].concat();
-    let wide = columns + if d > FEW { d } else { 2 * d } + centres.len() / d;
+    let count = centres.len() / d;
+    let wide = columns + if d > FEW { d } else { 2 * d } + count;
     // Bumps are about as wide as a tenth to a third of the samples.
     let fall = if d <= 3 { -0.5 / (0.15 * d as f64) } else { -0.5 / (0.3 * d as f64) };
     let points = || p.data().chunks_exact(d).chain(q.data().chunks_exact(d));
-    let count = centres.len() / d;
     // Column by column, so that the distances of a point to all centres are taken at once.
     let axes: Vec<f64> = (0..d).flat_map(|c| centres.iter().skip(c).step_by(d)).copied().collect();
     let mut bumps = vec![0.0; rows.len() / columns * count];
