@@ -2,6 +2,8 @@
 //!
 //! Everything that runs programs is generic over [`Real`], and generic code is compiled where its type becomes known. Calls to the
 //! passes of a [`Worker`] go through this trait instead, whose methods are no longer generic: only calls of them reach other crates.
+//!
+//! Nor are they compiled for the engine's unit tests, which try single kernels: programs are run by those in `tests`, and by other crates.
 
 use std::ops::Range;
 
@@ -47,16 +49,25 @@ macro_rules! compiled {
                 batch: &BatchView<Self>,
                 examples: Range<usize>,
             ) -> Result<(), Error> {
+                if cfg!(test) {
+                    unreachable!("unit tests run no programs");
+                }
                 worker.forward(params, panels, batch, examples)
             }
 
             #[inline(never)]
             fn backward(worker: &mut Worker<Self>, run: &mut Run<Self>, output_grads: &[Vec<Self>]) {
+                if cfg!(test) {
+                    unreachable!("unit tests run no programs");
+                }
                 worker.backward(run, output_grads);
             }
 
             #[inline(never)]
             fn pack(panels: &mut Panels<Self>, program: &Program, params: &[Self], backward: bool) {
+                if cfg!(test) {
+                    unreachable!("unit tests run no programs");
+                }
                 panels.pack(program, params, backward);
             }
         }

@@ -21,6 +21,7 @@ unsafe fn first(n: usize) -> __m256i {
 impl Vector<f32> for F32x8 {
     const LANES: usize = 8;
     const WIDE: bool = false;
+    const TUNED: bool = true;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {

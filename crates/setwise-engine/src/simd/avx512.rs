@@ -17,6 +17,7 @@ fn first(n: usize) -> __mmask16 {
 impl Vector<f32> for F32x16 {
     const LANES: usize = 16;
     const WIDE: bool = true;
+    const TUNED: bool = true;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {

@@ -29,6 +29,8 @@ pub trait Vector<T: Real>: Copy {
     const LANES: usize;
     /// Whether there are 32 registers (tiles of twelve rows) or 16 (tiles of six).
     const WIDE: bool;
+    /// Whether variants of a kernel for common shapes are worth their code.
+    const TUNED: bool;
 
     unsafe fn splat(x: T) -> Self;
     unsafe fn load(p: *const T) -> Self;
@@ -166,6 +168,12 @@ unsafe fn run_avx2<K: Kernel<f32>>(kernel: K) -> K::Out {
     unsafe { kernel.run::<avx2::F32x8>() }
 }
 
+/// Never inlined, so that a kernel that runs in several places is compiled once.
+#[inline(never)]
+unsafe fn run_portable<T: Real, const N: usize, K: Kernel<T>>(kernel: K) -> K::Out {
+    unsafe { kernel.run::<Lanes<T, N>>() }
+}
+
 #[inline(always)]
 pub(crate) fn dispatch_f32<K: Kernel<f32>>(kernel: K) -> K::Out {
     // SAFETY: `isa` has found the instructions each entry point enables; portable vectors need none.
@@ -175,7 +183,7 @@ pub(crate) fn dispatch_f32<K: Kernel<f32>>(kernel: K) -> K::Out {
             Isa::Avx512 => run_avx512(kernel),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => run_avx2(kernel),
-            _ => kernel.run::<Lanes<f32, 8>>(),
+            _ => run_portable::<f32, 4, K>(kernel),
         }
     }
 }
@@ -183,18 +191,19 @@ pub(crate) fn dispatch_f32<K: Kernel<f32>>(kernel: K) -> K::Out {
 #[inline(always)]
 pub(crate) fn dispatch_f64<K: Kernel<f64>>(kernel: K) -> K::Out {
     // SAFETY: portable vectors need no special instructions.
-    unsafe { kernel.run::<Lanes<f64, 4>>() }
+    unsafe { run_portable::<f64, 2, K>(kernel) }
 }
 
 pub(crate) fn panel_width_f32() -> usize {
     match isa() {
         Isa::Avx512 => 32,
-        _ => 16,
+        Isa::Avx2 => 16,
+        Isa::Portable => 8,
     }
 }
 
 pub(crate) fn panel_width_f64() -> usize {
-    8
+    4
 }
 
 #[cfg(test)]

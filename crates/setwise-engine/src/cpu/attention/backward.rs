@@ -52,7 +52,7 @@ impl<T: Real> Kernel<T> for Backward<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         // If a row of a head fits a vector, the gradients of values and keys are computed as one, values in even and keys in odd columns.
-        if self.problem.query.width <= V::LANES {
+        if V::TUNED && self.problem.query.width <= V::LANES {
             unsafe { self.all::<V, true>() }
         } else {
             unsafe { self.all::<V, false>() }
@@ -122,7 +122,7 @@ impl<T: Real> Backward<T> {
                 let keys = step.min(p.keys - from);
                 // The usual width is known to the compiler.
                 match width {
-                    8 => self.scores::<V, C, PAIRED>(at, from, keys, 8, starts),
+                    8 if V::TUNED => self.scores::<V, C, PAIRED>(at, from, keys, 8, starts),
                     _ => self.scores::<V, C, PAIRED>(at, from, keys, width, starts),
                 }
                 let mut ends = Added { sums: at.d_queries, row: lanes, anew: from == 0 };
