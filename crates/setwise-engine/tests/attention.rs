@@ -1,5 +1,7 @@
 //! Attention of sets and heads of any size, held against the textbook, and its gradients in single against those in double precision.
 
+use std::process::Command;
+
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use setwise_engine::*;
@@ -106,5 +108,18 @@ fn small_and_large_scores_of_any_number_of_queries_and_keys_are_weighed_as_in_th
                 assert!((f64::from(*x) - y).abs() < 2e-5, "{dims} dimensions, scale {scale}: {x} and {y}");
             }
         }
+    }
+}
+
+/// The vectors are chosen for a whole process.
+#[test]
+fn narrower_vectors_pass_the_same_tests() {
+    const CHOICE: &str = "SETWISE_ISA";
+    if std::env::var_os(CHOICE).is_some() {
+        return;
+    }
+    for isa in ["avx2", "portable"] {
+        let run = Command::new(std::env::current_exe().unwrap()).env(CHOICE, isa).output().unwrap();
+        assert!(run.status.success(), "{isa}: {}", String::from_utf8_lossy(&run.stdout));
     }
 }

@@ -17,4 +17,4 @@ pub use files::{built_in_names, find};
 pub use recorded::{AlignCaptionsTask, AlignWordsTask, CountTask, DistinguishImagesTask};
 pub use settings::{Experiment, Held, ValidExperiment};
 pub use task::{BroadKlTask, DistinguishTask, KlTask, Metric, MiTask, Task};
-pub use training::{LossName, Optimizer, Pretraining, Schedule, SizePhase, Training};
+pub use training::{LossName, Optimizer, Phase, Pretraining, Schedule, Training};

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::task::Source;
 use super::{Combiner, Task, Training};
 use crate::data::{
-    Batch, DATA_VARIABLE, DataFolder, Drawn, Generator, Label, Picked, Sampler, Span, Stream, Targets, batch_seed,
+    Batch, DATA_VARIABLE, DataFolder, Dependence, Drawn, Generator, Label, Picked, Sampler, Span, Stream, Targets,
+    batch_seed,
 };
 use crate::models::{ModelConfig, OutputKind, ValidConfig};
 use crate::sets::Frame;
@@ -130,7 +131,7 @@ impl Experiment {
 
     /// What is drawn must fit in memory.
     fn check_memory(&self, model: &ModelConfig) -> Result<()> {
-        let phases = self.training.set_sizes.iter().map(|p| p.size.most);
+        let phases = self.training.phases.iter().filter_map(|p| p.size).map(|size| size.most);
         let points = phases.fold(self.task.set_size().most, usize::max);
         let widest = self.seen_widths(model).into_iter().max().unwrap_or(1);
         let dim = widest.max(self.task.equivariant_dims().map_or(0, |d| d.most));
@@ -172,6 +173,9 @@ impl Experiment {
         if model.output != self.training.loss.output() || model.output_width != width {
             let each = if model.output == OutputKind::Invariant { "element" } else { "example" };
             return Err(bad("model.output", format!("the loss asks for answers of {width} numbers, one per {each}")));
+        }
+        if !matches!(self.task, Task::Mi(_)) && self.training.phases.iter().any(|p| p.rho.is_some()) {
+            return Err(bad("training.phases.rho", "belongs to a task of kind mi"));
         }
         let labelled = matches!(&self.task, Task::Kl(task) if task.label == Label::Sample);
         if self.training.loss.targets() == Targets::Elements && !labelled {
@@ -245,8 +249,11 @@ impl ValidExperiment {
             Some(dims) if self.model.dimension_equivariant => dims.draw(&mut Generator::seed_from_u64(!seed)),
             _ => self.task.dim(),
         };
-        let size = self.training.size(step, self.task.set_size());
-        self.draw(dim, size, Stream::Training, self.training.batch, seed)
+        let phase = self.training.phase(step);
+        let size = phase.and_then(|p| p.size).unwrap_or(self.task.set_size());
+        let easier = phase.and_then(|p| p.rho).map(|rho| Source::Generated(Arc::new(Dependence { rho })));
+        let source = easier.as_ref().unwrap_or(&self.source);
+        self.draw(source, dim, size, Stream::Training, self.training.batch, seed)
     }
 
     /// The batch of a training step, as the model sees it.
@@ -274,7 +281,7 @@ impl ValidExperiment {
             true => self.task.held_out_dims().draw(&mut Generator::seed_from_u64(!seed)),
             false => self.task.dim(),
         };
-        self.draw(dim, self.task.set_size(), stream, examples, seed)
+        self.draw(&self.source, dim, self.task.set_size(), stream, examples, seed)
     }
 
     /// Number of classes the items for training are of, where the task's data is loaded and has any.
@@ -296,8 +303,16 @@ impl ValidExperiment {
         picked.ok_or_else(|| bad("task.kind", "has no classes to learn to tell apart"))?.gather()
     }
 
-    fn draw(&self, dim: usize, size: Span, stream: Stream, examples: usize, seed: u64) -> Result<Held> {
-        match &self.source {
+    fn draw(
+        &self,
+        source: &Source,
+        dim: usize,
+        size: Span,
+        stream: Stream,
+        examples: usize,
+        seed: u64,
+    ) -> Result<Held> {
+        match source {
             Source::Generated(sampler) => {
                 Ok(Held::Drawn(Drawn::draw(&**sampler, &self.training.loss.targets(), dim, size, examples, seed)))
             }
@@ -328,5 +343,31 @@ impl Held {
             Held::Drawn(drawn) => drawn,
             Held::Picked(picked) => picked.drawn(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_come_one_after_another_and_leave_what_they_do_not_name_to_the_task() {
+        let text = "[task]\nkind = 'mi'\ndim = 3\nset-size = 20\nrho = [-0.9, 0.9]\n\
+            [training]\nbatch = 8\nphases = [{ steps = 2, size = 4, rho = [0.5, 0.5] }, { steps = 1, size = 7 }, { steps = 1, rho = [0.6, 0.6] }]";
+        let experiment = Experiment::parse(text).unwrap().validate().unwrap();
+        let seen = |step| {
+            let batch = experiment.training_batch(step).unwrap();
+            let same = batch.labels.iter().all(|l| *l == batch.labels[0]).then_some(batch.labels[0]);
+            (batch.sets.sets()[1].offsets()[1], same)
+        };
+        let fixed = |rho| Some(Dependence::information(3, rho));
+        let found: Vec<_> = (0..5).map(seen).collect();
+        assert_eq!(found, [(4, fixed(0.5)), (4, fixed(0.5)), (7, None), (20, fixed(0.6)), (20, None)]);
+        // Held-out examples are always the task's.
+        let Held::Drawn(drawn) = experiment.held_out(Stream::Validation, 0, 8).unwrap() else { panic!("drawn") };
+        assert!(drawn.labels[0] != drawn.labels[1] && drawn.sets[0].offsets[1] == 20);
+        // Files written when phases had nothing but sizes are read.
+        let older = text.replace("phases = ", "set-sizes = ");
+        assert_eq!(Experiment::parse(&older).unwrap(), Experiment::parse(text).unwrap());
     }
 }

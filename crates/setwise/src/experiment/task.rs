@@ -333,12 +333,7 @@ impl Task {
             Task::AlignCaptions(t) => t.check()?,
             Task::Count(_) | Task::AlignWords(_) => {}
             Task::DistinguishImages(t) => t.check()?,
-            Task::Mi(t) => {
-                let [a, b] = t.rho;
-                if !(a > -1.0 && a <= b && b < 1.0) {
-                    return Err(bad("task.rho", format!("is [{a}, {b}], must be an ordered range inside (-1, 1)")));
-                }
-            }
+            Task::Mi(t) => check_rho("task.rho", t.rho)?,
         }
         Ok(())
     }
@@ -355,6 +350,14 @@ fn check_mixture(m: &MixtureLaw) -> Result<()> {
     if !(0.0..=10.0).contains(&m.log_scale_sd) {
         let reason = format!("is {}, must be between 0 and 10", m.log_scale_sd);
         return Err(bad("task.mixture.log-scale-sd", reason));
+    }
+    Ok(())
+}
+
+/// Correlations are a range and below one.
+pub(super) fn check_rho(key: &str, [a, b]: [f64; 2]) -> Result<()> {
+    if !(a > -1.0 && a <= b && b < 1.0) {
+        return Err(bad(key, format!("is [{a}, {b}], must be an ordered range inside (-1, 1)")));
     }
     Ok(())
 }

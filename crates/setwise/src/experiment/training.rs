@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use setwise_engine::{Levels, Loss, MOST_LEVELS};
 
 use super::settings::bad;
-use super::task::check_size;
+use super::task::{check_rho, check_size};
 use crate::Result;
 use crate::data::{Span, Targets};
 use crate::models::OutputKind;
@@ -87,14 +87,18 @@ pub enum Schedule {
     },
 }
 
-/// Sets of another size for some steps.
+/// Other examples for some steps, which are easier to learn from.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct SizePhase {
+pub struct Phase {
     /// How many.
     pub steps: u64,
-    /// Points of a set.
-    pub size: Span,
+    /// Points of a set, if not the task's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Span>,
+    /// Range of the correlation of a task of kind mi, if not the task's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rho: Option<[f64; 2]>,
 }
 
 /// How the encoder of images learns to tell classes apart before the first step.
@@ -130,9 +134,9 @@ pub struct Training {
     /// Gradients longer than this are shortened to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip: Option<f64>,
-    /// Phases of other set sizes, one after another from the first step; after them the task's own holds.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub set_sizes: Vec<SizePhase>,
+    /// Phases of other examples, one after another from the first step; after them come the task's own. Once named `set-sizes`.
+    #[serde(alias = "set-sizes", skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<Phase>,
     /// For models with an encoder of images.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pretrain: Option<Pretraining>,
@@ -157,7 +161,7 @@ impl Default for Training {
             warm_up: 0,
             schedule: Schedule::Constant,
             clip: None,
-            set_sizes: Vec::new(),
+            phases: Vec::new(),
             pretrain: None,
             validate_every: 1000,
             validation_examples: 1024,
@@ -192,14 +196,13 @@ impl Training {
         }
     }
 
-    /// The set size of a step's batch.
-    pub fn size(&self, step: u64, usual: Span) -> Span {
+    /// The phase of a step, while there is one.
+    pub fn phase(&self, step: u64) -> Option<&Phase> {
         let mut end = 0;
-        let phase = self.set_sizes.iter().find(|p| {
+        self.phases.iter().find(|p| {
             end = p.steps.saturating_add(end);
             step < end
-        });
-        phase.map_or(usual, |p| p.size)
+        })
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -260,8 +263,15 @@ impl Training {
             }
             _ => {}
         }
-        for phase in &self.set_sizes {
-            check_size("training.set-sizes", phase.size)?;
+        for phase in &self.phases {
+            match phase.size {
+                Some(size) => check_size("training.phases.size", size)?,
+                None if phase.rho.is_none() => return Err(bad("training.phases", "has one without a size or rho")),
+                None => {}
+            }
+            if let Some(rho) = phase.rho {
+                check_rho("training.phases.rho", rho)?;
+            }
         }
         Ok(())
     }

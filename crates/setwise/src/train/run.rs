@@ -339,7 +339,8 @@ impl<'a> Run<'a> {
 /// The largest batches an experiment draws.
 fn limits(experiment: &ValidExperiment) -> BatchLimits {
     let training = &experiment.training;
-    let sizes = training.set_sizes.iter().map(|p| p.size.most).chain([experiment.task.set_size().most]);
+    let sizes =
+        training.phases.iter().filter_map(|p| p.size).map(|size| size.most).chain([experiment.task.set_size().most]);
     BatchLimits {
         examples: training.batch,
         set_size: sizes.max().unwrap_or(1),
