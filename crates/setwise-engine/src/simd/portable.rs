@@ -1,7 +1,7 @@
 //! Vectors as arrays: the fallback for machines without the special instructions, and the `f64` instantiation.
 //!
 //! Arrays of 16 bytes, which every machine's compiler turns into one register (SSE2, NEON): a tile of six rows and two vectors then fits
-//! sixteen of them. Arrays of 32 bytes leave the registers, and took a fifth more time to compile.
+//! sixteen of them. Arrays of 32 bytes would need twice as many registers, and took about a fifth more time to compile.
 
 use super::Vector;
 use crate::real::Real;
