@@ -129,10 +129,15 @@ impl Experiment {
         config.validate()
     }
 
+    /// Points of the largest sets that are drawn, in phases of training and after them.
+    pub(crate) fn largest_set(&self) -> usize {
+        let phases = self.training.phases.iter().filter_map(|p| p.size).map(|size| size.most);
+        phases.fold(self.task.set_size().most, usize::max)
+    }
+
     /// What is drawn must fit in memory.
     fn check_memory(&self, model: &ModelConfig) -> Result<()> {
-        let phases = self.training.phases.iter().filter_map(|p| p.size).map(|size| size.most);
-        let points = phases.fold(self.task.set_size().most, usize::max);
+        let points = self.largest_set();
         let widest = self.seen_widths(model).into_iter().max().unwrap_or(1);
         let dim = widest.max(self.task.equivariant_dims().map_or(0, |d| d.most));
         for (key, n) in [("batch", self.training.batch), ("validation-examples", self.training.validation_examples)] {

@@ -338,12 +338,9 @@ impl<'a> Run<'a> {
 
 /// The largest batches an experiment draws.
 fn limits(experiment: &ValidExperiment) -> BatchLimits {
-    let training = &experiment.training;
-    let sizes =
-        training.phases.iter().filter_map(|p| p.size).map(|size| size.most).chain([experiment.task.set_size().most]);
     BatchLimits {
-        examples: training.batch,
-        set_size: sizes.max().unwrap_or(1),
+        examples: experiment.training.batch,
+        set_size: experiment.largest_set(),
         dims: experiment.task.equivariant_dims().map_or(1, |d| d.most.max(experiment.task.dim())),
     }
 }
