@@ -9,7 +9,7 @@ use super::lkj::Lkj;
 use super::range::Span;
 use crate::linalg::solve_lower;
 
-/// How random mixtures are made: weights from a flat Dirichlet, means uniform in the unit cube, covariances as
+/// How random mixtures are made: weights from a flat Dirichlet, means uniform in a cube, covariances as
 /// diag(s)·C·Cᵀ·diag(s) with log-normal scales s and an LKJ factor C.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
@@ -22,11 +22,25 @@ pub struct MixtureLaw {
     pub concentration: f64,
     /// Standard deviation of log s.
     pub log_scale_sd: f64,
+    /// Side of the cube of the means; large values mean components that lie apart.
+    #[serde(skip_serializing_if = "is_one")]
+    pub spread: f64,
+}
+
+/// The usual spread, which need not be written.
+fn is_one(spread: &f64) -> bool {
+    *spread == 1.0
 }
 
 impl Default for MixtureLaw {
     fn default() -> Self {
-        MixtureLaw { components: Span::new(1, 10), lkj: Lkj::Correct, concentration: 5.0, log_scale_sd: 0.3 }
+        MixtureLaw {
+            components: Span::new(1, 10),
+            lkj: Lkj::Correct,
+            concentration: 5.0,
+            log_scale_sd: 0.3,
+            spread: 1.0,
+        }
     }
 }
 
@@ -99,7 +113,7 @@ impl Mixture {
         let count = law.components.draw(rng);
         // Exponential variates divided by their sum are Dirichlet(1, …, 1).
         let weights: Vec<f64> = (0..count).map(|_| Exp1.sample(rng)).collect();
-        let means: Vec<f64> = (0..count * dim).map(|_| rng.random::<f64>()).collect();
+        let means: Vec<f64> = (0..count * dim).map(|_| law.spread * rng.random::<f64>()).collect();
         let scale = LogNormal::new(0.0, law.log_scale_sd).expect("a checked deviation");
         let mut factors = vec![0.0; count * dim * dim];
         for factor in factors.chunks_exact_mut(dim * dim) {

@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::task::Source;
 use super::{Combiner, Task, Training};
 use crate::data::{
-    Batch, DATA_VARIABLE, DataFolder, Dependence, Drawn, Generator, Label, Picked, Sampler, Span, Stream, Targets,
-    batch_seed,
+    Batch, DATA_VARIABLE, DataFolder, Drawn, Generator, Label, Picked, Sampler, Span, Stream, Targets, batch_seed,
 };
 use crate::models::{ModelConfig, OutputKind, ValidConfig};
 use crate::sets::Frame;
@@ -182,6 +181,9 @@ impl Experiment {
         if !matches!(self.task, Task::Mi(_)) && self.training.phases.iter().any(|p| p.rho.is_some()) {
             return Err(bad("training.phases.rho", "belongs to a task of kind mi"));
         }
+        if !matches!(self.task, Task::Kl(_)) && self.training.phases.iter().any(|p| p.mixture.is_some()) {
+            return Err(bad("training.phases.mixture", "belongs to a task of kind kl"));
+        }
         let labelled = matches!(&self.task, Task::Kl(task) if task.label == Label::Sample);
         if self.training.loss.targets() == Targets::Elements && !labelled {
             let reason = "is of labels of elements, which tasks of kind kl have whose label is that of the sample";
@@ -256,7 +258,7 @@ impl ValidExperiment {
         };
         let phase = self.training.phase(step);
         let size = phase.and_then(|p| p.size).unwrap_or(self.task.set_size());
-        let easier = phase.and_then(|p| p.rho).map(|rho| Source::Generated(Arc::new(Dependence { rho })));
+        let easier = phase.and_then(|p| self.task.easier(p));
         let source = easier.as_ref().unwrap_or(&self.source);
         self.draw(source, dim, size, Stream::Training, self.training.batch, seed)
     }
@@ -354,6 +356,22 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Dependence;
+
+    #[test]
+    fn phases_of_mixtures_have_their_law_and_no_other_task_has_them() {
+        let text = "[task]\nkind = 'kl'\ndim = 2\nset-size = 40\nwhiten = false\n\
+            [training]\nbatch = 8\nphases = [{ steps = 1, mixture = { components = [2, 2], spread = 1e4 } }]";
+        let experiment = Experiment::parse(text).unwrap().validate().unwrap();
+        let farthest = |step| {
+            let batch = experiment.training_batch(step).unwrap();
+            batch.sets.sets()[0].data().iter().fold(0f32, |most, x| most.max(x.abs()))
+        };
+        assert!(farthest(0) > 1e3 && farthest(1) < 1e2);
+        let other = text.replace("kind = 'kl'", "kind = 'distinguish'").replace("whiten = false\n", "");
+        let said = Experiment::parse(&other).unwrap().validate().err().expect("an error").to_string();
+        assert!(said.contains("training.phases.mixture") && said.contains("kind kl"), "{said}");
+    }
 
     #[test]
     fn phases_come_one_after_another_and_leave_what_they_do_not_name_to_the_task() {

@@ -8,6 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::recorded::{AlignCaptionsTask, AlignWordsTask, CountTask, DistinguishImagesTask};
 use super::settings::bad;
+use super::training::Phase;
 use crate::Result;
 use crate::data::{
     Broad, DataFolder, Dependence, Divergence, Label, MixtureLaw, Picker, SameMixture, Sampler, Scale, Span,
@@ -293,6 +294,16 @@ impl Task {
         Ok(Source::Generated(generated))
     }
 
+    /// What draws the examples of a phase, where it has others than the task.
+    pub(super) fn easier(&self, phase: &Phase) -> Option<Source> {
+        let sampler: Arc<dyn Sampler> = match self {
+            Task::Kl(t) => Arc::new(Divergence { mixture: phase.mixture.clone()?, label: t.label }),
+            Task::Mi(_) => Arc::new(Dependence { rho: phase.rho? }),
+            _ => return None,
+        };
+        Some(Source::Generated(sampler))
+    }
+
     pub(super) fn check(&self) -> Result<()> {
         if let Task::Count(t) = self {
             // Before its width, which is a square.
@@ -311,7 +322,7 @@ impl Task {
         check_size("task.set-size", self.set_size())?;
         match self {
             Task::Kl(t) => {
-                check_mixture(&t.mixture)?;
+                check_mixture("task.mixture", &t.mixture)?;
                 if t.turn && !t.whiten {
                     return Err(bad("task.turn", "needs `whiten = true`: it is the whitened sets that are turned"));
                 }
@@ -329,7 +340,7 @@ impl Task {
                     return Err(bad("task.largest", format!("is {}, must be between 1 and 1000", t.largest)));
                 }
             }
-            Task::Distinguish(t) => check_mixture(&t.mixture)?,
+            Task::Distinguish(t) => check_mixture("task.mixture", &t.mixture)?,
             Task::AlignCaptions(t) => t.check()?,
             Task::Count(_) | Task::AlignWords(_) => {}
             Task::DistinguishImages(t) => t.check()?,
@@ -339,17 +350,21 @@ impl Task {
     }
 }
 
-fn check_mixture(m: &MixtureLaw) -> Result<()> {
+/// Laws of mixtures, under the key `at`.
+pub(super) fn check_mixture(at: &str, m: &MixtureLaw) -> Result<()> {
     if m.components.least == 0 || m.components.most > 10_000 {
-        return Err(bad("task.mixture.components", "must be between 1 and 10000"));
+        return Err(bad(format!("{at}.components"), "must be between 1 and 10000"));
     }
     if !(m.concentration > 0.0 && m.concentration <= 1e6) {
         let reason = format!("is {}, must be above 0 and at most 1e6", m.concentration);
-        return Err(bad("task.mixture.concentration", reason));
+        return Err(bad(format!("{at}.concentration"), reason));
     }
     if !(0.0..=10.0).contains(&m.log_scale_sd) {
         let reason = format!("is {}, must be between 0 and 10", m.log_scale_sd);
-        return Err(bad("task.mixture.log-scale-sd", reason));
+        return Err(bad(format!("{at}.log-scale-sd"), reason));
+    }
+    if !(m.spread > 0.0 && m.spread <= 1e6) {
+        return Err(bad(format!("{at}.spread"), format!("is {}, must be above 0 and at most 1e6", m.spread)));
     }
     Ok(())
 }

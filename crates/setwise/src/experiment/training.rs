@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 use setwise_engine::{Levels, Loss, MOST_LEVELS};
 
 use super::settings::bad;
-use super::task::{check_rho, check_size};
+use super::task::{check_mixture, check_rho, check_size};
 use crate::Result;
-use crate::data::{Span, Targets};
+use crate::data::{MixtureLaw, Span, Targets};
 use crate::models::OutputKind;
 
 /// A loss, as experiment files name it: `"l1"`, `"mse"`, `{ huber = { delta = 1.0 } }`, `"bce"`, `{ pinball = { level = 0.9 } }`,
@@ -88,7 +88,7 @@ pub enum Schedule {
 }
 
 /// Other examples for some steps, which are easier to learn from.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Phase {
     /// How many.
@@ -99,6 +99,9 @@ pub struct Phase {
     /// Range of the correlation of a task of kind mi, if not the task's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rho: Option<[f64; 2]>,
+    /// The law of mixtures of a task of kind kl, if not the task's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixture: Option<MixtureLaw>,
 }
 
 /// How the encoder of images learns to tell classes apart before the first step.
@@ -264,13 +267,17 @@ impl Training {
             _ => {}
         }
         for phase in &self.phases {
-            match phase.size {
-                Some(size) => check_size("training.phases.size", size)?,
-                None if phase.rho.is_none() => return Err(bad("training.phases", "has one without a size or rho")),
-                None => {}
+            if let Phase { size: None, rho: None, mixture: None, .. } = phase {
+                return Err(bad("training.phases", "has one without a size, rho or mixture"));
+            }
+            if let Some(size) = phase.size {
+                check_size("training.phases.size", size)?;
             }
             if let Some(rho) = phase.rho {
                 check_rho("training.phases.rho", rho)?;
+            }
+            if let Some(mixture) = &phase.mixture {
+                check_mixture("training.phases.mixture", mixture)?;
             }
         }
         Ok(())

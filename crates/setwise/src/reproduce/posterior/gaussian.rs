@@ -53,15 +53,15 @@ pub fn refresh(prior: &Prior, mean: &mut [f64], factor: &mut [f64], points: &[f6
     for row in points.chunks_exact(d) {
         centre.iter_mut().zip(row).for_each(|(c, x)| *c += x / n as f64);
     }
-    refresh_mean(mean, factor, &centre, n, rng);
+    refresh_mean(prior.law.spread, mean, factor, &centre, n, rng);
     let centred: Vec<f64> =
         (0..d).flat_map(|i| points[i..].iter().step_by(d).map(move |x| (i, x))).map(|(i, x)| x - mean[i]).collect();
     Rows::new(prior, factor, &centred, n).refresh(rng);
 }
 
-/// Given the factor, the mean is Gaussian around the points' centre with covariance L·Lᵀ/n, within the unit cube. In the
-/// coordinates of L it is moved along one after another.
-fn refresh_mean(mean: &mut [f64], factor: &[f64], centre: &[f64], n: usize, rng: &mut impl Rng) {
+/// Given the factor, the mean is Gaussian around the points' centre with covariance L·Lᵀ/n, within the cube with that
+/// side. In the coordinates of L it is moved along one after another.
+fn refresh_mean(side: f64, mean: &mut [f64], factor: &[f64], centre: &[f64], n: usize, rng: &mut impl Rng) {
     let (d, root) = (mean.len(), (n as f64).sqrt());
     let mut whitened: Vec<f64> = mean.iter().zip(centre).map(|(m, c)| (m - c) * root).collect();
     solve_lower(factor, d, &mut whitened);
@@ -69,13 +69,13 @@ fn refresh_mean(mean: &mut [f64], factor: &[f64], centre: &[f64], n: usize, rng:
         let (mut low, mut high) = (f64::NEG_INFINITY, f64::INFINITY);
         let slope = |i: usize| factor[i * d + j] / root;
         for i in (j..d).filter(|&i| slope(i) != 0.0) {
-            let (at_zero, at_one) = (*t - mean[i] / slope(i), *t + (1.0 - mean[i]) / slope(i));
-            low = low.max(at_zero.min(at_one));
-            high = high.min(at_zero.max(at_one));
+            let (at_zero, at_side) = (*t - mean[i] / slope(i), *t + (side - mean[i]) / slope(i));
+            low = low.max(at_zero.min(at_side));
+            high = high.min(at_zero.max(at_side));
         }
         let next = slice::within(*t, low, high, rng);
         for (i, m) in mean.iter_mut().enumerate().skip(j) {
-            *m = (*m + slope(i) * (next - *t)).clamp(0.0, 1.0);
+            *m = (*m + slope(i) * (next - *t)).clamp(0.0, side);
         }
         *t = next;
     }

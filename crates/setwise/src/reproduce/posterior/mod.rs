@@ -137,7 +137,7 @@ mod tests {
         let share = 1.0 / counts.clone().count() as f64;
         let of_counts = |f: fn(f64) -> f64| counts.clone().map(|c| f(c as f64) * share).sum::<f64>();
         let mut expected = vec![of_counts(|c| c), of_counts(|c| c * c)];
-        expected.extend([0.5, 1.0 / 3.0].repeat(dim));
+        expected.extend([0.5 * law.spread, law.spread.powi(2) / 3.0].repeat(dim));
         for i in 0..dim {
             expected.extend([0.0, law.log_scale_sd.powi(2)]);
             if i > 0 {
@@ -190,7 +190,7 @@ mod tests {
         for (law, dim, points) in [
             (paper(1, 3), 3, 7),
             (paper(1, 1), 4, 12),
-            (MixtureLaw { components: Span::new(1, 2), ..Default::default() }, 3, 3),
+            (MixtureLaw { components: Span::new(1, 2), spread: 2.5, ..Default::default() }, 3, 3),
         ] {
             let distances = distances(&law, dim, points, 40_000);
             let most = distances.iter().fold(0.0f64, |a, d| a.max(d.abs()));
