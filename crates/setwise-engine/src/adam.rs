@@ -1,7 +1,8 @@
-//! Adam and AdamW over the flat parameter buffer, in one pass.
+//! Adam and AdamW over the flat parameter buffer, in one pass, and Muon for the matrices it is told.
 
 use rayon::prelude::*;
 
+use crate::muon::{self, Muon};
 use crate::real::Real;
 
 /// Values of one task; elementwise, so any cut gives the same bits.
@@ -10,7 +11,8 @@ const CHUNK: usize = 1 << 14;
 /// Share of a batch's statistic in its running average.
 pub(crate) const FRESH: f64 = 0.1;
 
-/// Adam (Kingma and Ba, 2015), with decoupled weight decay (Loshchilov and Hutter, 2019) if `weight_decay` is not zero.
+/// Adam (Kingma and Ba, 2015), with decoupled weight decay (Loshchilov and Hutter, 2019) if `weight_decay` is not zero. Matrices may move by
+/// [`Muon`] instead: their momentum stands among the first moments, they have no second ones and do not decay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adam<T> {
     /// Decay of the first moment.
@@ -27,6 +29,8 @@ pub struct Adam<T> {
     pub first: Vec<T>,
     /// Second moments.
     pub second: Vec<T>,
+    /// Matrices that do not move by Adam.
+    pub muon: Option<Muon>,
 }
 
 impl<T: Real> Adam<T> {
@@ -40,14 +44,15 @@ impl<T: Real> Adam<T> {
             steps: 0,
             first: vec![T::ZERO; len],
             second: vec![T::ZERO; len],
+            muon: None,
         }
     }
 
-    /// One step: `p −= lr · m̂ / (√v̂ + ε)`. Parameters beyond the moments are running averages: they move a tenth of the way to what
+    /// One step: `p −= lr · m̂ / (√v̂ + ε)`, but for matrices of [`Muon`]. Parameters beyond the moments are running averages: they move a tenth of the way to what
     /// stands in their gradient's place.
     ///
     /// # Panics
-    /// If the buffers differ in length or are shorter than the moments.
+    /// If the buffers differ in length or are shorter than the moments, or a matrix lies beyond these.
     pub fn step(&mut self, params: &mut [T], grads: &[T], learning_rate: f64) {
         assert!(params.len() == grads.len() && params.len() >= self.first.len(), "buffers of one length");
         let (params, averages) = params.split_at_mut(self.first.len());
@@ -66,17 +71,53 @@ impl<T: Real> Adam<T> {
         let root = T::from_f64(1.0 / correct2.sqrt());
         let epsilon = T::from_f64(self.epsilon);
         let keep = T::from_f64(1.0 - learning_rate * self.weight_decay);
-        params
-            .par_chunks_mut(CHUNK)
-            .zip(grads.par_chunks(CHUNK))
-            .zip(self.first.par_chunks_mut(CHUNK).zip(self.second.par_chunks_mut(CHUNK)))
-            .for_each(|((p, g), (m, v))| {
-                for (((p, &g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
-                    *m = *m * b1 + g * c1;
-                    *v = *v * b2 + g * g * c2;
-                    *p = *p * keep - rate * *m / (v.sqrt() * root + epsilon);
-                }
-            });
+        let trained = self.first.len();
+        let Adam { first, second, muon, .. } = self;
+        let mut rest = Piece { params, grads, first, second };
+        let (mut by_adam, mut matrices) = (Vec::new(), Vec::new());
+        let mut done = 0;
+        for matrix in muon.iter().flat_map(|m| m.matrices()) {
+            by_adam.push(rest.take(matrix.offset - done));
+            matrices.push((matrix, rest.take(matrix.range().len())));
+            done = matrix.range().end;
+        }
+        by_adam.push(rest.take(trained - done));
+        for piece in by_adam {
+            let moments = piece.first.par_chunks_mut(CHUNK).zip(piece.second.par_chunks_mut(CHUNK));
+            piece.params.par_chunks_mut(CHUNK).zip(piece.grads.par_chunks(CHUNK)).zip(moments).for_each(
+                |((p, g), (m, v))| {
+                    for (((p, &g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
+                        *m = *m * b1 + g * c1;
+                        *v = *v * b2 + g * g * c2;
+                        *p = *p * keep - rate * *m / (v.sqrt() * root + epsilon);
+                    }
+                },
+            );
+        }
+        let rate = learning_rate * muon.as_ref().map_or(0.0, |m| m.ratio);
+        matrices.into_par_iter().for_each(|(matrix, piece)| {
+            muon::step(matrix, piece.params, piece.grads, piece.first, rate);
+        });
+    }
+}
+
+/// Neighbouring parameters with what belongs to them.
+struct Piece<'a, T> {
+    params: &'a mut [T],
+    grads: &'a [T],
+    first: &'a mut [T],
+    second: &'a mut [T],
+}
+
+impl<'a, T> Piece<'a, T> {
+    /// Takes the first `n` off.
+    fn take(&mut self, n: usize) -> Piece<'a, T> {
+        Piece {
+            params: self.params.split_off_mut(..n).expect("parameters to take"),
+            grads: self.grads.split_off(..n).expect("gradients to take"),
+            first: self.first.split_off_mut(..n).expect("moments to take"),
+            second: self.second.split_off_mut(..n).expect("moments to take"),
+        }
     }
 }
 
@@ -99,6 +140,27 @@ mod tests {
         let mut p = [1.0, 2.0];
         adam.step(&mut p, &[0.0, 3.0], 0.1);
         assert_eq!(p, [0.95, 2.1]);
+    }
+
+    #[test]
+    fn matrices_move_by_muon_and_what_lies_around_them_by_adam() {
+        let (start, grads) = ([1.0; 12], [0.5, -1.0, 2.0, 0.1, 0.2, -0.3, 1.0, 4.0, -2.0, 0.7, 0.6, -0.5]);
+        let step = |muon: Option<Muon>| {
+            let mut adam = Adam::<f64> { muon, weight_decay: 0.1, ..Adam::new(12) };
+            let mut p = start;
+            adam.step(&mut p, &grads, 0.1);
+            (p, adam)
+        };
+        let matrix = |offset, rows, cols| crate::Matrix { offset, rows, cols };
+        let (plain, _) = step(None);
+        let (moved, adam) = step(Some(Muon::new(vec![matrix(6, 1, 4), matrix(1, 2, 2)], 0.5)));
+        for i in [0, 5, 10, 11] {
+            assert_eq!(moved[i], plain[i]);
+        }
+        // The orthogonal matrix nearest to a row is the row with length one, about: a step of 0.05.
+        let length = |range: std::ops::Range<usize>| range.map(|i| (moved[i] - 1.0f64).powi(2)).sum::<f64>().sqrt();
+        assert!((0.03..0.07).contains(&length(6..10)), "{moved:?}");
+        assert!((1..5).chain(6..10).all(|i| adam.first[i] == grads[i] && adam.second[i] == 0.0));
     }
 
     #[test]

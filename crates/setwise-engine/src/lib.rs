@@ -4,7 +4,7 @@
 //!
 //! * **Packed sets** ([`BatchView`]): a batch stores, set by set, the rows of all examples one after another, with offsets. Every
 //!   example has its own sizes; there is no padding and there are no masks.
-//! * **One flat buffer** ([`ParamLayout`]) for all parameters, another for gradients and two for [`Adam`]'s moments, with a named
+//! * **One flat buffer** ([`ParamLayout`]) for all parameters, another for gradients and two for the moments of [`Adam`], with a named
 //!   view per tensor.
 //! * **A program of few, fused operations** ([`Program`], [`Op`]), each with a hand-written backward pass, over an arena in
 //!   which every buffer's place follows from its life time.
@@ -25,6 +25,7 @@ mod flow;
 mod handed;
 mod loss;
 mod mix;
+mod muon;
 mod params;
 mod plan;
 mod program;
@@ -37,6 +38,7 @@ pub use cpu::{Cpu, Outputs};
 pub use error::Error;
 pub use loss::{Levels, Loss, MOST_LEVELS};
 pub use mix::mix;
+pub use muon::{Matrix, Muon};
 pub use params::{Init, ParamId, ParamLayout, ParamSpec};
 pub use program::*;
 pub use real::Real;

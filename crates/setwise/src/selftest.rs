@@ -7,6 +7,7 @@ use setwise_engine::cuda::{Cuda, Device, Precision};
 use setwise_engine::{Activation, BatchView, Cpu, Image, Linear, Mode, Op, Program, SetView, Value, Window};
 
 use crate::data::Generator;
+use crate::experiment::{Optimizer, Training};
 use crate::models::{
     AttentionScale, ImageEncoder, Images, Merge, ModelConfig, OutputKind, PRESETS, Pooling, RelationPool, Relations,
     Sharing, program,
@@ -198,9 +199,11 @@ pub fn run(device: &Arc<Device>, precision: Precision, seed: u64, tell: &mut dyn
         found.iter().for_each(&mut *tell);
         checks.extend(found);
     }
-    let found = [classifier_step(device, precision, &mut rng)?, element_steps(device, precision, &mut rng)?].concat();
-    found.iter().for_each(&mut *tell);
-    checks.extend(found);
+    for steps in [classifier_step, element_steps, muon_steps] {
+        let found = steps(device, precision, &mut rng)?;
+        found.iter().for_each(&mut *tell);
+        checks.extend(found);
+    }
     Ok(checks)
 }
 
@@ -264,15 +267,29 @@ fn two_steps(
     batch: &SetBatch,
     targets: &[f32],
 ) -> Result<([Trainer; 2], f64)> {
+    let (both, losses) = steps(device, precision, trainer, limits, batch, targets, 2)?;
+    Ok((both, relative(&losses[0], &losses[1])))
+}
+
+/// Trainers on the GPU and on the CPU after some steps on a batch, with the loss before each.
+fn steps(
+    device: &Arc<Device>,
+    precision: Precision,
+    trainer: impl Fn() -> Trainer,
+    limits: BatchLimits,
+    batch: &SetBatch,
+    targets: &[f32],
+    count: usize,
+) -> Result<([Trainer; 2], [Vec<f64>; 2])> {
     let mut both = [trainer(), trainer()];
     both[0].use_device(&crate::Device::Cuda { device: device.clone(), precision }, limits)?;
     let mut losses = [Vec::new(), Vec::new()];
     for (trainer, losses) in both.iter_mut().zip(&mut losses) {
-        for _ in 0..2 {
+        for _ in 0..count {
             losses.push(trainer.step(batch, targets, 1e-3)?);
         }
     }
-    Ok((both, relative(&losses[0], &losses[1])))
+    Ok((both, losses))
 }
 
 /// A whole step of a classifier: its loss, and the running averages after it.
@@ -320,6 +337,36 @@ fn element_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator
         error,
         tolerance: ALLOWED * unit(precision),
     }])
+}
+
+/// Steps of a model whose matrices move by Muon: what the loss falls by. Single weights may differ: directions in which the gradient is nothing but
+/// rounding are as long as all others once they are made orthogonal.
+fn muon_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -> Result<Vec<Check>> {
+    let mut checks = Vec::new();
+    // Narrower than a tile, as wide as some, and neither.
+    for (latent, hidden) in [(16, 24), (64, 128), (72, 200)] {
+        let config =
+            ModelConfig::preset("multi-set-transformer", 3)?.with_latent(latent).with_hidden(hidden).with_blocks(2);
+        let config = config.validate()?;
+        let training =
+            Training { optimizer: Optimizer::Muon { rate: 0.01 }, learning_rate: 1e-3, ..Training::default() };
+        let trainer = || Trainer::of(Model::new(config.clone(), 5), &training, 0);
+        let sizes: Vec<[usize; 2]> = (0..24).map(|i| [1 + 5 * i % 40, 3 + 7 * i % 50]).collect();
+        let mut drawn = |n: usize| -> Vec<f32> { (0..n).map(|_| rng.random::<f32>() * 2.0 - 1.0).collect() };
+        let examples: Vec<[Vec<f32>; 2]> = sizes.iter().map(|s| s.map(|n| drawn(3 * n))).collect();
+        let examples: Vec<Vec<&[f32]>> = examples.iter().map(|e| e.iter().map(|s| &s[..]).collect()).collect();
+        let batch = SetBatch::from_examples(3, &examples)?;
+        let limits = BatchLimits { examples: 24, set_size: 60, dims: 1 };
+        let (_, [gpu, cpu]) = steps(device, precision, trainer, limits, &batch, &drawn(24), 4)?;
+        let fall = |losses: &[f64]| vec![losses[0] - losses[3]];
+        checks.push(Check {
+            case: format!("steps by Muon, latent {latent}, hidden {hidden}"),
+            what: "what the loss falls by",
+            error: relative(&fall(&gpu), &fall(&cpu)),
+            tolerance: 0.05,
+        });
+    }
+    Ok(checks)
 }
 
 fn compare(

@@ -1,7 +1,8 @@
 //! Where the kernels are compiled: here, once for each number type, and not again in every crate that runs a program.
 //!
 //! Everything that runs programs is generic over [`Real`], and generic code is compiled where its type becomes known. Calls to the
-//! passes of a [`Worker`] go through this trait instead, whose methods are no longer generic: only calls of them reach other crates.
+//! passes of a [`Worker`], and to the products of an optimiser, go through this trait instead, whose methods are no longer generic: only calls
+//! of them reach other crates.
 //!
 //! Nor are they compiled for the engine's unit tests, which try single kernels: programs are run by those in `tests`, and by other crates.
 
@@ -34,6 +35,11 @@ pub trait Compiled: Sized {
 
     #[doc(hidden)]
     fn pack(panels: &mut Panels<Self>, program: &Program, params: &[Self], backward: bool)
+    where
+        Self: Real;
+
+    #[doc(hidden)]
+    fn straighten(matrix: &mut [Self], rows: usize, cols: usize)
     where
         Self: Real;
 }
@@ -69,6 +75,11 @@ macro_rules! compiled {
                     unreachable!("unit tests run no programs");
                 }
                 panels.pack(program, params, backward);
+            }
+
+            #[inline(never)]
+            fn straighten(matrix: &mut [Self], rows: usize, cols: usize) {
+                crate::muon::straighten(matrix, rows, cols);
             }
         }
     };

@@ -13,7 +13,7 @@ mod attention;
 mod batch_norm;
 mod compiled;
 mod convolution;
-mod gemm;
+pub(crate) mod gemm;
 mod linear;
 mod max_pool;
 mod norm;

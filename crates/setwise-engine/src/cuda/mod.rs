@@ -10,6 +10,7 @@
 mod build;
 mod compile;
 mod driver;
+mod muon;
 mod tables;
 mod trainer;
 

@@ -117,13 +117,18 @@ plain! {
     struct MaxPoolTask {
         from: Address, to: Address, winners: Address, height: i32, width: i32, channels: i32, accumulate: i32, space: Space, pad: i32,
     }
-    struct Controls { rate: f32, root: f32, keep: f32, clip: f32, seed: u64 }
+    struct Controls { rate: f32, root: f32, keep: f32, clip: f32, seed: u64, matrices: f32, pad: f32 }
     struct Results { loss: f32, norm: f32, scale: f32, ok: f32 }
     struct LossTask { values: Address, targets: Address, grads: Address, width: i32, pad2: i32, space: Space, pad: i32 }
     struct LossTasks { outputs: Address, results: Address, count: i32, kind: i32, parameters: [f32; 8] }
     struct UpdateTask {
         params: Address, first: Address, second: Address, grads: Address, parts: Address, controls: Address, results: Address,
-        len: u64, all: u64, beta1: f32, beta2: f32, epsilon: f32, fresh: f32,
+        len: u64, all: u64, matrices: Address, beta1: f32, beta2: f32, epsilon: f32, fresh: f32, momentum: f32, pad: f32,
+    }
+    struct MuonTask {
+        params: Address, first: Address, grads: Address, parts: Address, x: Address, next: Address, gram: Address, square: Address,
+        controls: Address, results: Address, rows: i32, cols: i32, shorter: i32, longer: i32, turned: i32,
+        momentum: f32, gain: f32, margin: f32, tiny: f32, a: f32, b: f32, c: f32,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Training steps as one captured graph each: copy in, forward, loss, backward, length of the gradient, Adam.
+//! Training steps as one captured graph each: copy in, forward, loss, backward, length of the gradient, Adam, and Muon where it is asked for.
 //!
 //! A batch is written into pinned memory and copied to one of two places on the device while the step before still runs; each place
 //! has its graph. Results come back one step late, so the device never waits for the host.
@@ -8,12 +8,14 @@ use std::sync::Arc;
 
 use super::build::{Work, space_of};
 use super::driver::{self, Device, Event, Graph, Memory, Pinned, Stream};
+use super::muon::{Matrices, Parameters};
 use super::tables as t;
 use super::{Bound, Capacity, Precision, capacity_of, io_layout, output_numbers, shape_numbers};
 use crate::adam::{Adam, FRESH};
 use crate::batch::BatchView;
 use crate::error::Error;
 use crate::loss::{Loss, MOST_LEVELS};
+use crate::muon::{MOMENTUM, Muon};
 use crate::program::{Mode, Program};
 
 /// Parts of the gradient's length, as in the kernel.
@@ -55,6 +57,7 @@ pub struct CudaTrainer {
     slots: Vec<Slot>,
     under_way: VecDeque<usize>,
     next: usize,
+    /// Without its moments, which are on the device.
     adam: Adam<f32>,
     steps: u64,
     loss: Loss,
@@ -91,7 +94,7 @@ impl CudaTrainer {
         let results = Memory::new(device, 256, "results")?;
         let norm_parts = Memory::new(device, 8 * NORM_BLOCKS, "partial sums")?;
         let (stream, copies) = (Stream::new(device)?, Stream::new(device)?);
-        let step = StepTables::write(&program, &bound, [&first, &second, &results, &norm_parts], loss, adam)?;
+        let step = StepTables::write(device, &program, &bound, [&first, &second, &results, &norm_parts], loss, adam)?;
         let layout = staging(&program, &bound.capacity);
         let mut slots = Vec::new();
         for _ in 0..SLOTS {
@@ -156,6 +159,7 @@ impl CudaTrainer {
         self.bound.bytes()
             + self.first.bytes
             + self.second.bytes
+            + self.step.matrices.as_ref().map_or(0, Matrices::bytes)
             + self.slots.iter().map(|s| s.staged.bytes).sum::<usize>()
     }
 
@@ -191,6 +195,8 @@ impl CudaTrainer {
             keep: (1.0 - rate * self.adam.weight_decay) as f32,
             clip: controls.clip.unwrap_or(0.0) as f32,
             seed: controls.seed,
+            matrices: (rate * self.adam.muon.as_ref().map_or(0.0, |m: &Muon| m.ratio)) as f32,
+            pad: 0.0,
         };
         slot.host.write(0, &[c]);
         slot.host.write(layout.shape, &shape_numbers(&self.program, &self.bound.capacity, batch));
@@ -218,7 +224,8 @@ impl CudaTrainer {
         let (start, end) = (Event::new(&self.device)?, Event::new(&self.device)?);
         let mut kernels: Vec<(String, usize, f64)> = Vec::new();
         let own = [&self.step.loss, &self.step.squares, &self.step.adam];
-        for work in self.bound.forward.iter().chain(&self.bound.backward).chain(own) {
+        let matrices = self.step.matrices.iter().flat_map(|m| &m.work);
+        for work in self.bound.forward.iter().chain(&self.bound.backward).chain(own).chain(matrices) {
             start.record(&self.stream)?;
             for _ in 0..repetitions {
                 work.enqueue(&self.stream, shape)?;
@@ -272,10 +279,12 @@ struct StepTables {
     loss: Work,
     squares: Work,
     adam: Work,
+    matrices: Option<Matrices>,
 }
 
 impl StepTables {
     fn write(
+        device: &Arc<Device>,
         program: &Program,
         bound: &Bound,
         [first, second, results, norm_parts]: [&Memory; 4],
@@ -325,6 +334,16 @@ impl StepTables {
         let count = outputs.len() as i32;
         let task = t::LossTasks { outputs: outputs_at, results: results.ptr, count, kind, parameters };
         let loss_at = tables.push(&[task]);
+        let at = Parameters {
+            params: bound.params.ptr,
+            first: first.ptr,
+            grads: bound.grads.ptr,
+            controls: bound.io.ptr,
+            results: results.ptr,
+            len: program.params.trained(),
+        };
+        let matrices = adam.muon.as_ref().filter(|m| !m.matrices().is_empty());
+        let matrices = matrices.map(|m| Matrices::new(device, &bound.module, m, &at)).transpose()?;
         let update_at = tables.push(&[t::UpdateTask {
             params: bound.params.ptr,
             first: first.ptr,
@@ -335,10 +354,13 @@ impl StepTables {
             results: results.ptr,
             len: program.params.trained() as u64,
             all: program.params.len() as u64,
+            matrices: matrices.as_ref().map_or(0, |m| m.mask.ptr),
             beta1: adam.beta1 as f32,
             beta2: adam.beta2 as f32,
             epsilon: adam.epsilon as f32,
             fresh: FRESH as f32,
+            momentum: MOMENTUM as f32,
+            pad: 0.0,
         }]);
         bound.tables.write((bound.tables_at - bound.tables.ptr) as usize, tables.bytes())?;
         let launch = |name: &str, grid: usize, tasks: u64| -> Result<_, Error> {
@@ -349,6 +371,7 @@ impl StepTables {
             loss: launch("loss", 1, loss_at)?,
             squares: launch("square_parts", NORM_BLOCKS, update_at)?,
             adam: launch("adam", program.params.len().div_ceil(1024).clamp(1, 1024), update_at)?,
+            matrices,
         })
     }
 
@@ -366,6 +389,7 @@ impl StepTables {
         self.loss.enqueue(stream, shape)?;
         bound.backward.iter().try_for_each(|w| w.enqueue(stream, shape))?;
         self.squares.enqueue(stream, shape)?;
-        self.adam.enqueue(stream, shape)
+        self.adam.enqueue(stream, shape)?;
+        self.matrices.iter().flat_map(|m| &m.work).try_for_each(|w| w.enqueue(stream, shape))
     }
 }

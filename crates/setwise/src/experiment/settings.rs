@@ -50,7 +50,7 @@ pub struct Experiment {
 }
 
 /// How choices that have options are written.
-const WITH_OPTIONS: &str = "this choice has options, as in { cosine = { last = 0.01 } }, { adamw = { weight-decay = 0.01 } }, \
+const WITH_OPTIONS: &str = "this choice has options, as in { cosine = { last = 0.01 } }, { adamw = { weight-decay = 0.01 } }, { muon = { rate = 0.01 } }, \
     { huber = { delta = 1.0 } }, { pinball = { level = 0.9 } }, { quantiles = { levels = [0.05, 0.5, 0.95], scale = 1.0 } } or { true = { points = 1000 } }";
 
 /// Most numbers a batch, or all held-out examples of a run, may have: they are kept in memory.

@@ -72,6 +72,11 @@ pub enum Optimizer {
         #[serde(rename = "weight-decay")]
         weight_decay: f64,
     },
+    /// Muon for the weight matrices of blocks and poolings, Adam for all else.
+    Muon {
+        /// Learning rate of the matrices; that of all else is `learning-rate`. Both warm up and decay alike.
+        rate: f64,
+    },
 }
 
 /// How the learning rate goes after the warm-up.
@@ -244,6 +249,9 @@ impl Training {
             && !(0.0..=100.0).contains(&w)
         {
             return Err(bad("training.optimizer.adamw.weight-decay", format!("is {w}, must be between 0 and 100")));
+        }
+        if let Optimizer::Muon { rate } = self.optimizer {
+            positive("optimizer.muon.rate", rate, 1.0)?;
         }
         if let Schedule::Cosine { last } = self.schedule
             && !(0.0..=1.0).contains(&last)

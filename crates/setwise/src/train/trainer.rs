@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use rayon::prelude::*;
-use setwise_engine::{Adam, Cpu, Loss, Mode, Outputs};
+use setwise_engine::{Adam, Cpu, Loss, Matrix, Mode, Muon, Outputs, ParamLayout};
 
 use crate::experiment::{Optimizer, Training};
 use crate::models::{Model, OutputKind, program};
@@ -75,8 +75,13 @@ impl Trainer {
     /// Starts from a model's parameters with the loss and the optimiser of a training; the seed is that of dropout.
     pub fn of(model: Model, training: &Training, seed: u64) -> Self {
         let mut trainer = Trainer::new(model, training.loss.loss()).with_seed(seed);
-        if let Optimizer::Adamw { weight_decay } = training.optimizer {
-            trainer.adam.weight_decay = weight_decay;
+        match training.optimizer {
+            Optimizer::Adam => {}
+            Optimizer::Adamw { weight_decay } => trainer.adam.weight_decay = weight_decay,
+            Optimizer::Muon { rate } => {
+                let matrices = inner_matrices(trainer.model.layout());
+                trainer.adam.muon = Some(Muon::new(matrices, rate / training.learning_rate));
+            }
         }
         trainer
     }
@@ -303,5 +308,34 @@ impl Trainer {
     /// The gradient of the last step; in the places of running averages, what they follow.
     pub fn grads(&self) -> &[f32] {
         &self.grads
+    }
+}
+
+/// The weight matrices between two layers of latent values: those of blocks and poolings, but neither the first maps of inputs nor the last to
+/// answers.
+fn inner_matrices(layout: &ParamLayout) -> Vec<Matrix> {
+    let inner = |name: &str| (name.starts_with("block.") || name.starts_with("pool.")) && name.ends_with(".weight");
+    let specs = layout.specs().iter().filter(|s| s.trained && inner(&s.name));
+    specs
+        .filter_map(|s| match s.shape[..] {
+            [rows, cols] => Some(Matrix { offset: s.offset, rows, cols }),
+            _ => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ModelConfig;
+
+    #[test]
+    fn matrices_inside_a_model_are_all_but_its_first_and_last_ones() {
+        let config = ModelConfig::preset("multi-set-transformer", 2).unwrap().with_blocks(3).validate().unwrap();
+        let layout = Model::new(config, 1).layout().clone();
+        // In each block four relations of six matrices and two merges; a pooling of each set.
+        let found = inner_matrices(&layout);
+        assert_eq!(found.len(), 3 * (4 * 6 + 2) + 2 * 6);
+        assert!(found.iter().all(|m| m.rows >= 32 && m.cols >= 32));
     }
 }

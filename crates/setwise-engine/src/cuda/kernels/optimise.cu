@@ -1,9 +1,11 @@
-// The end of a step: loss, length of the gradient, Adam. Every sum has a fixed order.
+// The end of a step: loss, length of the gradient, Adam, which leaves matrices of Muon (muon.cu) alone but for their momentum. Every sum has a fixed order.
 
 // What the host sends along with each batch.
 struct Controls {
     float rate, root, keep, clip;
     u64 seed;
+    // Of matrices that move by Muon.
+    float matrices, pad;
 };
 
 // What it reads back.
@@ -121,7 +123,9 @@ struct UpdateTask {
     // Parameters that gradients move, and all: the rest are running averages, which go by the share `fresh` to what stands in their
     // gradient's place.
     size_t len, all;
-    float beta1, beta2, epsilon, fresh;
+    // A byte for every parameter, one for those of matrices; none where there are none.
+    const unsigned char* matrices;
+    float beta1, beta2, epsilon, fresh, momentum, pad;
 };
 
 #define NORM_BLOCKS 128
@@ -175,8 +179,12 @@ extern "C" __global__ void __launch_bounds__(256) adam(const UpdateTask* tasks, 
         task.results->ok = ok ? 1.0f : 0.0f;
     }
     if (!ok) return;
-    auto move = [&](float& p, float& m, float& v, float g) {
+    auto move = [&](float& p, float& m, float& v, float g, bool matrix) {
         g *= scale;
+        if (matrix) {
+            m = task.momentum * m + g;
+            return;
+        }
         m = task.beta1 * m + (1.0f - task.beta1) * g;
         v = task.beta2 * v + (1.0f - task.beta2) * g * g;
         p = p * c.keep - c.rate * m / (sqrtf(v) * c.root + task.epsilon);
@@ -184,17 +192,18 @@ extern "C" __global__ void __launch_bounds__(256) adam(const UpdateTask* tasks, 
     size_t chunks = task.len / 4;
     for (size_t i = blockIdx.x * (size_t)256 + threadIdx.x; i < chunks; i += (size_t)gridDim.x * 256) {
         float4 p = ((float4*)task.params)[i], m = ((float4*)task.first)[i], v = ((float4*)task.second)[i], g = ((const float4*)task.grads)[i];
-        move(p.x, m.x, v.x, g.x);
-        move(p.y, m.y, v.y, g.y);
-        move(p.z, m.z, v.z, g.z);
-        move(p.w, m.w, v.w, g.w);
+        uchar4 matrix = task.matrices ? ((const uchar4*)task.matrices)[i] : make_uchar4(0, 0, 0, 0);
+        move(p.x, m.x, v.x, g.x, matrix.x);
+        move(p.y, m.y, v.y, g.y, matrix.y);
+        move(p.z, m.z, v.z, g.z, matrix.z);
+        move(p.w, m.w, v.w, g.w, matrix.w);
         ((float4*)task.params)[i] = p;
         ((float4*)task.first)[i] = m;
         ((float4*)task.second)[i] = v;
     }
     if (blockIdx.x == 0 && threadIdx.x < task.len % 4) {
         size_t i = 4 * chunks + threadIdx.x;
-        move(task.params[i], task.first[i], task.second[i], task.grads[i]);
+        move(task.params[i], task.first[i], task.second[i], task.grads[i], task.matrices && task.matrices[i]);
     }
     for (size_t i = task.len + blockIdx.x * (size_t)256 + threadIdx.x; i < task.all; i += (size_t)gridDim.x * 256)
         task.params[i] += (task.grads[i] - task.params[i]) * task.fresh;

@@ -1,0 +1,175 @@
+//! Muon (Jordan and others, 2024): weight matrices move along the orthogonal matrix nearest to their momentum, so that directions in which
+//! gradients are small are learnt as fast as those in which they are large.
+
+use crate::cpu::gemm::{PanelProduct, pack_panels, panels_len};
+use crate::real::Real;
+
+/// Decay of the momentum.
+pub(crate) const MOMENTUM: f64 = 0.95;
+/// How often the polynomial is applied.
+pub(crate) const ROUNDS: usize = 5;
+/// Coefficients of x, x³ and x⁵ of the polynomial that takes singular values near one: far from exact, but it needs few rounds.
+pub(crate) const POLYNOMIAL: [f64; 3] = [3.4445, -4.7750, 2.0315];
+/// Singular values must not begin above one, as rounding may have them.
+pub(crate) const MARGIN: f64 = 1.02;
+/// Added to the length that is divided by.
+pub(crate) const TINY: f64 = 1e-7;
+
+/// A weight matrix in the flat buffer, row-major.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    /// Its first number.
+    pub offset: usize,
+    /// Outputs of the layer.
+    pub rows: usize,
+    /// Inputs of the layer.
+    pub cols: usize,
+}
+
+impl Matrix {
+    /// Its numbers.
+    pub fn range(&self) -> std::ops::Range<usize> {
+        self.offset..self.offset + self.rows * self.cols
+    }
+
+    /// What an orthogonal matrix is multiplied with, so that layers with more outputs than inputs move their outputs as much as others.
+    pub(crate) fn gain(&self) -> f64 {
+        (self.rows as f64 / self.cols as f64).max(1.0).sqrt()
+    }
+}
+
+/// The matrices that move in this way, and how fast.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Muon {
+    matrices: Vec<Matrix>,
+    /// Their rate, as a multiple of the learning rate of all else.
+    pub ratio: f64,
+}
+
+impl Muon {
+    /// Matrices that do not overlap, in any order.
+    ///
+    /// # Panics
+    /// If two overlap or one is empty.
+    pub fn new(mut matrices: Vec<Matrix>, ratio: f64) -> Self {
+        matrices.sort_unstable_by_key(|m| m.offset);
+        assert!(matrices.iter().all(|m| !m.range().is_empty()), "matrices with numbers in them");
+        assert!(matrices.windows(2).all(|m| m[0].range().end <= m[1].offset), "matrices that do not overlap");
+        Muon { matrices, ratio }
+    }
+
+    /// The matrices as they follow each other.
+    pub fn matrices(&self) -> &[Matrix] {
+        &self.matrices
+    }
+}
+
+/// Moves one matrix: momentum follows the gradient, and the parameters go `rate` along its orthogonal part.
+pub(crate) fn step<T: Real>(matrix: &Matrix, params: &mut [T], grads: &[T], momentum: &mut [T], rate: f64) {
+    let decay = T::from_f64(MOMENTUM);
+    let mut ahead = Vec::with_capacity(params.len());
+    for (m, &g) in momentum.iter_mut().zip(grads) {
+        *m = *m * decay + g;
+        ahead.push(g + decay * *m);
+    }
+    T::straighten(&mut ahead, matrix.rows, matrix.cols);
+    let rate = T::from_f64(rate * matrix.gain());
+    params.iter_mut().zip(&ahead).for_each(|(p, &x)| *p += -rate * x);
+}
+
+/// Takes a row-major matrix to about the nearest orthogonal one: with X of length below one, [`ROUNDS`] times X ← aX + (bA + cA²)X where A = XXᵀ.
+pub(crate) fn straighten<T: Real>(x: &mut [T], rows: usize, cols: usize) {
+    let length = x.iter().map(|x| x.to_f64().powi(2)).sum::<f64>().sqrt();
+    let scale = T::from_f64(1.0 / (MARGIN * length + TINY));
+    x.iter_mut().for_each(|x| *x *= scale);
+    // A is as large as the shorter side.
+    let turned = rows > cols;
+    if turned {
+        let given = x.to_vec();
+        transpose(&given, rows, cols, x);
+    }
+    let (short, long) = (rows.min(cols), rows.max(cols));
+    let [a, b, c] = POLYNOMIAL.map(T::from_f64);
+    let mut panels = vec![T::ZERO; panels_len::<T>(long, short).max(panels_len::<T>(short, long))];
+    let (mut gram, mut square, mut next) = (vec![T::ZERO; short * short], vec![T::ZERO; short * short], x.to_vec());
+    for _ in 0..ROUNDS {
+        // SAFETY: panels hold the larger of both operands, and every product writes a buffer of its size.
+        unsafe {
+            pack_panels(panels.as_mut_ptr(), x.as_ptr(), 1, long, long, short);
+            let sides = [short, long, short];
+            T::dispatch(PanelProduct::plain(sides, x.as_ptr(), panels.as_ptr(), gram.as_mut_ptr()));
+            pack_panels(panels.as_mut_ptr(), gram.as_ptr(), short, 1, short, short);
+            let sides = [short, short, short];
+            T::dispatch(PanelProduct::plain(sides, gram.as_ptr(), panels.as_ptr(), square.as_mut_ptr()));
+            square.iter_mut().zip(&gram).for_each(|(s, &g)| *s = b * g + c * *s);
+            pack_panels(panels.as_mut_ptr(), x.as_ptr(), long, 1, short, long);
+            next.iter_mut().zip(&*x).for_each(|(n, &x)| *n = a * x);
+            let sides = [short, short, long];
+            let product = PanelProduct::plain(sides, square.as_ptr(), panels.as_ptr(), next.as_mut_ptr());
+            T::dispatch(PanelProduct { accumulate: true, ..product });
+        }
+        x.copy_from_slice(&next);
+    }
+    if turned {
+        transpose(&next, short, long, x);
+    }
+}
+
+/// Writes the columns of a row-major matrix as rows.
+fn transpose<T: Copy>(from: &[T], rows: usize, cols: usize, to: &mut [T]) {
+    for (c, column) in to.chunks_exact_mut(rows).enumerate() {
+        column.iter_mut().enumerate().for_each(|(r, x)| *x = from[r * cols + c]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::gemm::tests::numbers;
+
+    /// Singular values of the result are near one wherever those of the matrix are not tiny, and it keeps the matrix's own directions.
+    #[test]
+    fn matrices_become_nearly_orthogonal_and_keep_their_directions() {
+        for (rows, cols) in [(1, 1), (1, 7), (8, 8), (5, 40), (40, 5), (33, 70), (64, 32)] {
+            let given: Vec<f64> = numbers(rows * cols, 3).into_iter().map(f64::from).collect();
+            let mut x = given.clone();
+            straighten(&mut x, rows, cols);
+            let short = rows.min(cols);
+            let at = |m: &[f64], i: usize, j: usize| if rows <= cols { m[i * cols + j] } else { m[j * cols + i] };
+            let product = |a: &[f64], b: &[f64], i: usize, j: usize| -> f64 {
+                (0..rows.max(cols)).map(|k| at(a, i, k) * at(b, j, k)).sum()
+            };
+            // All singular values lie between 0.6 and 1.25 if XXᵀ moves every vector by a factor between their squares; its trace is the sum of them.
+            let trace = (0..short).map(|i| product(&x, &x, i, i)).sum::<f64>() / short as f64;
+            assert!((0.5..1.35).contains(&trace), "{rows} × {cols}: {trace}");
+            // X is a polynomial of the given matrix, so that X·Gᵀ is symmetric, and it points the same way.
+            for i in 0..short {
+                assert!(product(&x, &given, i, i) > 0.0);
+                for j in 0..i {
+                    let (a, b) = (product(&x, &given, i, j), product(&x, &given, j, i));
+                    assert!((a - b).abs() < 1e-9, "{rows} × {cols}: {a} and {b}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_length_of_a_gradient_does_not_matter_and_nothing_comes_of_nothing() {
+        let matrix = Matrix { offset: 0, rows: 6, cols: 4 };
+        let grads = numbers(24, 9);
+        let moved = |scale: f32| {
+            let (mut params, mut momentum) = (vec![0.0f32; 24], vec![0.0; 24]);
+            step(&matrix, &mut params, &grads.iter().map(|g| g * scale).collect::<Vec<_>>(), &mut momentum, 0.1);
+            params
+        };
+        let (small, large) = (moved(1e-2), moved(1e3));
+        assert!(small.iter().zip(&large).all(|(a, b)| (a - b).abs() < 1e-4), "{small:?} and {large:?}");
+        assert!(moved(0.0).iter().all(|x| *x == 0.0));
+    }
+
+    #[test]
+    #[should_panic(expected = "overlap")]
+    fn matrices_that_overlap_are_refused() {
+        Muon::new(vec![Matrix { offset: 5, rows: 2, cols: 2 }, Matrix { offset: 0, rows: 2, cols: 3 }], 1.0);
+    }
+}
