@@ -1,7 +1,5 @@
 //! Attention of sets and heads of any size, held against the textbook, and its gradients in single against those in double precision.
 
-use std::process::Command;
-
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use setwise_engine::*;
@@ -111,15 +109,7 @@ fn small_and_large_scores_of_any_number_of_queries_and_keys_are_weighed_as_in_th
     }
 }
 
-/// The vectors are chosen for a whole process.
 #[test]
 fn narrower_vectors_pass_the_same_tests() {
-    const CHOICE: &str = "SETWISE_ISA";
-    if std::env::var_os(CHOICE).is_some() {
-        return;
-    }
-    for isa in ["avx2", "portable"] {
-        let run = Command::new(std::env::current_exe().unwrap()).env(CHOICE, isa).output().unwrap();
-        assert!(run.status.success(), "{isa}: {}", String::from_utf8_lossy(&run.stdout));
-    }
+    setwise_engine::simd::test_with_narrower_vectors("");
 }

@@ -96,6 +96,7 @@ def test_one_set_needs_no_list():
         {"schedule": "constant"},
         {"schedule": {"cosine": {"last": 0.5}}},
         {"warm_up": 2, "clip": 0.1, "weight_decay": 0.01, "batch": np.int64(3), "steps": np.int32(4)},
+        {"muon": 0.01},
     ],
 )
 def test_how_to_learn_can_be_chosen(options):
@@ -118,6 +119,8 @@ def test_how_to_learn_can_be_chosen(options):
         ({"loss": {"pinball": {"level": 1.5}}}, ValueError, "level: is 1.5"),
         ({"schedule": "linear"}, ValueError, "linear"),
         ({"clip": -1.0}, ValueError, "clip: is -1"),
+        ({"muon": 0.0}, ValueError, "muon.rate: is 0"),
+        ({"muon": 0.01, "weight_decay": 0.1}, ValueError, "weight_decay: .*muon"),
         ({"seed": -1}, ValueError, "seed"),
         ({"steps": "many"}, ValueError, "steps: .*many"),
     ],

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use safetensors::{Dtype, SafeTensors};
 use setwise::files::ReferenceOptions;
@@ -307,15 +306,7 @@ fn the_transformer_block_with_norms_equals_the_published_one() {
     check_block("block_mab_ln", false, build, theirs);
 }
 
-/// The vectors are chosen for a whole process.
 #[test]
 fn narrower_vectors_pass_the_same_tests() {
-    const CHOICE: &str = "SETWISE_ISA";
-    if std::env::var_os(CHOICE).is_some() {
-        return;
-    }
-    for isa in ["avx2", "portable"] {
-        let run = Command::new(std::env::current_exe().unwrap()).env(CHOICE, isa).output().unwrap();
-        assert!(run.status.success(), "{isa}: {}", String::from_utf8_lossy(&run.stdout));
-    }
+    setwise_engine::simd::test_with_narrower_vectors("");
 }

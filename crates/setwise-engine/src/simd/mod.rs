@@ -124,13 +124,33 @@ pub enum Isa {
     Portable,
 }
 
+/// Names a narrower instruction set than the machine's widest: `avx512`, `avx2`, `portable`.
+const CHOICE: &str = "SETWISE_ISA";
+
+/// Runs the tests of this executable again with narrower vectors, which are chosen for a whole process; those alone whose names have `only`
+/// in them. For a test to call.
+///
+/// # Panics
+/// If one of them fails.
+#[doc(hidden)]
+pub fn test_with_narrower_vectors(only: &str) {
+    if std::env::var_os(CHOICE).is_some() {
+        return;
+    }
+    let executable = std::env::current_exe().expect("a test has its executable");
+    for isa in ["avx2", "portable"] {
+        let run = std::process::Command::new(&executable).env(CHOICE, isa).arg(only).output().expect("it runs again");
+        assert!(run.status.success(), "{isa}: {}", String::from_utf8_lossy(&run.stdout));
+    }
+}
+
 /// The instruction set in use: the widest this machine has, or a narrower one named by the environment
 /// variable `SETWISE_ISA` (`avx512`, `avx2`, `portable`).
 pub fn isa() -> Isa {
     static ISA: OnceLock<Isa> = OnceLock::new();
     *ISA.get_or_init(|| {
         let best = widest();
-        match std::env::var("SETWISE_ISA").as_deref() {
+        match std::env::var(CHOICE).as_deref() {
             Ok("portable") => Isa::Portable,
             Ok("avx2") if best != Isa::Portable => Isa::Avx2,
             _ => best,

@@ -19,6 +19,14 @@ _SCHEDULES = {"cosine": {"cosine": {"last": 0.01}}, "constant": "constant"}
 Example = tuple[Sequence[Any], Any]
 
 
+def _optimizer(weight_decay: float, muon: float | None) -> str | Mapping[str, Mapping[str, float]]:
+    if muon is None:
+        return {"adamw": {"weight-decay": weight_decay}} if weight_decay else "adam"
+    if weight_decay:
+        raise ValueError("weight_decay: is given together with muon, which has none")
+    return {"muon": {"rate": muon}}
+
+
 def fit(
     model: Model,
     sampler: Callable[[np.random.Generator], Example] | tuple[Sequence[Any], Any],
@@ -31,6 +39,7 @@ def fit(
     warm_up: int = 0,
     clip: float | None = None,
     weight_decay: float = 0.0,
+    muon: float | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> History:
@@ -63,6 +72,9 @@ def fit(
         Gradients longer than this are shortened to it.
     weight_decay : float
         Share of a parameter taken off per step and learning rate.
+    muon : float, optional
+        Learning rate of the weight matrices of blocks and poolings, which then move by Muon, all else by Adam; 0.01 is a good start. It
+        learns what Adam is slow at, and has no weight decay.
     seed : int
         Seed of ``rng``, of the order of a data set, and of dropout.
     progress : bool
@@ -92,7 +104,7 @@ def fit(
         "steps": steps,
         "batch": batch,
         "loss": loss,
-        "optimizer": {"adamw": {"weight-decay": weight_decay}} if weight_decay else "adam",
+        "optimizer": _optimizer(weight_decay, muon),
         "learning_rate": learning_rate,
         "schedule": _SCHEDULES.get(schedule, schedule) if isinstance(schedule, str) else schedule,
         "warm_up": warm_up,

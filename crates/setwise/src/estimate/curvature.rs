@@ -179,20 +179,9 @@ mod tests {
         }
     }
 
-    /// All tests of the estimators; the vectors are chosen for a whole process.
+    /// All tests of the estimators.
     #[test]
     fn narrower_vectors_pass_the_same_tests() {
-        const CHOICE: &str = "SETWISE_ISA";
-        if std::env::var_os(CHOICE).is_some() {
-            return;
-        }
-        for isa in ["avx2", "portable"] {
-            let run = std::process::Command::new(std::env::current_exe().unwrap())
-                .env(CHOICE, isa)
-                .arg("estimate::")
-                .output()
-                .unwrap();
-            assert!(run.status.success(), "{isa}: {}", String::from_utf8_lossy(&run.stdout));
-        }
+        setwise_engine::simd::test_with_narrower_vectors("estimate::");
     }
 }

@@ -194,6 +194,7 @@ fn read(path: &Path) -> Result<Checkpoint> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::{LossName, Optimizer, Training};
     use crate::models::{ImageEncoder, Images};
     use crate::{Loss, ModelConfig, SetBatch};
 
@@ -236,11 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn running_averages_go_on_from_a_checkpoint_as_if_it_had_never_been() {
+    fn running_averages_and_moments_go_on_from_a_checkpoint_as_if_it_had_never_been() {
         let images = Images::new(ImageEncoder::Mnist).with_size(5, 4, 1);
         let trainer = || {
             let config = ModelConfig::preset("single-set-rff", 1).unwrap().with_images(images).with_latent(4);
-            Trainer::new(Model::new(config.with_hidden(4).validate().unwrap(), 1), Loss::Mse)
+            let training =
+                Training { optimizer: Optimizer::Muon { rate: 0.01 }, loss: LossName::Mse, ..Training::default() };
+            Trainer::of(Model::new(config.with_hidden(4).validate().unwrap(), 1), &training, 0)
         };
         let pixels: Vec<f32> = (0..100).map(|i| (i * 7 % 13) as f32 / 13.0).collect();
         let batch = SetBatch::from_examples(20, &[vec![&pixels[..60], &pixels[60..]]]).unwrap();

@@ -328,6 +328,7 @@ fn inner_matrices(layout: &ParamLayout) -> Vec<Matrix> {
 mod tests {
     use super::*;
     use crate::ModelConfig;
+    use crate::experiment::LossName;
 
     #[test]
     fn matrices_inside_a_model_are_all_but_its_first_and_last_ones() {
@@ -337,5 +338,24 @@ mod tests {
         let found = inner_matrices(&layout);
         assert_eq!(found.len(), 3 * (4 * 6 + 2) + 2 * 6);
         assert!(found.iter().all(|m| m.rows >= 32 && m.cols >= 32));
+    }
+
+    #[test]
+    fn steps_by_muon_learn_and_have_the_same_bits_for_any_number_of_threads() {
+        let training =
+            Training { optimizer: Optimizer::Muon { rate: 0.02 }, loss: LossName::Mse, ..Training::default() };
+        let config = ModelConfig::preset("sum-merge", 1).unwrap().with_latent(8).with_hidden(20).with_blocks(1);
+        let batch = SetBatch::from_examples(1, &[vec![&[1.0, 2.0], &[0.5]], vec![&[3.0], &[1.0, 1.5]]]).unwrap();
+        let train = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let mut trainer = Trainer::of(Model::new(config.clone().validate().unwrap(), 3), &training, 0);
+                let losses: Vec<f64> = (0..30).map(|_| trainer.step(&batch, &[1.0, 2.0], 1e-3).unwrap()).collect();
+                (losses, trainer.into_model().params().to_vec())
+            })
+        };
+        let (losses, params) = train(1);
+        assert!(losses[29] < 0.2 * losses[0], "{losses:?}");
+        assert_eq!((losses, params), train(3));
     }
 }

@@ -11,6 +11,7 @@
 
 mod oracle;
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use rand::SeedableRng;
@@ -88,10 +89,15 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
     })
 }
 
+/// Groups of examples by the number of components of q.
+const COMPONENTS: [RangeInclusive<usize>; 4] = [1..=1, 2..=3, 4..=6, 7..=10];
+
 /// Everything in one dimension.
 struct Measured {
     dim: usize,
     oracles: Vec<Oracle>,
+    /// Of q, example by example.
+    components: Vec<usize>,
     others: Vec<Method>,
 }
 
@@ -115,13 +121,13 @@ impl Measured {
             true => run.folder.path().display().to_string(),
             false => run.experiment.preset().to_owned(),
         };
-        let names = [FROM_PRIOR, "gaussian", "knn"].map(str::to_owned).into_iter().chain(runs.iter().map(name));
+        let names = CLASSICAL.map(str::to_owned).into_iter().chain(runs.iter().map(name));
         let mut others: Vec<Method> =
             names.map(|name| Method { name, errors: Vec::new(), expected: Vec::new() }).collect();
         let mut models = runs.iter().map(|r| r.model(&options.device)).collect::<Result<Vec<_>>>()?;
         let describe = |(r, m): (&Run, &Model)| format!("d = {dim}, {}: {}", r.experiment.preset(), r.describe(m));
         let described = runs.iter().zip(&models).map(describe).collect();
-        let mut oracles = Vec::new();
+        let (mut oracles, mut components) = (Vec::new(), Vec::new());
         for index in 0..options.examples.div_ceil(BATCH) {
             let done = index * BATCH;
             progress(&format!("d = {dim}: from example {done} of {}", options.examples));
@@ -137,8 +143,9 @@ impl Measured {
                 method.expected.extend(answers.iter().zip(&asked).map(|(a, oracle)| oracle.expected_error(*a)));
             }
             oracles.extend(asked);
+            components.extend(batch.truths.iter().map(|[_, q]| q.weights().count()));
         }
-        Ok((Measured { dim, oracles, others }, described))
+        Ok((Measured { dim, oracles, components, others }, described))
     }
 
     /// Mean and standard error over the examples.
@@ -153,7 +160,13 @@ impl Measured {
 
     /// By how much a method is above the bound.
     fn above(&self, method: &Method) -> (f64, f64) {
-        mean(method.expected.iter().zip(&self.oracles).map(|(e, o)| e - o.spread[WHOLE]))
+        self.above_among(method, &(0..=usize::MAX))
+    }
+
+    /// The same where q has so many components.
+    fn above_among(&self, method: &Method, components: &RangeInclusive<usize>) -> (f64, f64) {
+        let above = method.expected.iter().zip(&self.oracles).map(|(e, o)| e - o.spread[WHOLE]);
+        mean(above.zip(&self.components).filter(|(_, k)| components.contains(k)).map(|(above, _)| above))
     }
 
     fn effective(&self) -> f64 {
@@ -176,9 +189,13 @@ impl Measured {
         };
         let other = |m: &Method| {
             let (errors, expected) = (mean(m.errors.iter().copied()), mean(m.expected.iter().copied()));
+            let among = |k: &RangeInclusive<usize>| {
+                let examples = self.components.iter().filter(|c| k.contains(c)).count();
+                json!({"from": k.start(), "to": k.end(), "examples": examples, "above_floor": pair(self.above_among(m, k))})
+            };
             json!({
                 "name": m.name, "mean_absolute_error": pair(errors), "expected_error": pair(expected),
-                "above_floor": pair(self.above(m)),
+                "above_floor": pair(self.above(m)), "by_components_of_q": COMPONENTS.iter().map(among).collect::<Vec<_>>(),
             })
         };
         json!({
@@ -259,6 +276,8 @@ impl Examples {
 /// Names in the table and in the figure.
 const FLOOR: &str = "floor, from below";
 const FROM_PRIOR: &str = "posterior median, computed";
+/// What needs no training.
+const CLASSICAL: [&str; 3] = [FROM_PRIOR, "gaussian", "knn"];
 
 fn table(columns: &[Measured]) -> Table {
     let names = columns.iter().map(|c| format!("d = {}", c.dim));
@@ -290,6 +309,13 @@ fn table(columns: &[Measured]) -> Table {
     for name in &others {
         row(&format!("{name}, above the floor"), &|c| of(c, name, &|m| c.above(m)));
     }
+    for name in others.iter().filter(|name| !CLASSICAL.contains(name)) {
+        for k in COMPONENTS {
+            let among =
+                if k.start() == k.end() { k.start().to_string() } else { format!("{} to {}", k.start(), k.end()) };
+            row(&format!("{name}, above the floor, q of {among}"), &|c| of(c, name, &|m| c.above_among(m, &k)));
+        }
+    }
     row("effective draws of a chain", &|c| Cell::number(c.effective(), 0));
     table
 }
@@ -308,7 +334,7 @@ fn figure(columns: &[Measured], steps: usize) -> Figure {
             .with_series(Series::new(FLOOR, points(&|o, k| o.spread[k])))
             .with_series(Series::new(FROM_PRIOR, points(&|o, k| o.expected_error(o.untold[k]))));
         // The classical estimates would leave no room for the others.
-        let models = c.others.iter().filter(|m| ![FROM_PRIOR, "gaussian", "knn"].contains(&m.name.as_str()));
+        let models = c.others.iter().filter(|m| !CLASSICAL.contains(&m.name.as_str()));
         for m in models {
             let level = mean(m.expected.iter().copied()).0;
             let line = Series::new(&m.name, [(at(0), level), (at(WHOLE), level)]).with_style(Style::Dashed);
