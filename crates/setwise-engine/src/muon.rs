@@ -139,9 +139,12 @@ mod tests {
             let product = |a: &[f64], b: &[f64], i: usize, j: usize| -> f64 {
                 (0..rows.max(cols)).map(|k| at(a, i, k) * at(b, j, k)).sum()
             };
-            // All singular values lie between 0.6 and 1.25 if XXᵀ moves every vector by a factor between their squares; its trace is the sum of them.
-            let trace = (0..short).map(|i| product(&x, &x, i, i)).sum::<f64>() / short as f64;
-            assert!((0.5..1.35).contains(&trace), "{rows} × {cols}: {trace}");
+            // The sums of the squares and of the fourth powers of the singular values: together they bound how far these are from one on average.
+            let gram = |i, j| product(&x, &x, i, j);
+            let squares = (0..short).map(|i| gram(i, i)).sum::<f64>() / short as f64;
+            let fourths = (0..short * short).map(|k| gram(k / short, k % short).powi(2)).sum::<f64>() / short as f64;
+            let off = fourths - 2.0 * squares + 1.0;
+            assert!(off < 0.25, "{rows} × {cols}: {squares}, {fourths}");
             // X is a polynomial of the given matrix, so that X·Gᵀ is symmetric, and it points the same way.
             for i in 0..short {
                 assert!(product(&x, &given, i, i) > 0.0);

@@ -4,7 +4,7 @@
 //! passes of a [`Worker`], and to the products of an optimiser, go through this trait instead, whose methods are no longer generic: only calls
 //! of them reach other crates.
 //!
-//! Nor are they compiled for the engine's unit tests, which try single kernels: programs are run by those in `tests`, and by other crates.
+//! Nor are passes compiled for the engine's unit tests, which try single kernels: programs are run by those in `tests`, and by other crates.
 
 use std::ops::Range;
 

@@ -30,7 +30,8 @@ use compile::Kernels;
 use driver::{Memory, Stream};
 use tables::Tables;
 
-/// How matrix products are computed; sums and everything else are single precision always.
+/// How the matrix products of a program are computed; sums and everything else are single precision always, but for the products that Muon makes
+/// matrices orthogonal with, which are of bf16 numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// Single precision.
@@ -140,7 +141,7 @@ struct IoLayout {
 }
 
 fn io_layout(program: &Program, capacity: &Capacity) -> IoLayout {
-    let shape = 32;
+    let shape = size_of::<tables::Controls>().next_multiple_of(16);
     let targets = (shape + 4 * capacity.shape_len()).next_multiple_of(16);
     let numbers = output_numbers(program, capacity);
     IoLayout { shape, targets, end: (targets + 4 * numbers).next_multiple_of(16) }

@@ -30,7 +30,7 @@ pub(super) struct Matrices {
     /// A byte for every parameter: one for those of matrices.
     pub mask: Memory,
     room: Memory,
-    _tables: Memory,
+    tables: Memory,
 }
 
 impl Matrices {
@@ -104,12 +104,12 @@ impl Matrices {
             launch("muon_round", whole, 128, round % 2)?;
         }
         launch("muon_finish", whole, 256, ROUNDS % 2)?;
-        Ok(Matrices { work, mask: mask_at, room, _tables: tables_at })
+        Ok(Matrices { work, mask: mask_at, room, tables: tables_at })
     }
 
     /// Bytes of device memory held.
     pub fn bytes(&self) -> usize {
-        self.mask.bytes + self.room.bytes
+        self.mask.bytes + self.room.bytes + self.tables.bytes
     }
 }
 

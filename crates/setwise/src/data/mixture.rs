@@ -44,6 +44,40 @@ impl Default for MixtureLaw {
     }
 }
 
+/// What differs from a law of mixtures.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct MixtureChange {
+    /// Another [`MixtureLaw::components`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub components: Option<Span>,
+    /// Another [`MixtureLaw::lkj`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lkj: Option<Lkj>,
+    /// Another [`MixtureLaw::concentration`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concentration: Option<f64>,
+    /// Another [`MixtureLaw::log_scale_sd`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_scale_sd: Option<f64>,
+    /// Another [`MixtureLaw::spread`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spread: Option<f64>,
+}
+
+impl MixtureChange {
+    /// The law with these differences.
+    pub fn of(&self, law: &MixtureLaw) -> MixtureLaw {
+        MixtureLaw {
+            components: self.components.unwrap_or(law.components),
+            lkj: self.lkj.unwrap_or(law.lkj),
+            concentration: self.concentration.unwrap_or(law.concentration),
+            log_scale_sd: self.log_scale_sd.unwrap_or(law.log_scale_sd),
+            spread: self.spread.unwrap_or(law.spread),
+        }
+    }
+}
+
 /// A mixture of Gaussians, or of multivariate t distributions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mixture {

@@ -49,7 +49,7 @@ pub use folder::{DATA_VARIABLE, DataFolder, DataSet};
 pub use items::Items;
 pub use lkj::Lkj;
 pub(crate) use mixture::ln_gamma;
-pub use mixture::{Mixture, MixtureLaw, gaussian_kl};
+pub use mixture::{Mixture, MixtureChange, MixtureLaw, gaussian_kl};
 pub use pick::{Picked, Picker};
 pub use pictures::{MIXED_SIDE, MNIST_SIDE, mixed_pictures, mnist_counting, omniglot_counting};
 pub use range::Span;

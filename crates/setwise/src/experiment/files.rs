@@ -123,6 +123,7 @@ mod tests {
             ("[training]\nschedule = 'cosine'\n", ["schedule = 'cosine'", "{ cosine = { last = 0.01 } }"]),
             ("[training]\nbatch = 65536\nphases = [{ steps = 1, size = 1000000 }]\n", ["training.batch", "memory"]),
             ("[training.optimizer.muon]\nrate = 0.0\n", ["training.optimizer.muon.rate", "above 0"]),
+            ("[model]\npreset = 'pine'\n[training.optimizer.muon]\nrate = 0.01\n", ["training.optimizer.muon", "none"]),
             ("[training]\nphases = [{ steps = 1, size = 0 }]\n", ["training.phases.size", "between 1"]),
             ("[training]\nphases = [{ steps = 1 }]\n", ["training.phases", "size, rho or mixture"]),
             ("[training]\nphases = [{ steps = 1, rho = [0.5, 1.0] }]\n", ["training.phases.rho", "inside (-1, 1)"]),

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use rand::SeedableRng;
 use serde::{Deserialize, Serialize};
+use setwise_engine::Mode;
 
 use super::task::Source;
-use super::{Combiner, Task, Training};
+use super::{Combiner, Optimizer, Task, Training};
 use crate::data::{
     Batch, DATA_VARIABLE, DataFolder, Drawn, Generator, Label, Picked, Sampler, Span, Stream, Targets, batch_seed,
 };
-use crate::models::{ModelConfig, OutputKind, ValidConfig};
+use crate::models::{ModelConfig, OutputKind, ValidConfig, program};
 use crate::sets::Frame;
+use crate::train::check_matrices;
 use crate::{Error, Result};
 
 /// Everything a run depends on. The same experiment gives the same model, bit for bit.
@@ -177,6 +179,9 @@ impl Experiment {
         if model.output != self.training.loss.output() || model.output_width != width {
             let each = if model.output == OutputKind::Invariant { "element" } else { "example" };
             return Err(bad("model.output", format!("the loss asks for answers of {width} numbers, one per {each}")));
+        }
+        if let Optimizer::Muon { .. } = self.training.optimizer {
+            check_matrices(program(&model, Mode::Train, false).params())?;
         }
         if !matches!(self.task, Task::Mi(_)) && self.training.phases.iter().any(|p| p.rho.is_some()) {
             return Err(bad("training.phases.rho", "belongs to a task of kind mi"));
@@ -368,6 +373,13 @@ mod tests {
             batch.sets.sets()[0].data().iter().fold(0f32, |most, x| most.max(x.abs()))
         };
         assert!(farthest(0) > 1e3 && farthest(1) < 1e2);
+        // What a phase does not name is the task's.
+        let few = text.replace("components = [2, 2], spread = 1e4", "spread = 1.0");
+        let same = |text: &str| Experiment::parse(text).unwrap().validate().unwrap().training_batch(0).unwrap();
+        let law = "[task.mixture]\nconcentration = 50.0\nlkj = 'paper'\n[training]";
+        let (phased, plain) =
+            (few.replace("[training]", law), text.split("phases").next().unwrap().replace("[training]", law));
+        assert_eq!(same(&phased), same(&plain));
         let other = text.replace("kind = 'kl'", "kind = 'distinguish'").replace("whiten = false\n", "");
         let said = Experiment::parse(&other).unwrap().validate().err().expect("an error").to_string();
         assert!(said.contains("training.phases.mixture") && said.contains("kind kl"), "{said}");

@@ -297,7 +297,7 @@ impl Task {
     /// What draws the examples of a phase, where it has others than the task.
     pub(super) fn easier(&self, phase: &Phase) -> Option<Source> {
         let sampler: Arc<dyn Sampler> = match self {
-            Task::Kl(t) => Arc::new(Divergence { mixture: phase.mixture.clone()?, label: t.label }),
+            Task::Kl(t) => Arc::new(Divergence { mixture: phase.mixture.as_ref()?.of(&t.mixture), label: t.label }),
             Task::Mi(_) => Arc::new(Dependence { rho: phase.rho? }),
             _ => return None,
         };

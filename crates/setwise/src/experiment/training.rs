@@ -6,7 +6,7 @@ use setwise_engine::{Levels, Loss, MOST_LEVELS};
 use super::settings::bad;
 use super::task::{check_mixture, check_rho, check_size};
 use crate::Result;
-use crate::data::{MixtureLaw, Span, Targets};
+use crate::data::{MixtureChange, MixtureLaw, Span, Targets};
 use crate::models::OutputKind;
 
 /// A loss, as experiment files name it: `"l1"`, `"mse"`, `{ huber = { delta = 1.0 } }`, `"bce"`, `{ pinball = { level = 0.9 } }`,
@@ -104,9 +104,9 @@ pub struct Phase {
     /// Range of the correlation of a task of kind mi, if not the task's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rho: Option<[f64; 2]>,
-    /// The law of mixtures of a task of kind kl, if not the task's.
+    /// Where the law of mixtures of a task of kind kl differs from the task's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mixture: Option<MixtureLaw>,
+    pub mixture: Option<MixtureChange>,
 }
 
 /// How the encoder of images learns to tell classes apart before the first step.
@@ -285,7 +285,7 @@ impl Training {
                 check_rho("training.phases.rho", rho)?;
             }
             if let Some(mixture) = &phase.mixture {
-                check_mixture("training.phases.mixture", mixture)?;
+                check_mixture("training.phases.mixture", &mixture.of(&MixtureLaw::default()))?;
             }
         }
         Ok(())

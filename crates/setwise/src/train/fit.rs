@@ -1,7 +1,7 @@
 //! Training on batches that are handed in, with the learning rates and limits of a [`Training`].
 
-use super::trainer::{StepOutcome, Trainer};
-use crate::experiment::Training;
+use super::trainer::{StepOutcome, Trainer, check_matrices};
+use crate::experiment::{Optimizer, Training};
 use crate::{Error, Model, Result, SetBatch};
 
 /// A training under way, one batch at a time.
@@ -34,6 +34,9 @@ impl Fit {
     /// Starts from a model's parameters; the seed is that of dropout.
     pub fn new(model: Model, training: Training, seed: u64) -> Result<Self> {
         training.check()?;
+        if let Optimizer::Muon { .. } = training.optimizer {
+            check_matrices(model.layout())?;
+        }
         Ok(Fit { trainer: Trainer::of(model, &training, seed), training, step: 0 })
     }
 
@@ -82,7 +85,7 @@ impl Fit {
 mod tests {
     use super::*;
     use crate::ModelConfig;
-    use crate::experiment::{Optimizer, Schedule};
+    use crate::experiment::Schedule;
 
     fn fit(training: Training) -> Result<Fit> {
         let config = ModelConfig::preset("sum-merge", 1)?.with_latent(8).with_hidden(8).with_blocks(1);

@@ -23,4 +23,5 @@ pub use metrics::Record;
 pub use pretrain::Encoders;
 pub use run::{Event, Outcome, RunOptions, run};
 pub use several::{Planned, run_several};
+pub(crate) use trainer::check_matrices;
 pub use trainer::{BatchLimits, StepOutcome, Trainer};

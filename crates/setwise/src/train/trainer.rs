@@ -72,7 +72,8 @@ impl Trainer {
         }
     }
 
-    /// Starts from a model's parameters with the loss and the optimiser of a training; the seed is that of dropout.
+    /// Starts from a model's parameters with the loss and the optimiser of a training; the seed is that of dropout. Steps are handed the
+    /// learning rate that has become of the training's; that of matrices that move by Muon follows it.
     pub fn of(model: Model, training: &Training, seed: u64) -> Self {
         let mut trainer = Trainer::new(model, training.loss.loss()).with_seed(seed);
         match training.optimizer {
@@ -311,8 +312,16 @@ impl Trainer {
     }
 }
 
-/// The weight matrices between two layers of latent values: those of blocks and poolings, but neither the first maps of inputs nor the last to
-/// answers.
+/// Models without any cannot be trained by Muon.
+pub(crate) fn check_matrices(layout: &ParamLayout) -> Result<()> {
+    if inner_matrices(layout).is_empty() {
+        let reason = "moves the weight matrices of blocks and poolings, of which this model has none".to_owned();
+        return Err(Error::Experiment { key: "training.optimizer.muon".to_owned(), reason });
+    }
+    Ok(())
+}
+
+/// The weight matrices of blocks and poolings; projections of inputs and maps to answers are none of them.
 fn inner_matrices(layout: &ParamLayout) -> Vec<Matrix> {
     let inner = |name: &str| (name.starts_with("block.") || name.starts_with("pool.")) && name.ends_with(".weight");
     let specs = layout.specs().iter().filter(|s| s.trained && inner(&s.name));

@@ -163,7 +163,12 @@ impl Measured {
         self.above_among(method, &(0..=usize::MAX))
     }
 
-    /// The same where q has so many components.
+    /// Examples whose q has so many components.
+    fn count(&self, components: &RangeInclusive<usize>) -> usize {
+        self.components.iter().filter(|c| components.contains(c)).count()
+    }
+
+    /// By how much a method is above the bound where q has so many components.
     fn above_among(&self, method: &Method, components: &RangeInclusive<usize>) -> (f64, f64) {
         let above = method.expected.iter().zip(&self.oracles).map(|(e, o)| e - o.spread[WHOLE]);
         mean(above.zip(&self.components).filter(|(_, k)| components.contains(k)).map(|(above, _)| above))
@@ -190,8 +195,8 @@ impl Measured {
         let other = |m: &Method| {
             let (errors, expected) = (mean(m.errors.iter().copied()), mean(m.expected.iter().copied()));
             let among = |k: &RangeInclusive<usize>| {
-                let examples = self.components.iter().filter(|c| k.contains(c)).count();
-                json!({"from": k.start(), "to": k.end(), "examples": examples, "above_floor": pair(self.above_among(m, k))})
+                let above = (self.count(k) > 1).then(|| pair(self.above_among(m, k)));
+                json!({"from": k.start(), "to": k.end(), "examples": self.count(k), "above_floor": above})
             };
             json!({
                 "name": m.name, "mean_absolute_error": pair(errors), "expected_error": pair(expected),
@@ -313,7 +318,9 @@ fn table(columns: &[Measured]) -> Table {
         for k in COMPONENTS {
             let among =
                 if k.start() == k.end() { k.start().to_string() } else { format!("{} to {}", k.start(), k.end()) };
-            row(&format!("{name}, above the floor, q of {among}"), &|c| of(c, name, &|m| c.above_among(m, &k)));
+            row(&format!("{name}, above the floor, q of {among} components"), &|c| {
+                if c.count(&k) < 2 { Cell::Empty } else { of(c, name, &|m| c.above_among(m, &k)) }
+            });
         }
     }
     row("effective draws of a chain", &|c| Cell::number(c.effective(), 0));
@@ -368,6 +375,16 @@ mod tests {
         let Task::Kl(task) = &experiment.task else { panic!("not of divergences") };
         let own = Examples::draw(task, &options(4), 0, BATCH);
         assert_eq!(own.drawn.labels, labels(&experiment, Stream::Test, BATCH).unwrap());
+    }
+
+    #[test]
+    fn groups_by_components_make_up_the_whole() {
+        let method = Measured::of(2, &Options { examples: 40, ..options(5) }, &mut |_| ()).unwrap().0;
+        let gaussian = method.others.iter().find(|m| m.name == "gaussian").unwrap();
+        let parts = COMPONENTS.map(|k| (method.count(&k) as f64, method.above_among(gaussian, &k).0));
+        assert_eq!(parts.iter().map(|p| p.0).sum::<f64>(), 40.0);
+        let sum: f64 = parts.iter().filter(|p| p.0 > 0.0).map(|(n, above)| n * above / 40.0).sum();
+        assert!((sum - method.above(gaussian).0).abs() < 1e-12);
     }
 
     #[test]
