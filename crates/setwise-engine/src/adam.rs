@@ -74,15 +74,7 @@ impl<T: Real> Adam<T> {
         let trained = self.first.len();
         let Adam { first, second, muon, .. } = self;
         let mut rest = Piece { params, grads, first, second };
-        let (mut by_adam, mut matrices) = (Vec::new(), Vec::new());
-        let mut done = 0;
-        for matrix in muon.iter().flat_map(|m| m.matrices()) {
-            by_adam.push(rest.take(matrix.offset - done));
-            matrices.push((matrix, rest.take(matrix.range().len())));
-            done = matrix.range().end;
-        }
-        by_adam.push(rest.take(trained - done));
-        for piece in by_adam {
+        let by_adam = |piece: Piece<T>| {
             let moments = piece.first.par_chunks_mut(CHUNK).zip(piece.second.par_chunks_mut(CHUNK));
             piece.params.par_chunks_mut(CHUNK).zip(piece.grads.par_chunks(CHUNK)).zip(moments).for_each(
                 |((p, g), (m, v))| {
@@ -93,7 +85,15 @@ impl<T: Real> Adam<T> {
                     }
                 },
             );
+        };
+        let mut matrices = Vec::new();
+        let mut done = 0;
+        for matrix in muon.iter().flat_map(|m| m.matrices()) {
+            by_adam(rest.take(matrix.offset - done));
+            matrices.push((matrix, rest.take(matrix.range().len())));
+            done = matrix.range().end;
         }
+        by_adam(rest.take(trained - done));
         let rate = learning_rate * muon.as_ref().map_or(0.0, |m| m.ratio);
         matrices.into_par_iter().for_each(|(matrix, piece)| {
             muon::step(matrix, piece.params, piece.grads, piece.first, rate);
