@@ -48,8 +48,8 @@ impl<T: Real> Adam<T> {
         }
     }
 
-    /// One step: `p −= lr · m̂ / (√v̂ + ε)`, but for matrices of [`Muon`]. Parameters beyond the moments are running averages: they move a tenth of the way to what
-    /// stands in their gradient's place.
+    /// One step: `p −= lr · m̂ / (√v̂ + ε)`, but for matrices of [`Muon`]. Parameters beyond the moments are running averages: they move
+    /// a tenth of the way to what stands in their gradient's place.
     ///
     /// # Panics
     /// If the buffers differ in length or are shorter than the moments, or a matrix lies beyond these.

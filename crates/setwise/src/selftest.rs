@@ -304,17 +304,26 @@ fn classifier_step(device: &Arc<Device>, precision: Precision, rng: &mut Generat
     Ok(whats.into_iter().zip(errors).map(check).collect())
 }
 
+/// Numbers from −1 to 1.
+fn drawn(n: usize, rng: &mut Generator) -> Vec<f32> {
+    (0..n).map(|_| rng.random::<f32>() * 2.0 - 1.0).collect()
+}
+
+/// Examples of two sets of random points in three dimensions, with these numbers of points.
+fn drawn_batch(sizes: &[[usize; 2]], rng: &mut Generator) -> Result<SetBatch> {
+    let examples: Vec<[Vec<f32>; 2]> = sizes.iter().map(|s| s.map(|n| drawn(3 * n, rng))).collect();
+    let examples: Vec<Vec<&[f32]>> = examples.iter().map(|e| e.iter().map(|s| &s[..]).collect()).collect();
+    SetBatch::from_examples(3, &examples)
+}
+
 /// Whole steps of a model that answers for every element, with the loss of single elements and their means.
 fn element_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -> Result<Vec<Check>> {
     let config = ModelConfig::preset("multi-set-transformer", 3)?.with_latent(8).with_hidden(16);
     let config = config.with_output(OutputKind::Equivariant).validate()?;
     let trainer = || Trainer::new(Model::new(config.clone(), 4), Loss::Elements { weight: 0.5 });
     let sizes = [[1, 40], [33, 7], [130, 64]];
-    let mut drawn = |n: usize| -> Vec<f32> { (0..n).map(|_| rng.random::<f32>() * 2.0 - 1.0).collect() };
-    let examples: Vec<[Vec<f32>; 2]> = sizes.iter().map(|s| s.map(|n| drawn(3 * n))).collect();
-    let examples: Vec<Vec<&[f32]>> = examples.iter().map(|e| e.iter().map(|s| &s[..]).collect()).collect();
-    let batch = SetBatch::from_examples(3, &examples)?;
-    let targets = drawn(sizes.as_flattened().iter().sum());
+    let batch = drawn_batch(&sizes, rng)?;
+    let targets = drawn(sizes.as_flattened().iter().sum(), rng);
     let limits = BatchLimits { examples: 4, set_size: 150, dims: 1 };
     let (_, error) = two_steps(device, precision, trainer, limits, &batch, &targets)?;
     Ok(vec![Check {
@@ -338,12 +347,9 @@ fn muon_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -
             Training { optimizer: Optimizer::Muon { rate: 0.01 }, learning_rate: 1e-3, ..Training::default() };
         let trainer = || Trainer::of(Model::new(config.clone(), 5), &training, 0);
         let sizes: Vec<[usize; 2]> = (0..24).map(|i| [1 + 5 * i % 40, 3 + 7 * i % 50]).collect();
-        let mut drawn = |n: usize| -> Vec<f32> { (0..n).map(|_| rng.random::<f32>() * 2.0 - 1.0).collect() };
-        let examples: Vec<[Vec<f32>; 2]> = sizes.iter().map(|s| s.map(|n| drawn(3 * n))).collect();
-        let examples: Vec<Vec<&[f32]>> = examples.iter().map(|e| e.iter().map(|s| &s[..]).collect()).collect();
-        let batch = SetBatch::from_examples(3, &examples)?;
+        let batch = drawn_batch(&sizes, rng)?;
         let limits = BatchLimits { examples: 24, set_size: 60, dims: 1 };
-        let targets = drawn(24);
+        let targets = drawn(24, rng);
         let mut both = [trainer(), trainer()];
         both[0].use_device(&crate::Device::Cuda { device: device.clone(), precision }, limits)?;
         let (mut losses, mut moved) = ([Vec::new(), Vec::new()], 0.0f64);
@@ -386,8 +392,7 @@ fn compare(
     gpu.forward(params, &inputs.view())?;
     gpu.poison()?;
     let outputs = gpu.forward(params, &inputs.view())?;
-    let slopes: Vec<Vec<f32>> =
-        outputs.iter().map(|o| o.iter().map(|_| rng.random::<f32>() * 2.0 - 1.0).collect()).collect();
+    let slopes: Vec<Vec<f32>> = outputs.iter().map(|o| drawn(o.len(), rng)).collect();
     let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<f64>>();
     let mut found = vec![wide(&outputs.concat())];
     if training {

@@ -140,17 +140,24 @@ __device__ __forceinline__ void mma(float* c, const FragA& a, const FragB& b) {
 __device__ __forceinline__ u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
 // Four 8 by 4 blocks of numbers from shared memory, lane l receiving number l % 4 of row l / 4 of each; lane l names row l % 8 of block
-// l / 8.
+// l / 8. As bits, for the matrix units: of bf16 numbers the blocks are 8 by 8, and a lane receives two neighbours.
+__device__ __forceinline__ void load_bits(u32* r, u32 row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row));
+}
+
+__device__ __forceinline__ void load_bits(u32* r, const void* row) { load_bits(r, shared_at(row)); }
+
+// As numbers.
 __device__ __forceinline__ void load_blocks(float* v, u32 row) {
     u32 r[4];
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row));
+    load_bits(r, row);
 #pragma unroll
     for (int i = 0; i < 4; i++) v[i] = __uint_as_float(r[i]);
 }
 
 __device__ __forceinline__ void load_blocks(float* v, const float* row) { load_blocks(v, shared_at(row)); }
 
-__device__ __forceinline__ void copy16(u32 to, const float* from, bool valid) {
+__device__ __forceinline__ void copy16(u32 to, const void* from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
 }
 

@@ -38,11 +38,7 @@ extern "C" __global__ void __launch_bounds__(256) muon_length(const MuonTask* ta
         sum += u * u;
     }
     sums[threadIdx.x] = sum;
-    __syncthreads();
-    for (int s = 128; s > 0; s /= 2) {
-        if (threadIdx.x < s) sums[threadIdx.x] += sums[threadIdx.x + s];
-        __syncthreads();
-    }
+    add_up<256>(sums);
     if (threadIdx.x == 0) task.parts[blockIdx.x] = sums[0];
 }
 
@@ -106,14 +102,10 @@ extern "C" __global__ void __launch_bounds__(256) muon_finish(const MuonTask* ta
     }
 }
 
-__device__ __forceinline__ void load_matrices(u32* r, const void* at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"((u32)__cvta_generic_to_shared(at)));
-}
-
+// As `load_bits`, with rows and columns of every block exchanged.
 __device__ __forceinline__ void load_turned(u32* r, const void* at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"((u32)__cvta_generic_to_shared(at)));
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_at(at)));
 }
 
 __device__ __forceinline__ void mma_halves(float* c, const u32* a, const u32* b) {
@@ -126,7 +118,7 @@ __device__ __forceinline__ void mma_halves(float* c, const u32* a, const u32* b)
 __device__ __forceinline__ void fetch_tile(unsigned short (*to)[MUON_ROW], const unsigned short* from, int ld) {
     for (int i = threadIdx.x; i < MUON_TILE * MUON_TILE / 8; i += 128) {
         int row = i / 8, col = i % 8 * 8;
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(&to[row][col])), "l"(from + (size_t)row * ld + col));
+        copy16(shared_at(&to[row][col]), from + (size_t)row * ld + col, true);
     }
 }
 
@@ -143,7 +135,7 @@ __device__ __forceinline__ void muon_product(const unsigned short* left, const u
         fetch_tile(lefts[step % 2], left + (size_t)row * k + step * MUON_TILE, k);
         if (TURNED) fetch_tile(rights[step % 2], right + (size_t)col * k + step * MUON_TILE, k);
         else fetch_tile(rights[step % 2], right + (size_t)step * MUON_TILE * n + col, n);
-        asm volatile("cp.async.commit_group;");
+        copies_commit();
     };
     float sums[2][4][4] = {};
     int steps = k / MUON_TILE;
@@ -151,9 +143,9 @@ __device__ __forceinline__ void muon_product(const unsigned short* left, const u
     for (int step = 0; step < steps; step++) {
         if (step + 1 < steps) {
             fetch(step + 1);
-            asm volatile("cp.async.wait_group 1;");
+            copies_wait<1>();
         } else {
-            asm volatile("cp.async.wait_group 0;");
+            copies_wait<0>();
         }
         __syncthreads();
         auto l = lefts[step % 2], r = rights[step % 2];
@@ -162,8 +154,8 @@ __device__ __forceinline__ void muon_product(const unsigned short* left, const u
             u32 a[2][4], b[2][4];
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                load_matrices(a[i], &l[down + 16 * i + lane % 16][inner + lane / 16 * 8]);
-                if (TURNED) load_matrices(b[i], &r[over + 16 * i + lane % 8 + lane / 16 * 8][inner + lane / 8 % 2 * 8]);
+                load_bits(a[i], &l[down + 16 * i + lane % 16][inner + lane / 16 * 8]);
+                if (TURNED) load_bits(b[i], &r[over + 16 * i + lane % 8 + lane / 16 * 8][inner + lane / 8 % 2 * 8]);
                 else load_turned(b[i], &r[inner + lane % 8 + lane / 8 % 2 * 8][over + 16 * i + lane / 16 * 8]);
             }
 #pragma unroll

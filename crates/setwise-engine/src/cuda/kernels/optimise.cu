@@ -130,6 +130,16 @@ struct UpdateTask {
 
 #define NORM_BLOCKS 128
 
+// The sum of COUNT numbers that the threads of a block have just written, into the first; in halves, so that its order is fixed.
+template <int COUNT>
+__device__ __forceinline__ void add_up(double* sums) {
+    __syncthreads();
+    for (int s = COUNT / 2; s > 0; s /= 2) {
+        if (threadIdx.x < s) sums[threadIdx.x] += sums[threadIdx.x + s];
+        __syncthreads();
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(256) square_parts(const UpdateTask* tasks, const int* shape) {
     in_turn();
     const UpdateTask task = *tasks;
@@ -150,11 +160,7 @@ extern "C" __global__ void __launch_bounds__(256) square_parts(const UpdateTask*
     for (; i < last; i += 256) sum += square(grads[i]);
     if (blockIdx.x == NORM_BLOCKS - 1 && threadIdx.x < task.len % 4) sum += (double)task.grads[4 * chunks + threadIdx.x] * task.grads[4 * chunks + threadIdx.x];
     sums[threadIdx.x] = sum;
-    __syncthreads();
-    for (int s = 128; s > 0; s /= 2) {
-        if (threadIdx.x < s) sums[threadIdx.x] += sums[threadIdx.x + s];
-        __syncthreads();
-    }
+    add_up<256>(sums);
     if (threadIdx.x == 0) task.parts[blockIdx.x] = sums[0];
 }
 
@@ -165,11 +171,7 @@ extern "C" __global__ void __launch_bounds__(256) adam(const UpdateTask* tasks, 
     const UpdateTask task = *tasks;
     __shared__ double sums[NORM_BLOCKS];
     if (threadIdx.x < NORM_BLOCKS) sums[threadIdx.x] = task.parts[threadIdx.x];
-    __syncthreads();
-    for (int s = NORM_BLOCKS / 2; s > 0; s /= 2) {
-        if (threadIdx.x < s) sums[threadIdx.x] += sums[threadIdx.x + s];
-        __syncthreads();
-    }
+    add_up<NORM_BLOCKS>(sums);
     Controls c = *task.controls;
     float norm = (float)sqrt(sums[0]), scale = c.clip > 0.0f && norm > c.clip ? c.clip / norm : 1.0f;
     bool ok = isfinite(norm) && isfinite(task.results->loss);

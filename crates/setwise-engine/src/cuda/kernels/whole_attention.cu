@@ -4,12 +4,6 @@
 // gradients of its keys and values. Those of scores also go to shared memory, from where some warps multiply them with all keys for the gradients of the queries. There are two places
 // for them, so that a barrier for each 32 queries is enough. Matrix units cut what they are given to tf32.
 
-// As `load_blocks`, for the matrix units.
-__device__ __forceinline__ void load_bits(u32* r, const float* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"((u32)__cvta_generic_to_shared(row)));
-}
-
 __device__ __forceinline__ float power_of_two(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
