@@ -4,7 +4,7 @@ use rand::SeedableRng;
 use setwise_engine::mix;
 
 use super::{Generator, Sampler, Span, Targets};
-use crate::sets::{Canonical, Frame, PackedSet, Whitening};
+use crate::sets::{Beside, Canonical, Frame, PackedSet, Whitening, fits};
 use crate::{Result, SetBatch};
 
 /// What a batch is for; each use has seeds of its own, so that no example is seen in two of them.
@@ -90,30 +90,46 @@ impl Drawn {
         &s.rows[s.offsets[example] * width..s.offsets[example + 1] * width]
     }
 
-    /// Writes the sets of each example in the coordinates wanted (they must have one width then), and packs them for a model.
+    /// Writes the sets of each example in the coordinates wanted (they must have one width then, and be two where mixtures are fitted), and
+    /// packs them for a model.
     pub fn prepare(&self, frame: Frame, targets: &Targets) -> Result<Batch> {
-        let mut deficient = 0;
-        let mut packed: Vec<Vec<f32>> =
-            self.sets.iter().map(|s| Vec::with_capacity(frame.width(s.rows.len()))).collect();
-        let mut scratch = Vec::new();
+        let (mut deficient, mut mapped) = (0, vec![Vec::new(); self.sets.len()]);
+        for (mapped, set) in mapped.iter_mut().zip(&self.sets) {
+            mapped.resize(set.rows.len(), 0.0);
+        }
         for example in 0..self.labels.len() {
             let sets: Vec<&[f64]> = (0..self.sets.len()).map(|k| self.rows(k, example)).collect();
             let map = Map::of(frame, &sets, self.widths[0]);
             deficient += usize::from(map.rank().is_some_and(|rank| rank < self.widths[0]));
-            for (packed, rows) in packed.iter_mut().zip(sets) {
-                let mapped = map.apply(rows, &mut scratch);
-                if !frame.own_beside() {
-                    packed.extend(mapped.iter().map(|&x| x as f32));
-                    continue;
-                }
-                let width = self.widths[0];
-                for (mapped, own) in mapped.chunks_exact(width).zip(rows.chunks_exact(width)) {
-                    packed.extend(mapped.iter().chain(own).map(|&x| x as f32));
-                }
+            for (k, rows) in sets.into_iter().enumerate() {
+                let start = self.sets[k].offsets[example] * self.widths[k];
+                map.apply(rows, &mut mapped[k][start..start + rows.len()]);
             }
         }
+        let Beside { own, fits } = frame.beside();
+        let fits = match &mapped[..] {
+            [p, q] if fits => {
+                let rows = |k: usize, rows| fits::Rows { rows, offsets: &self.sets[k].offsets };
+                fits::beside([rows(0, p), rows(1, q)], self.widths[0])
+            }
+            _ => Default::default(),
+        };
+        let packed = mapped.iter().enumerate().map(|(k, mapped)| {
+            let width = self.widths[k];
+            let mut packed = Vec::with_capacity(mapped.len() / width * frame.width(width));
+            let rows = mapped.chunks_exact(width).zip(self.sets[k].rows.chunks_exact(width));
+            for (i, (mapped, given)) in rows.enumerate() {
+                packed.extend(mapped.iter().map(|&x| x as f32));
+                if own {
+                    packed.extend(given.iter().map(|&x| x as f32));
+                }
+                if let Some(fits) = fits.get(k).filter(|fits| !fits.is_empty()) {
+                    packed.extend_from_slice(&fits[i * fits::COLUMNS..(i + 1) * fits::COLUMNS]);
+                }
+            }
+            packed
+        });
         let sets = packed
-            .into_iter()
             .zip(self.sets.iter().zip(&self.widths))
             .map(|(data, (s, &width))| PackedSet::new(data, frame.width(width), s.offsets.clone()))
             .collect();
@@ -138,7 +154,7 @@ impl Map {
     fn of(frame: Frame, sets: &[&[f64]], dim: usize) -> Self {
         match (frame, sets) {
             (Frame::Own, _) => Map::Own,
-            (Frame::Canonical { .. }, [p, q, ..]) => Map::Canonical(Canonical::of(p, q, dim)),
+            (Frame::Canonical(_), [p, q, ..]) => Map::Canonical(Canonical::of(p, q, dim)),
             _ => Map::Whitened(Whitening::of(sets, dim)),
         }
     }
@@ -151,14 +167,12 @@ impl Map {
         }
     }
 
-    fn apply<'a>(&self, rows: &'a [f64], scratch: &'a mut Vec<f64>) -> &'a [f64] {
-        scratch.resize(rows.len(), 0.0);
+    fn apply(&self, rows: &[f64], out: &mut [f64]) {
         match self {
-            Map::Own => return rows,
-            Map::Whitened(w) => w.apply(rows, scratch),
-            Map::Canonical(c) => c.apply(rows, scratch),
+            Map::Own => out.copy_from_slice(rows),
+            Map::Whitened(w) => w.apply(rows, out),
+            Map::Canonical(c) => c.apply(rows, out),
         }
-        scratch
     }
 }
 
@@ -186,12 +200,12 @@ mod tests {
         let sampler = Divergence { mixture: MixtureLaw::default(), label: Label::Sample };
         // Two points span a line.
         let batch = Drawn::draw(&sampler, &Targets::Label, 3, Span::new(1, 1), 5, 1)
-            .prepare(Frame::Whitened { own: false }, &Targets::Label)
+            .prepare(Frame::Whitened(Beside::default()), &Targets::Label)
             .unwrap();
         assert_eq!(batch.deficient, 5);
         assert_eq!(
             Drawn::draw(&sampler, &Targets::Label, 3, Span::new(9, 9), 5, 1)
-                .prepare(Frame::Whitened { own: false }, &Targets::Label)
+                .prepare(Frame::Whitened(Beside::default()), &Targets::Label)
                 .unwrap()
                 .deficient,
             0
@@ -200,24 +214,31 @@ mod tests {
     }
 
     #[test]
-    fn own_coordinates_follow_those_of_the_frame() {
+    fn own_coordinates_and_fits_follow_those_of_the_frame() {
         let drawn = drawn(4, 2);
-        for own in [false, true] {
-            for frame in [Frame::Whitened { own }, Frame::Canonical { own }] {
-                let alone = match frame {
-                    Frame::Whitened { .. } => Frame::Whitened { own: false },
-                    _ => Frame::Canonical { own: false },
-                };
-                let plain = drawn.prepare(alone, &Targets::Label).unwrap();
-                let seen = drawn.prepare(frame, &Targets::Label).unwrap();
+        for frame in [Frame::Whitened, Frame::Canonical] {
+            let plain = drawn.prepare(frame(Beside::default()), &Targets::Label).unwrap();
+            for (own, fits) in [(false, false), (true, false), (false, true), (true, true)] {
+                let seen = drawn.prepare(frame(Beside { own, fits }), &Targets::Label).unwrap();
                 let (plain, seen) = (&plain.sets.sets()[1], &seen.sets.sets()[1]);
-                assert_eq!((seen.width(), seen.offsets()), (if own { 6 } else { 3 }, plain.offsets()));
-                let width = seen.width();
+                let width = 3 + if own { 3 } else { 0 } + if fits { fits::COLUMNS } else { 0 };
+                assert_eq!((seen.width(), seen.offsets()), (width, plain.offsets()));
                 for ((row, plain), given) in
                     seen.data().chunks(width).zip(plain.data().chunks(3)).zip(drawn.sets[1].rows.chunks(3))
                 {
                     assert_eq!(row[..3], *plain);
-                    assert!(row[3..].iter().zip(given).all(|(a, &b)| *a == b as f32));
+                    assert!(!own || row[3..6].iter().zip(given).all(|(a, &b)| *a == b as f32));
+                }
+                if fits {
+                    let rows = [0, 1].map(|k| {
+                        let set =
+                            drawn.prepare(frame(Beside::default()), &Targets::Label).unwrap().sets.sets()[k].clone();
+                        (set.data().iter().map(|&x| f64::from(x)).collect::<Vec<_>>(), set.offsets().to_vec())
+                    });
+                    let wanted =
+                        &fits::beside([0, 1].map(|k| fits::Rows { rows: &rows[k].0, offsets: &rows[k].1 }), 3)[1];
+                    let found = seen.data().chunks(width).flat_map(|row| &row[width - fits::COLUMNS..]);
+                    assert!(found.zip(wanted).all(|(a, b)| (a - b).abs() < 1e-3 * (1.0 + b.abs())));
                 }
             }
         }

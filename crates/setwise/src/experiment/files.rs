@@ -137,6 +137,7 @@ mod tests {
             ("whitten = true\n", ["whitten", "set-size"]),
             ("whiten = false\nturn = true\n", ["task.turn", "whiten = true"]),
             ("whiten = false\nown = true\n", ["task.own", "whiten = true"]),
+            ("whiten = false\nfits = true\n", ["task.fits", "whiten = true"]),
             ("[task.mixture]\nlkj = 'wrong'\n", ["wrong", "paper"]),
             ("[task.mixture]\ncomponents = [5, 2]\n", ["[5, 2]", "empty"]),
             ("[task.mixture]\nconcentration = -2.0\n", ["task.mixture.concentration", "above 0"]),

@@ -14,7 +14,7 @@ use crate::data::{
     Broad, DataFolder, Dependence, Divergence, Label, MixtureLaw, Picker, SameMixture, Sampler, Scale, Span,
 };
 use crate::models::ModelConfig;
-use crate::sets::Frame;
+use crate::sets::{Beside, Frame};
 
 /// The examples of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,6 +82,9 @@ pub struct KlTask {
     /// are alike, do not see them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub own: bool,
+    /// Whether log densities of Gaussian mixtures fitted to each set stand beside every point ([`Beside`]); as with `own`, not for models of any dimension.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fits: bool,
     /// What is to be learnt.
     #[serde(default = "on_sample")]
     pub label: Label,
@@ -242,10 +245,11 @@ impl Task {
     pub fn frame(&self, model: &ModelConfig) -> Frame {
         match self {
             Task::Kl(t) if t.whiten => {
-                let own = t.own && !model.dimension_equivariant;
-                if t.turn { Frame::Canonical { own } } else { Frame::Whitened { own } }
+                let seen = !model.dimension_equivariant;
+                let beside = Beside { own: t.own && seen, fits: t.fits && seen };
+                if t.turn { Frame::Canonical(beside) } else { Frame::Whitened(beside) }
             }
-            Task::BroadKl(_) => Frame::Canonical { own: false },
+            Task::BroadKl(_) => Frame::Canonical(Beside::default()),
             _ => Frame::Own,
         }
     }
@@ -267,7 +271,7 @@ impl Task {
         let plain = |task: &Task| {
             let mut task = task.clone();
             match &mut task {
-                Task::Kl(t) => (t.turn, t.own) = (false, false),
+                Task::Kl(t) => (t.turn, t.own, t.fits) = (false, false, false),
                 Task::AlignWords(t) => t.scale = Scale::None,
                 Task::AlignCaptions(t) => t.scale = Scale::None,
                 Task::Count(t) => t.side = None,
@@ -328,6 +332,9 @@ impl Task {
                 }
                 if t.own && !t.whiten {
                     return Err(bad("task.own", "needs `whiten = true`: without it points have no other coordinates"));
+                }
+                if t.fits && !t.whiten {
+                    return Err(bad("task.fits", "needs `whiten = true`: mixtures are fitted to whitened sets"));
                 }
                 if let Label::True { points } = t.label
                     && (points == 0 || points > LARGEST)

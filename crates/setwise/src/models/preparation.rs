@@ -4,7 +4,7 @@ use super::{Model, Prediction};
 use crate::data::{Drawn, DrawnSet, Scale, Targets, scale};
 use crate::experiment::{Experiment, Task};
 use crate::files::{Sample, batch_of};
-use crate::sets::{Frame, PackedSet};
+use crate::sets::{Beside, Frame, PackedSet};
 use crate::{Error, Result, SetBatch};
 
 /// How sets are prepared for a model and its answers read.
@@ -37,7 +37,7 @@ impl Preparation {
             return Err(Error::Sets(reason.to_owned()));
         }
         let frame = experiment.task.frame(model.config());
-        let coordinates = frame.own_beside().then(|| experiment.task.widths()[0]);
+        let coordinates = (frame.beside() != Beside::default()).then(|| experiment.task.widths()[0]);
         Ok(Preparation { frame, coordinates, scale, targets: experiment.training.loss.targets() })
     }
 

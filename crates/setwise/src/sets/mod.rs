@@ -1,6 +1,7 @@
 //! Packed ragged batches of examples.
 
 mod canonical;
+pub(crate) mod fits;
 mod whiten;
 
 use crate::{Error, Result};
@@ -14,26 +15,33 @@ pub enum Frame {
     /// Those they come in.
     Own,
     /// Whitened together ([`Whitening`]).
-    Whitened {
-        /// Whether those they come in follow in each row.
-        own: bool,
-    },
+    Whitened(Beside),
     /// Those of two sets that no affine map changes ([`Canonical`]).
-    Canonical {
-        /// Whether those they come in follow in each row.
-        own: bool,
-    },
+    Canonical(Beside),
+}
+
+/// What follows the whitened coordinates of a point.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// The coordinates it comes in.
+    pub own: bool,
+    /// Logarithms of the densities of Gaussian mixtures fitted to each of two sets: seven numbers.
+    pub fits: bool,
 }
 
 impl Frame {
-    /// Whether rows are those of a map of the sets with their own coordinates behind them, and so twice as wide.
-    pub fn own_beside(self) -> bool {
-        matches!(self, Frame::Whitened { own: true } | Frame::Canonical { own: true })
+    /// What follows the coordinates of a point.
+    pub fn beside(self) -> Beside {
+        match self {
+            Frame::Own => Beside::default(),
+            Frame::Whitened(beside) | Frame::Canonical(beside) => beside,
+        }
     }
 
     /// Numbers of a row that has so many coordinates of its own.
     pub fn width(self, coordinates: usize) -> usize {
-        if self.own_beside() { 2 * coordinates } else { coordinates }
+        let Beside { own, fits } = self.beside();
+        coordinates + if own { coordinates } else { 0 } + if fits { fits::COLUMNS } else { 0 }
     }
 }
 
