@@ -74,7 +74,10 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
     }
     let rows = models.iter().flat_map(|&model| match CLASSICAL.contains(&model) {
         true => vec![(model, None)],
-        false => [Schedule::Paper, Schedule::Ours, Schedule::Elements].map(|s| (model, Some(s))).to_vec(),
+        false => {
+            let schedules = [Schedule::Paper, Schedule::Ours, Schedule::Elements, Schedule::Fits];
+            schedules.map(|s| (model, Some(s))).to_vec()
+        }
     });
     let (table, json) = tabulate(rows, &dims, &found);
     Ok(Reproduction { name: "kl", table, json, figures: Vec::new(), notes })

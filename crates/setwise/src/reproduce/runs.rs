@@ -16,6 +16,8 @@ pub(super) enum Schedule {
     Ours,
     /// Otherwise, and with labels of elements, of which the paper's models know only the mean.
     Elements,
+    /// Otherwise, and with what mixtures fitted to the sets say of every point.
+    Fits,
 }
 
 impl Schedule {
@@ -25,6 +27,7 @@ impl Schedule {
             Schedule::Paper => "paper",
             Schedule::Ours => "ours",
             Schedule::Elements => "ours, elements",
+            Schedule::Fits => "ours, fits",
         }
     }
 
@@ -34,6 +37,7 @@ impl Schedule {
         same.set_preset(paper.preset());
         match run.training.loss.targets() {
             _ if same == *paper => Schedule::Paper,
+            _ if matches!(&run.task, Task::Kl(t) if t.fits) => Schedule::Fits,
             Targets::Elements => Schedule::Elements,
             _ => Schedule::Ours,
         }

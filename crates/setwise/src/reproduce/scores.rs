@@ -276,8 +276,9 @@ mod tests {
         assert_eq!(Schedule::of(&run, &paper), Schedule::Paper);
         run.training.steps += 1;
         assert_eq!(Schedule::of(&run, &paper), Schedule::Ours);
-        let elements = find("ours/kl-elements-d2").unwrap();
-        assert_eq!(Schedule::of(&elements, &find("paper/kl-d2").unwrap()), Schedule::Elements);
+        for (name, schedule) in [("ours/kl-elements-d2", Schedule::Elements), ("ours/kl-fits-d2", Schedule::Fits)] {
+            assert_eq!(Schedule::of(&find(name).unwrap(), &find("paper/kl-d2").unwrap()), schedule);
+        }
     }
 
     #[test]
