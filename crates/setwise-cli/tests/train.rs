@@ -235,9 +235,10 @@ fn a_trained_model_is_measured_on_fresh_examples_of_its_task() {
 }
 
 #[test]
-fn a_model_that_sees_own_coordinates_and_answers_for_elements_is_asked_and_measured_like_any_other() {
+fn a_model_that_sees_own_coordinates_and_fits_and_answers_for_elements_is_asked_and_measured_like_any_other() {
     let dir = tempfile::tempdir().unwrap();
-    let text = TINY.replace("dim = 2", "dim = 2\nturn = true\nown = true").replace("steps = 600", "steps = 20");
+    let text =
+        TINY.replace("dim = 2", "dim = 2\nturn = true\nown = true\nfits = true").replace("steps = 600", "steps = 20");
     let text = text.replace("learning-rate = 1e-3", "learning-rate = 1e-3\nloss = { elements = { weight = 1.0 } }");
     let (seen, out) = (experiment(&dir, &text), dir.path().join("run"));
     let (code, said) = train(&seen, &out, &[]);

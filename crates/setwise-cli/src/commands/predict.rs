@@ -13,7 +13,7 @@ use crate::failure::Failure;
 #[derive(clap::Args)]
 #[command(after_help = "\
 A model that was trained by `setwise train` carries its experiment. Sets are then prepared as they were in training (whitened together, turned to axes of \
-their own, with their own coordinates beside these, or rows scaled), and quantiles are told in the unit of the labels, in order; JSON has their levels. Models without an experiment \
+their own, with their own coordinates or fitted mixtures beside these, or rows scaled), and quantiles are told in the unit of the labels, in order; JSON has their levels. Models without an experiment \
 take sets and give answers as they are.")]
 pub struct Args {
     /// A model file.

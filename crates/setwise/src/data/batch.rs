@@ -1,11 +1,13 @@
 //! Batches: as drawn, and as a model sees them.
 
+use std::ops::Range;
+
 use rand::SeedableRng;
 use setwise_engine::mix;
 
 use super::{Generator, Sampler, Span, Targets};
 use crate::sets::{Beside, Canonical, Frame, PackedSet, Whitening, fits};
-use crate::{Result, SetBatch};
+use crate::{Error, Result, SetBatch};
 
 /// What a batch is for; each use has seeds of its own, so that no example is seen in two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,43 +95,25 @@ impl Drawn {
     /// Writes the sets of each example in the coordinates wanted (they must have one width then, and be two where mixtures are fitted), and
     /// packs them for a model.
     pub fn prepare(&self, frame: Frame, targets: &Targets) -> Result<Batch> {
-        let (mut deficient, mut mapped) = (0, vec![Vec::new(); self.sets.len()]);
-        for (mapped, set) in mapped.iter_mut().zip(&self.sets) {
-            mapped.resize(set.rows.len(), 0.0);
+        let mut packed: Vec<Vec<f32>> = self.sets.iter().map(|_| Vec::new()).collect();
+        for (k, packed) in packed.iter_mut().enumerate() {
+            packed.reserve_exact(self.sets[k].rows.len() / self.widths[k] * frame.width(self.widths[k]));
         }
-        for example in 0..self.labels.len() {
-            let sets: Vec<&[f64]> = (0..self.sets.len()).map(|k| self.rows(k, example)).collect();
-            let map = Map::of(frame, &sets, self.widths[0]);
-            deficient += usize::from(map.rank().is_some_and(|rank| rank < self.widths[0]));
-            for (k, rows) in sets.into_iter().enumerate() {
-                let start = self.sets[k].offsets[example] * self.widths[k];
-                map.apply(rows, &mut mapped[k][start..start + rows.len()]);
+        let mut deficient = 0;
+        match frame {
+            Frame::Own => {
+                let rows = packed.iter_mut().zip(&self.sets);
+                rows.for_each(|(packed, set)| packed.extend(set.rows.iter().map(|&x| x as f32)));
             }
-        }
-        let Beside { own, fits } = frame.beside();
-        let fits = match &mapped[..] {
-            [p, q] if fits => {
-                let rows = |k: usize, rows| fits::Rows { rows, offsets: &self.sets[k].offsets };
-                fits::beside([rows(0, p), rows(1, q)], self.widths[0])
-            }
-            _ => Default::default(),
-        };
-        let packed = mapped.iter().enumerate().map(|(k, mapped)| {
-            let width = self.widths[k];
-            let mut packed = Vec::with_capacity(mapped.len() / width * frame.width(width));
-            let rows = mapped.chunks_exact(width).zip(self.sets[k].rows.chunks_exact(width));
-            for (i, (mapped, given)) in rows.enumerate() {
-                packed.extend(mapped.iter().map(|&x| x as f32));
-                if own {
-                    packed.extend(given.iter().map(|&x| x as f32));
-                }
-                if let Some(fits) = fits.get(k).filter(|fits| !fits.is_empty()) {
-                    packed.extend_from_slice(&fits[i * fits::COLUMNS..(i + 1) * fits::COLUMNS]);
+            _ => {
+                for first in (0..self.labels.len()).step_by(fits::TOGETHER) {
+                    let last = self.labels.len().min(first + fits::TOGETHER);
+                    deficient += self.prepare_some(frame, first..last, &mut packed)?;
                 }
             }
-            packed
-        });
+        }
         let sets = packed
+            .into_iter()
             .zip(self.sets.iter().zip(&self.widths))
             .map(|(data, (s, &width))| PackedSet::new(data, frame.width(width), s.offsets.clone()))
             .collect();
@@ -140,11 +124,53 @@ impl Drawn {
         };
         Ok(Batch { sets: SetBatch::new(sets)?, labels, targets, seed: self.seed, deficient })
     }
+
+    /// Appends examples in the coordinates wanted; says how many of them could only be whitened with a ridge.
+    fn prepare_some(&self, frame: Frame, examples: Range<usize>, packed: &mut [Vec<f32>]) -> Result<usize> {
+        let (width, mut deficient) = (self.widths[0], 0);
+        let mut mapped: Vec<DrawnSet> =
+            self.sets.iter().map(|_| DrawnSet { rows: Vec::new(), offsets: vec![0] }).collect();
+        for example in examples.clone() {
+            let sets: Vec<&[f64]> = (0..self.sets.len()).map(|k| self.rows(k, example)).collect();
+            let map = Map::of(frame, &sets, width);
+            deficient += usize::from(map.rank() < width);
+            for (mapped, rows) in mapped.iter_mut().zip(sets) {
+                let start = mapped.rows.len();
+                mapped.rows.resize(start + rows.len(), 0.0);
+                map.apply(rows, &mut mapped.rows[start..]);
+                mapped.offsets.push(mapped.rows.len() / width);
+            }
+        }
+        let Beside { own, fits } = frame.beside();
+        let columns = match (fits, &mapped[..]) {
+            (false, _) => None,
+            (true, [p, q]) => {
+                let rows = |set: &'_ DrawnSet| fits::check_memory(set.rows.len() / width, width);
+                [p, q].into_iter().try_for_each(rows).map_err(Error::Sets)?;
+                Some(fits::columns([p, q].map(|s| fits::Rows { rows: &s.rows, offsets: &s.offsets }), width))
+            }
+            (true, sets) => {
+                return Err(Error::Sets(format!("mixtures are fitted to two sets, examples have {}", sets.len())));
+            }
+        };
+        for (k, packed) in packed.iter_mut().enumerate() {
+            let given = &self.sets[k].rows[self.sets[k].offsets[examples.start] * width..];
+            for (i, (mapped, given)) in mapped[k].rows.chunks_exact(width).zip(given.chunks_exact(width)).enumerate() {
+                packed.extend(mapped.iter().map(|&x| x as f32));
+                if own {
+                    packed.extend(given.iter().map(|&x| x as f32));
+                }
+                if let Some(columns) = &columns {
+                    packed.extend_from_slice(&columns[k][i * fits::COLUMNS..(i + 1) * fits::COLUMNS]);
+                }
+            }
+        }
+        Ok(deficient)
+    }
 }
 
-/// The map of one example's points into a frame.
+/// The map of one example's points into a frame that is not their own.
 enum Map {
-    Own,
     Whitened(Whitening),
     Canonical(Canonical),
 }
@@ -153,23 +179,20 @@ impl Map {
     /// Of a frame; the canonical one is that of the first two sets.
     fn of(frame: Frame, sets: &[&[f64]], dim: usize) -> Self {
         match (frame, sets) {
-            (Frame::Own, _) => Map::Own,
             (Frame::Canonical(_), [p, q, ..]) => Map::Canonical(Canonical::of(p, q, dim)),
             _ => Map::Whitened(Whitening::of(sets, dim)),
         }
     }
 
-    fn rank(&self) -> Option<usize> {
+    fn rank(&self) -> usize {
         match self {
-            Map::Own => None,
-            Map::Whitened(w) => Some(w.rank()),
-            Map::Canonical(c) => Some(c.rank()),
+            Map::Whitened(w) => w.rank(),
+            Map::Canonical(c) => c.rank(),
         }
     }
 
     fn apply(&self, rows: &[f64], out: &mut [f64]) {
         match self {
-            Map::Own => out.copy_from_slice(rows),
             Map::Whitened(w) => w.apply(rows, out),
             Map::Canonical(c) => c.apply(rows, out),
         }
@@ -236,7 +259,7 @@ mod tests {
                         (set.data().iter().map(|&x| f64::from(x)).collect::<Vec<_>>(), set.offsets().to_vec())
                     });
                     let wanted =
-                        &fits::beside([0, 1].map(|k| fits::Rows { rows: &rows[k].0, offsets: &rows[k].1 }), 3)[1];
+                        &fits::columns([0, 1].map(|k| fits::Rows { rows: &rows[k].0, offsets: &rows[k].1 }), 3)[1];
                     let found = seen.data().chunks(width).flat_map(|row| &row[width - fits::COLUMNS..]);
                     assert!(found.zip(wanted).all(|(a, b)| (a - b).abs() < 1e-3 * (1.0 + b.abs())));
                 }

@@ -12,7 +12,7 @@ use crate::data::{
     Batch, DATA_VARIABLE, DataFolder, Drawn, Generator, Label, Picked, Sampler, Span, Stream, Targets, batch_seed,
 };
 use crate::models::{ModelConfig, OutputKind, ValidConfig, program};
-use crate::sets::Frame;
+use crate::sets::{Frame, fits};
 use crate::train::check_matrices;
 use crate::{Error, Result};
 
@@ -101,6 +101,11 @@ impl Experiment {
         self.task.widths().into_iter().map(|width| frame.width(width)).collect()
     }
 
+    /// The coordinates the model sees the sets of an example in.
+    pub(crate) fn frame(&self) -> Result<Frame> {
+        Ok(self.task.frame(&*self.model_config()?))
+    }
+
     fn model_config(&self) -> Result<ValidConfig> {
         if let Some(other) = self.model.get("preset").filter(|p| !p.is_str()) {
             return Err(bad("model.preset", format!("is {other}, must be the name of a preset")));
@@ -149,6 +154,9 @@ impl Experiment {
                     format!("{reason} so often, at most {MOST_NUMBERS} numbers do"),
                 ));
             }
+        }
+        if self.task.frame(model).beside().fits {
+            fits::check_memory(points, self.task.widths()[0]).map_err(|reason| bad("task.fits", reason))?;
         }
         Ok(())
     }

@@ -82,7 +82,8 @@ pub struct KlTask {
     /// are alike, do not see them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub own: bool,
-    /// Whether log densities of Gaussian mixtures fitted to each set stand beside every point ([`Beside`]); as with `own`, not for models of any dimension.
+    /// Whether log densities of Gaussian mixtures fitted to each set stand beside every point ([`Beside`]); as with `own`, not for models
+    /// of any dimension.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fits: bool,
     /// What is to be learnt.

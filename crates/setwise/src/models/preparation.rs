@@ -160,30 +160,39 @@ mod tests {
     }
 
     #[test]
-    fn own_coordinates_stand_beside_the_whitened_ones_where_the_model_tells_them_apart() {
-        let text = "[task]\nkind = \"kl\"\ndim = 2\nset-size = 10\nturn = true\nown = true";
-        let trained = |preset: &str| {
-            let mut experiment = Experiment::parse(text).unwrap();
-            experiment.set_preset(preset);
-            let mut model = Model::new(experiment.clone().validate().unwrap().model().clone(), 1);
-            model.set_experiment(Some(experiment.to_toml()));
-            model
-        };
-        let batch = |model: &Model, width: usize| {
-            let narrow = |name, seed| Sample { width, rows: 20 / width, ..sample(name, seed, |x| x) };
-            Preparation::of(model).unwrap().batch(vec![narrow("a.npy", 1), narrow("b.npy", 2)])
-        };
-        let mut model = trained("cross-only");
-        let beside = batch(&model, 2).unwrap();
-        assert_eq!(beside.sets()[0].width(), 4);
-        assert_eq!(beside.sets()[0].data()[2..4], [0.0, 2.0]);
-        assert_eq!(model.predict(&beside).unwrap().examples(), 2);
-        assert_eq!(batch(&model, 1).unwrap_err().to_string(), "a.npy: has 1 columns, the model was trained for 2");
-        let mut of_any_dimension = trained("multi-set-transformer-equi");
-        for width in [1, 2] {
-            let alone = batch(&of_any_dimension, width).unwrap();
-            assert_eq!(alone.sets()[0].width(), width);
-            assert_eq!(of_any_dimension.predict(&alone).unwrap().examples(), 2);
+    fn own_coordinates_and_fits_stand_beside_the_whitened_ones_where_the_model_tells_them_apart() {
+        for (beside, wide) in [("own = true", 4), ("fits = true", 9), ("own = true\nfits = true", 11)] {
+            let text = format!("[task]\nkind = \"kl\"\ndim = 2\nset-size = 10\nturn = true\n{beside}");
+            let trained = |preset: &str| {
+                let mut experiment = Experiment::parse(&text).unwrap();
+                experiment.set_preset(preset);
+                let mut model = Model::new(experiment.clone().validate().unwrap().model().clone(), 1);
+                model.set_experiment(Some(experiment.to_toml()));
+                model
+            };
+            let batch = |model: &Model, width: usize, examples: usize| {
+                let narrow = |name, seed| {
+                    let all = sample(name, seed, |x| x);
+                    let data = all.data[..20 * examples].to_vec();
+                    Sample { width, rows: 20 / width, examples, data, ..all }
+                };
+                Preparation::of(model).unwrap().batch(vec![narrow("a.npy", 1), narrow("b.npy", 2)])
+            };
+            let mut model = trained("cross-only");
+            let seen = batch(&model, 2, 2).unwrap();
+            assert_eq!(seen.sets()[0].width(), wide);
+            assert!(!beside.contains("own") || seen.sets()[0].data()[2..4] == [0.0, 2.0]);
+            // An example alone is seen as it is beside others.
+            assert_eq!(batch(&model, 2, 1).unwrap().sets()[1].data(), seen.sets()[1].example(0));
+            assert_eq!(model.predict(&seen).unwrap().examples(), 2);
+            let error = batch(&model, 1, 2).unwrap_err().to_string();
+            assert_eq!(error, "a.npy: has 1 columns, the model was trained for 2");
+            let mut of_any_dimension = trained("multi-set-transformer-equi");
+            for width in [1, 2] {
+                let alone = batch(&of_any_dimension, width, 2).unwrap();
+                assert_eq!(alone.sets()[0].width(), width);
+                assert_eq!(of_any_dimension.predict(&alone).unwrap().examples(), 2);
+            }
         }
     }
 

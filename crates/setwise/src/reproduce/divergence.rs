@@ -74,10 +74,7 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
     }
     let rows = models.iter().flat_map(|&model| match CLASSICAL.contains(&model) {
         true => vec![(model, None)],
-        false => {
-            let schedules = [Schedule::Paper, Schedule::Ours, Schedule::Elements, Schedule::Fits];
-            schedules.map(|s| (model, Some(s))).to_vec()
-        }
+        false => Schedule::ALL.map(|s| (model, Some(s))).to_vec(),
     });
     let (table, json) = tabulate(rows, &dims, &found);
     Ok(Reproduction { name: "kl", table, json, figures: Vec::new(), notes })

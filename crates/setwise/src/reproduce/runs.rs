@@ -13,33 +13,47 @@ pub(super) enum Schedule {
     /// As the paper says.
     Paper,
     /// Otherwise.
-    Ours,
-    /// Otherwise, and with labels of elements, of which the paper's models know only the mean.
-    Elements,
-    /// Otherwise, and with what mixtures fitted to the sets say of every point.
-    Fits,
+    Ours {
+        /// With labels of elements, of which the paper's models know only the mean.
+        elements: bool,
+        /// With what mixtures fitted to the sets say of every point.
+        fits: bool,
+    },
 }
 
 impl Schedule {
+    /// Otherwise than the paper says, but from the same labels and points.
+    pub const OURS: Self = Schedule::Ours { elements: false, fits: false };
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Schedule::Paper,
+        Self::OURS,
+        Schedule::Ours { elements: true, fits: false },
+        Schedule::Ours { elements: false, fits: true },
+        Schedule::Ours { elements: true, fits: true },
+    ];
+
     /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Schedule::Paper => "paper",
-            Schedule::Ours => "ours",
-            Schedule::Elements => "ours, elements",
-            Schedule::Fits => "ours, fits",
+            Schedule::Ours { elements: false, fits: false } => "ours",
+            Schedule::Ours { elements: true, fits: false } => "ours, elements",
+            Schedule::Ours { elements: false, fits: true } => "ours, fits",
+            Schedule::Ours { elements: true, fits: true } => "ours, elements, fits",
         }
     }
 
-    /// Whether an experiment is the paper's but for the seed and the preset.
+    /// Whether an experiment is the paper's but for the seed and the preset, and if not, what it has more.
     pub fn of(run: &Experiment, paper: &Experiment) -> Self {
         let mut same = Experiment { seed: paper.seed, ..run.clone() };
         same.set_preset(paper.preset());
-        match run.training.loss.targets() {
-            _ if same == *paper => Schedule::Paper,
-            _ if matches!(&run.task, Task::Kl(t) if t.fits) => Schedule::Fits,
-            Targets::Elements => Schedule::Elements,
-            _ => Schedule::Ours,
+        match same == *paper {
+            true => Schedule::Paper,
+            false => Schedule::Ours {
+                elements: run.training.loss.targets() == Targets::Elements,
+                fits: run.frame().is_ok_and(|frame| frame.beside().fits),
+            },
         }
     }
 }

@@ -120,7 +120,7 @@ pub fn reproduce(which: Which, options: &Options, progress: &mut dyn FnMut(&str)
     let wanted = |model: &str| options.models.is_empty() || options.models.iter().any(|m| m == model);
     let rows: Vec<(&str, Schedule)> = known_models(which)
         .filter(|m| wanted(m))
-        .flat_map(|m| [(m, Schedule::Paper), (m, Schedule::Ours)])
+        .flat_map(|m| [(m, Schedule::Paper), (m, Schedule::OURS)])
         .filter(|row| *row != (CONSTANT, Schedule::Paper))
         .collect();
     let mut notes: Vec<String> = which.remark().map(str::to_owned).into_iter().collect();
@@ -275,10 +275,17 @@ mod tests {
         (run.seed, _) = (7, run.set_preset("pine"));
         assert_eq!(Schedule::of(&run, &paper), Schedule::Paper);
         run.training.steps += 1;
-        assert_eq!(Schedule::of(&run, &paper), Schedule::Ours);
-        for (name, schedule) in [("ours/kl-elements-d2", Schedule::Elements), ("ours/kl-fits-d2", Schedule::Fits)] {
-            assert_eq!(Schedule::of(&find(name).unwrap(), &find("paper/kl-d2").unwrap()), schedule);
-        }
+        assert_eq!(Schedule::of(&run, &paper), Schedule::OURS);
+        let of = |name: &str, preset: &str| {
+            let mut run = find(name).unwrap();
+            run.set_preset(preset);
+            Schedule::of(&run, &find("paper/kl-d2").unwrap())
+        };
+        let elements = Schedule::Ours { elements: true, fits: false };
+        assert_eq!(of("ours/kl-elements-d2", "multi-set-transformer"), elements);
+        assert_eq!(of("ours/kl-fits-d2", "multi-set-transformer"), Schedule::Ours { elements: true, fits: true });
+        // It sees no fits.
+        assert_eq!(of("ours/kl-fits-d2", "multi-set-transformer-equi"), elements);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Packed ragged batches of examples.
+//! Packed ragged batches of examples, and the coordinates their sets are seen in: whitened, canonical, with fitted mixtures beside.
 
 mod canonical;
 pub(crate) mod fits;

@@ -1,4 +1,6 @@
 //! Expectation maximisation from several starts.
+//!
+//! Everything is a kernel's: only to be called from one that was entered through `dispatch`, which has made sure that the vectors exist.
 
 use setwise_engine::simd::Vector;
 
@@ -8,8 +10,7 @@ use super::{COMPONENTS, LANES, TILE};
 /// Steps of expectation maximisation from every start, and from the first on of the best.
 pub(super) const FIRST_STEPS: usize = 6;
 pub(super) const STEPS: usize = 20;
-/// A covariance is that of its component's points and of as many more with [`PRIOR_VARIANCE`] in every direction. Of the priors tried on
-/// examples of eight dimensions this one left least error to a network that corrects answers by the fits.
+/// A covariance is that of its component's points and of as many more with [`PRIOR_VARIANCE`] in every direction.
 pub(super) const PRIOR_POINTS: f32 = 5.0;
 /// In units of the whitened sets' variance.
 pub(super) const PRIOR_VARIANCE: f32 = 0.2;
@@ -30,7 +31,7 @@ struct Component<V> {
     whitening: Vec<V>,
     /// Half of the logarithm of the covariance's determinant.
     half_log_det: V,
-    /// Logarithm of its weight and of its density at the mean, less those of a standard normal.
+    /// Logarithm of its weight and of its density at the mean, less that of a standard normal's density at zero.
     height: V,
 }
 
@@ -102,15 +103,15 @@ impl<V: Vector<f32>> Scratch<V> {
     /// Keeps the shares of the examples whose score is above the best so far.
     #[inline(always)]
     unsafe fn keep_better(&mut self, scores: [f32; LANES], best: &mut [f32; LANES], numbers: usize) {
-        let mut better = [0.0; LANES];
+        let (mut better, mut worse) = ([0.0; LANES], [1.0; LANES]);
         for lane in 0..V::LANES {
             if scores[lane] > best[lane] {
-                (best[lane], better[lane]) = (scores[lane], 1.0);
+                (best[lane], better[lane], worse[lane]) = (scores[lane], 1.0, 0.0);
             }
         }
-        let better = unsafe { V::load(better.as_ptr()) };
+        let (better, worse) = unsafe { (V::load(better.as_ptr()), V::load(worse.as_ptr())) };
         for (best, new) in self.best[..numbers].iter_mut().zip(&self.shares) {
-            *best = unsafe { new.sub(*best).mul_add(better, *best) };
+            *best = unsafe { better.where_positive(*new).add(worse.where_positive(*best)) };
         }
     }
 }
@@ -179,8 +180,13 @@ impl<V: Vector<f32>> Mixture<V> {
     unsafe fn score(&self, points: &Points<V>, scratch: &mut Scratch<V>) -> [f32; LANES] {
         unsafe { log_sums(points.len, self.components.len(), scratch) };
         let mut score = unsafe { V::zero() };
-        for (log, live) in scratch.sums.iter().zip(&points.live) {
-            score = unsafe { log.mul_add(*live, score) };
+        // In parts, so that many points do not lose what single ones add.
+        for (logs, live) in scratch.sums[..points.len].chunks(BLOCK).zip(points.live.chunks(BLOCK)) {
+            let mut part = unsafe { V::zero() };
+            for (log, live) in logs.iter().zip(live) {
+                part = unsafe { log.mul_add(*live, part) };
+            }
+            score = unsafe { score.add(part) };
         }
         for c in &self.components {
             let mut trace = unsafe { V::zero() };
@@ -197,7 +203,7 @@ impl<V: Vector<f32>> Mixture<V> {
         unsafe { numbers(score) }
     }
 
-    /// Writes logarithms of the density at every point to `scratch.sums`, less that of a standard normal but for its value at zero.
+    /// Writes logarithms of the density at every point to `scratch.sums`, less that of a standard normal's density at zero.
     #[inline(always)]
     pub unsafe fn log_densities(&self, points: &Points<V>, scratch: &mut Scratch<V>) {
         for (k, component) in self.components.iter().enumerate() {

@@ -21,6 +21,10 @@ pub(crate) const COLUMNS: usize = 3 * COMPONENTS - 2;
 const TILE: usize = 4;
 /// Lanes of the widest vectors.
 const LANES: usize = 16;
+/// Examples that are best looked at together.
+pub(crate) const TOGETHER: usize = LANES;
+/// Most bytes that one set of every lane takes.
+const MOST_BYTES: usize = 4 << 30;
 
 /// Rows of sets of several examples, one after another; `offsets[i]..offsets[i + 1]` are those of example `i`.
 #[derive(Clone, Copy)]
@@ -32,28 +36,43 @@ pub(crate) struct Rows<'a> {
 /// Columns beside the points of two sets of every example, which are whitened together and have rows of `width` numbers: [`COLUMNS`] for each
 /// point, in units of √width.
 ///
-/// The order of rows decides nothing but rounding. Numbers that are not finite, or beyond what can be squared, have columns that are no numbers.
-pub(crate) fn beside(sets: [Rows; 2], width: usize) -> [Vec<f32>; 2] {
-    f32::dispatch(Beside { sets, width })
+/// An example's columns are the same whatever others stand beside it. The order of rows decides nothing but rounding, and with it, where two starts are
+/// all but equally likely, from which of them a fit goes on. Numbers that are not finite have columns that are not.
+pub(crate) fn columns(sets: [Rows; 2], width: usize) -> [Vec<f32>; 2] {
+    f32::dispatch(Columns { sets, width })
 }
 
-struct Beside<'a> {
+/// Fails where sets of so many points are too large to be fitted to.
+pub(crate) fn check_memory(points: usize, width: usize) -> Result<(), String> {
+    // Coordinates, logarithms by set and components, shares and their like, for every lane; then covariances.
+    let numbers = width.checked_add(6 + 12).and_then(|n| n.checked_mul(points));
+    let numbers = numbers.and_then(|n| n.checked_add(width.checked_mul(width)?.checked_mul(8)?));
+    match numbers.and_then(|n| n.checked_mul(4 * LANES)) {
+        Some(bytes) if bytes <= MOST_BYTES => Ok(()),
+        _ => Err(format!(
+            "mixtures cannot be fitted to {points} points of {width} numbers: it would take too much memory"
+        )),
+    }
+}
+
+struct Columns<'a> {
     sets: [Rows<'a>; 2],
     width: usize,
 }
 
-impl Kernel<f32> for Beside<'_> {
+impl Kernel<f32> for Columns<'_> {
     type Out = [Vec<f32>; 2];
 
     #[inline(always)]
     unsafe fn run<V: Vector<f32>>(self) -> [Vec<f32>; 2] {
-        let Beside { sets, width } = self;
+        const { assert!(V::LANES <= LANES) };
+        let Columns { sets, width } = self;
         let examples = sets[0].offsets.len() - 1;
         let mut columns = sets.map(|s| vec![0.0; s.offsets[examples] * COLUMNS]);
         let unit = (width as f32).sqrt().recip();
         for first in (0..examples).step_by(V::LANES) {
             let last = examples.min(first + V::LANES);
-            // SAFETY, here and in all functions below: entered through `dispatch`.
+            // SAFETY, here and below: entered through `dispatch`, and no vector has more lanes than the arrays that are loaded.
             let points =
                 unsafe { [Points::<V>::of(sets[0], first..last, width), Points::<V>::of(sets[1], first..last, width)] };
             // Logarithms of densities by set looked at, set fitted to and number of components.
@@ -196,7 +215,7 @@ mod tests {
     /// Columns of one example.
     fn one(p: &[f64], q: &[f64], width: usize) -> [Vec<f32>; 2] {
         let offsets = [p, q].map(|rows| [0, rows.len() / width]);
-        beside([Rows { rows: p, offsets: &offsets[0] }, Rows { rows: q, offsets: &offsets[1] }], width)
+        columns([Rows { rows: p, offsets: &offsets[0] }, Rows { rows: q, offsets: &offsets[1] }], width)
     }
 
     /// Columns of the likeliest fits, by [`plain`].
@@ -224,36 +243,54 @@ mod tests {
         (0..at.len() / width).flat_map(|i| pairs.map(|(a, b)| (a[i] - b[i]) / (width as f64).sqrt())).collect()
     }
 
+    /// Columns of several examples at once, example by example.
+    fn together(examples: &[[Vec<f64>; 2]], width: usize) -> Vec<[Vec<f32>; 2]> {
+        let rows = [0, 1].map(|s| examples.iter().flat_map(|e| &e[s]).copied().collect::<Vec<f64>>());
+        let offsets = [0, 1].map(|s| {
+            let ends = examples.iter().scan(0, |end, e| {
+                *end += e[s].len() / width;
+                Some(*end)
+            });
+            std::iter::once(0).chain(ends).collect::<Vec<usize>>()
+        });
+        let all = columns([0, 1].map(|s| Rows { rows: &rows[s], offsets: &offsets[s] }), width);
+        let own = |s: usize, e: usize| all[s][offsets[s][e] * COLUMNS..offsets[s][e + 1] * COLUMNS].to_vec();
+        (0..examples.len()).map(|e| [own(0, e), own(1, e)]).collect()
+    }
+
     #[test]
     fn columns_are_those_of_the_likeliest_fit_in_double_precision_alone_and_beside_other_examples() {
-        for (width, sizes) in [(1, [40, 30]), (2, [125, 64]), (3, [1, 20]), (5, [100, 65]), (8, [150, 110])] {
-            // More examples than a vector has lanes, of different sizes.
+        // More examples than a vector has lanes, of very different sizes.
+        let sizes = [[40, 30], [1, 20], [2, 1], [125, 64], [7, 150], [100, 65], [31, 5], [64, 64], [3, 3]];
+        for width in [1, 2, 3, 5, 8] {
             let examples: Vec<[Vec<f64>; 2]> =
-                (0..18).map(|i| example(width, [sizes[0] + i % 5, sizes[1] + i % 3], 100 + i as u64)).collect();
-            let rows = [0, 1].map(|s| examples.iter().flat_map(|e| &e[s]).copied().collect::<Vec<f64>>());
-            let offsets = [0, 1].map(|s| {
-                let ends = examples.iter().scan(0, |end, e| {
-                    *end += e[s].len() / width;
-                    Some(*end)
-                });
-                std::iter::once(0).chain(ends).collect::<Vec<usize>>()
-            });
-            let together = beside([0, 1].map(|s| Rows { rows: &rows[s], offsets: &offsets[s] }), width);
-            for (e, sets) in examples.iter().enumerate().filter(|(e, _)| e % 5 == 2) {
-                let alone = one(&sets[0], &sets[1], width);
-                for s in 0..2 {
-                    let own = &together[s][offsets[s][e] * COLUMNS..offsets[s][e + 1] * COLUMNS];
-                    assert_eq!(own, alone[s], "width {width}, example {e}");
-                    for (found, wanted) in own.iter().zip(plain_columns(sets, width, &sets[s])) {
+                (0..18).map(|i| example(width, sizes[i % sizes.len()], 100 + i as u64)).collect();
+            for (e, (sets, found)) in examples.iter().zip(together(&examples, width)).enumerate() {
+                assert_eq!(found, one(&sets[0], &sets[1], width), "width {width}, example {e}");
+                // Few points in many dimensions have several starts that are as likely as each other.
+                if sets.iter().any(|s| s.len() / width < 2 * width + 2) {
+                    continue;
+                }
+                for (found, set) in found.iter().zip(sets) {
+                    for (found, wanted) in found.iter().zip(plain_columns(sets, width, set)) {
                         let apart = (f64::from(*found) - wanted).abs();
-                        assert!(
-                            apart < 2e-3 * (1.0 + wanted.abs()),
-                            "width {width}, example {e}: {found} and {wanted}"
-                        );
+                        assert!(apart < 2e-3 * (1.0 + wanted.abs()), "width {width}, example {e}: {found}, {wanted}");
                     }
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_single_point_has_the_densities_of_its_fit() {
+        // p has one point, at zero: every fit of it is a Gaussian there, whose variance is the prior's and the ridge.
+        let q = [1.0, -0.5, 0.25, 0.75, -1.5];
+        let found = one(&[0.0], &q, 1);
+        let variance = f64::from(PRIOR_POINTS * PRIOR_VARIANCE / (1.0 + PRIOR_POINTS) + RIDGE);
+        let log = |x: f64| -0.5 * (variance.ln() + x * x / variance);
+        let of_q = plain(&q, 1, 1, &q, 1, &[0.0, q[0]]).1;
+        assert!((f64::from(found[0][0]) - (log(0.0) - of_q[0])).abs() < 1e-3, "{found:?}");
+        assert!((f64::from(found[1][0]) - (log(q[0]) - of_q[1])).abs() < 1e-3, "{found:?}");
     }
 
     #[test]
@@ -274,9 +311,26 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_densities_has_columns_that_are_no_numbers_and_points_in_one_place_have_finite_ones() {
-        assert!(one(&[f64::NAN; 6], &[0.0; 6], 2)[0].iter().any(|x| x.is_nan()));
+    fn what_is_no_number_has_no_columns_and_leaves_other_examples_alone() {
+        let examples: Vec<[Vec<f64>; 2]> = (0..5).map(|i| example(2, [30, 20], i)).collect();
+        let clean = together(&examples, 2);
+        let mut broken = examples;
+        broken[3][0][7] = f64::NAN;
+        let found = together(&broken, 2);
+        for e in [0, 1, 2, 4] {
+            assert_eq!(found[e], clean[e], "example {e}");
+        }
+        // All columns that p's fits have a part in, at every point of both sets.
+        assert!(found[3].iter().flat_map(|s| s.chunks(COLUMNS)).all(|row| row[..5].iter().all(|x| !x.is_finite())));
         assert!(one(&[0.0; 6], &[0.0; 2], 2).concat().iter().all(|x| x.is_finite()));
+    }
+
+    #[test]
+    fn sets_that_would_take_too_much_memory_are_refused() {
+        assert!(check_memory(150, 16).is_ok() && check_memory(1_000_000, 4).is_ok());
+        for (points, width) in [(10_000_000, 4), (1, 1 << 20), (usize::MAX, 2)] {
+            assert!(check_memory(points, width).unwrap_err().contains("memory"));
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One set of several examples, an example in each lane of a vector.
+//! One set of several examples, an example in each lane of a vector. As `mixture`, only for kernels.
 
 use setwise_engine::simd::Vector;
 
