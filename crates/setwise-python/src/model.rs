@@ -9,9 +9,10 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple, PyType};
 use serde_json::{Map, Value};
-use setwise::models::{PRESETS, SharedModel};
+use setwise::data::DrawnSet;
+use setwise::models::{PRESETS, Preparation, SharedModel};
 use setwise::sets::{BatchView, SetView};
-use setwise::{ModelConfig, Prediction};
+use setwise::{ModelConfig, Prediction, SetBatch};
 
 use crate::arrays::{Given, Set, Slice};
 use crate::errors::{Failure, raised, type_error, value_error};
@@ -147,10 +148,13 @@ impl Model {
     /// One argument per set: an array [rows, columns] each for one example, an array [examples, rows, columns] or a list of
     /// arrays [rows, columns] each for a batch. A model that answers per example gives a number, or a vector where its
     /// ``output_width`` is above one; a batch an array of these. A model that answers per element gives a tuple with an
-    /// array for each set; a batch a list of these. Numbers are of type float32. Sets and answers are the network's own: a
-    /// model of ``setwise train`` may expect whitened sets, which ``setwise predict`` makes of them.
-    #[pyo3(signature = (*sets))]
-    fn __call__<'py>(&self, py: Python<'py>, sets: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+    /// array for each set; a batch a list of these. Numbers are of type float32.
+    ///
+    /// For a model of ``setwise train`` sets are prepared as they were in training (whitened together, for instance), and its
+    /// answers are told in the unit of the labels, as ``setwise predict`` does; with ``raw=True`` sets and answers are the
+    /// network's own. A model that has learnt by ``setwise.fit`` takes sets as it was given them there.
+    #[pyo3(signature = (*sets, raw=false))]
+    fn __call__<'py>(&self, py: Python<'py>, sets: &Bound<'py, PyTuple>, raw: bool) -> PyResult<Bound<'py, PyAny>> {
         let wanted = self.shared.config().sets;
         if sets.len() != wanted {
             return Err(type_error(format!("the model takes {wanted} sets, {} given", sets.len())));
@@ -172,8 +176,20 @@ impl Model {
         let views: Vec<_> = given.iter().flat_map(Given::views).collect();
         let sets: Vec<Vec<Set>> = given.iter().map(Given::sets).collect();
         let wholes: Vec<Option<Slice>> = given.iter().map(Given::whole).collect();
+        let preparation = match raw {
+            true => Preparation::none(),
+            false => self.shared.preparation().map_err(|e| {
+                value_error(format!(
+                    "the model's experiment cannot be followed: {e}; raw=True takes sets and answers as they are"
+                ))
+            })?,
+        };
         let answers = compute(py, || -> Result<Prediction, Failure> {
-            views.iter().try_for_each(|v| v.check(true))?;
+            views.iter().try_for_each(|v| v.check(preparation.is_none()))?;
+            if !preparation.is_none() {
+                let prepared = prepared(&preparation, &sets)?;
+                return Ok(preparation.read(self.shared.predict(&prepared.view())?));
+            }
             let pack = |(sets, whole): (&Vec<_>, &Option<_>)| Packed::of(sets, *whole);
             let packed = sets.iter().zip(&wholes).map(pack).collect::<Result<Vec<_>, _>>()?;
             let sets = packed.iter().map(|p| SetView { data: &p.data, width: p.width, offsets: &p.offsets }).collect();
@@ -234,20 +250,41 @@ struct Packed<'a> {
 
 impl<'a> Packed<'a> {
     fn of(sets: &[Set<'a>], whole: Option<Slice<'a>>) -> Result<Self, Failure> {
-        let width = sets[0].width;
-        if let Some(other) = sets.iter().find(|s| s.width != width) {
-            return Err(Failure::Value(format!(
-                "{} has {} columns, {} has {width}: in a batch all must have the same",
-                other.name, other.width, sets[0].name
-            )));
-        }
-        let mut offsets = vec![0];
-        for set in sets {
-            offsets.push(offsets[offsets.len() - 1] + set.rows());
-        }
+        let (width, offsets) = layout(sets)?;
         let joined = || sets.iter().flat_map(|s| s.numbers.single().into_owned()).collect();
         Ok(Packed { data: whole.map_or_else(joined, Slice::single), width, offsets })
     }
+}
+
+/// Columns of one set of all examples, which must be the same, and where the rows of each begin.
+fn layout(sets: &[Set]) -> Result<(usize, Vec<usize>), Failure> {
+    let width = sets[0].width;
+    if let Some(other) = sets.iter().find(|s| s.width != width) {
+        return Err(Failure::Value(format!(
+            "{} has {} columns, {} has {width}: in a batch all must have the same",
+            other.name, other.width, sets[0].name
+        )));
+    }
+    let mut offsets = vec![0];
+    for set in sets {
+        offsets.push(offsets[offsets.len() - 1] + set.rows());
+    }
+    Ok((width, offsets))
+}
+
+/// The sets of all examples as a trained model expects them.
+fn prepared(preparation: &Preparation, sets: &[Vec<Set>]) -> Result<SetBatch, Failure> {
+    let (mut drawn, mut widths) = (Vec::new(), Vec::new());
+    for sets in sets {
+        let (width, offsets) = layout(sets)?;
+        if let Some(empty) = sets.iter().find(|s| s.rows() == 0) {
+            return Err(Failure::Value(format!("{}: has no rows", empty.name)));
+        }
+        drawn.push(DrawnSet { rows: sets.iter().flat_map(|s| s.numbers.double().into_owned()).collect(), offsets });
+        widths.push(width);
+    }
+    let names: Vec<String> = (0..sets.len()).map(|k| format!("sets[{k}]")).collect();
+    Ok(preparation.pack(drawn, &widths, &names)?)
 }
 
 /// The answers for the elements of one example, set by set.

@@ -36,6 +36,44 @@ def test_a_stack_is_answered_as_the_command_line_does(command, tmp_path, small, 
     assert answers[:, None].tolist() == answer["results"]
 
 
+def test_models_of_the_command_line_see_sets_as_it_shows_them(command, tmp_path):
+    rng = np.random.default_rng(4)
+    x, y = rng.normal(size=(3, 40, 2)), 1.5 * rng.normal(size=(3, 30, 2)) + 0.5
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    for folder in ("d2", "d2-elements"):
+        path = ROOT / "weights/kl" / folder / "model.safetensors"
+        model = setwise.Model.load(path)
+        answers = model(x, y)
+        assert answers[:, None].tolist() == command("predict", path, tmp_path / "x.npy", tmp_path / "y.npy")["results"]
+        # Also alone and beside sets of other sizes, and wherever pickled models travel to.
+        assert isinstance(model(x[1], y[1]), np.float32)
+        assert model([x[0], x[1][:25]], [y[0], y[1]])[0] == pytest.approx(answers[0], rel=1e-5)
+        assert pickle.loads(pickle.dumps(model))(x[1], y[1]) == pytest.approx(answers[1], rel=1e-5)
+        with pytest.raises(ValueError, match="sets\\[0\\] has 2 columns, sets\\[1\\] has 3"):
+            model(x[0], np.ones((5, 3)))
+        with pytest.raises(ValueError, match="sets\\[0\\]"):
+            model(np.empty((0, 2)), y[0])
+    # The last sees the coordinates that points come in too, which the network's own sets have beside the others.
+    with pytest.raises(ValueError, match="trained for 2"):
+        model(np.ones((5, 3)), np.ones((5, 3)))
+    with pytest.raises(ValueError, match="4"):
+        model(x, y, raw=True)
+    whitened = setwise.Model.load(ROOT / "weights/kl/d2/model.safetensors")
+    assert whitened(100 * x + 7, 100 * y + 7) == pytest.approx(whitened(x, y), rel=1e-3)
+    assert whitened(x, y, raw=True) != pytest.approx(whitened(x, y), rel=1e-3)
+
+
+def test_a_model_that_has_learnt_from_sets_as_they_are_is_shown_them_so(tmp_path):
+    rng = np.random.default_rng(4)
+    x, y = rng.normal(size=(40, 2)), 1.5 * rng.normal(size=(30, 2)) + 0.5
+    model = setwise.Model.load(ROOT / "weights/kl/d2/model.safetensors")
+    setwise.fit(model, lambda _: ([x, y], 0.5), steps=1, batch=2, progress=False)
+    assert model(x, y) == model(x, y, raw=True)
+    model.save(tmp_path / "m.safetensors")
+    assert setwise.Model.load(tmp_path / "m.safetensors")(x, y) == model(x, y)
+
+
 def test_batches_are_answered_as_their_examples_are(small, sets):
     x, y = sets
     batch = small([x, x[:2], y], [y, y, x.astype("f4")])

@@ -54,14 +54,45 @@ impl Preparation {
         }
     }
 
+    /// Whether sets go in and answers come out as they are.
+    pub fn is_none(&self) -> bool {
+        *self == Self::none()
+    }
+
     /// Packs one sample per set, prepared.
     pub fn batch(&self, samples: Vec<Sample>) -> Result<SetBatch> {
         let one_width = samples.iter().all(|s| s.width == samples[0].width);
-        let fits = samples.iter().all(|s| s.examples == samples[0].examples);
-        if self.frame != Frame::Own && one_width && fits {
-            return self.framed(samples);
+        let one_count = samples.iter().all(|s| s.examples == samples[0].examples);
+        if self.frame == Frame::Own || !one_width || !one_count {
+            return self.scaled(batch_of(samples)?);
         }
-        let batch = batch_of(samples)?;
+        let names: Vec<String> = samples.iter().map(|s| s.path.display().to_string()).collect();
+        let width = samples[0].width;
+        let set = |s: Sample| DrawnSet { offsets: (0..=s.examples).map(|i| i * s.rows).collect(), rows: s.data };
+        self.framed(samples.into_iter().map(set).collect(), width, &names)
+    }
+
+    /// Packs sets of any sizes, prepared; `names` are what messages call them.
+    ///
+    /// # Panics
+    /// If sets have different numbers of examples, or no name.
+    pub fn pack(&self, sets: Vec<DrawnSet>, widths: &[usize], names: &[String]) -> Result<SetBatch> {
+        if self.frame == Frame::Own {
+            let single = |s: DrawnSet| (s.rows.iter().map(|&x| x as f32).collect(), s.offsets);
+            let packed = sets.into_iter().map(single).zip(widths);
+            return self.scaled(SetBatch::new(packed.map(|((x, o), &w)| PackedSet::new(x, w, o)).collect())?);
+        }
+        if let Some(k) = widths.iter().position(|w| *w != widths[0]) {
+            let (first, other) = (&names[0], &names[k]);
+            return Err(Error::Sets(format!(
+                "{first} has {} columns, {other} has {}: sets that are whitened together have the same",
+                widths[0], widths[k]
+            )));
+        }
+        self.framed(sets, widths[0], names)
+    }
+
+    fn scaled(&self, batch: SetBatch) -> Result<SetBatch> {
         if self.scale == Scale::None {
             return Ok(batch);
         }
@@ -74,21 +105,13 @@ impl Preparation {
     }
 
     /// In double precision, as columns may lie far from zero.
-    fn framed(&self, samples: Vec<Sample>) -> Result<SetBatch> {
-        if let Some(expected) = self.coordinates.filter(|&c| c != samples[0].width) {
-            let (path, found) = (samples[0].path.display(), samples[0].width);
-            return Err(Error::Sets(format!("{path}: has {found} columns, the model was trained for {expected}")));
+    fn framed(&self, sets: Vec<DrawnSet>, width: usize, names: &[String]) -> Result<SetBatch> {
+        if let Some(expected) = self.coordinates.filter(|&c| c != width) {
+            let name = &names[0];
+            return Err(Error::Sets(format!("{name}: has {width} columns, the model was trained for {expected}")));
         }
-        let (widths, examples) = (samples.iter().map(|s| s.width).collect(), samples[0].examples);
-        let names: Vec<String> = samples.iter().map(|s| s.path.display().to_string()).collect();
-        let set = |s: Sample| DrawnSet { offsets: (0..=s.examples).map(|i| i * s.rows).collect(), rows: s.data };
-        let drawn = Drawn {
-            sets: samples.into_iter().map(set).collect(),
-            widths,
-            labels: vec![0.0; examples],
-            elements: Vec::new(),
-            seed: 0,
-        };
+        let labels = vec![0.0; sets[0].offsets.len() - 1];
+        let drawn = Drawn { widths: vec![width; sets.len()], sets, labels, elements: Vec::new(), seed: 0 };
         let batch = drawn.prepare(self.frame, &Targets::Label)?.sets;
         match batch.sets().iter().all(|s| s.data().iter().all(|x| x.is_finite())) {
             true => Ok(batch),

@@ -6,6 +6,7 @@ use setwise_engine::BatchView;
 
 use super::config::ValidConfig;
 use super::model::{Model, Prediction};
+use super::preparation::Preparation;
 use crate::{Device, Result};
 
 /// A model that answers many threads at once and may learn meanwhile.
@@ -51,13 +52,20 @@ impl SharedModel {
         lock(&self.latest).clone()
     }
 
-    /// Goes on with the parameters of another model of the same config.
+    /// Goes on with the parameters of another model of the same config, and with the experiment that one was trained in.
     ///
     /// # Panics
     /// If its config differs.
     pub fn update(&self, model: &Model) {
         assert_eq!(*model.config(), self.config, "a model of the same config");
-        lock(&self.latest).adopt(model);
+        let mut latest = lock(&self.latest);
+        latest.adopt(model);
+        latest.set_experiment(model.experiment().map(str::to_owned));
+    }
+
+    /// How sets are prepared for it.
+    pub fn preparation(&self) -> Result<Preparation> {
+        Preparation::of(&lock(&self.latest))
     }
 
     /// Lets a GPU answer from now on, or the CPU again.

@@ -31,12 +31,14 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// Starts from a model's parameters; the seed is that of dropout.
-    pub fn new(model: Model, training: Training, seed: u64) -> Result<Self> {
+    /// Starts from a model's parameters; the seed is that of dropout. The model learns from sets as they are, so it forgets the experiment it was
+    /// trained in before, which says how sets are prepared for it.
+    pub fn new(mut model: Model, training: Training, seed: u64) -> Result<Self> {
         training.check()?;
         if let Optimizer::Muon { .. } = training.optimizer {
             check_matrices(model.layout())?;
         }
+        model.set_experiment(None);
         Ok(Fit { trainer: Trainer::of(model, &training, seed), training, step: 0 })
     }
 
