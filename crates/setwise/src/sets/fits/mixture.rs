@@ -416,10 +416,6 @@ unsafe fn share_out<V: Vector<f32>>(points: &Points<V>, components: usize, scrat
 unsafe fn log_sums<V: Vector<f32>>(len: usize, components: usize, scratch: &mut Scratch<V>) {
     let Scratch { sums, logs, .. } = scratch;
     for (i, out) in sums[..len].iter_mut().enumerate() {
-        if components == 1 {
-            *out = logs[i];
-            continue;
-        }
         let largest = unsafe { largest(logs, len, components, i) };
         let mut sum = unsafe { V::zero() };
         for k in 0..components {

@@ -6,6 +6,8 @@
 mod mixture;
 mod points;
 
+use std::hint::black_box;
+
 use setwise_engine::Real;
 use setwise_engine::simd::{Kernel, Vector};
 
@@ -79,10 +81,11 @@ impl Kernel<f32> for Columns<'_> {
             let mut logs: [Vec<[[V; COMPONENTS]; 2]>; 2] =
                 [0, 1].map(|at| vec![[[unsafe { V::zero() }; COMPONENTS]; 2]; points[at].len]);
             let mut scratch = unsafe { Scratch::of(&points) };
-            for fitted in 0..2 {
-                for components in 1..=COMPONENTS {
+            // Of numbers the compiler does not know, or it would make this code anew for each of them.
+            for fitted in 0..black_box(2) {
+                for components in 1..=black_box(COMPONENTS) {
                     let mixture = unsafe { Mixture::fit(&points[fitted], components, &mut scratch) };
-                    for at in 0..2 {
+                    for at in 0..black_box(2) {
                         unsafe { mixture.log_densities(&points[at], &mut scratch) };
                         for (out, log) in logs[at].iter_mut().zip(&scratch.sums) {
                             out[fitted][components - 1] = *log;
