@@ -6,7 +6,7 @@ use rand::SeedableRng;
 use setwise_engine::mix;
 
 use super::{Generator, Sampler, Span, Targets};
-use crate::sets::{Beside, Canonical, Frame, PackedSet, Whitening, fits};
+use crate::sets::{Beside, Canonical, Frame, PackedSet, SetView, Whitening, fits};
 use crate::{Error, Result, SetBatch};
 
 /// What a batch is for; each use has seeds of its own, so that no example is seen in two of them.
@@ -145,9 +145,10 @@ impl Drawn {
         let columns = match (fits, &mapped[..]) {
             (false, _) => None,
             (true, [p, q]) => {
-                let rows = |set: &'_ DrawnSet| fits::check_memory(set.rows.len() / width, width);
-                [p, q].into_iter().try_for_each(rows).map_err(Error::Sets)?;
-                Some(fits::columns([p, q].map(|s| fits::Rows { rows: &s.rows, offsets: &s.offsets }), width))
+                for set in [p, q] {
+                    fits::check_memory(set.rows.len() / width, width).map_err(Error::Sets)?;
+                }
+                Some(fits::columns([p, q].map(|s| SetView { data: &s.rows, width, offsets: &s.offsets })))
             }
             (true, sets) => {
                 return Err(Error::Sets(format!("mixtures are fitted to two sets, examples have {}", sets.len())));
@@ -259,7 +260,7 @@ mod tests {
                         (set.data().iter().map(|&x| f64::from(x)).collect::<Vec<_>>(), set.offsets().to_vec())
                     });
                     let wanted =
-                        &fits::columns([0, 1].map(|k| fits::Rows { rows: &rows[k].0, offsets: &rows[k].1 }), 3)[1];
+                        &fits::columns([0, 1].map(|k| SetView { data: &rows[k].0, width: 3, offsets: &rows[k].1 }))[1];
                     let found = seen.data().chunks(width).flat_map(|row| &row[width - fits::COLUMNS..]);
                     assert!(found.zip(wanted).all(|(a, b)| (a - b).abs() < 1e-3 * (1.0 + b.abs())));
                 }

@@ -11,6 +11,7 @@ use std::hint::black_box;
 use setwise_engine::Real;
 use setwise_engine::simd::{Kernel, Vector};
 
+use super::SetView;
 use mixture::{Mixture, Scratch};
 use points::{Points, numbers};
 
@@ -28,20 +29,13 @@ pub(crate) const TOGETHER: usize = LANES;
 /// Most bytes that one set of every lane takes.
 const MOST_BYTES: usize = 4 << 30;
 
-/// Rows of sets of several examples, one after another; `offsets[i]..offsets[i + 1]` are those of example `i`.
-#[derive(Clone, Copy)]
-pub(crate) struct Rows<'a> {
-    pub rows: &'a [f64],
-    pub offsets: &'a [usize],
-}
-
-/// Columns beside the points of two sets of every example, which are whitened together and have rows of `width` numbers: [`COLUMNS`] for each
-/// point, in units of √width.
+/// Columns beside the points of two sets of every example, which are whitened together and of one width: [`COLUMNS`] for each point, in units
+/// of √width.
 ///
 /// An example's columns are the same whatever others stand beside it. The order of rows decides nothing but rounding, and with it, where two starts are
 /// all but equally likely, from which of them a fit goes on. Numbers that are not finite have columns that are not.
-pub(crate) fn columns(sets: [Rows; 2], width: usize) -> [Vec<f32>; 2] {
-    f32::dispatch(Columns { sets, width })
+pub(crate) fn columns(sets: [SetView<f64>; 2]) -> [Vec<f32>; 2] {
+    f32::dispatch(Columns { sets })
 }
 
 /// Fails where sets of so many points are too large to be fitted to.
@@ -58,8 +52,7 @@ pub(crate) fn check_memory(points: usize, width: usize) -> Result<(), String> {
 }
 
 struct Columns<'a> {
-    sets: [Rows<'a>; 2],
-    width: usize,
+    sets: [SetView<'a, f64>; 2],
 }
 
 impl Kernel<f32> for Columns<'_> {
@@ -68,15 +61,14 @@ impl Kernel<f32> for Columns<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector<f32>>(self) -> [Vec<f32>; 2] {
         const { assert!(V::LANES <= LANES) };
-        let Columns { sets, width } = self;
+        let sets = self.sets;
         let examples = sets[0].offsets.len() - 1;
         let mut columns = sets.map(|s| vec![0.0; s.offsets[examples] * COLUMNS]);
-        let unit = (width as f32).sqrt().recip();
+        let unit = (sets[0].width as f32).sqrt().recip();
         for first in (0..examples).step_by(V::LANES) {
             let last = examples.min(first + V::LANES);
             // SAFETY, here and below: entered through `dispatch`, and no vector has more lanes than the arrays that are loaded.
-            let points =
-                unsafe { [Points::<V>::of(sets[0], first..last, width), Points::<V>::of(sets[1], first..last, width)] };
+            let points = unsafe { [Points::<V>::of(sets[0], first..last), Points::<V>::of(sets[1], first..last)] };
             // Logarithms of densities by set looked at, set fitted to and number of components.
             let mut logs: [Vec<[[V; COMPONENTS]; 2]>; 2] =
                 [0, 1].map(|at| vec![[[unsafe { V::zero() }; COMPONENTS]; 2]; points[at].len]);
@@ -218,7 +210,7 @@ mod tests {
     /// Columns of one example.
     fn one(p: &[f64], q: &[f64], width: usize) -> [Vec<f32>; 2] {
         let offsets = [p, q].map(|rows| [0, rows.len() / width]);
-        columns([Rows { rows: p, offsets: &offsets[0] }, Rows { rows: q, offsets: &offsets[1] }], width)
+        columns([(p, &offsets[0]), (q, &offsets[1])].map(|(data, offsets)| SetView { data, width, offsets }))
     }
 
     /// Columns of the likeliest fits, by [`plain`].
@@ -256,7 +248,7 @@ mod tests {
             });
             std::iter::once(0).chain(ends).collect::<Vec<usize>>()
         });
-        let all = columns([0, 1].map(|s| Rows { rows: &rows[s], offsets: &offsets[s] }), width);
+        let all = columns([0, 1].map(|s| SetView { data: &rows[s], width, offsets: &offsets[s] }));
         let own = |s: usize, e: usize| all[s][offsets[s][e] * COLUMNS..offsets[s][e + 1] * COLUMNS].to_vec();
         (0..examples.len()).map(|e| [own(0, e), own(1, e)]).collect()
     }

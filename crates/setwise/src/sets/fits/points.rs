@@ -2,7 +2,8 @@
 
 use setwise_engine::simd::Vector;
 
-use super::{LANES, Rows, TILE};
+use super::{LANES, TILE};
+use crate::sets::SetView;
 
 /// The numbers of a vector.
 #[inline(always)]
@@ -31,7 +32,8 @@ pub(super) struct Points<V> {
 
 impl<V: Vector<f32>> Points<V> {
     #[inline(always)]
-    pub unsafe fn of(set: Rows, examples: std::ops::Range<usize>, own_width: usize) -> Self {
+    pub unsafe fn of(set: SetView<f64>, examples: std::ops::Range<usize>) -> Self {
+        let own_width = set.width;
         let width = own_width.next_multiple_of(TILE);
         let mut counts = [0; LANES];
         for (count, i) in counts.iter_mut().zip(examples.clone()) {
@@ -45,7 +47,7 @@ impl<V: Vector<f32>> Points<V> {
                 let mut lanes = [0.0; LANES];
                 for (lane, example) in examples.clone().enumerate() {
                     if i < counts[lane] && j < own_width {
-                        lanes[lane] = set.rows[(set.offsets[example] + i) * own_width + j] as f32;
+                        lanes[lane] = set.data[(set.offsets[example] + i) * own_width + j] as f32;
                     }
                 }
                 coordinates.push(unsafe { V::load(lanes.as_ptr()) });
