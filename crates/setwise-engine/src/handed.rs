@@ -10,6 +10,8 @@ pub(crate) struct Handed {
     pub over: Vec<(Value, Value)>,
     /// Residuals whose gradient is added later.
     pub later: Vec<Later>,
+    /// Whether gradients of linear maps' results stay as they are to the end, where those of the weights are made from them.
+    pub kept: bool,
 }
 
 /// A residual whose gradient is added where operation `to`, a linear map, adds its own to the same columns. That of `y` stays until then.
@@ -24,9 +26,9 @@ pub(crate) struct Later {
 /// Residuals a product can add besides what is there.
 const MOST_LATER: usize = 2;
 
-/// Finds what can be handed on.
-pub(crate) fn handed_gradients(program: &Program) -> Handed {
-    let mut handed = Handed::default();
+/// Finds what can be handed on, where gradients of linear maps' results are `kept` or not.
+pub(crate) fn handed_gradients(program: &Program, kept: bool) -> Handed {
+    let mut handed = Handed { kept, ..Handed::default() };
     if program.mode != Mode::Train {
         return handed;
     }
@@ -61,7 +63,7 @@ pub(crate) fn handed_gradients(program: &Program) -> Handed {
                     && !begun(v, i)
                     && !inputs.contains(&v)
             };
-            if whole && spec.grad {
+            if whole && spec.grad && !(kept && matches!(op, Op::Linear(_))) {
                 handed.over.extend(terms.iter().map(|t| t.0.value).find(|&v| suits(v)).map(|v| (y, v)));
             }
         }
@@ -119,9 +121,26 @@ mod tests {
         let y = b.whole(z);
         b.op(Op::AddNorm(AddNorm { inputs: vec![whole[0], whole[3]], y, norm: None }));
         let program = b.finish(vec![z]);
-        let handed = handed_gradients(&program);
+        let handed = handed_gradients(&program, false);
         assert_eq!(handed.over, [(z, x)]);
         let later = halves.map(|y| Later { residual: whole[0], y, from: 1, to: 0 });
         assert_eq!(handed.later, later);
+    }
+
+    #[test]
+    fn gradients_that_are_kept_hand_their_places_to_nobody() {
+        let mut b = Program::builder(&[4], false, Mode::Train, true);
+        let (x, h, y) = (b.input(0), b.fresh(Space::Set(0), 4, false), b.fresh(Space::Set(0), 4, false));
+        for (name, from, to, residual) in [("h", x, h, None), ("y", h, y, Some(x))] {
+            let residual = residual.map(|v| b.whole(v));
+            let (from, to) = (b.whole(from), b.whole(to));
+            let maps = vec![Map { residual, ..b.map(name, from, to, true) }];
+            b.op(Op::Linear(Linear { maps, activation: Activation::None }));
+        }
+        let program = b.finish(vec![y]);
+        assert_eq!(handed_gradients(&program, false).over, [(y, x)]);
+        let kept = handed_gradients(&program, true);
+        assert!(kept.kept && kept.over.is_empty());
+        assert!(kept.later.iter().all(|l| l.residual.value == x));
     }
 }

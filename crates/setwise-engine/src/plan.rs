@@ -9,6 +9,8 @@ use std::ops::Range;
 use crate::error::Error;
 #[cfg(any(feature = "cuda", test))]
 use crate::handed::Handed;
+#[cfg(feature = "cuda")]
+use crate::program::Op;
 use crate::program::{Mode, Program, Space};
 
 /// Elements between the starts of buffers: one cache line of `f32`.
@@ -116,6 +118,18 @@ impl Lives {
         }
         let place_of = (0..spans.len()).collect();
         Lives { spans, place_of }
+    }
+
+    /// Inputs of linear maps and gradients of their results live to the end, where the gradients of all weights are made together.
+    #[cfg(feature = "cuda")]
+    pub fn keep_for_weights(&mut self, program: &Program) {
+        let (end, values) = (2 * program.ops.len() - 1, program.values.len());
+        for op in &program.ops {
+            let Op::Linear(l) = op else { continue };
+            for i in l.maps.iter().flat_map(|m| [m.x.value.0, values + m.y.value.0]) {
+                self.spans[i].1 = self.spans[i].1.max(end);
+            }
+        }
     }
 
     /// Gradients that take over the places of others, and those that stay for longer, live accordingly.
@@ -330,7 +344,7 @@ mod tests {
             all.push(y);
         }
         let program = b.finish(vec![x]);
-        let handed = crate::handed::handed_gradients(&program);
+        let handed = crate::handed::handed_gradients(&program, false);
         assert_eq!(handed.over.len(), 3);
         let mut lives = Lives::of(&program);
         lives.hand(&program, &handed);

@@ -44,8 +44,14 @@ const WIDE_IMAGES: [&str; 2] = [HOPPER, include_str!("kernels/wide_convolution.c
 /// With the same instructions.
 const WIDE: [&str; 5] =
     [COMMON, LINEAR_TASKS, HOPPER, include_str!("kernels/wide_linear.cu"), include_str!("kernels/wide_weights.cu")];
-const WIDE_PAIR: [&str; 5] =
-    [COMMON, HOPPER, PAIR_TASKS, include_str!("kernels/wide_pair.cu"), include_str!("kernels/wide_pair_panels.cu")];
+const WIDE_PAIR: [&str; 6] = [
+    COMMON,
+    HOPPER,
+    PAIR_TASKS,
+    include_str!("kernels/wide_pair.cu"),
+    include_str!("kernels/wide_pair_panels.cu"),
+    include_str!("kernels/wide_pair_halves.cu"),
+];
 const WIDE_ATTENTION: [&str; 5] =
     [COMMON, ATTENTION, HOPPER, include_str!("kernels/wide_attention.cu"), include_str!("kernels/whole_attention.cu")];
 

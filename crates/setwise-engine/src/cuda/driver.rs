@@ -477,18 +477,36 @@ pub(super) fn launch(
 /// outside reads as zero, numbers are rounded to tf32, and tiles lie as `hopper.cu` describes.
 pub(super) fn tensor_map(at: u64, rows: usize, cols: usize, ld: usize, box_rows: usize) -> Result<TensorMap, Error> {
     use sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 as TF32;
+    described(TF32, 4, at, [cols, rows], ld, [32, box_rows])
+}
+
+/// The same of numbers of half precision, 64 columns at a time, rows following each other.
+pub(super) fn half_tensor_map(at: u64, rows: usize, cols: usize, box_rows: usize) -> Result<TensorMap, Error> {
+    use sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16 as HALF;
+    described(HALF, 2, at, [cols, rows], cols, [64, box_rows])
+}
+
+/// A matrix of numbers of a kind with so many bytes, as the copy engine wants it described.
+fn described(
+    kind: sys::CUtensorMapDataType,
+    bytes: usize,
+    at: u64,
+    dims: [usize; 2],
+    ld: usize,
+    tile: [usize; 2],
+) -> Result<TensorMap, Error> {
     use sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE as ZERO;
     use sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE as PLAIN;
     use sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B as PROMOTE;
     use sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B as SWIZZLE;
     let mut map = sys::CUtensorMap { opaque: [0; 16] };
-    let (dims, strides) = ([cols as u64, rows as u64], [4 * ld as u64]);
-    let (tile, each) = ([32, box_rows as u32], [1, 1]);
+    let (dims, strides) = (dims.map(|n| n as u64), [(bytes * ld) as u64]);
+    let (tile, each) = (tile.map(|n| n as u32), [1, 1]);
     let place = at as *mut c_void;
     // SAFETY: only writes the description; nothing at the address is touched.
     unsafe {
         let (d, s, t, e) = (dims.as_ptr(), strides.as_ptr(), tile.as_ptr(), each.as_ptr());
-        sys::cuTensorMapEncodeTiled(&mut map, TF32, 2, place, d, s, t, e, PLAIN, SWIZZLE, PROMOTE, ZERO)
+        sys::cuTensorMapEncodeTiled(&mut map, kind, 2, place, d, s, t, e, PLAIN, SWIZZLE, PROMOTE, ZERO)
     }
     .result()
     .map_err(|e| failed("a matrix cannot be described to the copy engine", e))?;

@@ -70,7 +70,11 @@ impl Bound {
         let module = Kernels::new(device, precision, &depths, &program.ops)?;
         let mut plan = Plan::default();
         let mut lives = Lives::in_groups(program, build::together(program));
-        let handed = handed_gradients(program);
+        let gathers = module.wide && build::gathers_weights(program, &capacity);
+        if gathers {
+            lives.keep_for_weights(program);
+        }
+        let handed = handed_gradients(program, gathers);
         lives.hand(program, &handed);
         plan.make(program, &lives, &full_shape(&capacity))?;
         let params = Memory::new(device, 4 * program.params.len(), "the parameters")?;

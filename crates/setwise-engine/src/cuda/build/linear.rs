@@ -4,14 +4,15 @@ use std::ops::Range;
 
 use super::super::driver;
 use super::super::tables::{self as t, Address};
-use super::Builder;
 use super::joined::joined;
 use super::tiles::Tiles;
+use super::{Builder, Capacity};
 use crate::error::Error;
 use crate::flow::group_by;
-use crate::program::{Activation, Linear, Op, Slice};
+use crate::program::{Activation, Linear, Map, Mode, Op, Program, Slice};
 
 /// One use of a weight; places are those in the parameters.
+#[derive(Clone, Copy)]
 pub(super) struct Use {
     pub weight: usize,
     pub bias: Option<usize>,
@@ -81,6 +82,23 @@ fn activation(a: Activation) -> i32 {
 
 /// Parts a weight's gradient is summed from are spread over about this many blocks.
 pub(super) const WEIGHT_BLOCKS: usize = 264;
+
+/// Most numbers that the results of linear maps may have for the gradients of all weights to be made together at the end of a backward pass: in few launches that fill the card,
+/// at the price of gradients that have to stay until then and cannot hand their places over. With more, a launch of its own fills the card as well.
+const MOST_GATHERED: usize = 3 << 26;
+
+/// Whether the gradients of all weights are made together.
+pub(in super::super) fn gathers_weights(program: &Program, capacity: &Capacity) -> bool {
+    let numbers = |m: &Map| {
+        let spec = &program.values[m.y.value.0];
+        capacity.rows(spec.space) * if spec.per_dim { capacity.dims } else { 1 } * m.y.cols
+    };
+    let maps = program.ops.iter().flat_map(|op| match op {
+        Op::Linear(l) => l.maps.as_slice(),
+        _ => &[],
+    });
+    program.mode == Mode::Train && maps.map(numbers).sum::<usize>() <= MOST_GATHERED
+}
 
 impl<'a> Builder<'a> {
     pub(super) fn linear_forward(&mut self, op: &Linear) -> Result<(), Error> {
@@ -203,8 +221,9 @@ impl<'a> Builder<'a> {
         self.add_gradients(residuals.filter(|p| !later(p)).collect())?;
         self.linear_inputs(at, op)?;
         let maps = joined(self.program, op, &self.apart);
-        let uses: Vec<Use> = maps.iter().map(|m| Use { weight: m.weight, bias: m.bias, x: m.x, dy: m.y }).collect();
-        self.linear_weights(&uses)
+        let uses = maps.iter().map(|m| Use { weight: m.weight, bias: m.bias, x: m.x, dy: m.y });
+        self.gathered.extend(uses);
+        if self.handed.kept { Ok(()) } else { self.gathered_weights() }
     }
 
     /// Gradients of the inputs of operation `at`, with those of residuals that were left to it.
@@ -295,9 +314,8 @@ impl<'a> Builder<'a> {
         self.launch("transpose", &tasks, [most.min(64), tasks.len(), 1], 256, 0)
     }
 
-    /// Gradients of weights and biases.
-    pub(super) fn linear_weights(&mut self, uses: &[Use]) -> Result<(), Error> {
-        let groups = group_by(uses.iter().map(|u| u.weight));
+    /// Outputs and inputs of a tile of the gradients of some weights by the copy engine, where that can fetch all.
+    fn weight_tiles(&self, uses: &[Use]) -> Option<(usize, usize)> {
         let least = |f: fn(&Use) -> usize| uses.iter().map(f).min().unwrap_or(0);
         let (n, k) = (least(|u| u.dy.cols), least(|u| u.x.cols));
         let in_chunks = |u: &Use| self.aligned(u.x) && self.aligned(u.dy);
@@ -309,7 +327,25 @@ impl<'a> Builder<'a> {
         let wide = self.module.wide && uses.iter().all(in_chunks);
         let broad = [(128, 256), (256, 128), (128, 128)].into_iter().find(|&(bm, bn)| suit(bm, bn));
         let narrow = || (if (1..=64).contains(&(n % 128)) { 64 } else { 128 }, if k <= 32 { 32 } else { 64 });
-        let flow = wide.then(|| broad.unwrap_or_else(narrow));
+        wide.then(|| broad.unwrap_or_else(narrow))
+    }
+
+    /// Gradients of all weights that were left for the end, those whose tiles are alike in one launch.
+    pub(super) fn gathered_weights(&mut self) -> Result<(), Error> {
+        let uses = std::mem::take(&mut self.gathered);
+        for (_, members) in group_by(uses.iter().map(|u| self.weight_tiles(std::slice::from_ref(u)))) {
+            let alike: Vec<Use> = members.iter().map(|&m| uses[m]).collect();
+            self.linear_weights(&alike)?;
+        }
+        Ok(())
+    }
+
+    /// Gradients of weights and biases.
+    pub(super) fn linear_weights(&mut self, uses: &[Use]) -> Result<(), Error> {
+        let groups = group_by(uses.iter().map(|u| u.weight));
+        let least = |f: fn(&Use) -> usize| uses.iter().map(f).min().unwrap_or(0);
+        let (n, k) = (least(|u| u.dy.cols), least(|u| u.x.cols));
+        let flow = self.weight_tiles(uses);
         let (name, bm, bn, block, shared, blocks) = if let Some((bm, bn)) = flow {
             // Threads, stages and blocks to a processor, as in the kernels.
             let (block, stages, each) = match (bm, bn) {

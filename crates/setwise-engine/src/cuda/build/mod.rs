@@ -25,6 +25,7 @@ mod tiles;
 pub(super) use attention::{depths, key_tile, whole_sets, wide_depth};
 pub use capacity::Capacity;
 pub(super) use images::has_images;
+pub(super) use linear::gathers_weights;
 pub(super) use norm::together;
 
 use std::collections::BTreeSet;
@@ -101,6 +102,8 @@ pub(super) struct Builder<'a> {
     /// What the convolution just built leaves for the batch norm after it.
     moments: Option<batch_norm::Moments>,
     gradients: Gradients,
+    /// Gradients of weights that are still to be made.
+    gathered: Vec<linear::Use>,
     used: usize,
     /// Bytes of workspace that are needed.
     pub workspace: usize,
@@ -133,6 +136,7 @@ impl<'a> Builder<'a> {
             moments: None,
             gradients: Gradients::new(program),
             wins: None,
+            gathered: Vec::new(),
             used: 0,
             workspace: 0,
         }
@@ -202,6 +206,7 @@ impl<'a> Builder<'a> {
                 Op::MaxPool(p) => self.max_pool(p, true)?,
             }
         }
+        self.gathered_weights()?;
         self.sum_parts()
     }
 

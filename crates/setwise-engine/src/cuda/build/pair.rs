@@ -2,8 +2,8 @@
 
 use super::super::driver;
 use super::super::tables as t;
-use super::Builder;
 use super::linear::{Product, Use, no_product};
+use super::{Builder, Work};
 use crate::error::Error;
 use crate::program::{Pair, Pairs, Reduce, Slice, Value};
 
@@ -19,6 +19,10 @@ const WEIGHT_BLOCKS: usize = 1056;
 const PANEL_OUTPUTS: usize = 128;
 const PANEL_ELEMENTS: usize = 8;
 const PANEL_BYTES: usize = 1024 + 4 * (8 * PANEL_OUTPUTS * 32 + WARPS * (3 * 512 + PANEL_OUTPUTS * PANEL_ELEMENTS));
+
+/// Hidden columns of a panel of halves, and blocks that look for the largest of each operand.
+const HALVES: usize = 64;
+const HALVES_BLOCKS: usize = 96;
 
 /// How shared memory is used for a maximum: all of the second layer for some outputs, two elements for
 /// every warp, and partners in tiles.
@@ -78,6 +82,9 @@ impl<'a> Builder<'a> {
                     d_kept: 0,
                     parts: 0,
                     map: 0,
+                    halves: 0,
+                    halves_map: 0,
+                    largest: 0,
                     own_wins: 0,
                     partner_wins: 0,
                     starts: 0,
@@ -163,9 +170,23 @@ impl<'a> Builder<'a> {
 
     fn pair_max_panels(&mut self, op: &Pairs, mut tasks: Vec<t::PairTask>) -> Result<(), Error> {
         let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
-        for task in &mut tasks {
+        // Halves where rows can be read sixteen bytes at a time; which of the two kernels has something to do is known once u and v are.
+        let halves = op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner));
+        let padded = hidden.next_multiple_of(HALVES);
+        let largest = self.room(3 * tasks.len());
+        for (i, task) in tasks.iter_mut().enumerate() {
             let map = driver::tensor_map(task.w, outputs, hidden, hidden, PANEL_OUTPUTS)?;
             task.map = self.tables.push(&[map]);
+            if halves {
+                task.halves = self.room((outputs * padded).div_ceil(2));
+                task.largest = largest + 12 * i as u64;
+                let map = driver::half_tensor_map(task.halves, outputs, padded, PANEL_OUTPUTS)?;
+                task.halves_map = self.tables.push(&[map]);
+            }
+        }
+        if halves {
+            self.work.push(Work::Zero { at: largest, bytes: 12 * tasks.len() });
+            self.launch("pair_halves", &tasks, [3 * HALVES_BLOCKS, tasks.len(), 1], 256, 0)?;
         }
         // Elements of an example are in groups of their own, of which none but the last has gaps.
         let examples = self.capacity.examples;
@@ -175,7 +196,10 @@ impl<'a> Builder<'a> {
             ((rows + gaps) / PANEL_ELEMENTS).min(examples * longest.div_ceil(PANEL_ELEMENTS))
         });
         let blocks = groups.max().unwrap_or(0).div_ceil(WARPS) * outputs.div_ceil(PANEL_OUTPUTS);
-        self.launch("pair_max_panels", &tasks, [blocks, tasks.len(), 1], 32 * WARPS as u32 + 128, PANEL_BYTES)
+        let names: &[&str] = if halves { &["pair_max_halves", "pair_max_panels"] } else { &["pair_max_panels"] };
+        names.iter().try_for_each(|name| {
+            self.launch(name, &tasks, [blocks, tasks.len(), 1], 32 * WARPS as u32 + 128, PANEL_BYTES)
+        })
     }
 
     /// Gradients of elements and partners of a maximum without lists of what was won.

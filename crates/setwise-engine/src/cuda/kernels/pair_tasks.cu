@@ -8,6 +8,11 @@ struct PairTask {
     float *d_own, *d_partner, *d_kept, *parts;
     // Describes W to the copy engine, 128 outputs by 32 hidden columns at a time, for `pair_max_panels`.
     const void* map;
+    // W in half precision, in the order of `wide_pair_halves.cu`, and 64 hidden columns at a time to the copy engine; the largest numbers of u, v and W. None of
+    // them where products are not made of halves.
+    void* halves;
+    const void* halves_map;
+    int* largest;
     // What was won, as `pair_sorted.cu` sums it, and where the wins of each partner begin; bytes of a row of W there.
     int2 *own_wins, *partner_wins;
     int* starts;
@@ -20,6 +25,15 @@ struct PairTask {
 };
 
 #define LOWEST -3.4e38f
+
+// Whether halves do for a task: a hidden layer and weights of at least 2⁻¹⁰ and less than 60,000 at most. Halves have as many bits as tf32 down to 2⁻¹⁴, and what is
+// lost below is less than what is lost of the largest.
+__device__ __forceinline__ bool in_halves(const PairTask& task) {
+    if (!task.largest) return false;
+    float hidden = __int_as_float(task.largest[0]) + __int_as_float(task.largest[1]), w = __int_as_float(task.largest[2]);
+    return hidden >= 0x1p-10f && hidden < 6e4f && w >= 0x1p-10f && w < 6e4f;
+}
+
 // Each of a block's warps has one element at a time.
 #define PAIR_WARPS 8
 #define PAIR_ELEMENTS 32

@@ -36,6 +36,37 @@ __device__ __forceinline__ bool group_at(Space space, const int* shape, int at, 
     return false;
 }
 
+// Takes up the sums of four partners from `base` on, those of the first two and of the others; what lies beyond the last is that of the last once more.
+__device__ __forceinline__ void take_partners(float* top, float* winners, const float* low, const float* high, int base, int last) {
+    float who[PANEL_PARTNERS];
+#pragma unroll
+    for (int r = 0; r < PANEL_PARTNERS; r++) who[r] = (float)min(base + r, last);
+#pragma unroll
+    for (int c = 0; c < PANEL_OUTPUTS / 4; c++) {
+        int at = c / 2 * 4 + c % 2;
+        float x[PANEL_PARTNERS] = {low[at], low[at + 2], high[at], high[at + 2]}, best = x[0], winner = who[0];
+#pragma unroll
+        for (int r = 1; r < PANEL_PARTNERS; r++) {
+            winner = !(x[r] <= best) ? who[r] : winner;
+            best = larger(best, x[r]);
+        }
+        if (!(best <= top[c])) winners[c * 32] = winner;
+        top[c] = larger(top[c], best);
+    }
+}
+
+// Writes the largest of an element and who it is from.
+__device__ __forceinline__ void write_largest(const PairTask& task, const float* top, const float* winners, int row, int n0) {
+    float *y = task.y + (size_t)row * task.ldy, *kept = task.kept + (size_t)row * task.outputs;
+#pragma unroll
+    for (int c = 0; c < PANEL_OUTPUTS / 4; c++) {
+        int o = n0 + c / 2 * 8 + 2 * (threadIdx.x % 4) + c % 2;
+        if (o >= task.outputs) continue;
+        y[o] = top[c] + task.bias[o];
+        kept[o] = winners[c * 32];
+    }
+}
+
 // y_i = max_j (W relu(u_i + v_j) + b) with the index of the winner, for 128 outputs and eight groups of elements a block, one a warp, of whichever examples.
 //
 // A warp takes four partners at a time over all hidden columns. Rows g and g + 8 of its two left operands are element g with one of the partners each, so that
@@ -45,6 +76,7 @@ __device__ __forceinline__ bool group_at(Space space, const int* shape, int at, 
 extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_panels(const PairTask* tasks, const int* shape) {
     in_turn(tasks + blockIdx.y, shape);
     const PairTask task = tasks[blockIdx.y];
+    if (in_halves(task)) return;
     int across = (task.outputs + PANEL_OUTPUTS - 1) / PANEL_OUTPUTS, n0 = blockIdx.x % across * PANEL_OUTPUTS;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     __shared__ u64 full[PANEL_STAGES], empty[PANEL_STAGES];
@@ -163,30 +195,7 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
             }
         }
         multiply_wait();
-        int last = m - 1, base = tile * PANEL_PARTNERS;
-        float who[PANEL_PARTNERS];
-#pragma unroll
-        for (int r = 0; r < PANEL_PARTNERS; r++) who[r] = (float)min(base + r, last);
-#pragma unroll
-        for (int c = 0; c < PANEL_OUTPUTS / 4; c++) {
-            int at = c / 2 * 4 + c % 2;
-            float x[PANEL_PARTNERS] = {low[at], low[at + 2], high[at], high[at + 2]}, best = x[0], winner = who[0];
-#pragma unroll
-            for (int r = 1; r < PANEL_PARTNERS; r++) {
-                winner = !(x[r] <= best) ? who[r] : winner;
-                best = larger(best, x[r]);
-            }
-            if (!(best <= top[c])) winners[c * 32] = winner;
-            top[c] = larger(top[c], best);
-        }
+        take_partners(top, winners, low, high, tile * PANEL_PARTNERS, m - 1);
     }
-    if (!there || first + g >= n) return;
-    float *y = task.y + (size_t)(i0 + first + g) * task.ldy, *kept = task.kept + (size_t)(i0 + first + g) * task.outputs;
-#pragma unroll
-    for (int c = 0; c < PANEL_OUTPUTS / 4; c++) {
-        int o = n0 + c / 2 * 8 + 2 * t + c % 2;
-        if (o >= task.outputs) continue;
-        y[o] = top[c] + task.bias[o];
-        kept[o] = winners[c * 32];
-    }
+    if (there && first + g < n) write_largest(task, top, winners, i0 + first + g, n0);
 }
