@@ -22,6 +22,8 @@ const PANEL_BYTES: usize = 1024 + 4 * (8 * PANEL_OUTPUTS * 32 + WARPS * (3 * 512
 
 /// Hidden columns of a panel of halves, and blocks that look for the largest of each operand.
 const HALVES: usize = 64;
+/// Most hidden columns that are multiplied in halves: W stays in shared memory. With more it passes through, which the kernel knows how to do but no card has checked.
+const HALVES_HIDDEN: usize = 8 * HALVES;
 const HALVES_BLOCKS: usize = 96;
 
 /// How shared memory is used for a maximum: all of the second layer for some outputs, two elements for
@@ -171,7 +173,8 @@ impl<'a> Builder<'a> {
     fn pair_max_panels(&mut self, op: &Pairs, mut tasks: Vec<t::PairTask>) -> Result<(), Error> {
         let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
         // Halves where rows can be read sixteen bytes at a time; which of the two kernels has something to do is known once u and v are.
-        let halves = op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner));
+        let aligned = op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner));
+        let halves = aligned && hidden <= HALVES_HIDDEN;
         let padded = hidden.next_multiple_of(HALVES);
         let largest = self.room(3 * tasks.len());
         for (i, task) in tasks.iter_mut().enumerate() {
