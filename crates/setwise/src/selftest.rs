@@ -60,8 +60,8 @@ fn cases() -> Result<Vec<(String, ModelConfig, usize)>> {
     let base = || small("multi-set-transformer", 3);
     let mut option = |name: &str, config: ModelConfig, dim: usize| cases.push((name.to_owned(), config, dim));
     option("latent 256, hidden 512", ModelConfig::preset("multi-set-transformer", 16)?.with_blocks(1), 16);
-    // Second layers of pair networks that stay in shared memory, that pass through it, and of widths that are no multiple of a tile.
-    for (latent, hidden) in [(128, 256), (256, 512), (140, 300), (24, 48)] {
+    // Second layers of pair networks that stay in shared memory, as halves and not, that pass through it, and of widths that are no multiple of a tile.
+    for (latent, hidden) in [(128, 256), (256, 512), (140, 300), (24, 48), (72, 600)] {
         let config = ModelConfig::preset("multi-set-rn", 8)?.with_latent(latent).with_hidden(hidden).with_blocks(1);
         option(&format!("relation network, latent {latent}, hidden {hidden}"), config, 8);
     }

@@ -342,7 +342,7 @@ impl<'a> Builder<'a> {
 
     /// Gradients of weights and biases.
     pub(super) fn linear_weights(&mut self, uses: &[Use]) -> Result<(), Error> {
-        let groups = group_by(uses.iter().map(|u| u.weight));
+        let groups = group_by(uses.iter().map(|u| (u.weight, u.bias)));
         let least = |f: fn(&Use) -> usize| uses.iter().map(f).min().unwrap_or(0);
         let (n, k) = (least(|u| u.dy.cols), least(|u| u.x.cols));
         let flow = self.weight_tiles(uses);
@@ -370,7 +370,7 @@ impl<'a> Builder<'a> {
         let longest = uses.iter().map(|u| self.rows(u.dy.value)).max().unwrap_or(0);
         let splits = (blocks / all.max(1)).clamp(1, longest.div_ceil(128).max(1));
         let (mut tasks, mut sums) = (Vec::new(), Vec::new());
-        for (weight, members) in &groups {
+        for ((weight, _), members) in &groups {
             let u = &uses[members[0]];
             let (n, k) = (u.dy.cols, u.x.cols);
             let slot = n * k + n;

@@ -20,10 +20,11 @@ const PANEL_OUTPUTS: usize = 128;
 const PANEL_ELEMENTS: usize = 8;
 const PANEL_BYTES: usize = 1024 + 4 * (8 * PANEL_OUTPUTS * 32 + WARPS * (3 * 512 + PANEL_OUTPUTS * PANEL_ELEMENTS));
 
-/// Hidden columns of a panel of halves, and blocks that look for the largest of each operand.
+/// Hidden columns of a panel of halves.
 const HALVES: usize = 64;
 /// Most hidden columns that are multiplied in halves: W stays in shared memory. With more it passes through, which the kernel knows how to do but no card has checked.
 const HALVES_HIDDEN: usize = 8 * HALVES;
+/// Blocks that look for the largest of each operand.
 const HALVES_BLOCKS: usize = 96;
 
 /// How shared memory is used for a maximum: all of the second layer for some outputs, two elements for

@@ -1,4 +1,4 @@
-// The maximum over partners as in `wide_pair_panels.cu`, with products of halves: as exact as those of tf32 in the range of `in_halves`, and twice as fast.
+// The maximum over partners as in `wide_pair_panels.cu`, with products of halves: of as many bits as those of tf32, measured by the largest numbers of a batch, and twice as fast.
 //
 // Operands hold two neighbouring hidden columns in a register. Of 16 columns lane 4g + t reads four neighbours from 4t on, which are columns 2t, 2t + 1, 2t + 8 and 2t + 9 of a product,
 // so W has its columns in that order.
