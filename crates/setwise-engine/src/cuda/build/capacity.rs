@@ -1,6 +1,6 @@
 //! The most a batch may have.
 
-use crate::program::Space;
+use crate::program::{Space, ValueSpec};
 
 /// The most a batch may have.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +23,11 @@ impl Capacity {
             Space::PerExample(n) => n * self.examples,
             Space::Batch => 1,
         }
+    }
+
+    /// Most rows of a value, dimensions counted.
+    pub(super) fn rows_of(&self, value: &ValueSpec) -> usize {
+        self.rows(value.space) * if value.per_dim { self.dims } else { 1 }
     }
 
     pub(super) fn longest(&self, space: Space) -> usize {

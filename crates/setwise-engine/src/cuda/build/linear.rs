@@ -89,10 +89,7 @@ const MOST_GATHERED: usize = 3 << 26;
 
 /// Whether the gradients of all weights are made together.
 pub(in super::super) fn gathers_weights(program: &Program, capacity: &Capacity) -> bool {
-    let numbers = |m: &Map| {
-        let spec = &program.values[m.y.value.0];
-        capacity.rows(spec.space) * if spec.per_dim { capacity.dims } else { 1 } * m.y.cols
-    };
+    let numbers = |m: &Map| capacity.rows_of(&program.values[m.y.value.0]) * m.y.cols;
     let maps = program.ops.iter().flat_map(|op| match op {
         Op::Linear(l) => l.maps.as_slice(),
         _ => &[],
@@ -343,8 +340,6 @@ impl<'a> Builder<'a> {
     /// Gradients of weights and biases.
     pub(super) fn linear_weights(&mut self, uses: &[Use]) -> Result<(), Error> {
         let groups = group_by(uses.iter().map(|u| (u.weight, u.bias)));
-        let least = |f: fn(&Use) -> usize| uses.iter().map(f).min().unwrap_or(0);
-        let (n, k) = (least(|u| u.dy.cols), least(|u| u.x.cols));
         let flow = self.weight_tiles(uses);
         let (name, bm, bn, block, shared, blocks) = if let Some((bm, bn)) = flow {
             // Threads, stages and blocks to a processor, as in the kernels.
@@ -358,7 +353,8 @@ impl<'a> Builder<'a> {
             let shared = stages * 32 * (bm + bn) * 4 + 1024;
             (format!("weights_flow_m{bm}_n{bn}"), bm, bn, block, shared, each * self.module.processors)
         } else {
-            let (name, tile, block) = match n.min(k) {
+            let narrowest = uses.iter().map(|u| u.dy.cols.min(u.x.cols)).min().unwrap_or(0);
+            let (name, tile, block) = match narrowest {
                 128.. if self.module.fits(3 * 32 * 272 * 4) => ("linear_weights_large", 128, 128),
                 64.. => ("linear_weights_medium", 64, 128),
                 _ => ("linear_weights_small", 32, 64),

@@ -280,8 +280,7 @@ impl<'a> Builder<'a> {
 
     /// Most rows of a value, dimensions counted.
     pub fn rows(&self, v: Value) -> usize {
-        let spec = &self.program.values[v.0];
-        self.capacity.rows(spec.space) * if spec.per_dim { self.capacity.dims } else { 1 }
+        self.capacity.rows_of(&self.program.values[v.0])
     }
 
     fn len_of(&self, v: Value) -> usize {

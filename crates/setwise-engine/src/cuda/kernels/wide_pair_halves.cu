@@ -67,23 +67,9 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     __shared__ u64 full[PANEL_STAGES], empty[PANEL_STAGES];
     __shared__ int partners[PAIR_WARPS];
-    int e, first = 0, i0 = 0, n = 0, j0 = 0, m = 0;
-    bool there = group_at(task.space, shape, blockIdx.x / across * PAIR_WARPS + warp, e, first);
-    if (there) {
-        i0 = element(task.space, shape, e), n = element(task.space, shape, e + 1) - i0;
-        j0 = element(task.partners, shape, e), m = element(task.partners, shape, e + 1) - j0;
-    }
-    if (warp < PAIR_WARPS && lane == 0) partners[warp] = m;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < PANEL_STAGES; i++) {
-            barrier_init(full + i, 1);
-            barrier_init(empty + i, PAIR_WARPS);
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    __syncthreads();
-    int most = 0;
-    for (int w = 0; w < PAIR_WARPS; w++) most = max(most, partners[w]);
+    const PanelPlace place(task, shape, blockIdx.x / across * PAIR_WARPS, full, empty, partners);
+    bool there = place.there;
+    int first = place.first, i0 = place.i0, n = place.n, j0 = place.j0, m = place.m, most = place.most;
     int hidden = task.hidden, panels_of = (hidden + HALVES - 1) / HALVES, chunks = 2 * panels_of, tiles = (most + PANEL_PARTNERS - 1) / PANEL_PARTNERS;
     bool stay = panels_of <= PANEL_STAGES;
     float* panels = tiles_begin();
@@ -91,12 +77,7 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
         // Registers go to those that multiply.
         registers_give<24>();
         if (threadIdx.x != 32 * PAIR_WARPS) return;
-        for (int step = 0; step < (stay && tiles ? panels_of : tiles * panels_of); step++) {
-            int s = step % PANEL_STAGES;
-            if (step >= PANEL_STAGES) barrier_wait(empty + s, (step / PANEL_STAGES - 1) % 2);
-            barrier_expect(full + s, PANEL * 4);
-            fetch_tile(panels + s * PANEL, task.halves_map, step % panels_of * HALVES, n0, full + s);
-        }
+        fetch_panels(panels, task.halves_map, panels_of, HALVES, stay && tiles ? panels_of : tiles * panels_of, n0, full, empty);
         return;
     }
     registers_take<240>();
@@ -132,11 +113,7 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
         a[3] = positive_halves(u.z + w.z, u.w + w.w);
     };
     float top[PANEL_OUTPUTS / 4];
-#pragma unroll
-    for (int c = 0; c < PANEL_OUTPUTS / 4; c++) {
-        top[c] = LOWEST;
-        winners[c * 32] = 0.0f;
-    }
+    take_nothing(top, winners);
     copy_next();
     copy_next();
     int stage = 0, phase = 0, slot = 0;

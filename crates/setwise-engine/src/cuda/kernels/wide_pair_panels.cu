@@ -36,6 +36,15 @@ __device__ __forceinline__ bool group_at(Space space, const int* shape, int at, 
     return false;
 }
 
+// Nothing has been taken up yet.
+__device__ __forceinline__ void take_nothing(float* top, float* winners) {
+#pragma unroll
+    for (int c = 0; c < PANEL_OUTPUTS / 4; c++) {
+        top[c] = LOWEST;
+        winners[c * 32] = 0.0f;
+    }
+}
+
 // Takes up the sums of four partners from `base` on, those of the first two and of the others; what lies beyond the last is that of the last once more.
 __device__ __forceinline__ void take_partners(float* top, float* winners, const float* low, const float* high, int base, int last) {
     float who[PANEL_PARTNERS];
@@ -67,6 +76,41 @@ __device__ __forceinline__ void write_largest(const PairTask& task, const float*
     }
 }
 
+// Has the copy engine fetch `steps` panels in turn, of `count` that W has of some columns each, ahead of those that multiply.
+__device__ __forceinline__ void fetch_panels(float* panels, const void* map, int count, int columns, int steps, int n0, u64* full, u64* empty) {
+    for (int step = 0; step < steps; step++) {
+        int s = step % PANEL_STAGES;
+        if (step >= PANEL_STAGES) barrier_wait(empty + s, (step / PANEL_STAGES - 1) % 2);
+        barrier_expect(full + s, PANEL * 4);
+        fetch_tile(panels + s * PANEL, map, step % count * columns, n0, full + s);
+    }
+}
+
+// The elements and partners of a warp, and the most partners of any; barriers are ready when it returns.
+struct PanelPlace {
+    bool there;
+    int first, i0, n, j0, m, most;
+
+    __device__ __forceinline__ PanelPlace(const PairTask& task, const int* shape, int group, u64* full, u64* empty, int* partners) : first(0), i0(0), n(0), j0(0), m(0), most(0) {
+        int warp = threadIdx.x / 32, lane = threadIdx.x % 32, e;
+        there = group_at(task.space, shape, group + warp, e, first);
+        if (there) {
+            i0 = element(task.space, shape, e), n = element(task.space, shape, e + 1) - i0;
+            j0 = element(task.partners, shape, e), m = element(task.partners, shape, e + 1) - j0;
+        }
+        if (warp < PAIR_WARPS && lane == 0) partners[warp] = m;
+        if (threadIdx.x == 0) {
+            for (int i = 0; i < PANEL_STAGES; i++) {
+                barrier_init(full + i, 1);
+                barrier_init(empty + i, PAIR_WARPS);
+            }
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        }
+        __syncthreads();
+        for (int w = 0; w < PAIR_WARPS; w++) most = max(most, partners[w]);
+    }
+};
+
 // y_i = max_j (W relu(u_i + v_j) + b) with the index of the winner, for 128 outputs and eight groups of elements a block, one a warp, of whichever examples.
 //
 // A warp takes four partners at a time over all hidden columns. Rows g and g + 8 of its two left operands are element g with one of the partners each, so that
@@ -81,23 +125,9 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     __shared__ u64 full[PANEL_STAGES], empty[PANEL_STAGES];
     __shared__ int partners[PAIR_WARPS];
-    int e, first = 0, i0 = 0, n = 0, j0 = 0, m = 0;
-    bool there = group_at(task.space, shape, blockIdx.x / across * PAIR_WARPS + warp, e, first);
-    if (there) {
-        i0 = element(task.space, shape, e), n = element(task.space, shape, e + 1) - i0;
-        j0 = element(task.partners, shape, e), m = element(task.partners, shape, e + 1) - j0;
-    }
-    if (warp < PAIR_WARPS && lane == 0) partners[warp] = m;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < PANEL_STAGES; i++) {
-            barrier_init(full + i, 1);
-            barrier_init(empty + i, PAIR_WARPS);
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    __syncthreads();
-    int most = 0;
-    for (int w = 0; w < PAIR_WARPS; w++) most = max(most, partners[w]);
+    const PanelPlace place(task, shape, blockIdx.x / across * PAIR_WARPS, full, empty, partners);
+    bool there = place.there;
+    int first = place.first, i0 = place.i0, n = place.n, j0 = place.j0, m = place.m, most = place.most;
     int hidden = task.hidden, chunks = (hidden + 31) / 32, tiles = (most + PANEL_PARTNERS - 1) / PANEL_PARTNERS;
     bool stay = chunks <= PANEL_STAGES;
     float* panels = tiles_begin();
@@ -105,12 +135,7 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
         // Registers go to those that multiply.
         registers_give<24>();
         if (threadIdx.x != 32 * PAIR_WARPS) return;
-        for (int step = 0; step < (stay && tiles ? chunks : tiles * chunks); step++) {
-            int s = step % PANEL_STAGES;
-            if (step >= PANEL_STAGES) barrier_wait(empty + s, (step / PANEL_STAGES - 1) % 2);
-            barrier_expect(full + s, PANEL * 4);
-            fetch_tile(panels + s * PANEL, task.map, step % chunks * 32, n0, full + s);
-        }
+        fetch_panels(panels, task.map, chunks, 32, stay && tiles ? chunks : tiles * chunks, n0, full, empty);
         return;
     }
     registers_take<240>();
@@ -147,11 +172,7 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
         a[1][0] = made(u.z, v.z); a[1][1] = made(u.z, w.z); a[1][2] = made(u.w, v.w); a[1][3] = made(u.w, w.w);
     };
     float top[PANEL_OUTPUTS / 4];
-#pragma unroll
-    for (int c = 0; c < PANEL_OUTPUTS / 4; c++) {
-        top[c] = LOWEST;
-        winners[c * 32] = 0.0f;
-    }
+    take_nothing(top, winners);
     copy_next();
     copy_next();
     int stage = 0, phase = 0, slot = 0;
