@@ -1,7 +1,6 @@
 //! How pictures are brought to the size and scale an encoder expects.
 
-use image::imageops::{FilterType, resize};
-use image::{ImageBuffer, Rgb};
+use std::borrow::Cow;
 
 use crate::data::readers::Picture;
 use crate::{Error, Result};
@@ -59,18 +58,18 @@ impl Preparation {
 
     /// The numbers of a picture, pixel by pixel with the colours side by side.
     pub fn apply(&self, picture: &Picture) -> Result<Vec<f32>> {
-        let (mut height, mut width) = (picture.height, picture.width);
-        let mut pixels = std::borrow::Cow::Borrowed(&picture.pixels);
+        let Picture { height, width, channels, pixels } = picture;
+        if *channels != 3 || pixels.len() != height * width * 3 || pixels.is_empty() {
+            return Err(Error::Sets("a picture without its pixels".to_owned()));
+        }
+        let (height, width) = (*height, *width);
+        let mut picture = Cow::Borrowed(picture);
         if let Some(shorter) = self.resize.filter(|&n| n != height.min(width)) {
             let scaled = |side: usize| (side * shorter).div_euclid(height.min(width)).clamp(shorter, LONGEST);
-            let size = (scaled(height), scaled(width));
-            let image = ImageBuffer::<Rgb<u8>, _>::from_raw(width as u32, height as u32, pixels.as_slice());
-            let image = image.ok_or_else(|| Error::Sets("a picture without its pixels".to_owned()))?;
-            pixels =
-                std::borrow::Cow::Owned(resize(&image, size.1 as u32, size.0 as u32, FilterType::Triangle).into_raw());
-            (height, width) = size;
+            picture = Cow::Owned(picture.smoothed(scaled(height), scaled(width)));
         }
-        let side = self.crop;
+        let Picture { height, width, pixels, .. } = &*picture;
+        let (side, height, width) = (self.crop, *height, *width);
         if height < side || width < side {
             return Err(Error::Sets(format!("is {height} × {width} pixels, from which no {side} × {side} can be cut")));
         }

@@ -3,8 +3,8 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use image::{DynamicImage, GrayImage, ImageReader, Limits, RgbImage};
 use jpeg_decoder::PixelFormat;
+use png::{BitDepth, Transformations};
 
 use super::content::{bad, read};
 use crate::Result;
@@ -24,7 +24,7 @@ pub struct Picture {
 
 /// Largest side of a picture, and memory for decoding one.
 const LARGEST_SIDE: u32 = 1 << 14;
-const MOST_MEMORY: u64 = 1 << 29;
+const MOST_MEMORY: usize = 1 << 29;
 
 impl Picture {
     /// Reads a PNG or JPEG file, told by its content; `channels` is 1 or 3.
@@ -34,26 +34,24 @@ impl Picture {
 
     /// Reads the content of a file.
     pub fn parse(path: &Path, bytes: &[u8], channels: usize) -> Result<Self> {
-        if bytes.starts_with(&[0xff, 0xd8]) {
-            return parse_jpeg(bytes, channels)
-                .map_err(|reason| bad(path, format!("is no picture that can be read: {reason}")));
-        }
-        let decode = || -> std::result::Result<DynamicImage, image::ImageError> {
-            let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format()?;
-            let mut limits = Limits::default();
-            (limits.max_image_width, limits.max_image_height) = (Some(LARGEST_SIDE), Some(LARGEST_SIDE));
-            limits.max_alloc = Some(MOST_MEMORY);
-            reader.limits(limits);
-            reader.decode()
-        };
-        let decoded = decode().map_err(|e| bad(path, format!("is no picture that can be read: {e}")))?;
-        Ok(Self::of(decoded, channels))
+        let jpeg = bytes.starts_with(&[0xff, 0xd8]);
+        let decoded = if jpeg { parse_jpeg(bytes) } else { parse_png(bytes) };
+        let decoded = decoded.map_err(|reason| bad(path, format!("is no picture that can be read: {reason}")))?;
+        Ok(decoded.in_channels(channels))
     }
 
-    fn of(decoded: DynamicImage, channels: usize) -> Self {
-        let (width, height) = (decoded.width() as usize, decoded.height() as usize);
-        let pixels = if channels == 1 { decoded.into_luma8().into_raw() } else { decoded.into_rgb8().into_raw() };
-        Picture { height, width, channels, pixels }
+    /// Grey from colours by how bright they are, colours of grey, and nothing that was transparent.
+    fn in_channels(self, channels: usize) -> Self {
+        let grey = |p: &[u8]| ((2126 * u32::from(p[0]) + 7152 * u32::from(p[1]) + 722 * u32::from(p[2])) / 10_000) as u8;
+        let of = self.pixels.chunks_exact(self.channels);
+        let pixels = match (self.channels, channels) {
+            (1, 1) | (3, 3) => return self,
+            (1 | 2, 1) => of.map(|p| p[0]).collect(),
+            (_, 1) => of.map(grey).collect(),
+            (1 | 2, _) => of.flat_map(|p| [p[0]; 3]).collect(),
+            _ => of.flat_map(|p| [p[0], p[1], p[2]]).collect(),
+        };
+        Picture { pixels, channels, ..self }
     }
 
     /// The largest square in the middle.
@@ -70,11 +68,20 @@ impl Picture {
 
     /// The picture in another size; each new pixel is the mean of the area it covers.
     pub fn resized(&self, height: usize, width: usize) -> Self {
-        let across = shares(self.width, width);
-        let down = shares(self.height, height);
+        self.mixed(&shares(self.height, height), &shares(self.width, width))
+    }
+
+    /// The picture in another size; each new pixel is a mean of those around it that counts the nearest most.
+    pub fn smoothed(&self, height: usize, width: usize) -> Self {
+        self.mixed(&near(self.height, height), &near(self.width, width))
+    }
+
+    /// New rows and columns as sums of shares of the old ones.
+    fn mixed(&self, down: &[Vec<(usize, f32)>], across: &[Vec<(usize, f32)>]) -> Self {
+        let (height, width) = (down.len(), across.len());
         let (channels, mut rows) = (self.channels, Vec::with_capacity(self.height * width * self.channels));
         for line in self.pixels.chunks_exact(self.width * channels) {
-            for parts in &across {
+            for parts in across {
                 for channel in 0..channels {
                     let value: f32 =
                         parts.iter().map(|&(x, share)| share * f32::from(line[x * channels + channel])).sum();
@@ -91,24 +98,50 @@ impl Picture {
     }
 }
 
-/// Reads a JPEG file.
-fn parse_jpeg(bytes: &[u8], channels: usize) -> std::result::Result<Picture, String> {
-    let mut decoder = jpeg_decoder::Decoder::new(bytes);
-    decoder.set_max_decoding_buffer_size(MOST_MEMORY as usize);
-    decoder.read_info().map_err(|e| e.to_string())?;
-    let info = decoder.info().ok_or("it has no header")?;
-    let (width, height) = (u32::from(info.width), u32::from(info.height));
+fn check_size(height: u32, width: u32) -> std::result::Result<(), String> {
     if width > LARGEST_SIDE || height > LARGEST_SIDE {
         return Err(format!("it is {height} × {width} pixels, {LARGEST_SIDE} is the longest side"));
     }
+    Ok(())
+}
+
+/// Reads a PNG file: grey or coloured, with one channel more where it has transparent parts.
+fn parse_png(bytes: &[u8]) -> std::result::Result<Picture, String> {
+    let told = |e: png::DecodingError| e.to_string();
+    let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), png::Limits { bytes: MOST_MEMORY });
+    decoder.set_transformations(Transformations::EXPAND);
+    let mut reader = decoder.read_info().map_err(told)?;
+    let (width, height) = reader.info().size();
+    check_size(height, width)?;
+    let size = reader.output_buffer_size().filter(|&n| n <= MOST_MEMORY).ok_or("it is too large")?;
+    let mut pixels = vec![0; size];
+    let info = reader.next_frame(&mut pixels).map_err(told)?;
+    if info.bit_depth == BitDepth::Sixteen {
+        let eight = |b: &[u8]| ((u32::from(b[0]) * 256 + u32::from(b[1]) + 128) / 257) as u8;
+        pixels = pixels.chunks_exact(2).map(eight).collect();
+    }
+    let channels = info.color_type.samples();
+    Ok(Picture { height: height as usize, width: width as usize, channels, pixels })
+}
+
+/// Reads a JPEG file, grey or coloured.
+fn parse_jpeg(bytes: &[u8]) -> std::result::Result<Picture, String> {
+    let mut decoder = jpeg_decoder::Decoder::new(bytes);
+    decoder.set_max_decoding_buffer_size(MOST_MEMORY);
+    decoder.read_info().map_err(|e| e.to_string())?;
+    let info = decoder.info().ok_or("it has no header")?;
+    check_size(info.height.into(), info.width.into())?;
     let pixels = decoder.decode().map_err(|e| e.to_string())?;
-    let whole = || "its pixels are not all there".to_owned();
-    let decoded = match info.pixel_format {
-        PixelFormat::L8 => DynamicImage::ImageLuma8(GrayImage::from_raw(width, height, pixels).ok_or_else(whole)?),
-        PixelFormat::RGB24 => DynamicImage::ImageRgb8(RgbImage::from_raw(width, height, pixels).ok_or_else(whole)?),
+    let channels = match info.pixel_format {
+        PixelFormat::L8 => 1,
+        PixelFormat::RGB24 => 3,
         other => return Err(format!("its pixels are {other:?}; grey and coloured ones are read")),
     };
-    Ok(Picture::of(decoded, channels))
+    let (height, width) = (info.height as usize, info.width as usize);
+    if pixels.len() != height * width * channels {
+        return Err("its pixels are not all there".to_owned());
+    }
+    Ok(Picture { height, width, channels, pixels })
 }
 
 /// For each of `to` pixels the pixels of `from` it covers, with their shares of it.
@@ -123,16 +156,42 @@ fn shares(from: usize, to: usize) -> Vec<Vec<(usize, f32)>> {
     (0..to).map(of).collect()
 }
 
+/// For each of `to` pixels those of `from` less than a new pixel away, or an old one where these are wider, with shares that fall with the distance.
+fn near(from: usize, to: usize) -> Vec<Vec<(usize, f32)>> {
+    let step = from as f64 / to as f64;
+    let reach = step.max(1.0);
+    let of = |i: usize| {
+        let centre = (i as f64 + 0.5) * step - 0.5;
+        let around = (centre - reach).ceil().max(0.0) as usize..=((centre + reach).floor() as usize).min(from - 1);
+        let share = |x: usize| 1.0 - (x as f64 - centre).abs() / reach;
+        let total: f64 = around.clone().map(share).sum();
+        around.map(|x| (x, (share(x) / total) as f32)).collect()
+    };
+    (0..to).map(of).collect()
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
+    use png::ColorType;
+
     use super::*;
 
     /// A PNG file of a grey picture.
     pub(crate) fn png(height: usize, width: usize, pixels: &[u8]) -> Vec<u8> {
-        let mut out = Cursor::new(Vec::new());
-        let image = image::GrayImage::from_raw(width as u32, height as u32, pixels.to_vec()).unwrap();
-        image.write_to(&mut out, image::ImageFormat::Png).unwrap();
-        out.into_inner()
+        png_of(height, width, ColorType::Grayscale, BitDepth::Eight, pixels)
+    }
+
+    fn png_of(height: usize, width: usize, color: ColorType, depth: BitDepth, data: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut encoder = png::Encoder::new(&mut out, width as u32, height as u32);
+        encoder.set_color(color);
+        encoder.set_depth(depth);
+        if color == ColorType::Indexed {
+            encoder.set_palette([255, 0, 0, 0, 255, 0, 0, 0, 255].as_slice());
+            encoder.set_trns([255, 0, 255].as_slice());
+        }
+        encoder.write_header().unwrap().write_image_data(data).unwrap();
+        out
     }
 
     #[test]
@@ -145,6 +204,46 @@ pub(crate) mod tests {
             let error = Picture::parse(Path::new("p.png"), &bytes[..cut], 1).unwrap_err().to_string();
             assert!(error.starts_with("p.png: is no picture"), "{error}");
         }
+    }
+
+    #[test]
+    fn every_kind_of_png_is_read_in_grey_and_in_colour() {
+        use BitDepth::{Eight, One, Sixteen, Two};
+        let (all, red) = ([10, 20, 30, 0, 255, 128], [54, 182, 18]);
+        for (color, depth, data, grey, rgb) in [
+            (ColorType::Grayscale, One, &[0b0100_0000, 0b1000_0000][..], [0, 255, 255, 0], [0, 0, 0, 255]),
+            (ColorType::Grayscale, Sixteen, &[0, 127, 0, 129, 255, 255, 127, 255], [0, 1, 255, 127], [0, 0, 0, 1]),
+            (ColorType::GrayscaleAlpha, Eight, &[5, 0, 6, 9, 7, 255, 8, 0], [5, 6, 7, 8], [5, 5, 5, 6]),
+            (ColorType::Rgb, Eight, &[&all[..], &all].concat(), [18, 191, 18, 191], [10, 20, 30, 0]),
+            (ColorType::Rgba, Eight, &[[10, 20, 30, 1]; 4].concat(), [18; 4], [10, 20, 30, 10]),
+            (ColorType::Indexed, Two, &[0b0001_0000, 0b1000_0000], [red[0], red[1], red[2], red[0]], [255, 0, 0, 0]),
+        ] {
+            let bytes = png_of(2, 2, color, depth, data);
+            let read = |channels| Picture::parse(Path::new("p.png"), &bytes, channels).unwrap();
+            assert_eq!(read(1).pixels, grey, "{color:?} {depth:?}");
+            assert_eq!((read(3).pixels.len(), &read(3).pixels[..4]), (12, &rgb[..]), "{color:?} {depth:?}");
+        }
+    }
+
+    #[test]
+    fn a_picture_that_is_too_large_is_not_read() {
+        let mut bytes = png(1, 1, &[0]);
+        bytes[16..20].copy_from_slice(&20_000u32.to_be_bytes());
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&bytes[12..29]);
+        bytes[29..33].copy_from_slice(&crc.finalize().to_be_bytes());
+        let error = Picture::parse(Path::new("p.png"), &bytes, 1).unwrap_err().to_string();
+        assert!(error.contains("1 × 20000 pixels"), "{error}");
+    }
+
+    #[test]
+    fn smoothed_pixels_are_those_around_them() {
+        let picture = Picture { height: 1, width: 4, channels: 1, pixels: vec![0, 40, 80, 200] };
+        assert_eq!(picture.smoothed(1, 4), picture);
+        // Three, three and one seventh.
+        assert_eq!(picture.smoothed(1, 2).pixels, [29, 126]);
+        assert_eq!(picture.smoothed(2, 8).pixels[..8], [0, 10, 30, 50, 70, 110, 170, 200]);
+        assert_eq!(picture.smoothed(1, 1).pixels, [77]);
     }
 
     #[test]
