@@ -62,6 +62,7 @@ def faster_adam(model, backward):
 
 def measure(args):
     torch.set_num_threads(args.threads)
+    torch.set_float32_matmul_precision(args.matmul)
     torch.manual_seed(0)
     layout = args.variant.removeprefix("compile:")
     compiled = layout != args.variant
@@ -114,6 +115,7 @@ def main():
     parser.add_argument("--points", type=int, default=125)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", choices=["cpu"], default="cpu")
+    parser.add_argument("--matmul", choices=["highest", "high"], default="highest", help="precision of float32 products")
     parser.add_argument("--least-seconds", type=float, default=2.0)
     parser.add_argument("--most-seconds", type=float, default=30.0)
     print(json.dumps(measure(parser.parse_args())))

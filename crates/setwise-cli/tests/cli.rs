@@ -242,6 +242,12 @@ fn bench_answers_in_words_and_in_json() {
 }
 
 #[test]
+fn products_on_tile_units_are_made_or_refused() {
+    let (code, _, error) = run(["bench", "--precision", "bf16x3", "--batch", "2", "--points", "5", "--seconds", "0"]);
+    assert!(code == 0 || error.contains("no tile unit"), "{code}: {error}");
+}
+
+#[test]
 fn impossible_requests_are_refused() {
     assert!(refused(["bench", "--model", "transformer"]).contains("multi-set-rn"));
     assert!(refused(["bench", "--heads", "5"]).contains("heads: is 5"));
@@ -252,7 +258,7 @@ fn impossible_requests_are_refused() {
     for seconds in ["nan", "-1", "1e300"] {
         assert!(refused(["bench", &format!("--seconds={seconds}")]).contains("--seconds "));
     }
-    assert!(refused(["bench", "--precision", "bf16"]).contains("--precision is for GPUs"));
+    assert!(refused(["bench", "--precision", "bf16"]).contains("--precision bf16 is for GPUs"));
     assert_eq!(run(["predict"]).0, 2);
     assert_eq!(run(["nonsense"]).0, 2);
 }

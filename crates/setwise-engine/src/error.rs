@@ -55,6 +55,9 @@ pub enum Error {
     /// The batch has no examples.
     #[error("the batch has no examples")]
     EmptyBatch,
+    /// Products on tile units were asked for.
+    #[error("this processor has no tile unit for bf16 products (AMX), or the system does not let us use it")]
+    NoTiles,
     /// The working memory would not fit the address space or the machine.
     #[error("a batch of this size needs {bytes} bytes of working memory, which this machine does not have")]
     TooLarge {

@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pairs = list.pairs().iter().map(|pair| list.points(pair)).collect::<Result<Vec<_>, _>>()?;
     let start = Instant::now();
     let estimator = Pretrained::shared()?;
-    estimator.use_device(&Device::find(device, "tf32")?)?;
+    estimator.use_device(&Device::find(device, None)?)?;
     estimator.estimate_all(&pairs, 0);
     let first = start.elapsed().as_secs_f64() * 1e3;
     let median = |call: &dyn Fn()| -> Result<f64, Box<dyn std::error::Error>> {

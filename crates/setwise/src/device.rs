@@ -3,6 +3,8 @@
 #[cfg(feature = "cuda")]
 use std::sync::Arc;
 
+use setwise_engine::Cpu;
+
 use crate::Result;
 
 #[cfg(feature = "cuda")]
@@ -14,6 +16,8 @@ pub enum Device {
     /// The threads of the current pool.
     #[default]
     Cpu,
+    /// The same, with products of weights on the tile units of the processor (AMX): each as three of bf16 parts, 16 bits instead of 24.
+    CpuTiles,
     /// A GPU.
     #[cfg(feature = "cuda")]
     Cuda {
@@ -25,10 +29,17 @@ pub enum Device {
 }
 
 impl Device {
-    /// Finds a device by name: `cpu`, `cuda` or `cuda:1`, with the precision `f32`, `tf32` or `bf16` of a GPU's products.
-    pub fn find(name: &str, precision: &str) -> Result<Self> {
+    /// Finds a device by name, `cpu`, `cuda` or `cuda:1`, with the precision of its products, or its usual one: `f32` or `bf16x3` of a CPU, `tf32`, `f32` or `bf16` of a GPU.
+    pub fn find(name: &str, precision: Option<&str>) -> Result<Self> {
         if name == "cpu" {
-            return Ok(Device::Cpu);
+            return match precision {
+                None | Some("f32") => Ok(Device::Cpu),
+                Some("bf16x3") if Cpu::<f32>::has_tiles() => Ok(Device::CpuTiles),
+                Some("bf16x3") => Err(setwise_engine::Error::NoTiles.into()),
+                Some(other) => Err(crate::Error::Device(format!(
+                    "--precision {other} is for GPUs; a CPU has f32, and bf16x3 where it has tile units"
+                ))),
+            };
         }
         let ordinal = match name.strip_prefix("cuda") {
             Some("") => Some(0),
@@ -38,7 +49,7 @@ impl Device {
         let Some(ordinal) = ordinal else {
             return Err(crate::Error::Device(format!("there is no device {name:?}; there are cpu, cuda and cuda:N")));
         };
-        Self::cuda(ordinal, precision)
+        Self::cuda(ordinal, precision.unwrap_or("tf32"))
     }
 
     #[cfg(feature = "cuda")]

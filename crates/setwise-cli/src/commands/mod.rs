@@ -146,7 +146,7 @@ pub struct DeviceArgs {
     /// cpu, cuda, or cuda:N for GPU N.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: String,
-    /// Matrix products of a GPU: f32, tf32 (operands rounded to 11 bits; if not given) or bf16 (to 8 bits).
+    /// Matrix products of a GPU: f32, tf32 (operands rounded to 11 bits; if not given) or bf16 (to 8 bits). Of a CPU with tile units (AMX): bf16x3 (to 16 bits).
     #[arg(long, value_name = "PRECISION")]
     precision: Option<String>,
 }
@@ -159,11 +159,10 @@ impl DeviceArgs {
 
     /// Opens the device.
     pub fn find(&self) -> Result<setwise::Device, Failure> {
-        self.check()?;
-        Ok(setwise::Device::find(&self.device, self.precision.as_deref().unwrap_or("tf32"))?)
+        Ok(setwise::Device::find(&self.device, self.precision.as_deref())?)
     }
 
-    /// Refuses what would do nothing.
+    /// Refuses what would do nothing where a CPU has nothing to choose.
     pub fn check(&self) -> Result<(), Failure> {
         match &self.precision {
             Some(_) if self.device == "cpu" => {

@@ -64,7 +64,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let all = plan(&args)?;
     let device = args.device.find()?;
     let feed_threads = args.feed_threads.unwrap_or_else(|| match device {
-        setwise::Device::Cpu => 1,
+        setwise::Device::Cpu | setwise::Device::CpuTiles => 1,
         #[allow(unreachable_patterns)]
         _ => std::thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).max(1)),
     });

@@ -9,6 +9,7 @@ use super::gemm::{PanelProduct, Strided};
 use super::norm::{NormBackward, ROWS, columns, get, put, sum_rows};
 use super::panels::Panels;
 use super::tasks::{Ptr, locate};
+use super::tiles;
 use super::weight_product::{WeightProduct, weight_scratch};
 use super::worker::{Run, Worker};
 use crate::flow::group_by;
@@ -114,6 +115,18 @@ impl<T: Real> Kernel<T> for ColumnSums<T> {
 }
 
 impl<T: Real> Worker<T> {
+    /// A product with a weight as it is packed.
+    unsafe fn product(&self, panels: &Panels<T>, weight: ParamId, product: PanelProduct<T>) {
+        if !panels.in_tiles(weight) {
+            return T::dispatch(product);
+        }
+        self.scratch.with(tiles::product_scratch(product.k), |scratch| {
+            let blocks = product.panels.cast();
+            // SAFETY: tiles are of single numbers alone.
+            unsafe { tiles::product(&*(&raw const product).cast(), blocks, scratch.cast()) }
+        });
+    }
+
     pub(super) fn linear_forward(&mut self, params: &[T], panels: &Panels<T>, op: &Linear, plan: &LinearPlan) {
         let this = &*self;
         let step = |g: &Vec<usize>| LinearPlan::rows_per_task(op.maps[g[0]].x.cols);
@@ -137,22 +150,26 @@ impl<T: Real> Worker<T> {
                 };
                 // SAFETY: a task writes only its rows of the columns of its maps, which no other map writes.
                 unsafe {
-                    T::dispatch(PanelProduct {
-                        m: rows,
-                        k: map.x.cols,
-                        n: map.y.cols,
-                        a: Strided { ptr: x.at(first * x_row), row: x_row, col: 1 },
-                        panels: panels.forward(map.weight),
-                        c: y.at(first * y_row),
-                        c_row: y_row,
-                        bias: map.bias.map_or(std::ptr::null(), |b| this.param(params, b)),
-                        accumulate: false,
-                        activation: op.activation,
-                        residual,
-                        residual_row,
-                        gate: std::ptr::null(),
-                        gate_row: 0,
-                    });
+                    this.product(
+                        panels,
+                        map.weight,
+                        PanelProduct {
+                            m: rows,
+                            k: map.x.cols,
+                            n: map.y.cols,
+                            a: Strided { ptr: x.at(first * x_row), row: x_row, col: 1 },
+                            panels: panels.forward(map.weight),
+                            c: y.at(first * y_row),
+                            c_row: y_row,
+                            bias: map.bias.map_or(std::ptr::null(), |b| this.param(params, b)),
+                            accumulate: false,
+                            activation: op.activation,
+                            residual,
+                            residual_row,
+                            gate: std::ptr::null(),
+                            gate_row: 0,
+                        },
+                    );
                     if let Some(norm) = &map.norm {
                         this.norm_rows(params, norm, y.at(first * y_row), y_row, first, rows, map.y.cols);
                     }
@@ -249,22 +266,26 @@ impl<T: Real> Worker<T> {
                 };
                 // SAFETY: each task writes its own rows of one input's columns.
                 unsafe {
-                    T::dispatch(PanelProduct {
-                        m: rows,
-                        k: map.y.cols,
-                        n: x.cols,
-                        a: Strided { ptr: dy.at(first * dy_row), row: dy_row, col: 1 },
-                        panels: panels.backward(map.weight),
-                        c: dx.at(first * dx_row),
-                        c_row: dx_row,
-                        bias: std::ptr::null(),
-                        accumulate,
-                        activation: Activation::None,
-                        residual: std::ptr::null(),
-                        residual_row: 0,
-                        gate,
-                        gate_row,
-                    });
+                    this.product(
+                        panels,
+                        map.weight,
+                        PanelProduct {
+                            m: rows,
+                            k: map.y.cols,
+                            n: x.cols,
+                            a: Strided { ptr: dy.at(first * dy_row), row: dy_row, col: 1 },
+                            panels: panels.backward(map.weight),
+                            c: dx.at(first * dx_row),
+                            c_row: dx_row,
+                            bias: std::ptr::null(),
+                            accumulate,
+                            activation: Activation::None,
+                            residual: std::ptr::null(),
+                            residual_row: 0,
+                            gate,
+                            gate_row,
+                        },
+                    );
                 }
                 accumulate = true;
             }
@@ -278,20 +299,24 @@ impl<T: Real> Worker<T> {
     pub(super) fn weights_backward(&mut self, run: &mut Run<T>, weights: &[Vec<WeightUse>]) {
         let grads = Ptr(run.grads.as_mut_ptr());
         let this = &*self;
-        let counts = || weights.iter().map(|uses| uses[0].dy.cols.div_ceil(WEIGHT_ROWS));
+        let panels = run.panels;
+        let step = |uses: &[WeightUse]| if panels.in_tiles(uses[0].weight) { tiles::WEIGHT_ROWS } else { WEIGHT_ROWS };
+        let counts = || weights.iter().map(|uses| uses[0].dy.cols.div_ceil(step(uses)));
         self.threads.run(counts().sum(), |t| {
             let (w, block) = locate(t, counts());
-            let first = block * WEIGHT_ROWS;
+            let first = block * step(&weights[w]);
             let (inputs, outputs) = (weights[w][0].x.cols, weights[w][0].dy.cols);
-            let m = WEIGHT_ROWS.min(outputs - first);
-            this.scratch.with(weight_scratch::<T>(m, inputs), |scratch| {
+            let m = step(&weights[w]).min(outputs - first);
+            let in_tiles = panels.in_tiles(weights[w][0].weight);
+            let numbers = if in_tiles { tiles::weight_scratch(m, inputs) } else { weight_scratch::<T>(m, inputs) };
+            this.scratch.with(numbers, |scratch| {
                 for WeightUse { weight, bias, x, dy } in &weights[w] {
                     let rows = this.rows_of(dy.value);
                     let ((x, x_row), (dy, dy_row)) = (this.slice(*x), this.grad_slice(*dy));
                     // SAFETY: rows `first..first + m` of this weight and of its bias belong to this task.
                     unsafe {
                         let offset = |p: ParamId| this.program.params.spec(p).offset;
-                        T::dispatch(WeightProduct {
+                        let product = WeightProduct {
                             m,
                             n: inputs,
                             rows,
@@ -303,7 +328,12 @@ impl<T: Real> Worker<T> {
                             c_row: inputs,
                             sums: bias.map_or(std::ptr::null_mut(), |b| grads.at(offset(b) + first)),
                             scratch,
-                        });
+                        };
+                        if in_tiles {
+                            tiles::weight_product(&*(&raw const product).cast());
+                        } else {
+                            T::dispatch(product);
+                        }
                     }
                 }
             });

@@ -5,7 +5,7 @@
 //! run operation by operation, all threads together, so that there is one gradient buffer only. Which way is taken, and
 //! how examples are cut into lanes and chunks, follows from sizes alone, so results do not depend on the number of threads.
 //!
-//! `worker` runs programs; `gemm` holds the one register tile everything multiplies with, `weight_product` its use for weight gradients, `panels` the packed weights; `linear`,
+//! `worker` runs programs; `gemm` holds the one register tile everything multiplies with, `weight_product` its use for weight gradients, `panels` the packed weights, `tiles` products on the tile unit; `linear`,
 //! `attention`, `norm`, `pair`, `pool`, `pine`, `rows`, `convolution`, `batch_norm` and `max_pool` each hold one kind of operation, forward
 //! and backward; `tasks` cuts work; `compiled` is where all this is compiled, once for each number type.
 
@@ -23,6 +23,7 @@ mod pine;
 mod pool;
 mod rows;
 mod tasks;
+mod tiles;
 mod weight_product;
 mod worker;
 
@@ -91,6 +92,23 @@ struct Lane<T> {
     error: Option<Error>,
 }
 
+impl Cpu<f32> {
+    /// Whether this machine has a unit that multiplies tiles of bf16 numbers (AMX) and the system lets us use it.
+    pub fn has_tiles() -> bool {
+        tiles::available()
+    }
+
+    /// Multiplies with weights on the tile unit from now on, or no more: three bf16 products for each of single precision, 16 bits instead of 24, in a fraction of the time. Weights whose sizes
+    /// are no multiples of 32 stay as they are. Fails on machines without the unit.
+    pub fn use_tiles(&mut self, tiles: bool) -> Result<(), Error> {
+        if tiles && !Self::has_tiles() {
+            return Err(Error::NoTiles);
+        }
+        self.panels = Panels::new(&self.program, tiles);
+        Ok(())
+    }
+}
+
 /// Some examples' outputs, and where the gradient of a loss goes.
 pub struct Outputs<'a, T> {
     /// Which examples.
@@ -106,7 +124,7 @@ impl<T: Real> Cpu<T> {
     pub fn new(program: impl Into<Arc<Program>>) -> Self {
         let program = program.into();
         Cpu {
-            panels: Panels::new(&program),
+            panels: Panels::new(&program, false),
             whole: Worker::new(program.clone(), Threads::All),
             workers: Vec::new(),
             lanes: Vec::new(),

@@ -88,8 +88,9 @@ impl Model {
 
     /// Lets a GPU answer from now on, or the CPU again.
     pub fn use_device(&mut self, device: &Device) -> Result<()> {
+        self.cpu.use_tiles(matches!(device, Device::CpuTiles))?;
         self.gpu = match device {
-            Device::Cpu => None,
+            Device::Cpu | Device::CpuTiles => None,
             #[cfg(feature = "cuda")]
             Device::Cuda { device, precision } => {
                 Some(Gpu::new(device, program(&self.config, Mode::Infer, false), *precision)?)

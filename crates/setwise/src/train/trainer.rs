@@ -92,10 +92,11 @@ impl Trainer {
         self.check_loss()?;
         self.sync()?;
         self.model.use_device(device)?;
+        self.cpu.use_tiles(matches!(device, Device::CpuTiles))?;
         #[cfg(feature = "cuda")]
         {
             self.gpu = match device {
-                Device::Cpu => None,
+                Device::Cpu | Device::CpuTiles => None,
                 Device::Cuda { device, precision } => {
                     let program = program(self.model.config(), Mode::Train, false);
                     let sets = self.model.config().sets;

@@ -42,11 +42,12 @@ impl Picture {
 
     /// Grey from colours by how bright they are, colours of grey, and nothing that was transparent.
     fn in_channels(self, channels: usize) -> Self {
-        let grey = |p: &[u8]| ((2126 * u32::from(p[0]) + 7152 * u32::from(p[1]) + 722 * u32::from(p[2])) / 10_000) as u8;
+        let grey =
+            |p: &[u8]| ((2126 * u32::from(p[0]) + 7152 * u32::from(p[1]) + 722 * u32::from(p[2])) / 10_000) as u8;
         let of = self.pixels.chunks_exact(self.channels);
         let pixels = match (self.channels, channels) {
             (1, 1) | (3, 3) => return self,
-            (1 | 2, 1) => of.map(|p| p[0]).collect(),
+            (2, 1) => of.map(|p| p[0]).collect(),
             (_, 1) => of.map(grey).collect(),
             (1 | 2, _) => of.flat_map(|p| [p[0]; 3]).collect(),
             _ => of.flat_map(|p| [p[0], p[1], p[2]]).collect(),

@@ -1,0 +1,73 @@
+//! Products on the tile unit of a processor (AMX) against double precision: outputs and gradients of whole models. Nothing is compared on machines without one; what
+//! surrounds the unit is tested everywhere, in the engine.
+
+mod common;
+
+use common::Ragged;
+use rand::SeedableRng;
+use rand_pcg::Pcg64Mcg;
+use setwise::ModelConfig;
+use setwise::models::program;
+use setwise_engine::{Cpu, Mode, Real};
+
+/// Outputs, and gradients of inputs and parameters of the sum of all outputs, as doubles.
+fn all<T: Real>(cpu: &mut Cpu<T>, params: &[f64], batch: &Ragged<f64>) -> [Vec<f64>; 3] {
+    let narrow = |x: &[f64]| -> Vec<T> { x.iter().map(|&x| T::from_f64(x)).collect() };
+    let wide = |x: &[T]| -> Vec<f64> { x.iter().map(|x| x.to_f64()).collect() };
+    let batch = Ragged { sets: batch.sets.iter().map(|s| (narrow(&s.0), s.1, s.2.clone())).collect() };
+    let params = narrow(params);
+    cpu.forward(&params, &batch.view()).unwrap();
+    let outputs = wide(cpu.output(0));
+    let mut grads = vec![T::from_f64(f64::NAN); params.len()];
+    cpu.backward(&params, &[&vec![T::ONE; outputs.len()]], &mut grads).unwrap();
+    let inputs = (0..batch.sets.len()).flat_map(|k| wide(cpu.input_grad(k).unwrap())).collect();
+    [outputs, inputs, wide(&grads)]
+}
+
+fn relative(a: &[f64], b: &[f64]) -> f64 {
+    let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+    norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied())
+}
+
+#[test]
+fn models_with_products_on_tiles_are_those_of_double_precision_in_sixteen_bits() {
+    if !Cpu::<f32>::has_tiles() {
+        return;
+    }
+    for (name, latent, hidden) in [
+        ("multi-set-transformer", 32, 64),
+        ("multi-set-transformer", 64, 96),
+        ("sum-merge", 32, 48),
+        ("multi-set-rn", 32, 64),
+        ("multi-set-transformer-equi", 32, 64),
+    ] {
+        let config = ModelConfig::preset(name, 3).unwrap().with_latent(latent).with_hidden(hidden).with_blocks(2);
+        let config = config.validate().unwrap();
+        let program = std::sync::Arc::new(program(&config, Mode::Train, true));
+        let params: Vec<f32> = program.params().init(&mut Pcg64Mcg::seed_from_u64(11));
+        let params: Vec<f64> = params.into_iter().map(f64::from).collect();
+        let batch = Ragged::random(&[3, 3], &[vec![1, 50, 33], vec![17, 64, 2]], 3);
+        let batch = Ragged {
+            sets: batch
+                .sets
+                .into_iter()
+                .map(|s| (s.0.iter().map(|&x: &f32| f64::from(x)).collect(), s.1, s.2))
+                .collect(),
+        };
+        let exact = all(&mut Cpu::<f64>::new(program.clone()), &params, &batch);
+        let mut cpu = Cpu::<f32>::new(program);
+        let single = all(&mut cpu, &params, &batch);
+        cpu.use_tiles(true).unwrap();
+        let tiles = all(&mut cpu, &params, &batch);
+        for ((exact, single), (tiles, what)) in
+            exact.iter().zip(&single).zip(tiles.iter().zip(["outputs", "input gradients", "parameter gradients"]))
+        {
+            let (single, error) = (relative(single, exact), relative(tiles, exact));
+            assert!(single < 1e-5, "{name}, latent {latent}: {what} off by {single} without tiles");
+            assert!(error < 2e-4, "{name}, latent {latent}: {what} off by {error}");
+            assert!(error > single, "{name}, latent {latent}: {what} were not computed on tiles");
+        }
+        cpu.use_tiles(false).unwrap();
+        assert_eq!(all(&mut cpu, &params, &batch), single, "{name}: back to single precision");
+    }
+}
