@@ -148,8 +148,8 @@ fn options_that_would_do_nothing_are_refused() {
     let [p, q] = ["p.csv", "q.csv"].map(|f| examples().join(f));
     for (options, expected) in [
         (["--method", "gaussian", "--k", "5"], "--k is for --method knn"),
-        (["--method", "gaussian", "--precision", "f32"], "--precision is for GPUs"),
-        (["--seed", "1", "--precision", "foo"], "--precision is for GPUs"),
+        (["--method", "gaussian", "--precision", "f32"], "--precision is for --method pretrained"),
+        (["--seed", "1", "--precision", "foo"], "there is no precision \"foo\""),
     ] {
         let error = refused([path("kl"), &p, &q].into_iter().chain(options.map(path)));
         assert!(error.contains(expected), "{error}");

@@ -36,8 +36,11 @@ impl Device {
                 None | Some("f32") => Ok(Device::Cpu),
                 Some("bf16x3") if Cpu::<f32>::has_tiles() => Ok(Device::CpuTiles),
                 Some("bf16x3") => Err(setwise_engine::Error::NoTiles.into()),
+                Some(other) if ["tf32", "bf16"].contains(&other) => {
+                    Err(crate::Error::Device(format!("precision {other} is for GPUs; a CPU has f32 and bf16x3")))
+                }
                 Some(other) => Err(crate::Error::Device(format!(
-                    "--precision {other} is for GPUs; a CPU has f32, and bf16x3 where it has tile units"
+                    "there is no precision {other:?}; a CPU has f32 and bf16x3, a GPU f32, tf32 and bf16"
                 ))),
             };
         }

@@ -1,13 +1,13 @@
 //! Products on the tile unit of a processor (AMX) against double precision: outputs and gradients of whole models. Nothing is compared on machines without one; what
-//! surrounds the unit is tested everywhere, in the engine.
+//! surrounds the unit is tested in the engine, on all machines with its vectors.
 
 mod common;
 
 use common::Ragged;
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
-use setwise::ModelConfig;
-use setwise::models::program;
+use setwise::models::{SharedModel, program};
+use setwise::{Device, Model, ModelConfig};
 use setwise_engine::{Cpu, Mode, Real};
 
 /// Outputs, and gradients of inputs and parameters of the sum of all outputs, as doubles.
@@ -70,4 +70,27 @@ fn models_with_products_on_tiles_are_those_of_double_precision_in_sixteen_bits()
         cpu.use_tiles(false).unwrap();
         assert_eq!(all(&mut cpu, &params, &batch), single, "{name}: back to single precision");
     }
+}
+
+#[test]
+fn copies_of_a_model_multiply_as_it_does_with_the_same_bits_on_any_number_of_threads() {
+    if !Cpu::<f32>::has_tiles() {
+        return;
+    }
+    let config =
+        ModelConfig::preset("multi-set-transformer", 3).unwrap().with_latent(32).with_hidden(64).with_blocks(1);
+    let mut model = Model::new(config.validate().unwrap(), 1);
+    let batch = Ragged::<f32>::random(&[3, 3], &[vec![40; 9], vec![33; 9]], 3);
+    let shared = SharedModel::new(model.clone());
+    let single = shared.predict(&batch.view()).unwrap();
+    model.use_device(&Device::CpuTiles).unwrap();
+    shared.use_device(&Device::CpuTiles).unwrap();
+    let tiles = shared.predict(&batch.view()).unwrap();
+    assert_ne!(tiles, single);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    let copy = SharedModel::new(model.clone());
+    let alone = pool.install(|| copy.predict(&batch.view()).unwrap());
+    assert_eq!(alone, tiles);
+    shared.use_device(&Device::Cpu).unwrap();
+    assert_eq!(shared.predict(&batch.view()).unwrap(), single);
 }

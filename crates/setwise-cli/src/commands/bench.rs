@@ -131,7 +131,7 @@ pub fn run(mut args: Args) -> Result<(), Failure> {
             "threads": rayon::current_num_threads(), "latent": c.latent, "hidden": c.hidden, "blocks": c.blocks, "heads": c.heads,
             "parameters": parameters, "forward_ms": forward.0, "train_step_ms": step,
             "peak_memory_bytes": peak, "device_memory_bytes": trainer.device_memory(), "repetitions": repetitions,
-            "device": args.device.name(),
+            "device": args.device.name(), "precision": args.device.precision(),
         }));
     }
     say(format!(

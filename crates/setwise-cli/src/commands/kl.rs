@@ -99,7 +99,10 @@ impl Args {
         if self.k.is_some() && self.options().method != KlMethod::Knn {
             return Err(Failure::usage("--k is for --method knn"));
         }
-        self.device.check()
+        if self.device.has_precision() && self.options().method != KlMethod::Pretrained {
+            return Err(Failure::usage("--precision is for --method pretrained"));
+        }
+        Ok(())
     }
 
     /// Opens the device the estimator is to use.

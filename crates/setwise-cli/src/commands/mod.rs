@@ -162,13 +162,13 @@ impl DeviceArgs {
         Ok(setwise::Device::find(&self.device, self.precision.as_deref())?)
     }
 
-    /// Refuses what would do nothing where a CPU has nothing to choose.
-    pub fn check(&self) -> Result<(), Failure> {
-        match &self.precision {
-            Some(_) if self.device == "cpu" => {
-                Err(Failure::usage("--precision is for GPUs; --device cuda chooses one"))
-            }
-            _ => Ok(()),
-        }
+    /// How products are made, as given or as usual.
+    pub fn precision(&self) -> &str {
+        self.precision.as_deref().unwrap_or(if self.device == "cpu" { "f32" } else { "tf32" })
+    }
+
+    /// Whether a precision was asked for.
+    pub fn has_precision(&self) -> bool {
+        self.precision.is_some()
     }
 }

@@ -1,6 +1,6 @@
 //! Matrix products for tall, thin operands.
 //!
-//! Everything in the engine that multiplies matrices comes down to one register tile: `R` rows by `C` vectors of
+//! Everything in the engine that multiplies matrices, but for `tiles`, comes down to one register tile: `R` rows by `C` vectors of
 //! columns, accumulated over `k`. The left operand is read element by element with any two strides (so it may be
 //! transposed), the right one as rows of vectors. Wider products read the right operand from *panels*: columns cut
 //! into strips of two vectors, each strip stored `[k][strip]`, so that the inner loop walks memory in order.

@@ -46,9 +46,10 @@ impl LinearPlan {
         LinearPlan { inputs, residuals, wanted, uses }
     }
 
-    /// Rows of a task: as many as keep its input, `k` numbers a row, in the second cache level, since every task reads all weights.
-    fn rows_per_task(k: usize) -> usize {
-        (65_536 / k).clamp(96, 2048) / 12 * 12
+    /// Rows of a task: as many as keep its input in the second cache level, since every task reads all weights; whole steps of what multiplies.
+    fn rows_per_task<T: Real>(panels: &Panels<T>, map: &Map) -> usize {
+        let step = if panels.in_tiles(map.weight) { 32 } else { 12 };
+        (65_536 / map.x.cols).clamp(96, 2048) / step * step
     }
 }
 
@@ -129,7 +130,7 @@ impl<T: Real> Worker<T> {
 
     pub(super) fn linear_forward(&mut self, params: &[T], panels: &Panels<T>, op: &Linear, plan: &LinearPlan) {
         let this = &*self;
-        let step = |g: &Vec<usize>| LinearPlan::rows_per_task(op.maps[g[0]].x.cols);
+        let step = |g: &Vec<usize>| LinearPlan::rows_per_task(panels, &op.maps[g[0]]);
         let counts = || plan.inputs.iter().map(|g| this.rows_of(op.maps[g[0]].x.value).div_ceil(step(g)));
         self.threads.run(counts().sum(), |t| {
             let (g, chunk) = locate(t, counts());
@@ -241,7 +242,7 @@ impl<T: Real> Worker<T> {
         }
         let panels = run.panels;
         let this = &*self;
-        let step = |g: &Vec<usize>| LinearPlan::rows_per_task(op.maps[g[0]].x.cols);
+        let step = |g: &Vec<usize>| LinearPlan::rows_per_task(panels, &op.maps[g[0]]);
         let groups = || plan.wanted.iter().map(|&g| &plan.inputs[g]);
         let counts = || groups().map(|g| this.rows_of(op.maps[g[0]].x.value).div_ceil(step(g)));
         self.threads.run(counts().sum(), |t| {

@@ -5,7 +5,7 @@
 //! run operation by operation, all threads together, so that there is one gradient buffer only. Which way is taken, and
 //! how examples are cut into lanes and chunks, follows from sizes alone, so results do not depend on the number of threads.
 //!
-//! `worker` runs programs; `gemm` holds the one register tile everything multiplies with, `weight_product` its use for weight gradients, `panels` the packed weights, `tiles` products on the tile unit; `linear`,
+//! `worker` runs programs; `gemm` holds the register tile that multiplies, `weight_product` its use for weight gradients, `panels` the packed weights, `tiles` products on the tile unit; `linear`,
 //! `attention`, `norm`, `pair`, `pool`, `pine`, `rows`, `convolution`, `batch_norm` and `max_pool` each hold one kind of operation, forward
 //! and backward; `tasks` cuts work; `compiled` is where all this is compiled, once for each number type.
 
@@ -98,13 +98,20 @@ impl Cpu<f32> {
         tiles::available()
     }
 
+    /// Whether it multiplies with weights on the tile unit.
+    pub fn uses_tiles(&self) -> bool {
+        self.panels.tiles()
+    }
+
     /// Multiplies with weights on the tile unit from now on, or no more: three bf16 products for each of single precision, 16 bits instead of 24, in a fraction of the time. Weights whose sizes
     /// are no multiples of 32 stay as they are. Fails on machines without the unit.
     pub fn use_tiles(&mut self, tiles: bool) -> Result<(), Error> {
         if tiles && !Self::has_tiles() {
             return Err(Error::NoTiles);
         }
-        self.panels = Panels::new(&self.program, tiles);
+        if tiles != self.uses_tiles() {
+            self.panels = Panels::new(&self.program, tiles);
+        }
         Ok(())
     }
 }

@@ -9,27 +9,37 @@ use crate::params::ParamId;
 use crate::program::{Activation, Op, Program};
 use crate::real::Real;
 
-/// Every weight matrix of a program as panels: as it is used forward (`k` = inputs) and backward (`k` = outputs). Those of linear maps whose sizes fit are blocks of tiles instead, if asked for.
+/// Every weight matrix of a program as panels: as it is used forward (`k` = inputs) and backward (`k` = outputs). Those of linear maps whose sizes fit are blocks of tiles instead,
+/// if asked for.
 pub struct Panels<T> {
-    /// For each parameter that is a weight: outputs, inputs, start of its forward panels, start of its backward panels.
-    weights: Vec<Option<[usize; 4]>>,
+    /// For each parameter that is a weight.
+    weights: Vec<Option<Packed>>,
+    tiles: bool,
     data: Vec<T>,
     forward_len: usize,
     len: usize,
-    /// Whether a weight is in blocks, whose starts and lengths are in halves of numbers.
-    in_tiles: Vec<bool>,
+}
+
+/// A weight, and where its panels or blocks begin.
+#[derive(Clone, Copy)]
+struct Packed {
+    outputs: usize,
+    inputs: usize,
+    in_tiles: bool,
+    forward: usize,
+    backward: usize,
+}
+
+impl Packed {
+    /// Numbers of one direction. A block's numbers have two parts of half the size.
+    fn len<T: Real>(&self, k: usize, n: usize) -> usize {
+        if self.in_tiles { tiles::blocks_len(k, n) / 2 } else { panels_len::<T>(k, n).next_multiple_of(16) }
+    }
 }
 
 impl<T: Real> Panels<T> {
     pub fn new(program: &Program, tiles: bool) -> Self {
-        let count = program.params.specs().len();
-        let mut panels = Panels {
-            weights: vec![None; count],
-            data: Vec::new(),
-            forward_len: 0,
-            len: 0,
-            in_tiles: vec![tiles; count],
-        };
+        let mut weights = vec![None; program.params.specs().len()];
         for op in &program.ops {
             let (used, linear): (Vec<ParamId>, bool) = match op {
                 Op::Linear(l) => (l.maps.iter().map(|m| m.weight).collect(), l.activation != Activation::Sigmoid),
@@ -40,28 +50,27 @@ impl<T: Real> Panels<T> {
             for id in used {
                 let spec = program.params.spec(id);
                 let (outputs, inputs) = (spec.shape[0], spec.len() / spec.shape[0]);
-                panels.weights[id.0] = Some([outputs, inputs, 0, 0]);
-                panels.in_tiles[id.0] &= linear && tiles::fits(outputs, inputs);
+                let in_tiles = tiles && tiles::fits(outputs, inputs);
+                let weight = Packed { outputs, inputs, in_tiles, forward: 0, backward: 0 };
+                weights[id.0].get_or_insert(weight).in_tiles &= linear;
             }
         }
-        // Two parts of half the size.
-        let len = |in_tiles: bool, k: usize, n: usize| {
-            if in_tiles { tiles::blocks_len(k, n) / 2 } else { panels_len::<T>(k, n).next_multiple_of(16) }
-        };
         let mut at = 0;
-        for (weight, &in_tiles) in panels.weights.iter_mut().zip(&panels.in_tiles) {
-            let Some([outputs, inputs, forward, _]) = weight else { continue };
-            *forward = at;
-            at += len(in_tiles, *inputs, *outputs);
+        for w in weights.iter_mut().flatten() {
+            w.forward = at;
+            at += w.len::<T>(w.inputs, w.outputs);
         }
-        panels.forward_len = at;
-        for (weight, &in_tiles) in panels.weights.iter_mut().zip(&panels.in_tiles) {
-            let Some([outputs, inputs, _, backward]) = weight else { continue };
-            *backward = at;
-            at += len(in_tiles, *outputs, *inputs);
+        let forward_len = at;
+        for w in weights.iter_mut().flatten() {
+            w.backward = at;
+            at += w.len::<T>(w.outputs, w.inputs);
         }
-        panels.len = at;
-        panels
+        Panels { weights, tiles, data: Vec::new(), forward_len, len: at }
+    }
+
+    /// Whether tiles were asked for.
+    pub fn tiles(&self) -> bool {
+        self.tiles
     }
 
     /// Numbers held.
@@ -78,11 +87,11 @@ impl<T: Real> Panels<T> {
         let data = Ptr(self.data.as_mut_ptr());
         let start = align_offset(self.data.as_ptr());
         self.weights.par_iter().enumerate().for_each(|(i, weight)| {
-            let Some([outputs, inputs, forward, back]) = *weight else { return };
+            let Some(Packed { outputs, inputs, in_tiles, forward, backward: back }) = *weight else { return };
             let src = params[program.params.spec(ParamId(i)).range()].as_ptr();
             // SAFETY: each weight has its own stretch of the buffer, and tiles are only asked for of single numbers on machines that have them.
             unsafe {
-                if self.in_tiles[i] {
+                if in_tiles {
                     tiles::pack_forward(data.at(start + forward).cast(), src.cast(), inputs, outputs);
                     if backward {
                         tiles::pack_backward(data.at(start + back).cast(), src.cast(), outputs, inputs);
@@ -99,21 +108,24 @@ impl<T: Real> Panels<T> {
 
     /// Panels of a weight's transpose: for `x Wᵀ`.
     pub fn forward(&self, id: ParamId) -> *const T {
-        self.place(id, 2)
+        self.place(self.packed(id).forward)
     }
 
     /// Panels of a weight: for `dy W`.
     pub fn backward(&self, id: ParamId) -> *const T {
-        self.place(id, 3)
+        self.place(self.packed(id).backward)
     }
 
     /// Whether a weight is in blocks of tiles.
     pub fn in_tiles(&self, id: ParamId) -> bool {
-        self.in_tiles[id.0]
+        self.packed(id).in_tiles
     }
 
-    fn place(&self, id: ParamId, which: usize) -> *const T {
-        let place = self.weights[id.0].expect("a weight of the program")[which];
-        self.data[align_offset(self.data.as_ptr()) + place..].as_ptr()
+    fn packed(&self, id: ParamId) -> &Packed {
+        self.weights[id.0].as_ref().expect("a weight of the program")
+    }
+
+    fn place(&self, at: usize) -> *const T {
+        self.data[align_offset(self.data.as_ptr()) + at..].as_ptr()
     }
 }

@@ -1,17 +1,17 @@
 //! Products on the tile unit of x86 processors (AMX), of single-precision numbers in two bf16 parts each.
 //!
 //! A number is its *high* part, the nearest bf16 number, and its *low* part, what is left, likewise rounded: 16 bits of 24 (what PyTorch calls the precision "high"). Of the four products
-//! of parts the one of two low parts, 2⁻¹⁶ of the whole or less, is left out. Sums are in single precision, and their order depends on sizes alone.
+//! of parts the one of two low parts, 2⁻¹⁶ of the whole or less, is left out. Sums are in single precision, and their order depends on sizes alone. What is no number stays none;
+//! what is infinite, or rounds to it, becomes none.
 //!
 //! A tile is 16 rows of 64 bytes. On the left a row has 32 numbers along the sum; on the right each of 16 rows has two numbers along the sum for each of 16 columns, so that a
 //! left tile and a right one of the same numbers are each other's transposes, two numbers at a time. A *block* is two tiles of each part: 32 rows or columns by 32 along the sum. The unit
 //! multiplies blocks, which take a third as long to load as to multiply.
 //!
-//! What multiplies is a [`Unit`]: the processor's, or in tests one that does the same sums one by one, since most machines have no such unit.
+//! What multiplies is a `Unit`: the processor's, or in tests one that does the same sums one by one, since most machines have no such unit.
 
 use super::gemm::PanelProduct;
 use super::weight_product::WeightProduct;
-use crate::program::Activation;
 
 /// Rows and columns of a block, and its numbers along the sum.
 const SIDE: usize = 32;
@@ -44,15 +44,6 @@ pub fn weight_scratch(m: usize, n: usize) -> usize {
     (m + n) / SIDE * (CHUNK / SIDE) * BLOCK / 2
 }
 
-/// Multiplies blocks.
-trait Unit {
-    /// Begins and ends a thread's use of it.
-    unsafe fn begin();
-    unsafe fn end();
-    /// `c = a b`, or `c += a b` where `add`, over `count` blocks on either side, for 32 rows of `c` at this distance.
-    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool);
-}
-
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub use x86::{available, pack_backward, pack_forward, product, weight_product};
 
@@ -68,10 +59,21 @@ mod nowhere {
         false
     }
 
-    pub unsafe fn pack_forward(_: *mut u16, _: *const f32, _: usize, _: usize) {}
-    pub unsafe fn pack_backward(_: *mut u16, _: *const f32, _: usize, _: usize) {}
-    pub unsafe fn product(_: &PanelProduct<f32>, _: *const u16, _: *mut f32) {}
-    pub unsafe fn weight_product(_: &WeightProduct<f32>) {}
+    pub unsafe fn pack_forward(_: *mut u16, _: *const f32, _: usize, _: usize) {
+        unreachable!("nobody may ask for tiles here");
+    }
+
+    pub unsafe fn pack_backward(_: *mut u16, _: *const f32, _: usize, _: usize) {
+        unreachable!("nobody may ask for tiles here");
+    }
+
+    pub unsafe fn product(_: &PanelProduct<f32>, _: *const u16, _: *mut f32) {
+        unreachable!("nobody may ask for tiles here");
+    }
+
+    pub unsafe fn weight_product(_: &WeightProduct<f32>) {
+        unreachable!("nobody may ask for tiles here");
+    }
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -81,6 +83,16 @@ mod x86 {
     use std::sync::OnceLock;
 
     use super::*;
+    use crate::program::Activation;
+
+    /// Multiplies blocks.
+    trait Unit {
+        /// Begins and ends a thread's use of it.
+        unsafe fn begin();
+        unsafe fn end();
+        /// `c = a b`, or `c += a b` where `add`, over `count` blocks on either side, for 32 rows of `c` at this distance.
+        unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool);
+    }
 
     /// Whether this machine has the unit and the system lets us use it, which it is asked for.
     pub fn available() -> bool {
@@ -88,10 +100,14 @@ mod x86 {
         *FOUND.get_or_init(|| {
             let vectors = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
             // Bits of tiles and of their bf16 products.
-            let unit = __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & (1 << 24 | 1 << 22) == 1 << 24 | 1 << 22;
-            // ARCH_REQ_XCOMP_PERM for the state of tiles, number 18.
+            const UNIT: u32 = 1 << 24 | 1 << 22;
+            // SAFETY: every x86-64 processor has the instruction. Newer compilers know that.
+            #[allow(unused_unsafe)]
+            let unit = unsafe { __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & UNIT == UNIT };
+            // ARCH_REQ_XCOMP_PERM, and the number of the state of tiles.
+            let [request, state]: [libc::c_long; 2] = [0x1023, 18];
             // SAFETY: asks the kernel for a permission and touches no memory.
-            vectors && unit && unsafe { libc::syscall(libc::SYS_arch_prctl, 0x1023, 18) } == 0
+            vectors && unit && unsafe { libc::syscall(libc::SYS_arch_prctl, request, state) } == 0
         })
     }
 
@@ -130,23 +146,21 @@ mod x86 {
         #[inline(always)]
         unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool) {
             unsafe {
-                let (right, down) = (c.add(16), c.add(16 * c_row));
-                let corner = down.add(16);
-                if add {
-                    asm!(
-                        "tileloadd tmm0, [{c} + {row}*4]",
-                        "tileloadd tmm1, [{right} + {row}*4]",
-                        "tileloadd tmm2, [{down} + {row}*4]",
-                        "tileloadd tmm3, [{corner} + {row}*4]",
-                        c = in(reg) c, right = in(reg) right, down = in(reg) down, corner = in(reg) corner, row = in(reg) c_row,
-                        options(nostack, readonly),
-                    );
-                } else {
-                    asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
-                }
-                // Low parts of the left block with high ones of the right, high with high, high with low: each tile is loaded once.
                 asm!(
+                    "test {add}, {add}",
+                    "jz 2f",
+                    "tileloadd tmm0, [{c} + {c_row}*4]",
+                    "tileloadd tmm1, [{c} + {c_row}*4 + 64]",
+                    "tileloadd tmm2, [{down} + {c_row}*4]",
+                    "tileloadd tmm3, [{down} + {c_row}*4 + 64]",
+                    "jmp 3f",
                     "2:",
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    // Low parts of the left block with high ones of the right, high with high, high with low: each tile is loaded once.
+                    "3:",
                     "tileloadd tmm4, [{a} + {row}*1]",
                     "tileloadd tmm6, [{b} + {row}*1]",
                     "tdpbf16ps tmm0, tmm4, tmm6",
@@ -170,16 +184,21 @@ mod x86 {
                     "add {a}, 4096",
                     "add {b}, 4096",
                     "dec {count}",
-                    "jnz 2b",
-                    a = inout(reg) a => _, b = inout(reg) b => _, count = inout(reg) count => _, row = in(reg) 64usize,
-                    options(nostack, readonly),
-                );
-                asm!(
-                    "tilestored [{c} + {row}*4], tmm0",
-                    "tilestored [{right} + {row}*4], tmm1",
-                    "tilestored [{down} + {row}*4], tmm2",
-                    "tilestored [{corner} + {row}*4], tmm3",
-                    c = in(reg) c, right = in(reg) right, down = in(reg) down, corner = in(reg) corner, row = in(reg) c_row,
+                    "jnz 3b",
+                    "tilestored [{c} + {c_row}*4], tmm0",
+                    "tilestored [{c} + {c_row}*4 + 64], tmm1",
+                    "tilestored [{down} + {c_row}*4], tmm2",
+                    "tilestored [{down} + {c_row}*4 + 64], tmm3",
+                    a = inout(reg) a => _,
+                    b = inout(reg) b => _,
+                    count = inout(reg) count => _,
+                    row = in(reg) 64usize,
+                    c = in(reg) c,
+                    down = in(reg) c.add(16 * c_row),
+                    c_row = in(reg) c_row,
+                    add = in(reg) usize::from(add),
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                     options(nostack),
                 );
             }
@@ -192,6 +211,8 @@ mod x86 {
     fn parts(x: __m512) -> (__m512i, __m512i) {
         let half = _mm512_set1_epi32(0x8000);
         let high = _mm512_add_epi32(_mm512_castps_si512(x), half);
+        // Of what is no number the sum may be one.
+        let high = _mm512_mask_mov_epi32(high, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0_0000));
         let nearest = _mm512_castsi512_ps(_mm512_and_si512(high, _mm512_set1_epi32(0xffff_0000_u32 as i32)));
         (high, _mm512_add_epi32(_mm512_castps_si512(_mm512_sub_ps(x, nearest)), half))
     }
@@ -387,12 +408,13 @@ mod x86 {
             for part in [0, 16] {
                 let at = column + part;
                 let bias = if p.bias.is_null() { zero } else { _mm512_loadu_ps(p.bias.add(at)) };
-                let lowest = if p.activation == Activation::Relu { zero } else { _mm512_set1_ps(f32::NEG_INFINITY) };
+                let relu = p.activation == Activation::Relu;
                 for r in 0..rows {
                     let out = p.c.add((first + r) * p.c_row + at);
                     let mut x = _mm512_add_ps(_mm512_loadu_ps(result.add(r * SIDE + part)), bias);
-                    // The second where one is no number.
-                    x = _mm512_max_ps(lowest, x);
+                    if relu {
+                        x = _mm512_max_ps(x, zero);
+                    }
                     if p.accumulate {
                         x = _mm512_add_ps(x, _mm512_loadu_ps(out));
                     }
@@ -609,6 +631,16 @@ mod x86 {
             low.copy_from_slice(&block[2 * TILE..3 * TILE]);
             for i in 0..TILE {
                 assert!((number(high[i]) + number(low[i]) - x[i]).abs() <= x[i].abs() * 2f32.powi(-16));
+            }
+            let odd =
+                [f32::NAN, f32::from_bits(0x7fff_ffff), f32::from_bits(0xffff_8000), -0.0, 0.0, f32::MIN_POSITIVE];
+            let mut row = [1.0f32; 32];
+            row[..odd.len()].copy_from_slice(&odd);
+            let mut odd_block = [0; BLOCK];
+            unsafe { split_row(Some(row.as_ptr()), 1, odd_block.as_mut_ptr(), RIGHT, 0) };
+            for (i, x) in row.iter().enumerate() {
+                let sum = number(odd_block[i]) + number(odd_block[2 * TILE + i]);
+                assert!(if x.is_nan() { sum.is_nan() } else { sum == *x }, "{x} became {sum}");
             }
             let before = high;
             unsafe { transpose(high.as_mut_ptr()) };

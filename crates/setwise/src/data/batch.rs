@@ -146,7 +146,8 @@ impl Drawn {
             (false, _) => None,
             (true, [p, q]) => {
                 for set in [p, q] {
-                    fits::check_memory(set.rows.len() / width, width).map_err(Error::Sets)?;
+                    let longest = set.offsets.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
+                    fits::check_memory(longest, width).map_err(Error::Sets)?;
                 }
                 Some(fits::columns([p, q].map(|s| SetView { data: &s.rows, width, offsets: &s.offsets })))
             }

@@ -59,7 +59,10 @@ impl Preparation {
     /// The numbers of a picture, pixel by pixel with the colours side by side.
     pub fn apply(&self, picture: &Picture) -> Result<Vec<f32>> {
         let Picture { height, width, channels, pixels } = picture;
-        if *channels != 3 || pixels.len() != height * width * 3 || pixels.is_empty() {
+        if *channels != 3 {
+            return Err(Error::Sets(format!("a picture of {channels} channels, where red, green and blue are wanted")));
+        }
+        if pixels.len() != height * width * 3 || pixels.is_empty() {
             return Err(Error::Sets("a picture without its pixels".to_owned()));
         }
         let (height, width) = (*height, *width);

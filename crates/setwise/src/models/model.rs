@@ -86,17 +86,23 @@ impl Model {
         self.cpu.program().params()
     }
 
-    /// Lets a GPU answer from now on, or the CPU again.
+    /// Lets a GPU answer from now on, or the CPU in one way or the other. Where that fails everything stays as it was.
     pub fn use_device(&mut self, device: &Device) -> Result<()> {
-        self.cpu.use_tiles(matches!(device, Device::CpuTiles))?;
-        self.gpu = match device {
+        let gpu = match device {
             Device::Cpu | Device::CpuTiles => None,
             #[cfg(feature = "cuda")]
             Device::Cuda { device, precision } => {
                 Some(Gpu::new(device, program(&self.config, Mode::Infer, false), *precision)?)
             }
         };
+        self.cpu.use_tiles(matches!(device, Device::CpuTiles))?;
+        self.gpu = gpu;
         Ok(())
+    }
+
+    /// Multiplies on the CPU as another model does.
+    pub(super) fn compute_like(&mut self, other: &Model) -> Result<()> {
+        Ok(self.cpu.use_tiles(other.cpu.uses_tiles())?)
     }
 
     /// Whether a GPU answers.
@@ -135,13 +141,15 @@ impl Model {
 /// The same parameters with working memory of its own, on the CPU.
 impl Clone for Model {
     fn clone(&self) -> Self {
-        Model {
+        let mut model = Model {
             config: self.config.clone(),
             params: self.params.clone(),
             cpu: Cpu::new(program(&self.config, Mode::Infer, false)),
             experiment: self.experiment.clone(),
             gpu: None,
-        }
+        };
+        model.compute_like(self).expect("what one has on this machine, the other may have");
+        model
     }
 }
 

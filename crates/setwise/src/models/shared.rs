@@ -34,12 +34,19 @@ pub struct SharedModel {
     latest: Mutex<Model>,
     /// Those that are not answering now.
     idle: Mutex<Vec<Model>>,
+    /// How sets are prepared for it, once that was asked for.
+    preparation: Mutex<Option<Preparation>>,
 }
 
 impl SharedModel {
     /// Shares a model, with the device it has.
     pub fn new(model: Model) -> Self {
-        SharedModel { config: model.config().clone(), latest: Mutex::new(model), idle: Mutex::default() }
+        SharedModel {
+            config: model.config().clone(),
+            latest: Mutex::new(model),
+            idle: Mutex::default(),
+            preparation: Mutex::default(),
+        }
     }
 
     /// What it was made of.
@@ -61,14 +68,20 @@ impl SharedModel {
         let mut latest = lock(&self.latest);
         latest.adopt(model);
         latest.set_experiment(model.experiment().map(str::to_owned));
+        *lock(&self.preparation) = None;
     }
 
     /// How sets are prepared for it.
     pub fn preparation(&self) -> Result<Preparation> {
-        Preparation::of(&lock(&self.latest))
+        let latest = lock(&self.latest);
+        let mut known = lock(&self.preparation);
+        if let Some(preparation) = &*known {
+            return Ok(preparation.clone());
+        }
+        Ok(known.insert(Preparation::of(&latest)?).clone())
     }
 
-    /// Lets a GPU answer from now on, or the CPU again.
+    /// Lets a GPU answer from now on, or the CPU in one way or the other.
     pub fn use_device(&self, device: &Device) -> Result<()> {
         lock(&self.latest).use_device(device)
     }
@@ -89,7 +102,9 @@ impl SharedModel {
         let free = lock(&self.idle).pop();
         let mut model = match free {
             Some(mut model) => {
-                model.adopt(&lock(&self.latest));
+                let latest = lock(&self.latest);
+                model.adopt(&latest);
+                model.compute_like(&latest)?;
                 model
             }
             None => self.snapshot(),
@@ -150,5 +165,22 @@ mod tests {
         assert_eq!(snapshot.predict(&batch).unwrap(), old);
         other.params_mut().fill(0.0);
         assert_eq!(shared.predict(&batch.view()).unwrap(), new, "parameters are copied when one of two models changes");
+    }
+
+    #[test]
+    fn sets_are_prepared_as_in_the_experiment_of_the_latest_model() {
+        let mut trained = model(1);
+        trained.set_experiment(Some(
+            "[task]\nkind = \"kl\"\ndim = 2\nwhiten = true\nset-size = [10, 20]\n[model]\npreset = \"sum-merge\"\n\
+             [training]\nsteps = 10\nlearning-rate = 1e-3"
+                .to_owned(),
+        ));
+        let shared = SharedModel::new(model(1));
+        assert!(shared.preparation().unwrap().is_none());
+        shared.update(&trained);
+        assert!(!shared.preparation().unwrap().is_none());
+        assert_eq!(shared.preparation().unwrap(), Preparation::of(&trained).unwrap());
+        shared.update(&model(2));
+        assert!(shared.preparation().unwrap().is_none());
     }
 }

@@ -92,7 +92,6 @@ impl Trainer {
         self.check_loss()?;
         self.sync()?;
         self.model.use_device(device)?;
-        self.cpu.use_tiles(matches!(device, Device::CpuTiles))?;
         #[cfg(feature = "cuda")]
         {
             self.gpu = match device {
@@ -115,7 +114,7 @@ impl Trainer {
             };
         }
         let _ = limits;
-        Ok(())
+        Ok(self.cpu.use_tiles(matches!(device, Device::CpuTiles))?)
     }
 
     /// Starts a step; [`Trainer::outcome`] tells what came of it. A loss or gradient that is no finite number changes nothing.

@@ -42,8 +42,9 @@ impl Picture {
 
     /// Grey from colours by how bright they are, colours of grey, and nothing that was transparent.
     fn in_channels(self, channels: usize) -> Self {
-        let grey =
-            |p: &[u8]| ((2126 * u32::from(p[0]) + 7152 * u32::from(p[1]) + 722 * u32::from(p[2])) / 10_000) as u8;
+        let grey = |p: &[u8]| {
+            ((2126 * u32::from(p[0]) + 7152 * u32::from(p[1]) + 722 * u32::from(p[2]) + 5000) / 10_000) as u8
+        };
         let of = self.pixels.chunks_exact(self.channels);
         let pixels = match (self.channels, channels) {
             (1, 1) | (3, 3) => return self,
@@ -111,10 +112,16 @@ fn parse_png(bytes: &[u8]) -> std::result::Result<Picture, String> {
     let told = |e: png::DecodingError| e.to_string();
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), png::Limits { bytes: MOST_MEMORY });
     decoder.set_transformations(Transformations::EXPAND);
+    if !bytes.starts_with(b"\x89PNG") {
+        return Err("it is neither a PNG nor a JPEG file".to_owned());
+    }
     let mut reader = decoder.read_info().map_err(told)?;
     let (width, height) = reader.info().size();
     check_size(height, width)?;
-    let size = reader.output_buffer_size().filter(|&n| n <= MOST_MEMORY).ok_or("it is too large")?;
+    let size = reader
+        .output_buffer_size()
+        .filter(|&n| n <= MOST_MEMORY)
+        .ok_or_else(|| format!("its {height} × {width} pixels take more than {MOST_MEMORY} bytes"))?;
     let mut pixels = vec![0; size];
     let info = reader.next_frame(&mut pixels).map_err(told)?;
     if info.bit_depth == BitDepth::Sixteen {
@@ -215,8 +222,8 @@ pub(crate) mod tests {
             (ColorType::Grayscale, One, &[0b0100_0000, 0b1000_0000][..], [0, 255, 255, 0], [0, 0, 0, 255]),
             (ColorType::Grayscale, Sixteen, &[0, 127, 0, 129, 255, 255, 127, 255], [0, 1, 255, 127], [0, 0, 0, 1]),
             (ColorType::GrayscaleAlpha, Eight, &[5, 0, 6, 9, 7, 255, 8, 0], [5, 6, 7, 8], [5, 5, 5, 6]),
-            (ColorType::Rgb, Eight, &[&all[..], &all].concat(), [18, 191, 18, 191], [10, 20, 30, 0]),
-            (ColorType::Rgba, Eight, &[[10, 20, 30, 1]; 4].concat(), [18; 4], [10, 20, 30, 10]),
+            (ColorType::Rgb, Eight, &[&all[..], &all].concat(), [19, 192, 19, 192], [10, 20, 30, 0]),
+            (ColorType::Rgba, Eight, &[[10, 20, 30, 1]; 4].concat(), [19; 4], [10, 20, 30, 10]),
             (ColorType::Indexed, Two, &[0b0001_0000, 0b1000_0000], [red[0], red[1], red[2], red[0]], [255, 0, 0, 0]),
         ] {
             let bytes = png_of(2, 2, color, depth, data);
