@@ -19,7 +19,7 @@ const HOPPER: &str = include_str!("kernels/hopper.cu");
 const PAIR_TASKS: &str = include_str!("kernels/pair_tasks.cu");
 
 /// Everything but attention and images, in the order its parts build on each other.
-const BASE: [&str; 11] = [
+const BASE: [&str; 12] = [
     COMMON,
     LINEAR_TASKS,
     include_str!("kernels/linear.cu"),
@@ -29,6 +29,7 @@ const BASE: [&str; 11] = [
     include_str!("kernels/pair.cu"),
     include_str!("kernels/pair_winners.cu"),
     include_str!("kernels/pair_sorted.cu"),
+    include_str!("kernels/pair_weights.cu"),
     include_str!("kernels/optimise.cu"),
     include_str!("kernels/muon.cu"),
 ];

@@ -14,6 +14,11 @@ const WARPS: usize = 8;
 /// Parts of the second layer's gradient are spread over about this many blocks.
 const WEIGHT_BLOCKS: usize = 1056;
 
+/// Outputs of a warp that makes such a part; hidden columns and warps of a block that has rows in shared memory for it.
+const OUTPUTS_OF_WARP: usize = 16;
+const HELD_COLUMNS: usize = 64;
+const HELD_WARPS: usize = 16;
+
 /// Outputs of a block of `pair_max_panels`, elements that one of its warps has, and bytes of shared memory: eight panels of 32 hidden columns, three steps
 /// of elements and partners for every warp, and its winners.
 const PANEL_OUTPUTS: usize = 128;
@@ -22,8 +27,6 @@ const PANEL_BYTES: usize = 1024 + 4 * (8 * PANEL_OUTPUTS * 32 + WARPS * (3 * 512
 
 /// Hidden columns of a panel of halves.
 const HALVES: usize = 64;
-/// Most hidden columns that are multiplied in halves: W stays in shared memory. With more it passes through, which the kernel knows how to do but no card has checked.
-const HALVES_HIDDEN: usize = 8 * HALVES;
 /// Blocks that look for the largest of each operand.
 const HALVES_BLOCKS: usize = 96;
 
@@ -175,7 +178,7 @@ impl<'a> Builder<'a> {
         let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
         // Halves where rows can be read sixteen bytes at a time; which of the two kernels has something to do is known once u and v are.
         let aligned = op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner));
-        let halves = aligned && hidden <= HALVES_HIDDEN;
+        let halves = aligned;
         let padded = hidden.next_multiple_of(HALVES);
         let largest = self.room(3 * tasks.len());
         for (i, task) in tasks.iter_mut().enumerate() {
@@ -218,6 +221,41 @@ impl<'a> Builder<'a> {
         self.launch(name, tasks, of(self, |n| n.partner.value, width), 256, 0)
     }
 
+    /// The gradient of the second layer through a maximum: with rows of both sides in shared memory where they fit and can be read sixteen bytes at a time.
+    fn pair_weights(&mut self, op: &Pairs, tasks: &mut [t::PairTask]) -> Result<(), Error> {
+        let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
+        let slabs = outputs.div_ceil(OUTPUTS_OF_WARP);
+        let rows = op.nets.iter().map(|n| self.longest(n.own.value).saturating_add(self.longest(n.partner.value)));
+        let rows = rows.max().unwrap_or(0);
+        let bytes = rows.saturating_mul(2 * 4 * HELD_COLUMNS);
+        let held = tasks.iter().all(|t| t.vec == 1 && t.vec_y == 1) && self.module.fits(bytes);
+        let (name, blocks, groups, most) = if held {
+            let blocks = hidden.div_ceil(HELD_COLUMNS) * slabs.div_ceil(HELD_WARPS);
+            ("pair_max_weights_held", blocks, (HELD_WARPS / slabs).max(1), self.module.processors)
+        } else {
+            ("pair_max_weights", (slabs * hidden.div_ceil(32)).div_ceil(WARPS), 1, WEIGHT_BLOCKS)
+        };
+        let splits = (most / (blocks * tasks.len())).clamp(1, if held { self.capacity.examples } else { 64 });
+        for (task, n) in tasks.iter_mut().zip(&op.nets) {
+            task.splits = splits as i32;
+            task.tile = rows as i32;
+            task.parts = self.room(splits * groups * outputs * hidden);
+            self.sums.push(t::SumTask {
+                parts: task.parts,
+                out: self.param_grad(n.weight),
+                stride: (outputs * hidden) as u64,
+                count: (splits * groups) as i32,
+                len: (outputs * hidden) as i32,
+                rows_per_part: 0,
+                vec: 0,
+                space: t::Space { offsets: 0, per_example: 0, per_dim: 0 },
+                fresh: 0,
+            });
+        }
+        let (threads, shared) = if held { (32 * HELD_WARPS as u32, bytes) } else { (256, 0) };
+        self.launch(name, tasks, [blocks, splits, tasks.len()], threads, shared)
+    }
+
     pub(super) fn pairs_backward(&mut self, op: &Pairs) -> Result<(), Error> {
         let mut tasks = self.pair_tasks(op, true);
         let (examples, net) = (self.capacity.examples, &op.nets[0]);
@@ -235,26 +273,7 @@ impl<'a> Builder<'a> {
         self.launch("pair_bias_gradient", &tasks, [outputs.div_ceil(128), examples, tasks.len()], 128, 0)?;
         self.sums.extend(sums);
         if max {
-            let blocks = (outputs.div_ceil(16) * hidden.div_ceil(32)).div_ceil(WARPS);
-            let splits = (WEIGHT_BLOCKS / (blocks * tasks.len())).clamp(1, 64);
-            let mut sums = Vec::new();
-            for (task, n) in tasks.iter_mut().zip(&op.nets) {
-                task.splits = splits as i32;
-                task.parts = self.room(splits * outputs * hidden);
-                sums.push(t::SumTask {
-                    parts: task.parts,
-                    out: self.param_grad(n.weight),
-                    stride: (outputs * hidden) as u64,
-                    count: splits as i32,
-                    len: (outputs * hidden) as i32,
-                    rows_per_part: 0,
-                    vec: 0,
-                    space: t::Space { offsets: 0, per_example: 0, per_dim: 0 },
-                    fresh: 0,
-                });
-            }
-            self.launch("pair_max_weights", &tasks, [blocks, splits, tasks.len()], 256, 0)?;
-            self.sums.extend(sums);
+            self.pair_weights(op, &mut tasks)?;
             match self.sides(op) {
                 Some(sides) => self.pair_sides(op, &sides, tasks)?,
                 None => self.pair_gathers(op, &tasks)?,

@@ -5,7 +5,7 @@
 #define WIN_BITS 18
 #define SORT_WARPS 16
 
-__device__ __forceinline__ float* sort_memory() {
+__device__ __forceinline__ float* block_memory() {
     extern __shared__ __align__(16) float shared[];
     return shared;
 }
@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS) pair_max_sort(cons
     if (e >= shape[0]) return;
     int i0 = element(task.space, shape, e), n = element(task.space, shape, e + 1) - i0;
     int j0 = element(task.partners, shape, e), m = element(task.partners, shape, e + 1) - j0;
-    int *by_partner = (int*)sort_memory(), *begin = by_partner + n * m;
+    int *by_partner = (int*)block_memory(), *begin = by_partner + n * m;
     unsigned short* by_element = (unsigned short*)(begin + m);
     for (int i = threadIdx.x; i < n * m; i += 32 * SORT_WARPS) by_element[i] = 0;
     __syncthreads();
@@ -110,7 +110,7 @@ __device__ __forceinline__ void pair_max_sides(const PairTask* tasks, const int*
     bool inside = h < hidden;
     // Lanes without columns read others in vain.
     int from = inside ? h : 0;
-    float* shared = sort_memory();
+    float* shared = block_memory();
     int2* wins = (int2*)(shared + outputs * COLUMNS) + warp * 32;
     float* heads = shared + outputs * COLUMNS + WARPS * 64 + lane * V;
     for (int c = warp; c < outputs; c += WARPS) {
