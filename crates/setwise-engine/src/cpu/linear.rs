@@ -86,7 +86,7 @@ impl<T: Real> Kernel<T> for ActivationBackward<T> {
     }
 }
 
-/// Adds the column sums of some rows to `sums`.
+/// Adds the column sums of some rows to `sums`, of four rows in turn, since one sum would wait for itself.
 pub struct ColumnSums<T> {
     pub rows: usize,
     pub cols: usize,
@@ -104,10 +104,11 @@ impl<T: Real> Kernel<T> for ColumnSums<T> {
     unsafe fn run<V: Vector<T>>(self) {
         unsafe {
             columns!(V, self.cols, |j, n| {
-                let mut sum = V::zero();
+                let mut sum = [V::zero(); 4];
                 for r in 0..self.rows {
-                    sum = sum.add(get(self.x.add(r * self.x_row + j), n));
+                    sum[r % 4] = sum[r % 4].add(get(self.x.add(r * self.x_row + j), n));
                 }
+                let sum = sum[0].add(sum[1]).add(sum[2].add(sum[3]));
                 let out = self.sums.add(j);
                 put(sum.mul_add(V::splat(self.weight), get(out, n)), out, n);
             });

@@ -129,7 +129,7 @@ impl<T: Real> Worker<T> {
             let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
             match (&program.ops[i], &plan) {
                 (Op::Linear(l), OpPlan::Linear(p)) => self.linear_forward(params, panels, l, p),
-                (Op::Attention(a), _) => self.attention_forward(a),
+                (Op::Attention(a), _) => self.attention_forward(panels.tiles(), a),
                 (Op::AddNorm(a), _) => self.add_norm_forward(params, a),
                 (Op::Pool(p), _) => self.pool_forward(p),
                 (Op::Pairs(p), _) => self.pairs_forward(params, panels, p),
@@ -192,7 +192,7 @@ impl<T: Real> Worker<T> {
             let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
             match (&program.ops[i], &plan) {
                 (Op::Linear(l), OpPlan::Linear(p)) => self.linear_backward(run, l, p),
-                (Op::Attention(a), _) => self.attention_backward(run, a),
+                (Op::Attention(a), _) => self.attention_backward(run.panels.tiles(), a),
                 (Op::AddNorm(a), _) => self.add_norm_backward(run, a),
                 (Op::Pool(p), _) => self.pool_backward(run, p),
                 (Op::Pairs(op), OpPlan::Pairs(p)) => self.pairs_backward(run, op, p),

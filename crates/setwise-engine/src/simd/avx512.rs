@@ -6,7 +6,7 @@ use super::Vector;
 
 /// One 512-bit register.
 #[derive(Clone, Copy)]
-pub struct F32x16(__m512);
+pub struct F32x16(pub __m512);
 
 #[inline(always)]
 fn first(n: usize) -> __mmask16 {

@@ -27,13 +27,18 @@ mod problem;
 use std::ops::Range;
 
 use super::tasks::{Threads, locate};
-use super::worker::{Run, Worker};
+use super::tiles;
+use super::worker::Worker;
 use crate::program::{Attention, Relation, Slice};
 use crate::real::Real;
-use backward::{Backward, backward_scratch};
-use forward::{Forward, forward_scratch};
+pub use backward::Backward;
+use backward::backward_scratch;
+pub use forward::Forward;
+use forward::forward_scratch;
+pub use head::Rows;
 use head::{Head, Heads};
-use problem::Problem;
+pub use problem::Problem;
+pub use problem::scale;
 
 /// Queries of a forward task, a multiple of every block.
 const QUERIES_PER_TASK: usize = 256;
@@ -78,7 +83,7 @@ impl<T: Real> Worker<T> {
         most.div_ceil(QUERIES_PER_TASK)
     }
 
-    pub(super) fn attention_forward(&mut self, op: &Attention) {
+    pub(super) fn attention_forward(&mut self, tiles: bool, op: &Attention) {
         let this = &*self;
         let counts = || op.relations.iter().map(|r| this.query_blocks(r) * this.shape.examples);
         self.threads.run(counts().sum(), |t| {
@@ -94,12 +99,12 @@ impl<T: Real> Worker<T> {
                     queries: first..queries.min(first + QUERIES_PER_TASK),
                     heads: 0..op.heads,
                 };
-                this.attention_part(op, part, false);
+                this.attention_part(tiles, op, part, false);
             }
         });
     }
 
-    pub(super) fn attention_backward(&mut self, _run: &mut Run<T>, op: &Attention) {
+    pub(super) fn attention_backward(&mut self, tiles: bool, op: &Attention) {
         let this = &*self;
         let pairs = op.relations.len() * this.shape.examples;
         // Few examples: spread the heads over the threads as well.
@@ -109,7 +114,7 @@ impl<T: Real> Worker<T> {
             let (pair, first) = (t / tasks_per_pair, t % tasks_per_pair * together);
             let (relation, example) = (&op.relations[pair / this.shape.examples], pair % this.shape.examples);
             let queries = 0..this.ranges(relation, example)[0].len();
-            this.attention_part(op, Part { relation, example, queries, heads: first..first + together }, true);
+            this.attention_part(tiles, op, Part { relation, example, queries, heads: first..first + together }, true);
         });
         for r in &op.relations {
             for s in [r.query, r.key, r.value] {
@@ -119,7 +124,7 @@ impl<T: Real> Worker<T> {
     }
 
     /// Some queries and heads of one example and relation, forward or backward.
-    fn attention_part(&self, op: &Attention, part: Part, backward: bool) {
+    fn attention_part(&self, tiles: bool, op: &Attention, part: Part, backward: bool) {
         let Part { relation: r, example, queries, heads } = part;
         let [all, keys] = self.ranges(r, example);
         let rows = all.start + queries.start;
@@ -129,8 +134,12 @@ impl<T: Real> Worker<T> {
         let padded = queries.len().next_multiple_of(T::panel_width());
         let most = padded.max(keys.len());
         let together = if most <= ROWS_PACKED_TOGETHER { heads.len() } else { 1 };
-        let own =
-            if backward { backward_scratch::<T>(keys.len(), width) } else { forward_scratch::<T>(keys.len(), width) };
+        let in_tiles = tiles && tiles::fits_attention(width);
+        let own = match backward {
+            _ if in_tiles => tiles::attention_scratch(keys.len(), width, backward),
+            true => backward_scratch::<T>(keys.len(), width),
+            false => forward_scratch::<T>(keys.len(), width),
+        };
         let own = own.next_multiple_of(16);
         let packed = match (chunked, backward) {
             (false, _) => 0,
@@ -174,7 +183,13 @@ impl<T: Real> Worker<T> {
                 };
                 if !backward {
                     for h in 0..together {
-                        T::dispatch(Forward { problem: problem(h), scratch });
+                        let forward = Forward { problem: problem(h), scratch };
+                        if in_tiles {
+                            // SAFETY: tiles are of single numbers alone.
+                            unsafe { tiles::attention_forward(&*(&raw const forward).cast()) }
+                        } else {
+                            T::dispatch(forward);
+                        }
                     }
                     out.unpack();
                     continue;
@@ -186,7 +201,13 @@ impl<T: Real> Worker<T> {
                 let (d_key, d_value) = (answers(r.key), answers(r.value));
                 for h in 0..together {
                     let [d_out, d_query, d_key, d_value] = [d_out, d_query, d_key, d_value].map(|d| d.rows(h));
-                    T::dispatch(Backward { problem: problem(h), d_out, d_query, d_key, d_value, scratch });
+                    let backward = Backward { problem: problem(h), d_out, d_query, d_key, d_value, scratch };
+                    if in_tiles {
+                        // SAFETY: as above.
+                        unsafe { tiles::attention_backward(&*(&raw const backward).cast()) }
+                    } else {
+                        T::dispatch(backward);
+                    }
                 }
                 [d_query, d_key, d_value].iter().for_each(Heads::unpack);
             }

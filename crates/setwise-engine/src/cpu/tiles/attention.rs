@@ -1,0 +1,456 @@
+//! Attention of one example, relation and head, with its products on the unit.
+//!
+//! As in `cpu::attention` queries are columns, so that nothing is summed across a vector: `Sᵀ = K Qᵀ` and `Oᵀ = Vᵀ Pᵀ` forward, `dPᵀ = V dOᵀ`, `dQᵀ = Kᵀ dSᵀ`,
+//! `dV = Pᵀ dO` and `dK = dSᵀ Q` backward, 32 queries and 32 keys at a time. `P` and `dS` are split while they are in registers. Rows and columns that are missing in the last blocks are zeros.
+
+use std::arch::x86_64::*;
+
+use super::super::attention::{Backward, Forward, Rows, scale};
+use super::blocks::{pairs, parts, parts_of_sum, side_by_side, transpose};
+use super::unit::{Amx, Unit};
+use super::{BLOCK, LEFT, PIECE, RIGHT, SIDE, TILE};
+use crate::simd::Vector;
+use crate::simd::avx512::F32x16;
+
+/// Numbers of a square of single precision.
+const SQUARE: usize = SIDE * SIDE;
+
+/// # Safety
+/// Pointers as of [`Forward`], `attention_scratch` numbers of scratch, a width that `fits_attention`, `available`.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+pub unsafe fn attention_forward(f: &Forward<f32>) {
+    unsafe { forward_on::<Amx>(f) }
+}
+
+/// # Safety
+/// As of [`attention_forward`].
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+pub unsafe fn attention_backward(b: &Backward<f32>) {
+    unsafe { backward_on::<Amx>(b) }
+}
+
+/// Sizes of a head, filled up to whole blocks.
+#[derive(Clone, Copy)]
+struct Sizes {
+    /// Keys that there are, and with those that fill up.
+    keys: usize,
+    padded: usize,
+    /// Numbers of a padded row, and its blocks.
+    width: usize,
+    along: usize,
+}
+
+impl Sizes {
+    fn new(keys: usize, width: usize) -> Self {
+        let width = width.next_multiple_of(SIDE);
+        Sizes { keys, padded: keys.next_multiple_of(SIDE), width, along: width / SIDE }
+    }
+
+    /// Keys of the piece that begins here, and their blocks.
+    fn piece(self, from: usize) -> (usize, usize) {
+        let keys = PIECE.min(self.keys - from);
+        (keys, keys.div_ceil(SIDE))
+    }
+
+    /// Where the blocks of a key, or of the piece that begins with it, are in those of all keys.
+    fn at(self, key: usize) -> usize {
+        2 * key * self.width
+    }
+
+    /// Where blocks of columns of the 32 keys from this one on are, those of one piece beside each other, and how far the next columns are.
+    fn columns_at(self, key: usize) -> (usize, usize) {
+        let from = key / PIECE * PIECE;
+        (self.at(from) + (key - from) / SIDE * BLOCK, self.piece(from).1)
+    }
+}
+
+/// Hands out scratch.
+struct Places(*mut f32);
+
+impl Places {
+    fn take(&mut self, numbers: usize) -> *mut f32 {
+        let place = self.0;
+        self.0 = place.wrapping_add(numbers);
+        place
+    }
+
+    /// A place for both parts of so many numbers.
+    fn parts(&mut self, numbers: usize) -> *mut u16 {
+        self.take(numbers).cast()
+    }
+}
+
+/// What 32 rows are split into.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// Rows as they are, the sum along them: blocks, and where these have their parts.
+    rows: Option<(*mut u16, [usize; 2])>,
+    /// Columns, the sum over the rows: likewise, and how many blocks on those of the next 32 columns are.
+    columns: Option<(*mut u16, [usize; 2], usize)>,
+}
+
+/// Splits `n` rows, of 32, into left blocks of rows and right blocks of columns. What shall be the other is transposed afterwards.
+#[inline(always)]
+unsafe fn split(src: Rows<f32>, n: usize, to: Wanted) {
+    unsafe {
+        let zero = _mm512_setzero_si512();
+        for at in (0..src.width).step_by(SIDE) {
+            // Numbers of the row that are there, in either vector.
+            let there = [src.width - at, (src.width - at).saturating_sub(16)].map(|n| n.min(16));
+            for pair in 0..SIDE / 2 {
+                let mut split = [[(zero, zero); 2]; 2];
+                for (r, split) in split.iter_mut().enumerate().take(n.saturating_sub(2 * pair)) {
+                    let row = src.ptr.add((2 * pair + r) * src.row + at);
+                    for c in 0..2 {
+                        split[c] = parts(F32x16::load_first(row.wrapping_add(16 * c), there[c]).0);
+                    }
+                }
+                if let Some((blocks, parts_at)) = to.rows {
+                    let block = blocks.add(at / SIDE * BLOCK);
+                    put_row(split[0], block, parts_at, 2 * pair);
+                    put_row(split[1], block, parts_at, 2 * pair + 1);
+                }
+                if let Some((blocks, parts_at, apart)) = to.columns {
+                    put_pair(split, blocks.add(at / SIDE * apart * BLOCK), parts_at, pair);
+                }
+            }
+        }
+    }
+}
+
+/// Transposes the tiles of `count` blocks that lie `apart` blocks from each other.
+#[inline(always)]
+unsafe fn turn(blocks: *mut u16, count: usize, apart: usize) {
+    for tile in 0..4 * count {
+        unsafe { transpose(blocks.add(tile / 4 * apart * BLOCK + tile % 4 * TILE)) }
+    }
+}
+
+/// Writes a row of 32 numbers, in two vectors, as row `r` of a block.
+#[inline(always)]
+unsafe fn put_row(row: [(__m512i, __m512i); 2], block: *mut u16, parts_at: [usize; 2], r: usize) {
+    unsafe {
+        let tile = block.add(r / 16 * TILE + r % 16 * SIDE);
+        _mm512_storeu_si512(tile.add(parts_at[0]).cast(), side_by_side(row[0].0, row[1].0));
+        _mm512_storeu_si512(tile.add(parts_at[1]).cast(), side_by_side(row[0].1, row[1].1));
+    }
+}
+
+/// Writes two rows of 32 numbers as a pair along the sum for each of 32 columns of a block.
+#[inline(always)]
+unsafe fn put_pair(rows: [[(__m512i, __m512i); 2]; 2], block: *mut u16, parts_at: [usize; 2], pair: usize) {
+    let [upper, lower] = rows;
+    for (c, (upper, lower)) in upper.into_iter().zip(lower).enumerate() {
+        unsafe {
+            let tile = block.add(c * TILE + pair * SIDE);
+            _mm512_storeu_si512(tile.add(parts_at[0]).cast(), pairs(upper.0, lower.0));
+            _mm512_storeu_si512(tile.add(parts_at[1]).cast(), pairs(upper.1, lower.1));
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn power(x: __m512) -> __m512 {
+    unsafe { F32x16(x).exp2().0 }
+}
+
+/// Both vectors of what is known of 32 queries, of which `n` are there.
+#[inline(always)]
+unsafe fn of_queries(x: *const f32, n: usize) -> [__m512; 2] {
+    unsafe { [0, 16].map(|at| F32x16::load_first(x.wrapping_add(at), n.saturating_sub(at).min(16)).0) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn forward_on<U: Unit>(f: &Forward<f32>) {
+    let p = &f.problem;
+    let s = Sizes::new(p.keys, p.query.width);
+    let mut places = Places(f.scratch);
+    let [keys, values] = [(); 2].map(|()| places.parts(s.padded * s.width));
+    let (queries, sums) = (places.parts(SIDE * s.width), places.take(SIDE * s.width));
+    let (scores, weights) = (places.take(PIECE * SIDE), places.parts(PIECE * SIDE));
+    unsafe {
+        U::begin();
+        for key in (0..p.keys).step_by(SIDE) {
+            let n = p.keys - key;
+            split(p.key.from(key), n, Wanted { rows: Some((keys.add(s.at(key)), LEFT)), columns: None });
+            let (at, apart) = s.columns_at(key);
+            let columns = Some((values.add(at), LEFT, apart));
+            split(p.value.from(key), n, Wanted { rows: None, columns });
+            turn(values.add(at), s.along, apart);
+        }
+        let factor = _mm512_set1_ps(p.scale_log2);
+        for first in (0..p.queries).step_by(SIDE) {
+            let n = SIDE.min(p.queries - first);
+            split(p.query.from(first), n, Wanted { rows: Some((queries, RIGHT)), columns: None });
+            turn(queries, s.along, 1);
+            let (mut largest, mut total) = ([_mm512_set1_ps(f32::MIN); 2], [_mm512_setzero_ps(); 2]);
+            for from in (0..p.keys).step_by(PIECE) {
+                let (there, blocks) = s.piece(from);
+                for b in 0..blocks {
+                    let keys = keys.add(s.at(from + b * SIDE));
+                    U::multiply(keys, queries, s.along, scores.add(b * SQUARE), SIDE, false);
+                }
+                let before = largest;
+                let mut peak = [_mm512_set1_ps(f32::MIN); 2];
+                for j in 0..there {
+                    for (c, peak) in peak.iter_mut().enumerate() {
+                        *peak = _mm512_max_ps(*peak, _mm512_loadu_ps(scores.add(j * SIDE + 16 * c)));
+                    }
+                }
+                for c in 0..2 {
+                    largest[c] = _mm512_max_ps(largest[c], _mm512_mul_ps(peak[c], factor));
+                }
+                if from > 0 {
+                    let factor = [0, 1].map(|c| F32x16(power(_mm512_sub_ps(before[c], largest[c]))));
+                    scale(sums, s.width, factor);
+                    for (total, factor) in total.iter_mut().zip(factor) {
+                        *total = _mm512_mul_ps(*total, factor.0);
+                    }
+                }
+                let zero = _mm512_setzero_si512();
+                for pair in 0..blocks * SIDE / 2 {
+                    let mut split = [[(zero, zero); 2]; 2];
+                    for (r, split) in split.iter_mut().enumerate().take(there.saturating_sub(2 * pair)) {
+                        for c in 0..2 {
+                            let score = _mm512_loadu_ps(scores.add((2 * pair + r) * SIDE + 16 * c));
+                            let weight = power(_mm512_fmsub_ps(score, factor, largest[c]));
+                            total[c] = _mm512_add_ps(total[c], weight);
+                            split[c] = parts_of_sum(weight);
+                        }
+                    }
+                    put_pair(split, weights.add(pair / 16 * BLOCK), RIGHT, pair % 16);
+                }
+                for column in 0..s.along {
+                    let values = values.add(s.at(from) + column * blocks * BLOCK);
+                    U::multiply(values, weights, blocks, sums.add(column * SQUARE), SIDE, from > 0);
+                }
+            }
+            let inverse = total.map(|t| F32x16(_mm512_div_ps(_mm512_set1_ps(1.0), t)));
+            scale(sums, p.query.width, inverse);
+            p.out.from(first).unpack_transposed::<F32x16, 2>(p.block_rows(n, SIDE), sums);
+            for c in 0..2 {
+                let (at, valid) = (first + 16 * c, n.saturating_sub(16 * c).min(16));
+                F32x16(largest[c]).store_first(p.largest.wrapping_add(at), valid);
+                inverse[c].store_first(p.inverse.wrapping_add(at), valid);
+            }
+        }
+        U::end();
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
+    let p = &b.problem;
+    let s = Sizes::new(p.keys, p.query.width);
+    let mut places = Places(b.scratch);
+    let [keys, keys_turned, values] = [(); 3].map(|()| places.parts(s.padded * s.width));
+    let [d_keys, d_values] = [(); 2].map(|()| places.take(s.padded * s.width));
+    let [queries, query_rows, d_outs, d_out_rows] = [(); 4].map(|()| places.parts(SIDE * s.width));
+    let d_queries = places.take(SIDE * s.width);
+    // Of two blocks in turn: while vectors work on one the unit makes the other.
+    let [scores, d_weights] = [(); 2].map(|()| places.take(2 * SQUARE));
+    let [weights, d_scores] = [(); 2].map(|()| places.parts(SQUARE));
+    let d_scores_turned = places.parts(PIECE * SIDE);
+    unsafe {
+        U::begin();
+        for key in (0..p.keys).step_by(SIDE) {
+            let (at, apart) = s.columns_at(key);
+            let rows = Some((keys.add(s.at(key)), LEFT));
+            split(p.key.from(key), p.keys - key, Wanted { rows, columns: Some((keys_turned.add(at), LEFT, apart)) });
+            turn(keys_turned.add(at), s.along, apart);
+            let rows = Some((values.add(s.at(key)), LEFT));
+            split(p.value.from(key), p.keys - key, Wanted { rows, columns: None });
+        }
+        let factor = _mm512_set1_ps(p.scale_log2);
+        for first in (0..p.queries).step_by(SIDE) {
+            let n = SIDE.min(p.queries - first);
+            for (src, rows, columns) in [(p.query, queries, query_rows), (b.d_out, d_outs, d_out_rows)] {
+                split(src.from(first), n, Wanted { rows: Some((rows, RIGHT)), columns: Some((columns, RIGHT, 1)) });
+                turn(rows, s.along, 1);
+            }
+            let mut dots = [0.0f32; SIDE];
+            for (i, dot) in dots.iter_mut().enumerate().take(n) {
+                let [out, d_out] = [p.out, b.d_out].map(|rows| rows.from(first + i).ptr);
+                let mut sum = F32x16::zero();
+                for at in (0..p.out.width).step_by(16) {
+                    let [out, d_out] = [out, d_out].map(|x| F32x16::load_first(x.add(at), (p.out.width - at).min(16)));
+                    sum = out.mul_add(d_out, sum);
+                }
+                *dot = sum.sum();
+            }
+            let dot = of_queries(dots.as_ptr(), SIDE);
+            let (largest, inverse) = (of_queries(p.largest.add(first), n), of_queries(p.inverse.add(first), n));
+            let products = |key: usize| {
+                let odd = key / SIDE % 2 * SQUARE;
+                U::multiply(keys.add(s.at(key)), queries, s.along, scores.add(odd), SIDE, false);
+                U::multiply(values.add(s.at(key)), d_outs, s.along, d_weights.add(odd), SIDE, false);
+            };
+            products(0);
+            for from in (0..p.keys).step_by(PIECE) {
+                let blocks = s.piece(from).1;
+                for block in 0..blocks {
+                    let key = from + block * SIDE;
+                    if key + SIDE < p.keys {
+                        products(key + SIDE);
+                    }
+                    let odd = key / SIDE % 2 * SQUARE;
+                    let (scores, d_weights) = (scores.add(odd), d_weights.add(odd));
+                    let nothing = (_mm512_setzero_si512(), _mm512_setzero_si512());
+                    for pair in 0..SIDE / 2 {
+                        let mut split = [[nothing; 2]; 2];
+                        for (r, split) in split.iter_mut().enumerate() {
+                            let j = 2 * pair + r;
+                            let mut weight_parts = [nothing; 2];
+                            if key + j < p.keys {
+                                for c in 0..2 {
+                                    let at = j * SIDE + 16 * c;
+                                    let score = _mm512_fmsub_ps(_mm512_loadu_ps(scores.add(at)), factor, largest[c]);
+                                    let weight = _mm512_mul_ps(power(score), inverse[c]);
+                                    let d_weight = _mm512_sub_ps(_mm512_loadu_ps(d_weights.add(at)), dot[c]);
+                                    weight_parts[c] = parts_of_sum(weight);
+                                    split[c] = parts_of_sum(_mm512_mul_ps(weight, d_weight));
+                                }
+                            }
+                            put_row(weight_parts, weights, LEFT, j);
+                            put_row(*split, d_scores, LEFT, j);
+                        }
+                        put_pair(split, d_scores_turned.add(block * BLOCK), RIGHT, pair);
+                    }
+                    for column in 0..s.along {
+                        let at = key * s.width + column * SIDE;
+                        let (d_value, d_key) = (d_values.add(at), d_keys.add(at));
+                        U::multiply(weights, d_out_rows.add(column * BLOCK), 1, d_value, s.width, first > 0);
+                        U::multiply(d_scores, query_rows.add(column * BLOCK), 1, d_key, s.width, first > 0);
+                    }
+                }
+                for column in 0..s.along {
+                    let turned = keys_turned.add(s.at(from) + column * blocks * BLOCK);
+                    U::multiply(turned, d_scores_turned, blocks, d_queries.add(column * SQUARE), SIDE, from > 0);
+                }
+            }
+            scale(d_queries, p.query.width, [F32x16::splat(p.scale); 2]);
+            b.d_query.from(first).unpack_transposed::<F32x16, 2>(p.block_rows(n, SIDE), d_queries);
+        }
+        U::end();
+        for j in 0..p.keys {
+            for (sums, to, factor) in [(d_values, b.d_value, 1.0), (d_keys, b.d_key, p.scale)] {
+                for at in (0..to.width).step_by(16) {
+                    let sum = F32x16::load(sums.add(j * s.width + at)).mul(F32x16::splat(factor));
+                    sum.store_first(to.from(j).ptr.add(at), (to.width - at).min(16));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::attention::Problem;
+    use super::super::super::gemm::tests::numbers;
+    use super::super::attention_scratch;
+    use super::super::unit::{Plain, available, vectors};
+    use super::*;
+
+    /// Attention of the textbook and its gradients, in double precision: outputs, then gradients of queries, keys and values.
+    fn textbook(scale: f64, [q, k, v, d]: [&[Vec<f64>]; 4]) -> [Vec<Vec<f64>>; 4] {
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let width = q[0].len();
+        let zeros = |n: usize| vec![vec![0.0; width]; n];
+        let (mut out, mut dq, mut dk, mut dv) = (zeros(q.len()), zeros(q.len()), zeros(k.len()), zeros(k.len()));
+        for i in 0..q.len() {
+            let scores: Vec<f64> = k.iter().map(|k| scale * dot(&q[i], k)).collect();
+            let largest = scores.iter().copied().fold(f64::MIN, f64::max);
+            let total: f64 = scores.iter().map(|s| (s - largest).exp()).sum();
+            let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp() / total).collect();
+            for (weight, v) in weights.iter().zip(v) {
+                out[i].iter_mut().zip(v).for_each(|(out, v)| *out += weight * v);
+            }
+            let mean = dot(&d[i], &out[i]);
+            for (j, weight) in weights.iter().enumerate() {
+                let d_score = weight * (dot(&d[i], &v[j]) - mean) * scale;
+                for e in 0..width {
+                    dq[i][e] += d_score * k[j][e];
+                    dk[j][e] += d_score * q[i][e];
+                    dv[j][e] += weight * d[i][e];
+                }
+            }
+        }
+        [out, dq, dk, dv]
+    }
+
+    fn check<U: Unit>() {
+        for (queries, keys, width, size) in [
+            (1, 1, 16, 1.0),
+            (5, 33, 20, 4.0),
+            (40, 64, 32, 4.0),
+            (33, 300, 16, 30.0),
+            (64, 31, 48, 4.0),
+            (20, 530, 64, 2.0),
+        ] {
+            let row = width + 3;
+            let mut inputs = [queries, keys, keys, queries].map(|n| numbers(n * row, (n + width) as u64));
+            inputs[0].iter_mut().for_each(|x| *x *= size);
+            let at = |x: &mut Vec<f32>| Rows { ptr: x.as_mut_ptr(), row, width };
+            let wide = |x: &Vec<f32>| -> Vec<Vec<f64>> {
+                x.chunks(row).map(|r| r[..width].iter().map(|&x| f64::from(x)).collect()).collect()
+            };
+            let exact = inputs.each_ref().map(wide);
+            let exact = textbook(0.25, exact.each_ref().map(|x| x.as_slice()));
+            let mut results = [queries, queries, keys, keys].map(|n| vec![f32::NAN; n * row]);
+            let mut stats = vec![f32::NAN; 2 * queries];
+            let mut scratch =
+                vec![f32::NAN; attention_scratch(keys, width, true).max(attention_scratch(keys, width, false))];
+            let [query, key, value, d_out] = inputs.each_mut().map(at);
+            let [out, d_query, d_key, d_value] = results.each_mut().map(at);
+            let problem = Problem {
+                queries,
+                keys,
+                scale: 0.25,
+                scale_log2: 0.25 * std::f32::consts::LOG2_E,
+                query,
+                key,
+                value,
+                out,
+                padded: false,
+                largest: stats.as_mut_ptr(),
+                inverse: stats.as_mut_ptr().wrapping_add(queries),
+            };
+            let forward = Forward { problem, scratch: scratch.as_mut_ptr() };
+            let backward = Backward { problem, d_out, d_query, d_key, d_value, scratch: scratch.as_mut_ptr() };
+            unsafe {
+                forward_on::<U>(&forward);
+                scratch.fill(f32::NAN);
+                backward_on::<U>(&backward);
+            }
+            for (what, (exact, result)) in
+                ["outputs", "queries", "keys", "values"].iter().zip(exact.iter().zip(&results))
+            {
+                let norm = exact.iter().flatten().map(|x| x * x).sum::<f64>().sqrt();
+                let found = wide(result);
+                let off = exact.iter().flatten().zip(found.iter().flatten()).map(|(a, b)| (a - b).powi(2));
+                let error = off.sum::<f64>().sqrt() / norm.max(0.1);
+                assert!(error < 1e-4, "{queries} queries, {keys} keys, width {width}: {what} off by {error}");
+                assert!(
+                    result.chunks(row).all(|r| r[width..].iter().all(|x| x.is_nan())),
+                    "{what} were written beside their columns"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn attention_is_that_of_the_textbook_with_sixteen_bits() {
+        if vectors() {
+            check::<Plain>();
+        }
+    }
+
+    #[test]
+    fn the_unit_does_the_same_where_there_is_one() {
+        if available() {
+            check::<Amx>();
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Products with weights, and gradients of weights.
+
+use std::arch::x86_64::*;
+
+use super::super::gemm::PanelProduct;
+use super::super::linear::ColumnSums;
+use super::super::weight_product::WeightProduct;
+use super::blocks::{split_row, split_rows, transpose};
+use super::unit::{Amx, Unit};
+use super::{BLOCK, CHUNK, LEFT, RIGHT, SIDE, TILE};
+use crate::program::Activation;
+use crate::real::Real;
+
+/// Blocks of a weight `[n, k]` on the right, for `x Wᵀ`: those of 32 outputs follow each other.
+///
+/// # Safety
+/// Sizes that fit, [`blocks_len`] numbers at `dst`, and a machine with the unit or at least its vectors.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+pub unsafe fn pack_forward(dst: *mut u16, w: *const f32, k: usize, n: usize) {
+    let count = k / SIDE;
+    unsafe {
+        for output in 0..n {
+            let blocks = dst.add(output / SIDE * count * BLOCK);
+            split_row(Some(w.add(output * k)), count, blocks, RIGHT, output % SIDE);
+        }
+        for tile in 0..4 * count * (n / SIDE) {
+            transpose(dst.add(tile * TILE));
+        }
+    }
+}
+
+/// Blocks of a weight `[k, n]` on the right, for `dy W`.
+///
+/// # Safety
+/// As of [`pack_forward`].
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+pub unsafe fn pack_backward(dst: *mut u16, w: *const f32, k: usize, n: usize) {
+    unsafe { split_rows(w, n, k, n, dst, k / SIDE, RIGHT) }
+}
+
+/// `p`, whose activation is not a sigmoid, with a weight's blocks instead of panels.
+///
+/// # Safety
+/// Pointers as of [`PanelProduct`], [`product_scratch`] numbers of scratch, [`available`].
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+pub unsafe fn product(p: &PanelProduct<f32>, blocks: *const u16, scratch: *mut f32) {
+    unsafe { product_on::<Amx>(p, blocks, scratch) }
+}
+
+/// The gradient of some rows of a weight, a multiple of 32.
+///
+/// # Safety
+/// Pointers as of [`WeightProduct`], [`weight_scratch`] numbers of scratch, [`available`].
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+pub unsafe fn weight_product(p: &WeightProduct<f32>) {
+    unsafe { weight_product_on::<Amx>(p) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn product_on<U: Unit>(p: &PanelProduct<f32>, blocks: *const u16, scratch: *mut f32) {
+    unsafe {
+        let (count, result) = (p.k / SIDE, scratch);
+        let left: *mut u16 = result.add(SIDE * SIDE).cast();
+        U::begin();
+        for first in (0..p.m).step_by(SIDE) {
+            let rows = SIDE.min(p.m - first);
+            for r in 0..SIDE {
+                let row = (r < rows).then(|| p.a.ptr.add((first + r) * p.a.row));
+                split_row(row, count, left, LEFT, r);
+            }
+            for column in (0..p.n).step_by(SIDE) {
+                // Where results go is brought near while they are made.
+                for r in 0..rows {
+                    let out = p.c.add((first + r) * p.c_row + column);
+                    _mm_prefetch::<_MM_HINT_ET0>(out.cast());
+                    _mm_prefetch::<_MM_HINT_ET0>(out.add(16).cast());
+                }
+                U::multiply(left, blocks.add(column / SIDE * count * BLOCK), count, result, SIDE, false);
+                finish(p, result, first, rows, column);
+            }
+        }
+        U::end();
+    }
+}
+
+/// Bias, activation, what is added and the gate of 32 columns of some rows.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn finish(p: &PanelProduct<f32>, result: *const f32, first: usize, rows: usize, column: usize) {
+    unsafe {
+        let zero = _mm512_setzero_ps();
+        for part in [0, 16] {
+            let at = column + part;
+            let bias = if p.bias.is_null() { zero } else { _mm512_loadu_ps(p.bias.add(at)) };
+            let relu = p.activation == Activation::Relu;
+            for r in 0..rows {
+                let out = p.c.add((first + r) * p.c_row + at);
+                let mut x = _mm512_add_ps(_mm512_loadu_ps(result.add(r * SIDE + part)), bias);
+                if relu {
+                    x = _mm512_max_ps(x, zero);
+                }
+                if p.accumulate {
+                    x = _mm512_add_ps(x, _mm512_loadu_ps(out));
+                }
+                if !p.residual.is_null() {
+                    x = _mm512_add_ps(x, _mm512_loadu_ps(p.residual.add((first + r) * p.residual_row + at)));
+                }
+                if !p.gate.is_null() {
+                    let gate = _mm512_loadu_ps(p.gate.add((first + r) * p.gate_row + at));
+                    x = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(gate, zero, _CMP_GT_OQ), x);
+                }
+                _mm512_storeu_ps(out, x);
+            }
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn weight_product_on<U: Unit>(p: &WeightProduct<f32>) {
+    unsafe {
+        let left: *mut u16 = p.scratch.cast();
+        let right = left.add(p.m / SIDE * (CHUNK / SIDE) * BLOCK);
+        U::begin();
+        for first in (0..p.rows).step_by(CHUNK) {
+            let rows = CHUNK.min(p.rows - first);
+            let count = rows.div_ceil(SIDE);
+            let (a, b) = (p.a.add(first * p.a_row), p.b.add(first * p.b_row));
+            split_rows(a, p.a_row, rows, p.m, left, count, LEFT);
+            for tile in 0..4 * count * (p.m / SIDE) {
+                transpose(left.add(tile * TILE));
+            }
+            split_rows(b, p.b_row, rows, p.n, right, count, RIGHT);
+            if !p.sums.is_null() {
+                f32::dispatch(ColumnSums { rows, cols: p.m, x: a, x_row: p.a_row, sums: p.sums, weight: 1.0 });
+            }
+            for row in (0..p.m).step_by(SIDE) {
+                for column in (0..p.n).step_by(SIDE) {
+                    let (a, b) = (row / SIDE * count * BLOCK, column / SIDE * count * BLOCK);
+                    let c = p.c.add(row * p.c_row + column);
+                    U::multiply(left.add(a), right.add(b), count, c, p.c_row, true);
+                }
+            }
+        }
+        U::end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::gemm::tests::numbers;
+    use super::super::unit::{Plain, available, vectors};
+    use super::super::{blocks_len, product_scratch, weight_scratch};
+    use super::*;
+
+    /// What rounding every factor to 16 bits may do to a sum of `k` products of numbers below a half.
+    fn allowed(k: usize) -> f64 {
+        (k as f64).sqrt() * 0.25 * 2f64.powi(-15)
+    }
+
+    fn check_products<U: Unit>() {
+        for (m, k, n) in [(1, 32, 32), (33, 64, 96), (50, 96, 32), (16, 32, 64)] {
+            let (a, w, bias) = (numbers(m * (k + 3), 1), numbers(n * k, 2), numbers(n, 3));
+            let (residual, gate) = (numbers(m * n, 4), numbers(m * n, 5));
+            let mut scratch = vec![f32::NAN; product_scratch(k)];
+            let mut blocks = vec![0; blocks_len(k, n)];
+            for variant in 0..4 {
+                let mut c = vec![if variant == 2 { 0.5 } else { f32::NAN }; m * n];
+                let mut p = PanelProduct::plain([m, k, n], a.as_ptr(), std::ptr::null(), c.as_mut_ptr());
+                p.a.row = k + 3;
+                let backward = variant == 3;
+                unsafe {
+                    match variant {
+                        0 => (p.bias, p.activation) = (bias.as_ptr(), Activation::Relu),
+                        1 => (p.residual, p.residual_row) = (residual.as_ptr(), n),
+                        2 => (p.accumulate, p.gate, p.gate_row) = (true, gate.as_ptr(), n),
+                        _ => {}
+                    }
+                    if backward {
+                        pack_backward(blocks.as_mut_ptr(), w.as_ptr(), k, n);
+                    } else {
+                        pack_forward(blocks.as_mut_ptr(), w.as_ptr(), k, n);
+                    }
+                    product_on::<U>(&p, blocks.as_ptr(), scratch.as_mut_ptr());
+                }
+                for i in 0..m {
+                    for j in 0..n {
+                        let weight = |l: usize| f64::from(if backward { w[l * n + j] } else { w[j * k + l] });
+                        let sum: f64 = (0..k).map(|l| f64::from(a[i * (k + 3) + l]) * weight(l)).sum();
+                        let exact = match variant {
+                            0 => (sum + f64::from(bias[j])).max(0.0),
+                            1 => sum + f64::from(residual[i * n + j]),
+                            2 if gate[i * n + j] > 0.0 => sum + 0.5,
+                            2 => 0.0,
+                            _ => sum,
+                        };
+                        let error = (f64::from(c[i * n + j]) - exact).abs();
+                        assert!(error < allowed(k), "{m}×{k}×{n}, variant {variant}, ({i}, {j}): {error}");
+                    }
+                }
+            }
+        }
+    }
+
+    fn check_weights<U: Unit>() {
+        for (rows, m, n) in [(300, 64, 32), (7, 32, 96), (128, 96, 64)] {
+            let (a, b) = (numbers(rows * (m + 5), 4), numbers(rows * (n + 2), 5));
+            let (mut c, mut sums) = (vec![1.0f32; m * n], vec![2.0f32; m]);
+            let mut scratch = vec![f32::NAN; weight_scratch(m, n)];
+            unsafe {
+                weight_product_on::<U>(&WeightProduct {
+                    m,
+                    n,
+                    rows,
+                    a: a.as_ptr(),
+                    a_row: m + 5,
+                    b: b.as_ptr(),
+                    b_row: n + 2,
+                    c: c.as_mut_ptr(),
+                    c_row: n,
+                    sums: sums.as_mut_ptr(),
+                    scratch: scratch.as_mut_ptr(),
+                });
+            }
+            for i in 0..m {
+                let left = |r: usize| f64::from(a[r * (m + 5) + i]);
+                for j in 0..n {
+                    let exact: f64 = (0..rows).map(|r| left(r) * f64::from(b[r * (n + 2) + j])).sum();
+                    let error = (f64::from(c[i * n + j]) - 1.0 - exact).abs();
+                    assert!(error < allowed(rows), "{rows} rows, {m}×{n}, ({i}, {j}): {error}");
+                }
+                let exact: f64 = (0..rows).map(left).sum();
+                assert!((f64::from(sums[i]) - 2.0 - exact).abs() < 1e-4);
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_multiply_as_the_textbook_does_with_sixteen_bits() {
+        if vectors() {
+            check_products::<Plain>();
+            check_weights::<Plain>();
+        }
+    }
+
+    #[test]
+    fn the_unit_does_the_same_where_there_is_one() {
+        if available() {
+            check_products::<Amx>();
+            check_weights::<Amx>();
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Products on the tile unit of x86 processors (AMX), of single-precision numbers in two bf16 parts each.
+//!
+//! A number is its *high* part, the nearest bf16 number, and its *low* part, what is left, likewise rounded: 16 bits of 24 (what PyTorch calls the precision "high"). Of the four products
+//! of parts the one of two low parts, 2⁻¹⁶ of the whole or less, is left out. Sums are in single precision, and their order depends on sizes alone. What is no number stays none;
+//! what is infinite, or rounds to it, becomes none.
+//!
+//! A tile is 16 rows of 64 bytes. On the left a row has 32 numbers along the sum; on the right each of 16 rows has two numbers along the sum for each of 16 columns, so that a
+//! left tile and a right one of the same numbers are each other's transposes, two numbers at a time. A *block* is two tiles of each part: 32 rows or columns by 32 along the sum. The unit
+//! multiplies blocks, which take a third as long to load as to multiply.
+//!
+//! `unit` multiplies blocks, `blocks` makes them, `linear` and `attention` are what is made of that.
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod attention;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod blocks;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod linear;
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+mod nowhere;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod unit;
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub use {
+    attention::{attention_backward, attention_forward},
+    linear::{pack_backward, pack_forward, product, weight_product},
+    unit::available,
+};
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+pub use nowhere::*;
+
+/// Rows and columns of a block, and its numbers along the sum.
+const SIDE: usize = 32;
+/// Numbers of a tile, and of a block.
+const TILE: usize = 512;
+const BLOCK: usize = 4 * TILE;
+/// Where the high and the low tile of a half of a block are, on the left and on the right.
+const LEFT: [usize; 2] = [2 * TILE, 0];
+const RIGHT: [usize; 2] = [0, 2 * TILE];
+/// Rows that a gradient of weights takes at a time.
+const CHUNK: usize = 128;
+/// Keys that attention takes at a time.
+const PIECE: usize = 256;
+
+/// Rows of a weight that one gradient task owns: many, since each packs all inputs.
+pub const WEIGHT_ROWS: usize = 256;
+
+/// Whether a weight of these sizes is multiplied in tiles, forward and backward.
+pub fn fits(outputs: usize, inputs: usize) -> bool {
+    outputs.is_multiple_of(SIDE) && inputs.is_multiple_of(SIDE) && outputs * inputs > 0
+}
+
+/// Length of a weight's blocks, for one direction.
+pub fn blocks_len(k: usize, n: usize) -> usize {
+    k / SIDE * (n / SIDE) * BLOCK
+}
+
+/// Scratch of a product of rows of `k` numbers, in single-precision numbers.
+pub fn product_scratch(k: usize) -> usize {
+    k / SIDE * BLOCK / 2 + SIDE * SIDE
+}
+
+/// Scratch of the gradient of `m` rows of a weight with `n` inputs, likewise.
+pub fn weight_scratch(m: usize, n: usize) -> usize {
+    (m + n) / SIDE * (CHUNK / SIDE) * BLOCK / 2
+}
+
+/// Whether attention with heads of this width has its products in tiles: those of narrow heads would be mostly zeros.
+pub fn fits_attention(width: usize) -> bool {
+    (16..=256).contains(&width)
+}
+
+/// Scratch of attention over `keys` of this width, in single-precision numbers.
+pub fn attention_scratch(keys: usize, width: usize, backward: bool) -> usize {
+    let (keys, width) = (keys.next_multiple_of(SIDE), width.next_multiple_of(SIDE));
+    let (of_keys, of_queries, squares) = if backward { (5, 5, 6 + PIECE / SIDE) } else { (2, 2, 2 * PIECE / SIDE) };
+    (of_keys * keys + of_queries * SIDE) * width + squares * SIDE * SIDE
+}

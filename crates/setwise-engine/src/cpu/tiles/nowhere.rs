@@ -1,0 +1,35 @@
+//! Where there are no tile units.
+
+use super::super::attention::{Backward, Forward};
+use super::super::gemm::PanelProduct;
+use super::super::weight_product::WeightProduct;
+
+const NOBODY: &str = "nobody may ask for tiles here";
+
+pub fn available() -> bool {
+    false
+}
+
+pub unsafe fn pack_forward(_: *mut u16, _: *const f32, _: usize, _: usize) {
+    unreachable!("{NOBODY}");
+}
+
+pub unsafe fn pack_backward(_: *mut u16, _: *const f32, _: usize, _: usize) {
+    unreachable!("{NOBODY}");
+}
+
+pub unsafe fn product(_: &PanelProduct<f32>, _: *const u16, _: *mut f32) {
+    unreachable!("{NOBODY}");
+}
+
+pub unsafe fn weight_product(_: &WeightProduct<f32>) {
+    unreachable!("{NOBODY}");
+}
+
+pub unsafe fn attention_forward(_: &Forward<f32>) {
+    unreachable!("{NOBODY}");
+}
+
+pub unsafe fn attention_backward(_: &Backward<f32>) {
+    unreachable!("{NOBODY}");
+}

@@ -1,0 +1,165 @@
+//! What multiplies blocks: the processor's unit, or in tests one that does the same sums one by one, since most machines have no such unit.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::sync::OnceLock;
+
+use crate::simd::{Isa, isa};
+
+#[cfg(test)]
+use super::{BLOCK, LEFT, RIGHT, SIDE, TILE};
+
+/// Multiplies blocks.
+pub trait Unit {
+    /// Begins and ends a thread's use of it.
+    unsafe fn begin();
+    unsafe fn end();
+    /// `c = a b`, or `c += a b` where `add`, over `count` blocks on either side, for 32 rows of `c` at this distance.
+    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool);
+}
+
+/// Whether this machine has the unit and the system lets us use it, which it is asked for.
+pub fn available() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        // Bits of tiles and of their bf16 products.
+        const UNIT: u32 = 1 << 24 | 1 << 22;
+        // SAFETY: every x86-64 processor has the instruction. Newer compilers know that.
+        #[allow(unused_unsafe)]
+        let unit = unsafe { __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & UNIT == UNIT };
+        // ARCH_REQ_XCOMP_PERM, and the number of the state of tiles.
+        let [request, state]: [libc::c_long; 2] = [0x1023, 18];
+        // SAFETY: asks the kernel for a permission and touches no memory.
+        vectors() && unit && unsafe { libc::syscall(libc::SYS_arch_prctl, request, state) } == 0
+    })
+}
+
+/// The processor's unit.
+pub struct Amx;
+
+/// Eight tiles of 16 rows and 64 bytes.
+#[repr(C, align(64))]
+struct Shapes {
+    palette: u8,
+    start: u8,
+    reserved: [u8; 14],
+    bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+static SHAPES: Shapes = Shapes {
+    palette: 1,
+    start: 0,
+    reserved: [0; 14],
+    bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
+    rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
+};
+
+impl Unit for Amx {
+    #[inline(always)]
+    unsafe fn begin() {
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const SHAPES, options(nostack, readonly)) }
+    }
+
+    #[inline(always)]
+    unsafe fn end() {
+        unsafe { asm!("tilerelease", options(nostack, nomem)) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool) {
+        unsafe {
+            asm!(
+                "test {add}, {add}",
+                "jz 2f",
+                "tileloadd tmm0, [{c} + {c_row}*4]",
+                "tileloadd tmm1, [{c} + {c_row}*4 + 64]",
+                "tileloadd tmm2, [{down} + {c_row}*4]",
+                "tileloadd tmm3, [{down} + {c_row}*4 + 64]",
+                "jmp 3f",
+                "2:",
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                // Low parts of the left block with high ones of the right, high with high, high with low: each tile is loaded once.
+                "3:",
+                "tileloadd tmm4, [{a} + {row}*1]",
+                "tileloadd tmm6, [{b} + {row}*1]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{b} + {row}*1 + 1024]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{a} + {row}*1 + 1024]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "tileloadd tmm4, [{a} + {row}*1 + 2048]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{a} + {row}*1 + 3072]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "tileloadd tmm6, [{b} + {row}*1 + 2048]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tileloadd tmm7, [{b} + {row}*1 + 3072]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {a}, 4096",
+                "add {b}, 4096",
+                "dec {count}",
+                "jnz 3b",
+                "tilestored [{c} + {c_row}*4], tmm0",
+                "tilestored [{c} + {c_row}*4 + 64], tmm1",
+                "tilestored [{down} + {c_row}*4], tmm2",
+                "tilestored [{down} + {c_row}*4 + 64], tmm3",
+                a = inout(reg) a => _,
+                b = inout(reg) b => _,
+                count = inout(reg) count => _,
+                row = in(reg) 64usize,
+                c = in(reg) c,
+                down = in(reg) c.add(16 * c_row),
+                c_row = in(reg) c_row,
+                add = in(reg) usize::from(add),
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+}
+
+/// Whether the machine has the vectors that surround the unit.
+pub fn vectors() -> bool {
+    isa() == Isa::Avx512
+}
+
+/// The same sums, one after the other.
+#[cfg(test)]
+pub struct Plain;
+
+#[cfg(test)]
+impl Unit for Plain {
+    unsafe fn begin() {}
+    unsafe fn end() {}
+
+    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool) {
+        let number = |x: u16| f32::from_bits(u32::from(x) << 16);
+        for i in 0..SIDE {
+            for j in 0..SIDE {
+                let mut sum = 0.0;
+                for k in 0..count * SIDE {
+                    let (block, k) = (k / SIDE * BLOCK, k % SIDE);
+                    let at = |part: usize| block + part + i / 16 * TILE + i % 16 * 32 + k;
+                    let left = LEFT.map(|part| number(unsafe { *a.add(at(part)) }));
+                    let at = |part: usize| block + part + j / 16 * TILE + k / 2 * 32 + j % 16 * 2 + k % 2;
+                    let right = RIGHT.map(|part| number(unsafe { *b.add(at(part)) }));
+                    sum += left[1] * right[0] + left[0] * right[0] + left[0] * right[1];
+                }
+                unsafe {
+                    let out = c.add(i * c_row + j);
+                    *out = sum + if add { *out } else { 0.0 };
+                }
+            }
+        }
+    }
+}
