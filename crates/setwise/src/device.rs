@@ -16,7 +16,7 @@ pub enum Device {
     /// The threads of the current pool.
     #[default]
     Cpu,
-    /// The same, with products of weights on the tile units of the processor (AMX): each as three of bf16 parts, 16 bits instead of 24.
+    /// The same, with products on the tile units of the processor (AMX): each as three of bf16 parts, 16 bits instead of 24.
     CpuTiles,
     /// A GPU.
     #[cfg(feature = "cuda")]

@@ -1,5 +1,5 @@
-//! Products on the tile unit of a processor (AMX) against double precision: outputs and gradients of whole models. Nothing is compared on machines without one; what
-//! surrounds the unit is tested in the engine, on all machines with its vectors.
+//! Products on the tile unit of a processor (AMX) against double precision: outputs and gradients of whole models. Machines that lack the unit have a stand-in for it, if they have the vectors
+//! around it.
 
 mod common;
 
@@ -35,13 +35,13 @@ fn models_with_products_on_tiles_are_those_of_double_precision_in_sixteen_bits()
         return;
     }
     for (name, latent, hidden) in [
-        ("multi-set-transformer", 32, 64),
-        ("multi-set-transformer", 64, 96),
-        ("sum-merge", 32, 48),
-        ("multi-set-rn", 32, 64),
-        ("multi-set-transformer-equi", 32, 64),
+        ("multi-set-transformer", 64, 128),
+        ("multi-set-transformer", 128, 96),
+        ("sum-merge", 64, 80),
+        ("multi-set-rn", 64, 64),
+        ("multi-set-transformer-equi", 64, 64),
     ] {
-        let config = ModelConfig::preset(name, 3).unwrap().with_latent(latent).with_hidden(hidden).with_blocks(2);
+        let config = ModelConfig::preset(name, 3).unwrap().with_latent(latent).with_hidden(hidden).with_blocks(1);
         let config = config.validate().unwrap();
         let program = std::sync::Arc::new(program(&config, Mode::Train, true));
         let params: Vec<f32> = program.params().init(&mut Pcg64Mcg::seed_from_u64(11));
@@ -63,8 +63,10 @@ fn models_with_products_on_tiles_are_those_of_double_precision_in_sixteen_bits()
             exact.iter().zip(&single).zip(tiles.iter().zip(["outputs", "input gradients", "parameter gradients"]))
         {
             let (single, error) = (relative(single, exact), relative(tiles, exact));
+            // A ReLU or a maximum that changes sides leaves a jump in gradients, of 1e-4 or so; without one they are as exact as outputs.
+            let allowed = if what == "outputs" { 5e-5 } else { 5e-4 };
             assert!(single < 1e-5, "{name}, latent {latent}: {what} off by {single} without tiles");
-            assert!(error < 2e-4, "{name}, latent {latent}: {what} off by {error}");
+            assert!(error < allowed, "{name}, latent {latent}: {what} off by {error}");
             assert!(error > single, "{name}, latent {latent}: {what} were not computed on tiles");
         }
         cpu.use_tiles(false).unwrap();
@@ -78,7 +80,7 @@ fn copies_of_a_model_multiply_as_it_does_with_the_same_bits_on_any_number_of_thr
         return;
     }
     let config =
-        ModelConfig::preset("multi-set-transformer", 3).unwrap().with_latent(32).with_hidden(64).with_blocks(1);
+        ModelConfig::preset("multi-set-transformer", 3).unwrap().with_latent(64).with_hidden(64).with_blocks(1);
     let mut model = Model::new(config.validate().unwrap(), 1);
     let batch = Ragged::<f32>::random(&[3, 3], &[vec![40; 9], vec![33; 9]], 3);
     let shared = SharedModel::new(model.clone());
@@ -93,4 +95,14 @@ fn copies_of_a_model_multiply_as_it_does_with_the_same_bits_on_any_number_of_thr
     assert_eq!(alone, tiles);
     shared.use_device(&Device::Cpu).unwrap();
     assert_eq!(shared.predict(&batch.view()).unwrap(), single);
+}
+
+#[test]
+fn all_of_this_holds_with_a_stand_in_for_the_unit() {
+    if std::env::var_os("SETWISE_TILES").is_some() {
+        return;
+    }
+    let run = std::process::Command::new(std::env::current_exe().unwrap()).env("SETWISE_TILES", "emulated").output();
+    let run = run.expect("it runs again");
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
 }

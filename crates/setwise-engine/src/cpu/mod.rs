@@ -98,13 +98,13 @@ impl Cpu<f32> {
         tiles::available()
     }
 
-    /// Whether it multiplies with weights on the tile unit.
+    /// Whether it multiplies on the tile unit.
     pub fn uses_tiles(&self) -> bool {
         self.panels.tiles()
     }
 
-    /// Multiplies with weights on the tile unit from now on, or no more: three bf16 products for each of single precision, 16 bits instead of 24, in a fraction of the time. Weights whose sizes
-    /// are no multiples of 32 stay as they are. Fails on machines without the unit.
+    /// Multiplies with weights, and in attention, on the tile unit from now on, or no more: three bf16 products for each of single precision, 16 bits instead of 24, in a fraction of the time.
+    /// Weights of fewer than 4,096 numbers or whose sizes are no multiples of 32, and attention of heads below 16 numbers, stay as they are. Fails on machines without the unit.
     pub fn use_tiles(&mut self, tiles: bool) -> Result<(), Error> {
         if tiles && !Self::has_tiles() {
             return Err(Error::NoTiles);

@@ -21,8 +21,8 @@
 
 mod backward;
 mod forward;
-mod head;
-mod problem;
+pub(super) mod head;
+pub(super) mod problem;
 
 use std::ops::Range;
 
@@ -35,10 +35,8 @@ pub use backward::Backward;
 use backward::backward_scratch;
 pub use forward::Forward;
 use forward::forward_scratch;
-pub use head::Rows;
 use head::{Head, Heads};
-pub use problem::Problem;
-pub use problem::scale;
+use problem::Problem;
 
 /// Queries of a forward task, a multiple of every block.
 const QUERIES_PER_TASK: usize = 256;
@@ -134,7 +132,7 @@ impl<T: Real> Worker<T> {
         let padded = queries.len().next_multiple_of(T::panel_width());
         let most = padded.max(keys.len());
         let together = if most <= ROWS_PACKED_TOGETHER { heads.len() } else { 1 };
-        let in_tiles = tiles && tiles::fits_attention(width);
+        let in_tiles = tiles && tiles::fits_attention(width, backward);
         let own = match backward {
             _ if in_tiles => tiles::attention_scratch(keys.len(), width, backward),
             true => backward_scratch::<T>(keys.len(), width),

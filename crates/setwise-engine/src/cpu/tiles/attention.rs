@@ -5,10 +5,12 @@
 
 use std::arch::x86_64::*;
 
-use super::super::attention::{Backward, Forward, Rows, scale};
-use super::blocks::{pairs, parts, parts_of_sum, side_by_side, transpose};
-use super::unit::{Amx, Unit};
-use super::{BLOCK, LEFT, PIECE, RIGHT, SIDE, TILE};
+use super::super::attention::head::Rows;
+use super::super::attention::problem::scale;
+use super::super::attention::{Backward, Forward};
+use super::blocks::{LEFT, RIGHT, pairs, parts, parts_of_sum, side_by_side, transpose};
+use super::unit::{Amx, Plain, Unit, on_unit};
+use super::{BLOCK, PIECE, SIDE, TILE};
 use crate::simd::Vector;
 use crate::simd::avx512::F32x16;
 
@@ -19,14 +21,14 @@ const SQUARE: usize = SIDE * SIDE;
 /// Pointers as of [`Forward`], `attention_scratch` numbers of scratch, a width that `fits_attention`, `available`.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn attention_forward(f: &Forward<f32>) {
-    unsafe { forward_on::<Amx>(f) }
+    unsafe { on_unit!(forward_on(f)) }
 }
 
 /// # Safety
 /// As of [`attention_forward`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn attention_backward(b: &Backward<f32>) {
-    unsafe { backward_on::<Amx>(b) }
+    unsafe { on_unit!(backward_on(b)) }
 }
 
 /// Sizes of a head, filled up to whole blocks.
@@ -347,10 +349,10 @@ unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::attention::Problem;
+    use super::super::super::attention::problem::Problem;
     use super::super::super::gemm::tests::numbers;
     use super::super::attention_scratch;
-    use super::super::unit::{Plain, available, vectors};
+    use super::super::unit::{available, emulated, vectors};
     use super::*;
 
     /// Attention of the textbook and its gradients, in double precision: outputs, then gradients of queries, keys and values.
@@ -449,7 +451,7 @@ mod tests {
 
     #[test]
     fn the_unit_does_the_same_where_there_is_one() {
-        if available() {
+        if available() && !emulated() {
             check::<Amx>();
         }
     }

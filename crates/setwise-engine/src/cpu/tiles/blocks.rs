@@ -4,6 +4,10 @@ use std::arch::x86_64::*;
 
 use super::{BLOCK, SIDE, TILE};
 
+/// Where the high and the low tile of a half of a block are, on the left and on the right.
+pub const LEFT: [usize; 2] = [2 * TILE, 0];
+pub const RIGHT: [usize; 2] = [0, 2 * TILE];
+
 /// Both parts of 16 numbers, in the upper halves of 32 bits.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
@@ -137,7 +141,6 @@ pub unsafe fn transpose(tile: *mut u16) {
 #[cfg(test)]
 mod tests {
     use super::super::super::gemm::tests::numbers;
-    use super::super::RIGHT;
     use super::super::unit::vectors;
     use super::*;
 

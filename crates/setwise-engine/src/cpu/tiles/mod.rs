@@ -36,9 +36,6 @@ const SIDE: usize = 32;
 /// Numbers of a tile, and of a block.
 const TILE: usize = 512;
 const BLOCK: usize = 4 * TILE;
-/// Where the high and the low tile of a half of a block are, on the left and on the right.
-const LEFT: [usize; 2] = [2 * TILE, 0];
-const RIGHT: [usize; 2] = [0, 2 * TILE];
 /// Rows that a gradient of weights takes at a time.
 const CHUNK: usize = 128;
 /// Keys that attention takes at a time.
@@ -47,9 +44,9 @@ const PIECE: usize = 256;
 /// Rows of a weight that one gradient task owns: many, since each packs all inputs.
 pub const WEIGHT_ROWS: usize = 256;
 
-/// Whether a weight of these sizes is multiplied in tiles, forward and backward.
+/// Whether a weight of these sizes is multiplied in tiles, forward and backward: making blocks takes longer than multiplying small ones.
 pub fn fits(outputs: usize, inputs: usize) -> bool {
-    outputs.is_multiple_of(SIDE) && inputs.is_multiple_of(SIDE) && outputs * inputs > 0
+    outputs.is_multiple_of(SIDE) && inputs.is_multiple_of(SIDE) && outputs * inputs >= 64 * 64
 }
 
 /// Length of a weight's blocks, for one direction.
@@ -67,9 +64,10 @@ pub fn weight_scratch(m: usize, n: usize) -> usize {
     (m + n) / SIDE * (CHUNK / SIDE) * BLOCK / 2
 }
 
-/// Whether attention with heads of this width has its products in tiles: those of narrow heads would be mostly zeros.
-pub fn fits_attention(width: usize) -> bool {
-    (16..=256).contains(&width)
+/// Whether attention with heads of this width has its products in tiles: blocks of narrow heads are mostly zeros, and where the width is small making powers of the scores takes longer than
+/// making scores.
+pub fn fits_attention(width: usize, backward: bool) -> bool {
+    width >= if backward { 16 } else { 32 } && width <= 256
 }
 
 /// Scratch of attention over `keys` of this width, in single-precision numbers.

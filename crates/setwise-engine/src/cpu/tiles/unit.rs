@@ -1,12 +1,11 @@
-//! What multiplies blocks: the processor's unit, or in tests one that does the same sums one by one, since most machines have no such unit.
+//! What multiplies blocks: the processor's unit, or a stand-in that does the same sums one by one. Most machines have no such unit, and all that surrounds it is tested on them too.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
-use super::TILE;
-#[cfg(test)]
-use super::{BLOCK, LEFT, RIGHT, SIDE};
+use super::blocks::{LEFT, RIGHT};
+use super::{BLOCK, SIDE, TILE};
 use crate::simd::{Isa, isa};
 
 /// Multiplies blocks.
@@ -18,7 +17,24 @@ pub trait Unit {
     unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool);
 }
 
-/// Whether this machine has the unit and the system lets us use it, which it is asked for.
+/// Asks for the stand-in where it is `emulated`.
+const CHOICE: &str = "SETWISE_TILES";
+
+/// Whether the stand-in multiplies.
+pub fn emulated() -> bool {
+    static ASKED: OnceLock<bool> = OnceLock::new();
+    *ASKED.get_or_init(|| std::env::var(CHOICE).as_deref() == Ok("emulated"))
+}
+
+/// Runs what is generic over the unit with the one in use.
+macro_rules! on_unit {
+    ($run:ident($($argument:expr),*)) => {
+        if $crate::cpu::tiles::unit::emulated() { $run::<Plain>($($argument),*) } else { $run::<Amx>($($argument),*) }
+    };
+}
+pub(super) use on_unit;
+
+/// Whether this machine has the unit and the system lets us use it, which it is asked for; or the vectors around it, for the stand-in.
 pub fn available() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -30,7 +46,7 @@ pub fn available() -> bool {
         // ARCH_REQ_XCOMP_PERM, and the number of the state of tiles.
         let [request, state]: [libc::c_long; 2] = [0x1023, 18];
         // SAFETY: asks the kernel for a permission and touches no memory.
-        vectors() && unit && unsafe { libc::syscall(libc::SYS_arch_prctl, request, state) } == 0
+        vectors() && (emulated() || unit && unsafe { libc::syscall(libc::SYS_arch_prctl, request, state) } == 0)
     })
 }
 
@@ -141,28 +157,35 @@ pub fn vectors() -> bool {
     isa() == Isa::Avx512
 }
 
-/// The same sums, one after the other.
-#[cfg(test)]
+/// The stand-in: the same sums, one after the other.
 pub struct Plain;
 
-#[cfg(test)]
 impl Unit for Plain {
     unsafe fn begin() {}
     unsafe fn end() {}
 
     unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool) {
-        let number = |x: u16| f32::from_bits(u32::from(x) << 16);
-        for i in 0..SIDE {
-            for j in 0..SIDE {
-                let mut sum = 0.0;
-                for k in 0..count * SIDE {
-                    let (block, k) = (k / SIDE * BLOCK, k % SIDE);
-                    let at = |part: usize| block + part + i / 16 * TILE + i % 16 * 32 + k;
-                    let left = LEFT.map(|part| number(unsafe { *a.add(at(part)) }));
-                    let at = |part: usize| block + part + j / 16 * TILE + k / 2 * 32 + j % 16 * 2 + k % 2;
-                    let right = RIGHT.map(|part| number(unsafe { *b.add(at(part)) }));
-                    sum += left[1] * right[0] + left[0] * right[0] + left[0] * right[1];
+        // A number of a block, where its tile has it.
+        let number = |block: *const u16, at: usize| f32::from_bits(u32::from(unsafe { *block.add(at) }) << 16);
+        let mut sums = [[0.0f32; SIDE]; SIDE];
+        for block in 0..count {
+            let (a, b) = (a.wrapping_add(block * BLOCK), b.wrapping_add(block * BLOCK));
+            for k in 0..SIDE {
+                let right = RIGHT.map(|part| {
+                    std::array::from_fn::<f32, SIDE, _>(|j| {
+                        number(b, part + j / 16 * TILE + k / 2 * 32 + j % 16 * 2 + k % 2)
+                    })
+                });
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    let left = LEFT.map(|part| number(a, part + i / 16 * TILE + i % 16 * 32 + k));
+                    for (j, sum) in sums.iter_mut().enumerate() {
+                        *sum += left[1] * right[0][j] + left[0] * right[0][j] + left[0] * right[1][j];
+                    }
                 }
+            }
+        }
+        for (i, sums) in sums.iter().enumerate() {
+            for (j, sum) in sums.iter().enumerate() {
                 unsafe {
                     let out = c.add(i * c_row + j);
                     *out = sum + if add { *out } else { 0.0 };
