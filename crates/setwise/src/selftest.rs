@@ -188,6 +188,7 @@ pub fn run(device: &Arc<Device>, precision: Precision, seed: u64, tell: &mut dyn
             .validate()?;
         let mut params = Model::new(config.clone(), rng.random()).params().to_vec();
         let program = program(&config, Mode::Train, true);
+        let mut scaled = 0;
         for spec in program.params().specs() {
             let factor = match spec.name.rsplit('.').nth(1) {
                 Some("own" | "partner") => scale,
@@ -195,7 +196,9 @@ pub fn run(device: &Arc<Device>, precision: Precision, seed: u64, tell: &mut dyn
                 _ => continue,
             };
             params[spec.range()].iter_mut().for_each(|p| *p *= factor);
+            scaled += 1;
         }
+        assert!(scaled > 0, "relation networks have parameters of these names");
         let inputs = Inputs::random(config.sets, sizes, 3, &mut rng);
         let case = format!("relation network of {case}");
         let found = compare(device, precision, &case, Arc::new(program), &params, &inputs, &mut rng)?;

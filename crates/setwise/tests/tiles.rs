@@ -99,10 +99,5 @@ fn copies_of_a_model_multiply_as_it_does_with_the_same_bits_on_any_number_of_thr
 
 #[test]
 fn all_of_this_holds_with_a_stand_in_for_the_unit() {
-    if std::env::var_os("SETWISE_TILES").is_some() {
-        return;
-    }
-    let run = std::process::Command::new(std::env::current_exe().unwrap()).env("SETWISE_TILES", "emulated").output();
-    let run = run.expect("it runs again");
-    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
+    setwise_engine::simd::test_again_with("SETWISE_TILES", &["emulated"], "");
 }

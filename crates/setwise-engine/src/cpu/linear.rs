@@ -104,11 +104,18 @@ impl<T: Real> Kernel<T> for ColumnSums<T> {
     unsafe fn run<V: Vector<T>>(self) {
         unsafe {
             columns!(V, self.cols, |j, n| {
-                let mut sum = [V::zero(); 4];
-                for r in 0..self.rows {
-                    sum[r % 4] = sum[r % 4].add(get(self.x.add(r * self.x_row + j), n));
+                let mut sums = [V::zero(); 4];
+                let whole = self.rows / 4 * 4;
+                for first in (0..whole).step_by(4) {
+                    for (r, sum) in sums.iter_mut().enumerate() {
+                        *sum = sum.add(get(self.x.add((first + r) * self.x_row + j), n));
+                    }
                 }
-                let sum = sum[0].add(sum[1]).add(sum[2].add(sum[3]));
+                for r in whole..self.rows {
+                    sums[0] = sums[0].add(get(self.x.add(r * self.x_row + j), n));
+                }
+                let [a, b, c, d] = sums;
+                let sum = a.add(b).add(c.add(d));
                 let out = self.sums.add(j);
                 put(sum.mul_add(V::splat(self.weight), get(out, n)), out, n);
             });
@@ -124,7 +131,7 @@ impl<T: Real> Worker<T> {
         }
         self.scratch.with(tiles::product_scratch(product.k), |scratch| {
             let blocks = product.panels.cast();
-            // SAFETY: tiles are of single numbers alone.
+            // SAFETY: tiles are of single numbers alone, which `Panels` makes sure of.
             unsafe { tiles::product(&*(&raw const product).cast(), blocks, scratch.cast()) }
         });
     }

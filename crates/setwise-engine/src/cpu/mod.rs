@@ -93,7 +93,7 @@ struct Lane<T> {
 }
 
 impl Cpu<f32> {
-    /// Whether this machine has a unit that multiplies tiles of bf16 numbers (AMX) and the system lets us use it.
+    /// Whether this machine has a unit that multiplies tiles of bf16 numbers (AMX) and the system lets us use it, or the variable `SETWISE_TILES` is `emulated`: then a slow stand-in does.
     pub fn has_tiles() -> bool {
         tiles::available()
     }
@@ -104,7 +104,8 @@ impl Cpu<f32> {
     }
 
     /// Multiplies with weights, and in attention, on the tile unit from now on, or no more: three bf16 products for each of single precision, 16 bits instead of 24, in a fraction of the time.
-    /// Weights of fewer than 4,096 numbers or whose sizes are no multiples of 32, and attention of heads below 16 numbers, stay as they are. Fails on machines without the unit.
+    /// What would not gain stays as it is: weights of fewer than 4,096 numbers or whose sizes are no multiples of 32, attention of heads below 32 numbers (16 for its gradients), of fewer than 16 queries, or
+    /// of more than four million numbers of keys. Fails on machines without the unit.
     pub fn use_tiles(&mut self, tiles: bool) -> Result<(), Error> {
         if tiles && !Self::has_tiles() {
             return Err(Error::NoTiles);

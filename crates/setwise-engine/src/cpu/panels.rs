@@ -39,6 +39,10 @@ impl Packed {
 
 impl<T: Real> Panels<T> {
     pub fn new(program: &Program, tiles: bool) -> Self {
+        assert!(
+            !tiles || std::any::TypeId::of::<T>() == std::any::TypeId::of::<f32>(),
+            "tiles are of single numbers alone"
+        );
         let mut weights = vec![None; program.params.specs().len()];
         for op in &program.ops {
             let (used, linear): (Vec<ParamId>, bool) = match op {
@@ -89,7 +93,7 @@ impl<T: Real> Panels<T> {
         self.weights.par_iter().enumerate().for_each(|(i, weight)| {
             let Some(Packed { outputs, inputs, in_tiles, forward, backward: back }) = *weight else { return };
             let src = params[program.params.spec(ParamId(i)).range()].as_ptr();
-            // SAFETY: each weight has its own stretch of the buffer, and tiles are only asked for of single numbers on machines that have them.
+            // SAFETY: each weight has its own stretch of the buffer, and tiles are of single numbers alone, on machines that have them (`new`).
             unsafe {
                 if in_tiles {
                     tiles::pack_forward(data.at(start + forward).cast(), src.cast(), inputs, outputs);

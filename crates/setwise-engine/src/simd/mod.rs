@@ -134,13 +134,23 @@ const CHOICE: &str = "SETWISE_ISA";
 /// If one of them fails.
 #[doc(hidden)]
 pub fn test_with_narrower_vectors(only: &str) {
-    if std::env::var_os(CHOICE).is_some() {
+    test_again_with(CHOICE, &["avx2", "portable"], only);
+}
+
+/// The same with each of these values of an environment variable, unless it has one.
+///
+/// # Panics
+/// If a test fails.
+#[doc(hidden)]
+pub fn test_again_with(variable: &str, values: &[&str], only: &str) {
+    if std::env::var_os(variable).is_some() {
         return;
     }
     let executable = std::env::current_exe().expect("a test has its executable");
-    for isa in ["avx2", "portable"] {
-        let run = std::process::Command::new(&executable).env(CHOICE, isa).arg(only).output().expect("it runs again");
-        assert!(run.status.success(), "{isa}: {}", String::from_utf8_lossy(&run.stdout));
+    for value in values {
+        let run = std::process::Command::new(&executable).env(variable, value).arg(only).output();
+        let run = run.expect("it runs again");
+        assert!(run.status.success(), "{value}: {}", String::from_utf8_lossy(&run.stdout));
     }
 }
 

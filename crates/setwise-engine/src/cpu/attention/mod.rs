@@ -16,11 +16,11 @@
 //! cache lines.
 //!
 //! Cost: 4 n·m·e operations forward, 14 n·m·e backward for n queries, m keys, vectors of e, and n·m exponentials each way;
-//! memory per thread is a block of `m` scores forward and two gradients of `m` keys backward, and for heads in chunks the rows of a
-//! head, of all heads where they are few.
+//! memory per thread is a block of `m` scores forward and two gradients of `m` keys backward, on tile units (`tiles`) 2 and 5 times `m` keys, and for heads in
+//! chunks the rows of a head, of all heads where they are few.
 
 mod backward;
-mod forward;
+pub(super) mod forward;
 pub(super) mod head;
 pub(super) mod problem;
 
@@ -81,7 +81,7 @@ impl<T: Real> Worker<T> {
         most.div_ceil(QUERIES_PER_TASK)
     }
 
-    pub(super) fn attention_forward(&mut self, tiles: bool, op: &Attention) {
+    pub(super) fn attention_forward(&mut self, on_tiles: bool, op: &Attention) {
         let this = &*self;
         let counts = || op.relations.iter().map(|r| this.query_blocks(r) * this.shape.examples);
         self.threads.run(counts().sum(), |t| {
@@ -97,12 +97,12 @@ impl<T: Real> Worker<T> {
                     queries: first..queries.min(first + QUERIES_PER_TASK),
                     heads: 0..op.heads,
                 };
-                this.attention_part(tiles, op, part, false);
+                this.attention_part(on_tiles, op, part, false);
             }
         });
     }
 
-    pub(super) fn attention_backward(&mut self, tiles: bool, op: &Attention) {
+    pub(super) fn attention_backward(&mut self, on_tiles: bool, op: &Attention) {
         let this = &*self;
         let pairs = op.relations.len() * this.shape.examples;
         // Few examples: spread the heads over the threads as well.
@@ -112,7 +112,12 @@ impl<T: Real> Worker<T> {
             let (pair, first) = (t / tasks_per_pair, t % tasks_per_pair * together);
             let (relation, example) = (&op.relations[pair / this.shape.examples], pair % this.shape.examples);
             let queries = 0..this.ranges(relation, example)[0].len();
-            this.attention_part(tiles, op, Part { relation, example, queries, heads: first..first + together }, true);
+            this.attention_part(
+                on_tiles,
+                op,
+                Part { relation, example, queries, heads: first..first + together },
+                true,
+            );
         });
         for r in &op.relations {
             for s in [r.query, r.key, r.value] {
@@ -122,7 +127,7 @@ impl<T: Real> Worker<T> {
     }
 
     /// Some queries and heads of one example and relation, forward or backward.
-    fn attention_part(&self, tiles: bool, op: &Attention, part: Part, backward: bool) {
+    fn attention_part(&self, on_tiles: bool, op: &Attention, part: Part, backward: bool) {
         let Part { relation: r, example, queries, heads } = part;
         let [all, keys] = self.ranges(r, example);
         let rows = all.start + queries.start;
@@ -132,11 +137,13 @@ impl<T: Real> Worker<T> {
         let padded = queries.len().next_multiple_of(T::panel_width());
         let most = padded.max(keys.len());
         let together = if most <= ROWS_PACKED_TOGETHER { heads.len() } else { 1 };
-        let in_tiles = tiles && tiles::fits_attention(width, backward);
-        let own = match backward {
-            _ if in_tiles => tiles::attention_scratch(keys.len(), width, backward),
-            true => backward_scratch::<T>(keys.len(), width),
-            false => forward_scratch::<T>(keys.len(), width),
+        let in_tiles = on_tiles && tiles::fits_attention(queries.len(), keys.len(), width, backward);
+        let own = if in_tiles {
+            tiles::attention_scratch(keys.len(), width, backward)
+        } else if backward {
+            backward_scratch::<T>(keys.len(), width)
+        } else {
+            forward_scratch::<T>(keys.len(), width)
         };
         let own = own.next_multiple_of(16);
         let packed = match (chunked, backward) {
@@ -183,7 +190,7 @@ impl<T: Real> Worker<T> {
                     for h in 0..together {
                         let forward = Forward { problem: problem(h), scratch };
                         if in_tiles {
-                            // SAFETY: tiles are of single numbers alone.
+                            // SAFETY: tiles are of single numbers alone, which `Panels` makes sure of.
                             unsafe { tiles::attention_forward(&*(&raw const forward).cast()) }
                         } else {
                             T::dispatch(forward);

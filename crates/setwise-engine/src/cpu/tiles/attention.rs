@@ -8,9 +8,9 @@ use std::arch::x86_64::*;
 use super::super::attention::head::Rows;
 use super::super::attention::problem::scale;
 use super::super::attention::{Backward, Forward};
-use super::blocks::{LEFT, RIGHT, pairs, parts, parts_of_sum, side_by_side, transpose};
+use super::blocks::{LEFT, RIGHT, Source, Wanted, parts_of_sum, put_pair, put_row, split, turn, usual};
 use super::unit::{Amx, Plain, Unit, on_unit};
-use super::{BLOCK, PIECE, SIDE, TILE};
+use super::{BLOCK, PIECE, SIDE};
 use crate::simd::Vector;
 use crate::simd::avx512::F32x16;
 
@@ -82,86 +82,35 @@ impl Places {
     }
 }
 
-/// What 32 rows are split into.
-#[derive(Clone, Copy)]
-struct Wanted {
-    /// Rows as they are, the sum along them: blocks, and where these have their parts.
-    rows: Option<(*mut u16, [usize; 2])>,
-    /// Columns, the sum over the rows: likewise, and how many blocks on those of the next 32 columns are.
-    columns: Option<(*mut u16, [usize; 2], usize)>,
-}
-
-/// Splits `n` rows, of 32, into left blocks of rows and right blocks of columns. What shall be the other is transposed afterwards.
-#[inline(always)]
-unsafe fn split(src: Rows<f32>, n: usize, to: Wanted) {
-    unsafe {
-        let zero = _mm512_setzero_si512();
-        for at in (0..src.width).step_by(SIDE) {
-            // Numbers of the row that are there, in either vector.
-            let there = [src.width - at, (src.width - at).saturating_sub(16)].map(|n| n.min(16));
-            for pair in 0..SIDE / 2 {
-                let mut split = [[(zero, zero); 2]; 2];
-                for (r, split) in split.iter_mut().enumerate().take(n.saturating_sub(2 * pair)) {
-                    let row = src.ptr.add((2 * pair + r) * src.row + at);
-                    for c in 0..2 {
-                        split[c] = parts(F32x16::load_first(row.wrapping_add(16 * c), there[c]).0);
-                    }
-                }
-                if let Some((blocks, parts_at)) = to.rows {
-                    let block = blocks.add(at / SIDE * BLOCK);
-                    put_row(split[0], block, parts_at, 2 * pair);
-                    put_row(split[1], block, parts_at, 2 * pair + 1);
-                }
-                if let Some((blocks, parts_at, apart)) = to.columns {
-                    put_pair(split, blocks.add(at / SIDE * apart * BLOCK), parts_at, pair);
-                }
-            }
-        }
-    }
-}
-
-/// Transposes the tiles of `count` blocks that lie `apart` blocks from each other.
-#[inline(always)]
-unsafe fn turn(blocks: *mut u16, count: usize, apart: usize) {
-    for tile in 0..4 * count {
-        unsafe { transpose(blocks.add(tile / 4 * apart * BLOCK + tile % 4 * TILE)) }
-    }
-}
-
-/// Writes a row of 32 numbers, in two vectors, as row `r` of a block.
-#[inline(always)]
-unsafe fn put_row(row: [(__m512i, __m512i); 2], block: *mut u16, parts_at: [usize; 2], r: usize) {
-    unsafe {
-        let tile = block.add(r / 16 * TILE + r % 16 * SIDE);
-        _mm512_storeu_si512(tile.add(parts_at[0]).cast(), side_by_side(row[0].0, row[1].0));
-        _mm512_storeu_si512(tile.add(parts_at[1]).cast(), side_by_side(row[0].1, row[1].1));
-    }
-}
-
-/// Writes two rows of 32 numbers as a pair along the sum for each of 32 columns of a block.
-#[inline(always)]
-unsafe fn put_pair(rows: [[(__m512i, __m512i); 2]; 2], block: *mut u16, parts_at: [usize; 2], pair: usize) {
-    let [upper, lower] = rows;
-    for (c, (upper, lower)) in upper.into_iter().zip(lower).enumerate() {
-        unsafe {
-            let tile = block.add(c * TILE + pair * SIDE);
-            _mm512_storeu_si512(tile.add(parts_at[0]).cast(), pairs(upper.0, lower.0));
-            _mm512_storeu_si512(tile.add(parts_at[1]).cast(), pairs(upper.1, lower.1));
-        }
-    }
-}
-
+/// Two to the power of each.
+///
+/// # Safety
+/// AVX-512.
 #[inline(always)]
 unsafe fn power(x: __m512) -> __m512 {
     unsafe { F32x16(x).exp2().0 }
 }
 
 /// Both vectors of what is known of 32 queries, of which `n` are there.
-#[inline(always)]
+///
+/// # Safety
+/// As many numbers, and AVX-512.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn of_queries(x: *const f32, n: usize) -> [__m512; 2] {
-    unsafe { [0, 16].map(|at| F32x16::load_first(x.wrapping_add(at), n.saturating_sub(at).min(16)).0) }
+    unsafe {
+        let first = F32x16::load_first(x, n.min(16)).0;
+        [usual(first), usual(F32x16::load_first(x.wrapping_add(16), n.saturating_sub(16)).0)]
+    }
 }
 
+/// The rows of a head from one on.
+fn rows_from(rows: Rows<f32>, first: usize) -> Source {
+    Source { ptr: rows.ptr.wrapping_add(first * rows.row), row: rows.row, width: rows.width }
+}
+
+/// # Safety
+/// As of [`attention_forward`], but for the unit.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn forward_on<U: Unit>(f: &Forward<f32>) {
@@ -175,16 +124,15 @@ unsafe fn forward_on<U: Unit>(f: &Forward<f32>) {
         U::begin();
         for key in (0..p.keys).step_by(SIDE) {
             let n = p.keys - key;
-            split(p.key.from(key), n, Wanted { rows: Some((keys.add(s.at(key)), LEFT)), columns: None });
+            split(rows_from(p.key, key), n, Wanted::rows(keys.add(s.at(key)), LEFT));
             let (at, apart) = s.columns_at(key);
-            let columns = Some((values.add(at), LEFT, apart));
-            split(p.value.from(key), n, Wanted { rows: None, columns });
+            split(rows_from(p.value, key), n, Wanted::columns(values.add(at), LEFT, apart));
             turn(values.add(at), s.along, apart);
         }
         let factor = _mm512_set1_ps(p.scale_log2);
         for first in (0..p.queries).step_by(SIDE) {
             let n = SIDE.min(p.queries - first);
-            split(p.query.from(first), n, Wanted { rows: Some((queries, RIGHT)), columns: None });
+            split(rows_from(p.query, first), n, Wanted::rows(queries, RIGHT));
             turn(queries, s.along, 1);
             let (mut largest, mut total) = ([_mm512_set1_ps(f32::MIN); 2], [_mm512_setzero_ps(); 2]);
             for from in (0..p.keys).step_by(PIECE) {
@@ -212,16 +160,16 @@ unsafe fn forward_on<U: Unit>(f: &Forward<f32>) {
                 }
                 let zero = _mm512_setzero_si512();
                 for pair in 0..blocks * SIDE / 2 {
-                    let mut split = [[(zero, zero); 2]; 2];
-                    for (r, split) in split.iter_mut().enumerate().take(there.saturating_sub(2 * pair)) {
+                    let mut both = [[(zero, zero); 2]; 2];
+                    for (r, row) in both.iter_mut().enumerate().take(there.saturating_sub(2 * pair)) {
                         for c in 0..2 {
                             let score = _mm512_loadu_ps(scores.add((2 * pair + r) * SIDE + 16 * c));
                             let weight = power(_mm512_fmsub_ps(score, factor, largest[c]));
                             total[c] = _mm512_add_ps(total[c], weight);
-                            split[c] = parts_of_sum(weight);
+                            row[c] = parts_of_sum(weight);
                         }
                     }
-                    put_pair(split, weights.add(pair / 16 * BLOCK), RIGHT, pair % 16);
+                    put_pair(both, weights.add(pair / 16 * BLOCK), RIGHT, pair % 16);
                 }
                 for column in 0..s.along {
                     let values = values.add(s.at(from) + column * blocks * BLOCK);
@@ -241,6 +189,8 @@ unsafe fn forward_on<U: Unit>(f: &Forward<f32>) {
     }
 }
 
+/// # Safety
+/// As of [`attention_forward`], but for the unit.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
@@ -259,17 +209,18 @@ unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
         U::begin();
         for key in (0..p.keys).step_by(SIDE) {
             let (at, apart) = s.columns_at(key);
-            let rows = Some((keys.add(s.at(key)), LEFT));
-            split(p.key.from(key), p.keys - key, Wanted { rows, columns: Some((keys_turned.add(at), LEFT, apart)) });
+            let both =
+                Wanted { rows: Some((keys.add(s.at(key)), LEFT)), columns: Some((keys_turned.add(at), LEFT, apart)) };
+            split(rows_from(p.key, key), p.keys - key, both);
             turn(keys_turned.add(at), s.along, apart);
-            let rows = Some((values.add(s.at(key)), LEFT));
-            split(p.value.from(key), p.keys - key, Wanted { rows, columns: None });
+            split(rows_from(p.value, key), p.keys - key, Wanted::rows(values.add(s.at(key)), LEFT));
         }
         let factor = _mm512_set1_ps(p.scale_log2);
         for first in (0..p.queries).step_by(SIDE) {
             let n = SIDE.min(p.queries - first);
             for (src, rows, columns) in [(p.query, queries, query_rows), (b.d_out, d_outs, d_out_rows)] {
-                split(src.from(first), n, Wanted { rows: Some((rows, RIGHT)), columns: Some((columns, RIGHT, 1)) });
+                let both = Wanted { rows: Some((rows, RIGHT)), columns: Some((columns, RIGHT, 1)) };
+                split(rows_from(src, first), n, both);
                 turn(rows, s.along, 1);
             }
             let mut dots = [0.0f32; SIDE];
@@ -301,24 +252,24 @@ unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
                     let (scores, d_weights) = (scores.add(odd), d_weights.add(odd));
                     let nothing = (_mm512_setzero_si512(), _mm512_setzero_si512());
                     for pair in 0..SIDE / 2 {
-                        let mut split = [[nothing; 2]; 2];
-                        for (r, split) in split.iter_mut().enumerate() {
+                        let mut both = [[nothing; 2]; 2];
+                        for (r, d_row) in both.iter_mut().enumerate() {
                             let j = 2 * pair + r;
-                            let mut weight_parts = [nothing; 2];
+                            let mut row = [nothing; 2];
                             if key + j < p.keys {
                                 for c in 0..2 {
                                     let at = j * SIDE + 16 * c;
                                     let score = _mm512_fmsub_ps(_mm512_loadu_ps(scores.add(at)), factor, largest[c]);
                                     let weight = _mm512_mul_ps(power(score), inverse[c]);
                                     let d_weight = _mm512_sub_ps(_mm512_loadu_ps(d_weights.add(at)), dot[c]);
-                                    weight_parts[c] = parts_of_sum(weight);
-                                    split[c] = parts_of_sum(_mm512_mul_ps(weight, d_weight));
+                                    row[c] = parts_of_sum(weight);
+                                    d_row[c] = parts_of_sum(_mm512_mul_ps(weight, d_weight));
                                 }
                             }
-                            put_row(weight_parts, weights, LEFT, j);
-                            put_row(*split, d_scores, LEFT, j);
+                            put_row(row, weights, LEFT, j);
+                            put_row(*d_row, d_scores, LEFT, j);
                         }
-                        put_pair(split, d_scores_turned.add(block * BLOCK), RIGHT, pair);
+                        put_pair(both, d_scores_turned.add(block * BLOCK), RIGHT, pair);
                     }
                     for column in 0..s.along {
                         let at = key * s.width + column * SIDE;
@@ -349,11 +300,13 @@ unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::attention::forward::forward_scratch;
     use super::super::super::attention::problem::Problem;
     use super::super::super::gemm::tests::numbers;
     use super::super::attention_scratch;
     use super::super::unit::{available, emulated, vectors};
     use super::*;
+    use crate::real::Real;
 
     /// Attention of the textbook and its gradients, in double precision: outputs, then gradients of queries, keys and values.
     fn textbook(scale: f64, [q, k, v, d]: [&[Vec<f64>]; 4]) -> [Vec<Vec<f64>>; 4] {
@@ -382,6 +335,52 @@ mod tests {
         [out, dq, dk, dv]
     }
 
+    /// What must lie behind a scratch unharmed.
+    const BEHIND: f32 = 7.0;
+
+    /// Outputs, then gradients of queries, keys and values; forward in vectors if asked for, as for narrow heads.
+    fn results<U: Unit>(inputs: &mut [Vec<f32>; 4], width: usize, row: usize, vectors_forward: bool) -> [Vec<f32>; 4] {
+        let at = |x: &mut Vec<f32>| Rows { ptr: x.as_mut_ptr(), row, width };
+        let [queries, keys] = [inputs[0].len() / row, inputs[1].len() / row];
+        let mut results = [queries, queries, keys, keys].map(|n| vec![f32::NAN; n * row]);
+        let mut stats = vec![f32::NAN; 2 * queries];
+        let mut scratches = [false, true].map(|backward| {
+            let mut scratch = vec![f32::NAN; attention_scratch(keys, width, backward)];
+            scratch.extend([BEHIND; 64]);
+            scratch
+        });
+        let [query, key, value, d_out] = inputs.each_mut().map(at);
+        let [out, d_query, d_key, d_value] = results.each_mut().map(at);
+        let problem = Problem {
+            queries,
+            keys,
+            scale: 0.25,
+            scale_log2: 0.25 * std::f32::consts::LOG2_E,
+            query,
+            key,
+            value,
+            out,
+            padded: false,
+            largest: stats.as_mut_ptr(),
+            inverse: stats.as_mut_ptr().wrapping_add(queries),
+        };
+        let forward = Forward { problem, scratch: scratches[0].as_mut_ptr() };
+        let backward = Backward { problem, d_out, d_query, d_key, d_value, scratch: scratches[1].as_mut_ptr() };
+        unsafe {
+            if vectors_forward {
+                let mut scratch = vec![0.0; forward_scratch::<f32>(keys, width)];
+                f32::dispatch(Forward { problem, scratch: scratch.as_mut_ptr() });
+            } else {
+                forward_on::<U>(&forward);
+            }
+            backward_on::<U>(&backward);
+        }
+        for scratch in scratches {
+            assert_eq!(scratch[scratch.len() - 64..], [BEHIND; 64], "{keys} keys, width {width}: scratch too small");
+        }
+        results
+    }
+
     fn check<U: Unit>() {
         for (queries, keys, width, size) in [
             (1, 1, 16, 1.0),
@@ -392,52 +391,52 @@ mod tests {
             (20, 530, 64, 2.0),
         ] {
             let row = width + 3;
-            let mut inputs = [queries, keys, keys, queries].map(|n| numbers(n * row, (n + width) as u64));
+            let mut seed = 0;
+            let mut inputs = [queries, keys, keys, queries].map(|n| {
+                seed += 1;
+                numbers(n * row, seed)
+            });
             inputs[0].iter_mut().for_each(|x| *x *= size);
-            let at = |x: &mut Vec<f32>| Rows { ptr: x.as_mut_ptr(), row, width };
             let wide = |x: &Vec<f32>| -> Vec<Vec<f64>> {
                 x.chunks(row).map(|r| r[..width].iter().map(|&x| f64::from(x)).collect()).collect()
             };
             let exact = inputs.each_ref().map(wide);
             let exact = textbook(0.25, exact.each_ref().map(|x| x.as_slice()));
-            let mut results = [queries, queries, keys, keys].map(|n| vec![f32::NAN; n * row]);
-            let mut stats = vec![f32::NAN; 2 * queries];
-            let mut scratch =
-                vec![f32::NAN; attention_scratch(keys, width, true).max(attention_scratch(keys, width, false))];
-            let [query, key, value, d_out] = inputs.each_mut().map(at);
-            let [out, d_query, d_key, d_value] = results.each_mut().map(at);
-            let problem = Problem {
-                queries,
-                keys,
-                scale: 0.25,
-                scale_log2: 0.25 * std::f32::consts::LOG2_E,
-                query,
-                key,
-                value,
-                out,
-                padded: false,
-                largest: stats.as_mut_ptr(),
-                inverse: stats.as_mut_ptr().wrapping_add(queries),
-            };
-            let forward = Forward { problem, scratch: scratch.as_mut_ptr() };
-            let backward = Backward { problem, d_out, d_query, d_key, d_value, scratch: scratch.as_mut_ptr() };
-            unsafe {
-                forward_on::<U>(&forward);
-                scratch.fill(f32::NAN);
-                backward_on::<U>(&backward);
+            for vectors_forward in [false, true] {
+                let results = results::<U>(&mut inputs, width, row, vectors_forward);
+                for (what, (exact, result)) in
+                    ["outputs", "queries", "keys", "values"].iter().zip(exact.iter().zip(&results))
+                {
+                    let norm = exact.iter().flatten().map(|x| x * x).sum::<f64>().sqrt();
+                    let found = wide(result);
+                    let off = exact.iter().flatten().zip(found.iter().flatten()).map(|(a, b)| (a - b).powi(2));
+                    let error = off.sum::<f64>().sqrt() / norm.max(0.1);
+                    assert!(error < 1e-4, "{queries} queries, {keys} keys, width {width}: {what} off by {error}");
+                    assert!(
+                        result.chunks(row).all(|r| r[width..].iter().all(|x| x.is_nan())),
+                        "{what} were written beside their columns"
+                    );
+                }
             }
-            for (what, (exact, result)) in
-                ["outputs", "queries", "keys", "values"].iter().zip(exact.iter().zip(&results))
-            {
-                let norm = exact.iter().flatten().map(|x| x * x).sum::<f64>().sqrt();
-                let found = wide(result);
-                let off = exact.iter().flatten().zip(found.iter().flatten()).map(|(a, b)| (a - b).powi(2));
-                let error = off.sum::<f64>().sqrt() / norm.max(0.1);
-                assert!(error < 1e-4, "{queries} queries, {keys} keys, width {width}: {what} off by {error}");
-                assert!(
-                    result.chunks(row).all(|r| r[width..].iter().all(|x| x.is_nan())),
-                    "{what} were written beside their columns"
-                );
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_stays_none_whatever_its_bits() {
+        if !vectors() {
+            return;
+        }
+        let (n, width) = (40, 16);
+        for bits in [0x7fc0_0000, 0x7fff_ffff, 0xffff_ffff_u32] {
+            // In a value: in every output, and in all gradients of queries and keys.
+            let mut inputs = [1, 2, 3, 4].map(|seed| numbers(n * width, seed));
+            inputs[2][7 * width] = f32::from_bits(bits);
+            for vectors_forward in [false, true] {
+                let [out, d_query, d_key, _] = results::<Plain>(&mut inputs, width, width, vectors_forward);
+                assert!(out.chunks(width).all(|r| r[0].is_nan()), "{bits:x}: an output is a number");
+                for gradients in [d_query, d_key] {
+                    assert!(gradients.iter().all(|x| x.is_nan()), "{bits:x}: a gradient is a number");
+                }
             }
         }
     }

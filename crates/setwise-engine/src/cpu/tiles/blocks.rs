@@ -3,6 +3,8 @@
 use std::arch::x86_64::*;
 
 use super::{BLOCK, SIDE, TILE};
+use crate::simd::Vector;
+use crate::simd::avx512::F32x16;
 
 /// Where the high and the low tile of a half of a block are, on the left and on the right.
 pub const LEFT: [usize; 2] = [2 * TILE, 0];
@@ -18,7 +20,7 @@ pub fn parts(x: __m512) -> (__m512i, __m512i) {
     (_mm512_mask_mov_epi32(high, none, _mm512_set1_epi32(0x7fc0_0000)), low)
 }
 
-/// The same of numbers that were computed from others in parts: what is no number among them has not such bits.
+/// The same of numbers among which what is no number has the usual bits ([`usual`]).
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub fn parts_of_sum(x: __m512) -> (__m512i, __m512i) {
@@ -28,10 +30,17 @@ pub fn parts_of_sum(x: __m512) -> (__m512i, __m512i) {
     (high, _mm512_add_epi32(_mm512_castps_si512(_mm512_sub_ps(x, nearest)), half))
 }
 
+/// The numbers as they are, and what is none with the bits that computed ones have.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+pub fn usual(x: __m512) -> __m512 {
+    _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_ps(f32::NAN))
+}
+
 /// The upper halves of `a`, then those of `b`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-pub fn side_by_side(a: __m512i, b: __m512i) -> __m512i {
+fn side_by_side(a: __m512i, b: __m512i) -> __m512i {
     const UPPER: [i16; 32] = {
         let mut upper = [0; 32];
         let mut i = 0;
@@ -48,63 +57,159 @@ pub fn side_by_side(a: __m512i, b: __m512i) -> __m512i {
 /// The upper halves of both in turn, one of `a` first.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-pub fn pairs(a: __m512i, b: __m512i) -> __m512i {
+fn pairs(a: __m512i, b: __m512i) -> __m512i {
     _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32(a, 16), b)
 }
 
-/// Parts of a row of numbers along the sum, `count` times 32, as row `r` of the left tiles of as many blocks; zeros where there is no row.
+/// Writes a row of 32 numbers, in two vectors, as row `r` of a block.
+///
+/// # Safety
+/// A block, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-pub unsafe fn split_row(src: Option<*const f32>, count: usize, blocks: *mut u16, parts_at: [usize; 2], r: usize) {
+pub unsafe fn put_row(row: [(__m512i, __m512i); 2], block: *mut u16, parts_at: [usize; 2], r: usize) {
     unsafe {
-        for k in 0..count {
-            let (mut high, mut low) = (_mm512_setzero_si512(), _mm512_setzero_si512());
-            if let Some(src) = src {
-                let from = src.add(k * SIDE);
-                let (first, second) = (parts(_mm512_loadu_ps(from)), parts(_mm512_loadu_ps(from.add(16))));
-                (high, low) = (side_by_side(first.0, second.0), side_by_side(first.1, second.1));
-            }
-            let tile = blocks.add(k * BLOCK + r / 16 * TILE + r % 16 * 32);
-            _mm512_storeu_si512(tile.add(parts_at[0]).cast(), high);
-            _mm512_storeu_si512(tile.add(parts_at[1]).cast(), low);
+        let tile = block.add(r / 16 * TILE + r % 16 * SIDE);
+        _mm512_storeu_si512(tile.add(parts_at[0]).cast(), side_by_side(row[0].0, row[1].0));
+        _mm512_storeu_si512(tile.add(parts_at[1]).cast(), side_by_side(row[0].1, row[1].1));
+    }
+}
+
+/// Writes two rows of 32 numbers as a pair along the sum for each of 32 columns of a block.
+///
+/// # Safety
+/// As of [`put_row`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+pub unsafe fn put_pair(rows: [[(__m512i, __m512i); 2]; 2], block: *mut u16, parts_at: [usize; 2], pair: usize) {
+    let [upper, lower] = rows;
+    for (c, (upper, lower)) in upper.into_iter().zip(lower).enumerate() {
+        unsafe {
+            let tile = block.add(c * TILE + pair * SIDE);
+            _mm512_storeu_si512(tile.add(parts_at[0]).cast(), pairs(upper.0, lower.0));
+            _mm512_storeu_si512(tile.add(parts_at[1]).cast(), pairs(upper.1, lower.1));
         }
     }
 }
 
-/// Parts of `rows` along which the sum goes, filled up with zeros to a multiple of 32, by `columns` as right tiles. Blocks of the same 32 columns follow each other, those of the next
-/// begin `apart` blocks on. Rows are read from their beginning to their end, as memory likes it.
-#[inline]
-#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-pub unsafe fn split_rows(
-    src: *const f32,
-    row: usize,
-    rows: usize,
-    columns: usize,
-    blocks: *mut u16,
-    apart: usize,
-    parts_at: [usize; 2],
-) {
-    unsafe {
-        let nothing = (_mm512_setzero_si512(), _mm512_setzero_si512());
-        for k in 0..rows.next_multiple_of(SIDE) / 2 {
-            let (upper, lower) = (src.wrapping_add(2 * k * row), src.wrapping_add((2 * k + 1) * row));
-            let (first_there, second_there) = (2 * k < rows, 2 * k + 1 < rows);
-            let tiles = blocks.add(k / 16 * BLOCK + 32 * (k % 16));
-            for column in (0..columns).step_by(16) {
-                let first = if first_there { parts(_mm512_loadu_ps(upper.add(column))) } else { nothing };
-                let second = if second_there { parts(_mm512_loadu_ps(lower.add(column))) } else { nothing };
-                let tile = tiles.add(column / SIDE * apart * BLOCK + column % SIDE / 16 * TILE);
-                _mm512_storeu_si512(tile.add(parts_at[0]).cast(), pairs(first.0, second.0));
-                _mm512_storeu_si512(tile.add(parts_at[1]).cast(), pairs(first.1, second.1));
+/// Rows of numbers, at a distance.
+#[derive(Clone, Copy)]
+pub struct Source {
+    pub ptr: *const f32,
+    pub row: usize,
+    pub width: usize,
+}
+
+/// What 32 rows are split into.
+#[derive(Clone, Copy)]
+pub struct Wanted {
+    /// Rows as they are, the sum along them: blocks, and where these have their parts.
+    pub rows: Option<(*mut u16, [usize; 2])>,
+    /// Columns, the sum over the rows: likewise, and how many blocks on those of the next 32 columns are.
+    pub columns: Option<(*mut u16, [usize; 2], usize)>,
+}
+
+impl Wanted {
+    pub fn rows(blocks: *mut u16, parts_at: [usize; 2]) -> Self {
+        Wanted { rows: Some((blocks, parts_at)), columns: None }
+    }
+
+    pub fn columns(blocks: *mut u16, parts_at: [usize; 2], apart: usize) -> Self {
+        Wanted { rows: None, columns: Some((blocks, parts_at, apart)) }
+    }
+
+    /// Writes 32 numbers, from one on, of two rows.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+    unsafe fn put(self, rows: [[(__m512i, __m512i); 2]; 2], at: usize, pair: usize) {
+        unsafe {
+            if let Some((blocks, parts_at)) = self.rows {
+                let block = blocks.add(at / SIDE * BLOCK);
+                put_row(rows[0], block, parts_at, 2 * pair);
+                put_row(rows[1], block, parts_at, 2 * pair + 1);
+            }
+            if let Some((blocks, parts_at, apart)) = self.columns {
+                put_pair(rows, blocks.add(at / SIDE * apart * BLOCK), parts_at, pair);
             }
         }
+    }
+}
+
+/// Splits 32 rows, of which the first `n` are there and others are zeros, into left tiles of rows and right tiles of columns, filled up with zeros to whole blocks. What shall be the other is
+/// turned afterwards. Rows are read from their beginning to their end, as memory likes it.
+///
+/// # Safety
+/// Rows that are there, blocks for what is wanted, and AVX-512.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+pub unsafe fn split(src: Source, n: usize, to: Wanted) {
+    unsafe {
+        let (whole, rest) = (src.width / SIDE * SIDE, src.width % SIDE);
+        for pair in 0..SIDE / 2 {
+            let upper = src.ptr.wrapping_add(2 * pair * src.row);
+            let lower = upper.wrapping_add(src.row);
+            let there = [2 * pair < n, 2 * pair + 1 < n];
+            if there[1] {
+                for at in (0..whole).step_by(SIDE) {
+                    to.put([row_of(upper.add(at)), row_of(lower.add(at))], at, pair);
+                }
+            } else {
+                for at in (0..whole).step_by(SIDE) {
+                    to.put([if there[0] { row_of(upper.add(at)) } else { nothing() }, nothing()], at, pair);
+                }
+            }
+            if rest > 0 {
+                let numbers = there.map(|there| if there { rest } else { 0 });
+                let rows = [
+                    beginning_of(upper.wrapping_add(whole), numbers[0]),
+                    beginning_of(lower.wrapping_add(whole), numbers[1]),
+                ];
+                to.put(rows, whole, pair);
+            }
+        }
+    }
+}
+
+/// Parts of 32 numbers of a row.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn row_of(from: *const f32) -> [(__m512i, __m512i); 2] {
+    unsafe { [parts(_mm512_loadu_ps(from)), parts(_mm512_loadu_ps(from.add(16)))] }
+}
+
+/// The same of a row that ends after some of them.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn beginning_of(from: *const f32, numbers: usize) -> [(__m512i, __m512i); 2] {
+    unsafe {
+        let second = F32x16::load_first(from.wrapping_add(16), numbers.saturating_sub(16));
+        [parts(F32x16::load_first(from, numbers).0), parts(second.0)]
+    }
+}
+
+/// The same of a row that is not there.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+fn nothing() -> [(__m512i, __m512i); 2] {
+    [(_mm512_setzero_si512(), _mm512_setzero_si512()); 2]
+}
+
+/// Turns the tiles of `count` blocks that lie `apart` blocks from each other.
+///
+/// # Safety
+/// As many blocks, and AVX-512.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+pub unsafe fn turn(blocks: *mut u16, count: usize, apart: usize) {
+    for tile in 0..4 * count {
+        unsafe { transpose(blocks.add(tile / 4 * apart * BLOCK + tile % 4 * TILE)) }
     }
 }
 
 /// Makes a left tile of a right one of the same numbers, and the other way round.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-pub unsafe fn transpose(tile: *mut u16) {
+unsafe fn transpose(tile: *mut u16) {
     unsafe {
         let zero = _mm512_setzero_si512();
         let (mut r, mut t) = ([zero; 16], [zero; 16]);
@@ -153,9 +258,8 @@ mod tests {
         let (mut high, mut low) = ([0; TILE], [0; TILE]);
         let number = |x: u16| f32::from_bits(u32::from(x) << 16);
         let mut block = [0; BLOCK];
-        for r in 0..16 {
-            unsafe { split_row(Some(x.as_ptr().add(32 * r)), 1, block.as_mut_ptr(), RIGHT, r) };
-        }
+        let source = |x: &[f32], width: usize| Source { ptr: x.as_ptr(), row: width, width };
+        unsafe { split(source(&x, 32), 16, Wanted::rows(block.as_mut_ptr(), RIGHT)) };
         high.copy_from_slice(&block[..TILE]);
         low.copy_from_slice(&block[2 * TILE..3 * TILE]);
         for i in 0..TILE {
@@ -165,7 +269,7 @@ mod tests {
         let mut row = [1.0f32; 32];
         row[..odd.len()].copy_from_slice(&odd);
         let mut odd_block = [0; BLOCK];
-        unsafe { split_row(Some(row.as_ptr()), 1, odd_block.as_mut_ptr(), RIGHT, 0) };
+        unsafe { split(source(&row, 32), 1, Wanted::rows(odd_block.as_mut_ptr(), RIGHT)) };
         for (i, x) in row.iter().enumerate() {
             let sum = number(odd_block[i]) + number(odd_block[2 * TILE + i]);
             assert!(if x.is_nan() { sum.is_nan() } else { sum == *x }, "{x} became {sum}");
@@ -177,7 +281,7 @@ mod tests {
         }
         // The same numbers by rows of 16 columns are a right tile.
         let turned: Vec<f32> = (0..32 * 16).map(|i| x[i % 16 * 32 + i / 16]).collect();
-        unsafe { split_rows(turned.as_ptr(), 16, 32, 16, block.as_mut_ptr(), 1, RIGHT) };
+        unsafe { split(source(&turned, 16), 32, Wanted::columns(block.as_mut_ptr(), RIGHT, 1)) };
         assert_eq!(block[..TILE], high);
     }
 }

@@ -5,9 +5,9 @@ use std::arch::x86_64::*;
 use super::super::gemm::PanelProduct;
 use super::super::linear::ColumnSums;
 use super::super::weight_product::WeightProduct;
-use super::blocks::{LEFT, RIGHT, split_row, split_rows, transpose};
+use super::blocks::{LEFT, RIGHT, Source, Wanted, split, turn};
 use super::unit::{Amx, Plain, Unit, on_unit};
-use super::{BLOCK, CHUNK, SIDE, TILE};
+use super::{BLOCK, CHUNK, SIDE};
 use crate::program::Activation;
 use crate::real::Real;
 
@@ -19,12 +19,11 @@ use crate::real::Real;
 pub unsafe fn pack_forward(dst: *mut u16, w: *const f32, k: usize, n: usize) {
     let count = k / SIDE;
     unsafe {
-        for output in 0..n {
-            let blocks = dst.add(output / SIDE * count * BLOCK);
-            split_row(Some(w.add(output * k)), count, blocks, RIGHT, output % SIDE);
-        }
-        for tile in 0..4 * count * (n / SIDE) {
-            transpose(dst.add(tile * TILE));
+        for output in (0..n).step_by(SIDE) {
+            let (src, blocks) =
+                (Source { ptr: w.add(output * k), row: k, width: k }, dst.add(output * count * BLOCK / SIDE));
+            split(src, SIDE, Wanted::rows(blocks, RIGHT));
+            turn(blocks, count, 1);
         }
     }
 }
@@ -35,7 +34,23 @@ pub unsafe fn pack_forward(dst: *mut u16, w: *const f32, k: usize, n: usize) {
 /// As of [`pack_forward`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn pack_backward(dst: *mut u16, w: *const f32, k: usize, n: usize) {
-    unsafe { split_rows(w, n, k, n, dst, k / SIDE, RIGHT) }
+    unsafe { split_columns(Source { ptr: w, row: n, width: n }, k, dst, RIGHT) }
+}
+
+/// Splits `rows` over which the sum goes: blocks of the same 32 columns follow each other.
+///
+/// # Safety
+/// As of [`split`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn split_columns(src: Source, rows: usize, blocks: *mut u16, parts_at: [usize; 2]) {
+    let count = rows.div_ceil(SIDE);
+    for i in 0..count {
+        unsafe {
+            let src = Source { ptr: src.ptr.add(i * SIDE * src.row), ..src };
+            split(src, rows - i * SIDE, Wanted::columns(blocks.add(i * BLOCK), parts_at, count));
+        }
+    }
 }
 
 /// `p`, whose activation is not a sigmoid, with a weight's blocks instead of panels.
@@ -65,10 +80,8 @@ unsafe fn product_on<U: Unit>(p: &PanelProduct<f32>, blocks: *const u16, scratch
         U::begin();
         for first in (0..p.m).step_by(SIDE) {
             let rows = SIDE.min(p.m - first);
-            for r in 0..SIDE {
-                let row = (r < rows).then(|| p.a.ptr.add((first + r) * p.a.row));
-                split_row(row, count, left, LEFT, r);
-            }
+            let src = Source { ptr: p.a.ptr.add(first * p.a.row), row: p.a.row, width: p.k };
+            split(src, rows, Wanted::rows(left, LEFT));
             for column in (0..p.n).step_by(SIDE) {
                 // Where results go is brought near while they are made.
                 for r in 0..rows {
@@ -127,11 +140,9 @@ unsafe fn weight_product_on<U: Unit>(p: &WeightProduct<f32>) {
             let rows = CHUNK.min(p.rows - first);
             let count = rows.div_ceil(SIDE);
             let (a, b) = (p.a.add(first * p.a_row), p.b.add(first * p.b_row));
-            split_rows(a, p.a_row, rows, p.m, left, count, LEFT);
-            for tile in 0..4 * count * (p.m / SIDE) {
-                transpose(left.add(tile * TILE));
-            }
-            split_rows(b, p.b_row, rows, p.n, right, count, RIGHT);
+            split_columns(Source { ptr: a, row: p.a_row, width: p.m }, rows, left, LEFT);
+            turn(left, count * (p.m / SIDE), 1);
+            split_columns(Source { ptr: b, row: p.b_row, width: p.n }, rows, right, RIGHT);
             if !p.sums.is_null() {
                 f32::dispatch(ColumnSums { rows, cols: p.m, x: a, x_row: p.a_row, sums: p.sums, weight: 1.0 });
             }

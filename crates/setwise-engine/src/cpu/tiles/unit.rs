@@ -1,4 +1,4 @@
-//! What multiplies blocks: the processor's unit, or a stand-in that does the same sums one by one. Most machines have no such unit, and all that surrounds it is tested on them too.
+//! What multiplies blocks: the processor's unit, or a stand-in that sums the same products one by one (in another order, and with numbers below 2⁻¹²⁶, which the unit takes for zero). Most machines have no such unit, and all that surrounds it is tested on them too.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -157,7 +157,7 @@ pub fn vectors() -> bool {
     isa() == Isa::Avx512
 }
 
-/// The stand-in: the same sums, one after the other.
+/// The stand-in.
 pub struct Plain;
 
 impl Unit for Plain {

@@ -177,8 +177,7 @@ impl<'a> Builder<'a> {
     fn pair_max_panels(&mut self, op: &Pairs, mut tasks: Vec<t::PairTask>) -> Result<(), Error> {
         let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
         // Halves where rows can be read sixteen bytes at a time; which of the two kernels has something to do is known once u and v are.
-        let aligned = op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner));
-        let halves = aligned;
+        let halves = op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner));
         let padded = hidden.next_multiple_of(HALVES);
         let largest = self.room(3 * tasks.len());
         for (i, task) in tasks.iter_mut().enumerate() {

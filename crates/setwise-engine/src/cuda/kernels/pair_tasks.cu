@@ -18,7 +18,7 @@ struct PairTask {
     int* starts;
     // `vec` where rows of u, v and W can be read sixteen bytes at a time, `vec_y` where those of y and kept can.
     int ld_own, ld_partner, ldy, hidden, outputs, splits, vec, vec_y;
-    // Partners that are in shared memory together, a multiple of 16, and how often there is room for as many.
+    // Forward: partners that are in shared memory together, a multiple of 16, and how often there is room for as many. Backward (`pair_weights.cu`): rows of both sides that have room there.
     int tile, stages;
     int row_bytes, pad;
     Space space, partners;

@@ -1,4 +1,4 @@
-// The gradient of the second layer of networks on pairs through a maximum, in parts [splits][outputs · hidden] of
+// The gradient of the second layer of networks on pairs through a maximum, in parts [splits][outputs · hidden] (with rows in shared memory [splits][groups][outputs · hidden]) of
 // dW[c, h] = Σ_i dy_i[c] relu(u_i[h] + v_w(i, c)[h]), where w(i, c) is the partner that won output c from element i.
 
 // For any number of elements and partners, and any rows: a warp has 16 outputs, 32 hidden columns and some rows, a lane
