@@ -64,7 +64,7 @@ fn models_with_products_on_tiles_are_those_of_double_precision_in_sixteen_bits()
         {
             let (single, error) = (relative(single, exact), relative(tiles, exact));
             // A ReLU or a maximum that changes sides leaves a jump in gradients, of 1e-4 or so; without one they are as exact as outputs.
-            let allowed = if what == "outputs" { 5e-5 } else { 5e-4 };
+            let allowed = if what == "outputs" { 5e-5 } else { 2e-4 };
             assert!(single < 1e-5, "{name}, latent {latent}: {what} off by {single} without tiles");
             assert!(error < allowed, "{name}, latent {latent}: {what} off by {error}");
             assert!(error > single, "{name}, latent {latent}: {what} were not computed on tiles");
