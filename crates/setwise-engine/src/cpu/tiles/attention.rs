@@ -161,12 +161,15 @@ unsafe fn forward_on<U: Unit>(f: &Forward<f32>) {
                 let zero = _mm512_setzero_si512();
                 for pair in 0..blocks * SIDE / 2 {
                     let mut both = [[(zero, zero); 2]; 2];
-                    for (r, row) in both.iter_mut().enumerate().take(there.saturating_sub(2 * pair)) {
-                        for c in 0..2 {
-                            let score = _mm512_loadu_ps(scores.add((2 * pair + r) * SIDE + 16 * c));
-                            let weight = power(_mm512_fmsub_ps(score, factor, largest[c]));
-                            total[c] = _mm512_add_ps(total[c], weight);
-                            row[c] = parts_of_sum(weight);
+                    for (r, row) in both.iter_mut().enumerate() {
+                        let key = pair / 16 * SIDE + pair % 16 + 16 * r;
+                        if key < there {
+                            for c in 0..2 {
+                                let score = _mm512_loadu_ps(scores.add(key * SIDE + 16 * c));
+                                let weight = power(_mm512_fmsub_ps(score, factor, largest[c]));
+                                total[c] = _mm512_add_ps(total[c], weight);
+                                row[c] = parts_of_sum(weight);
+                            }
                         }
                     }
                     put_pair(both, weights.add(pair / 16 * BLOCK), RIGHT, pair % 16);
@@ -254,7 +257,7 @@ unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
                     for pair in 0..SIDE / 2 {
                         let mut both = [[nothing; 2]; 2];
                         for (r, d_row) in both.iter_mut().enumerate() {
-                            let j = 2 * pair + r;
+                            let j = pair + 16 * r;
                             let mut row = [nothing; 2];
                             if key + j < p.keys {
                                 for c in 0..2 {

@@ -37,23 +37,6 @@ pub fn usual(x: __m512) -> __m512 {
     _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_ps(f32::NAN))
 }
 
-/// The upper halves of `a`, then those of `b`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-fn side_by_side(a: __m512i, b: __m512i) -> __m512i {
-    const UPPER: [i16; 32] = {
-        let mut upper = [0; 32];
-        let mut i = 0;
-        while i < 32 {
-            upper[i] = 2 * i as i16 + 1;
-            i += 1;
-        }
-        upper
-    };
-    // SAFETY: as many numbers as are read.
-    _mm512_permutex2var_epi16(a, unsafe { _mm512_loadu_si512(UPPER.as_ptr().cast()) }, b)
-}
-
 /// The upper halves of both in turn, one of `a` first.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
@@ -61,7 +44,7 @@ fn pairs(a: __m512i, b: __m512i) -> __m512i {
     _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32(a, 16), b)
 }
 
-/// Writes a row of 32 numbers, in two vectors, as row `r` of a block.
+/// Writes a row of 32 numbers, in two vectors, as row `r` of a block, in the order that sums have everywhere: numbers 0, 16, 1, 17 and so on.
 ///
 /// # Safety
 /// A block, and AVX-512.
@@ -70,12 +53,12 @@ fn pairs(a: __m512i, b: __m512i) -> __m512i {
 pub unsafe fn put_row(row: [(__m512i, __m512i); 2], block: *mut u16, parts_at: [usize; 2], r: usize) {
     unsafe {
         let tile = block.add(r / 16 * TILE + r % 16 * SIDE);
-        _mm512_storeu_si512(tile.add(parts_at[0]).cast(), side_by_side(row[0].0, row[1].0));
-        _mm512_storeu_si512(tile.add(parts_at[1]).cast(), side_by_side(row[0].1, row[1].1));
+        _mm512_storeu_si512(tile.add(parts_at[0]).cast(), pairs(row[0].0, row[1].0));
+        _mm512_storeu_si512(tile.add(parts_at[1]).cast(), pairs(row[0].1, row[1].1));
     }
 }
 
-/// Writes two rows of 32 numbers as a pair along the sum for each of 32 columns of a block.
+/// Writes two rows of 32 numbers, rows `pair` and `pair + 16` of 32, as a pair along the sum for each of 32 columns of a block.
 ///
 /// # Safety
 /// As of [`put_row`].
@@ -118,15 +101,15 @@ impl Wanted {
         Wanted { rows: None, columns: Some((blocks, parts_at, apart)) }
     }
 
-    /// Writes 32 numbers, from one on, of two rows.
+    /// Writes 32 numbers, from one on, of rows `pair` and `pair + 16`.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
     unsafe fn put(self, rows: [[(__m512i, __m512i); 2]; 2], at: usize, pair: usize) {
         unsafe {
             if let Some((blocks, parts_at)) = self.rows {
                 let block = blocks.add(at / SIDE * BLOCK);
-                put_row(rows[0], block, parts_at, 2 * pair);
-                put_row(rows[1], block, parts_at, 2 * pair + 1);
+                put_row(rows[0], block, parts_at, pair);
+                put_row(rows[1], block, parts_at, pair + 16);
             }
             if let Some((blocks, parts_at, apart)) = self.columns {
                 put_pair(rows, blocks.add(at / SIDE * apart * BLOCK), parts_at, pair);
@@ -146,9 +129,9 @@ pub unsafe fn split(src: Source, n: usize, to: Wanted) {
     unsafe {
         let (whole, rest) = (src.width / SIDE * SIDE, src.width % SIDE);
         for pair in 0..SIDE / 2 {
-            let upper = src.ptr.wrapping_add(2 * pair * src.row);
-            let lower = upper.wrapping_add(src.row);
-            let there = [2 * pair < n, 2 * pair + 1 < n];
+            let upper = src.ptr.wrapping_add(pair * src.row);
+            let lower = upper.wrapping_add(16 * src.row);
+            let there = [pair < n, pair + 16 < n];
             if there[1] {
                 for at in (0..whole).step_by(SIDE) {
                     to.put([row_of(upper.add(at)), row_of(lower.add(at))], at, pair);
@@ -262,15 +245,19 @@ mod tests {
         unsafe { split(source(&x, 32), 16, Wanted::rows(block.as_mut_ptr(), RIGHT)) };
         high.copy_from_slice(&block[..TILE]);
         low.copy_from_slice(&block[2 * TILE..3 * TILE]);
+        // Numbers 0, 16, 1, 17 and so on of a row.
+        let place = |i: usize| i / 2 + i % 2 * 16;
         for i in 0..TILE {
-            assert!((number(high[i]) + number(low[i]) - x[i]).abs() <= x[i].abs() * 2f32.powi(-16));
+            let x = x[i / 32 * 32 + place(i % 32)];
+            assert!((number(high[i]) + number(low[i]) - x).abs() <= x.abs() * 2f32.powi(-16));
         }
         let odd = [f32::NAN, f32::from_bits(0x7fff_ffff), f32::from_bits(0xffff_8000), -0.0, 0.0, f32::MIN_POSITIVE];
         let mut row = [1.0f32; 32];
         row[..odd.len()].copy_from_slice(&odd);
         let mut odd_block = [0; BLOCK];
         unsafe { split(source(&row, 32), 1, Wanted::rows(odd_block.as_mut_ptr(), RIGHT)) };
-        for (i, x) in row.iter().enumerate() {
+        for i in 0..32 {
+            let x = &row[place(i)];
             let sum = number(odd_block[i]) + number(odd_block[2 * TILE + i]);
             assert!(if x.is_nan() { sum.is_nan() } else { sum == *x }, "{x} became {sum}");
         }
