@@ -35,6 +35,7 @@ fn models_with_products_on_tiles_are_those_of_double_precision_in_sixteen_bits()
         return;
     }
     for (name, latent, hidden) in [
+        ("multi-set-transformer", 32, 64),
         ("multi-set-transformer", 64, 128),
         ("multi-set-transformer", 128, 96),
         ("sum-merge", 64, 80),

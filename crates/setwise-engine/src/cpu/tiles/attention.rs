@@ -238,10 +238,14 @@ unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
             }
             let dot = of_queries(dots.as_ptr(), SIDE);
             let (largest, inverse) = (of_queries(p.largest.add(first), n), of_queries(p.inverse.add(first), n));
-            let products = |key: usize| {
+            let squares = |key: usize| {
                 let odd = key / SIDE % 2 * SQUARE;
-                U::multiply(keys.add(s.at(key)), queries, s.along, scores.add(odd), SIDE, false);
-                U::multiply(values.add(s.at(key)), d_outs, s.along, d_weights.add(odd), SIDE, false);
+                (scores.add(odd), d_weights.add(odd))
+            };
+            let products = |key: usize| {
+                let (scores, d_weights) = squares(key);
+                U::multiply(keys.add(s.at(key)), queries, s.along, scores, SIDE, false);
+                U::multiply(values.add(s.at(key)), d_outs, s.along, d_weights, SIDE, false);
             };
             products(0);
             for from in (0..p.keys).step_by(PIECE) {
@@ -251,8 +255,7 @@ unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
                     if key + SIDE < p.keys {
                         products(key + SIDE);
                     }
-                    let odd = key / SIDE % 2 * SQUARE;
-                    let (scores, d_weights) = (scores.add(odd), d_weights.add(odd));
+                    let (scores, d_weights) = squares(key);
                     let nothing = (_mm512_setzero_si512(), _mm512_setzero_si512());
                     for pair in 0..SIDE / 2 {
                         let mut both = [[nothing; 2]; 2];

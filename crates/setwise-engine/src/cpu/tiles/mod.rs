@@ -5,7 +5,8 @@
 //! what is infinite, or rounds to it, becomes none.
 //!
 //! A tile is 16 rows of 64 bytes. On the left a row has 32 numbers along the sum; on the right each of 16 rows has two numbers along the sum for each of 16 columns, so that a
-//! left tile and a right one of the same numbers are each other's transposes, two numbers at a time. A *block* is two tiles of each part: 32 rows or columns by 32 along the sum. The unit
+//! left tile and a right one of the same numbers are each other's transposes, two numbers at a time. Of 32 numbers along the sum
+//! a tile has 0, 16, 1, 17 and so on, on both sides, as is easiest to write. A *block* is two tiles of each part: 32 rows or columns by 32 along the sum. The unit
 //! multiplies blocks, which take a third as long to load as to multiply.
 //!
 //! `unit` multiplies blocks, `blocks` makes them, `linear` and `attention` are what is made of that.
@@ -44,9 +45,9 @@ const PIECE: usize = 256;
 /// Rows of a weight that one gradient task owns: many, since each packs all inputs.
 pub const WEIGHT_ROWS: usize = 256;
 
-/// Whether a weight of these sizes is multiplied in tiles, forward and backward: making blocks takes longer than multiplying small ones.
+/// Whether a weight of these sizes is multiplied in tiles, forward and backward.
 pub fn fits(outputs: usize, inputs: usize) -> bool {
-    outputs.is_multiple_of(SIDE) && inputs.is_multiple_of(SIDE) && outputs * inputs >= 64 * 64
+    outputs.is_multiple_of(SIDE) && inputs.is_multiple_of(SIDE)
 }
 
 /// Length of a weight's blocks, for one direction.

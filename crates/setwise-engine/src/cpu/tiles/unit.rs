@@ -1,4 +1,7 @@
-//! What multiplies blocks: the processor's unit, or a stand-in that sums the same products one by one (in another order, and with numbers below 2⁻¹²⁶, which the unit takes for zero). Most machines have no such unit, and all that surrounds it is tested on them too.
+//! What multiplies blocks: the processor's unit, or a stand-in for it.
+//!
+//! The stand-in sums the same products one by one, in another order, and with numbers below 2⁻¹²⁶, which the unit takes for zero. Most machines have no such unit, and all that surrounds it is
+//! tested on them too.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -13,7 +16,7 @@ pub trait Unit {
     /// Begins and ends a thread's use of it.
     unsafe fn begin();
     unsafe fn end();
-    /// `c = a b`, or `c += a b` where `add`, over `count` blocks on either side, for 32 rows of `c` at this distance.
+    /// `c = a b`, or `c += a b` where `add`, over `count` blocks on either side, at least one, for 32 rows of `c` at this distance.
     unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool);
 }
 
@@ -82,7 +85,7 @@ impl Unit for Amx {
         unsafe { asm!("tilerelease", options(nostack, nomem)) }
     }
 
-    /// All four results at once, so that no product waits for the one before it; a tile is loaded again as soon as it was used for the last time.
+    /// All four results at once, so that no product waits for the last one of its result; a tile is loaded again as soon as it was used for the last time.
     #[inline(always)]
     unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool) {
         unsafe {
