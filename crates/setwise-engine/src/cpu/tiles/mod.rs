@@ -47,7 +47,7 @@ pub const WEIGHT_ROWS: usize = 256;
 
 /// Whether a weight of these sizes is multiplied in tiles, forward and backward.
 pub fn fits(outputs: usize, inputs: usize) -> bool {
-    outputs.is_multiple_of(SIDE) && inputs.is_multiple_of(SIDE)
+    outputs.is_multiple_of(SIDE) && inputs.is_multiple_of(SIDE) && outputs * inputs > 0
 }
 
 /// Length of a weight's blocks, for one direction.
