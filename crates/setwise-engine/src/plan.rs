@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::handed::Handed;
 #[cfg(feature = "cuda")]
 use crate::program::Op;
-use crate::program::{Mode, Program, Space};
+use crate::program::{Mode, Program, Space, Value};
 
 /// Elements between the starts of buffers: one cache line of `f32`.
 const ALIGN: usize = 16;
@@ -65,6 +65,7 @@ pub(crate) struct Lives {
 
 impl Lives {
     /// For operations that run one after another.
+    #[cfg(test)]
     pub fn of(program: &Program) -> Self {
         Self::in_groups(program, (0..program.ops.len()).map(|i| i..i + 1))
     }
@@ -118,6 +119,20 @@ impl Lives {
         }
         let place_of = (0..spans.len()).collect();
         Lives { spans, place_of }
+    }
+
+    /// A value that operations which run together read again on their way back.
+    pub fn read_again(&mut self, program: &Program, group: &Range<usize>, v: Value) {
+        if program.mode == Mode::Train {
+            self.spans[v.0].1 = self.spans[v.0].1.max(2 * program.ops.len() - 1 - group.start);
+        }
+    }
+
+    /// A value that lies elsewhere, and its gradient with it.
+    pub fn forget(&mut self, program: &Program, v: Value) {
+        for i in [v.0, program.values.len() + v.0] {
+            self.spans[i] = (usize::MAX, 0);
+        }
     }
 
     /// Inputs of linear maps and gradients of their results live to the end, where the gradients of all weights are made together.

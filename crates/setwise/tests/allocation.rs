@@ -33,10 +33,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-fn batch(sizes: [usize; 4]) -> SetBatch {
+/// Two examples of these sizes, so many times.
+fn batch(sizes: [usize; 4], times: usize) -> SetBatch {
     let data: Vec<f32> = (0..400).map(|i| ((i * 37) % 100) as f32 * 0.02 - 1.0).collect();
     let [a, b, c, d] = sizes.map(|n| &data[..2 * n]);
-    SetBatch::from_examples(2, &[vec![a, b], vec![c, d]]).unwrap()
+    let examples: Vec<Vec<&[f32]>> = (0..times).flat_map(|_| [vec![a, b], vec![c, d]]).collect();
+    SetBatch::from_examples(2, &examples).unwrap()
 }
 
 #[test]
@@ -44,14 +46,16 @@ fn steps_after_the_first_allocate_only_the_view_of_the_batch() {
     // One thread: with more, whichever thread comes late to a kernel makes its own scratch then.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     pool.install(|| {
-        let (large, small) = (batch([50, 60, 70, 80]), batch([40, 50, 60, 33]));
-        for preset in PRESETS {
+        // Few examples go through one operation after another, more of them each through several.
+        for (preset, times) in PRESETS.iter().flat_map(|p| [(p, 1), (p, 3)]) {
+            let (large, small) = (batch([50, 60, 70, 80], times), batch([40, 50, 60, 33], times));
+            let targets = [0.1, 0.2].repeat(times);
             let config = ModelConfig::preset(preset.name, 2).unwrap().with_latent(16).with_hidden(32);
             let mut trainer = Trainer::new(Model::new(config.validate().unwrap(), 1), Loss::L1);
-            trainer.step(&large, &[0.1, 0.2], 1e-3).unwrap();
+            trainer.step(&large, &targets, 1e-3).unwrap();
             let before = ALLOCATIONS.load(Ordering::Relaxed);
             for b in [&large, &small, &large] {
-                trainer.step(b, &[0.1, 0.2], 1e-3).unwrap();
+                trainer.step(b, &targets, 1e-3).unwrap();
             }
             let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
             assert!(made <= 3, "{}: {made} allocations in three steps", preset.name);

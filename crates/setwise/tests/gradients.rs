@@ -10,7 +10,7 @@ use setwise::models::{
     AttentionScale, Encoder, ImageEncoder, Images, Merge, OutputKind, Pooling, RelationPool, Relations, Sharing,
     program,
 };
-use setwise_engine::{Cpu, Mode};
+use setwise_engine::{Cpu, Mode, Space};
 
 /// Random weights of a sum over all outputs, so that no gradient cancels.
 fn weights(n: usize) -> Vec<f64> {
@@ -122,8 +122,8 @@ fn equivariant_outputs_have_the_gradients_of_finite_differences() {
     }
 }
 
-#[test]
-fn every_choice_of_the_config_has_the_gradients_of_finite_differences() {
+/// Configs that differ in one choice or two.
+fn choices() -> Vec<(&'static str, ModelConfig)> {
     let base = || {
         let mut c = ModelConfig::default().with_latent(8).with_hidden(12).with_blocks(2).with_heads(2);
         c.input_widths = vec![3, 5];
@@ -168,7 +168,12 @@ fn every_choice_of_the_config_has_the_gradients_of_finite_differences() {
     case("plain feed-forward", &|c| {
         (c.encoder, c.relations, c.inner_residual, c.dropout) = (Encoder::FeedForward, Relations::Own, false, 0.1);
     });
-    for (name, config) in cases {
+    cases
+}
+
+#[test]
+fn every_choice_of_the_config_has_the_gradients_of_finite_differences() {
+    for (name, config) in choices() {
         let text = toml::to_string(&config).unwrap();
         Checker::new(config, &sizes(2), 3).check(&format!("{name}\n{text}"));
     }
@@ -189,5 +194,60 @@ fn models_of_images_have_the_gradients_of_finite_differences() {
 fn gradients_hold_for_sets_larger_than_every_tile() {
     for (name, config) in small_presets(2, 3) {
         Checker::new(config, &[vec![70, 1, 33], vec![17, 90, 16]], 3).check(&format!("{name} on large sets"));
+    }
+}
+
+/// Passes run one operation after another on all examples; a step takes some examples, and some rows of them, through several operations before the next ones.
+#[test]
+fn a_step_has_the_gradients_of_its_passes() {
+    let mut cases = choices();
+    for sets in 1..=3 {
+        cases.extend(small_presets(sets, 3));
+        cases.extend(
+            small_presets(sets, 3)
+                .into_iter()
+                .filter(|c| c.0 != "pine")
+                .map(|(name, config)| (name, config.with_output(OutputKind::Equivariant))),
+        );
+    }
+    for (name, mut config) in cases {
+        // Masks depend on how a batch is cut.
+        config.dropout = 0.0;
+        let rows = [vec![700, 1, 3, 40, 20], vec![2, 600, 1, 33, 5], vec![64, 1, 30, 3, 2]][..config.sets].to_vec();
+        let text = toml::to_string(&config).unwrap();
+        let mut checker = Checker::new(config, &rows, 3);
+        checker.loss();
+        let outputs = 0..checker.cpu.program().outputs().len();
+        let seeds: Vec<Vec<f64>> = outputs.clone().map(|i| weights(checker.cpu.output(i).len())).collect();
+        let places: Vec<Vec<usize>> = outputs
+            .map(|i| {
+                let value = checker.cpu.program().value(checker.cpu.program().outputs()[i]);
+                let rows: Vec<usize> = match value.space {
+                    Space::Set(k) => checker.batch.sets[k].2.clone(),
+                    Space::PerExample(n) => (0..=checker.batch.examples()).map(|e| e * n).collect(),
+                    other => panic!("an output in {other:?}"),
+                };
+                rows.iter().map(|r| r * value.cols).collect()
+            })
+            .collect();
+        let mut passes = vec![f64::NAN; checker.params.len()];
+        let views: Vec<&[f64]> = seeds.iter().map(Vec::as_slice).collect();
+        checker.cpu.backward(&checker.params, &views, &mut passes).unwrap();
+        let mut step = vec![f64::NAN; passes.len()];
+        let loss = checker.cpu.step(&checker.params, &checker.batch.view(), &mut step, |part| {
+            let mut sum = 0.0;
+            for (i, grads) in part.grads.iter_mut().enumerate() {
+                let range = places[i][part.examples.start]..places[i][part.examples.end];
+                grads.copy_from_slice(&seeds[i][range]);
+                sum += part.values[i].iter().zip(grads).map(|(v, g)| v * *g).sum::<f64>();
+            }
+            sum
+        });
+        let expected = checker.loss();
+        assert!((loss.unwrap() - expected).abs() <= 1e-12 * expected.abs().max(1.0), "{name}: loss\n{text}");
+        let scale = passes.iter().fold(1.0f64, |m, g| m.max(g.abs()));
+        for (i, (s, p)) in step.iter().zip(&passes).enumerate() {
+            assert!((s - p).abs() <= 1e-11 * scale, "{name}: parameter {i}: {s} in a step, {p} by passes\n{text}");
+        }
     }
 }

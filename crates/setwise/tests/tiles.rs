@@ -8,7 +8,7 @@ use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 use setwise::models::{SharedModel, program};
 use setwise::{Device, Model, ModelConfig};
-use setwise_engine::{Cpu, Mode, Real};
+use setwise_engine::{Cpu, Mode, Outputs, Real};
 
 /// Outputs, and gradients of inputs and parameters of the sum of all outputs, as doubles.
 fn all<T: Real>(cpu: &mut Cpu<T>, params: &[f64], batch: &Ragged<f64>) -> [Vec<f64>; 3] {
@@ -22,6 +22,19 @@ fn all<T: Real>(cpu: &mut Cpu<T>, params: &[f64], batch: &Ragged<f64>) -> [Vec<f
     cpu.backward(&params, &[&vec![T::ONE; outputs.len()]], &mut grads).unwrap();
     let inputs = (0..batch.sets.len()).flat_map(|k| wide(cpu.input_grad(k).unwrap())).collect();
     [outputs, inputs, wide(&grads)]
+}
+
+/// Gradients of the parameters as a step has them, which takes some examples, and some rows of them, through several operations at a time.
+fn step_gradients(cpu: &mut Cpu<f32>, params: &[f64], batch: &Ragged<f64>) -> Vec<f64> {
+    let narrow = |x: &[f64]| -> Vec<f32> { x.iter().map(|&x| x as f32).collect() };
+    let batch = Ragged { sets: batch.sets.iter().map(|s| (narrow(&s.0), s.1, s.2.clone())).collect() };
+    let mut grads = vec![f32::NAN; params.len()];
+    let loss = |part: Outputs<f32>| {
+        part.grads[0].fill(1.0);
+        0.0
+    };
+    cpu.step(&narrow(params), &batch.view(), &mut grads, loss).unwrap();
+    grads.into_iter().map(f64::from).collect()
 }
 
 fn relative(a: &[f64], b: &[f64]) -> f64 {
@@ -41,13 +54,15 @@ fn models_with_products_on_tiles_are_those_of_double_precision_in_sixteen_bits()
         ("sum-merge", 64, 80),
         ("multi-set-rn", 64, 64),
         ("multi-set-transformer-equi", 64, 64),
+        ("multi-set-transformer-equi", 16, 32),
+        ("sum-merge", 48, 80),
     ] {
         let config = ModelConfig::preset(name, 3).unwrap().with_latent(latent).with_hidden(hidden).with_blocks(1);
         let config = config.validate().unwrap();
         let program = std::sync::Arc::new(program(&config, Mode::Train, true));
         let params: Vec<f32> = program.params().init(&mut Pcg64Mcg::seed_from_u64(11));
         let params: Vec<f64> = params.into_iter().map(f64::from).collect();
-        let batch = Ragged::random(&[3, 3], &[vec![1, 50, 33], vec![17, 64, 2]], 3);
+        let batch = Ragged::random(&[3, 3], &[vec![1, 50, 33, 7], vec![17, 64, 2, 40]], 3);
         let batch = Ragged {
             sets: batch
                 .sets
@@ -70,6 +85,8 @@ fn models_with_products_on_tiles_are_those_of_double_precision_in_sixteen_bits()
             assert!(error < allowed, "{name}, latent {latent}: {what} off by {error}");
             assert!(error > single, "{name}, latent {latent}: {what} were not computed on tiles");
         }
+        let (step, passes) = (step_gradients(&mut cpu, &params, &batch), &tiles[2]);
+        assert!(relative(&step, passes) < 1e-5, "{name}, latent {latent}: a step differs from its passes");
         cpu.use_tiles(false).unwrap();
         assert_eq!(all(&mut cpu, &params, &batch), single, "{name}: back to single precision");
     }

@@ -5,10 +5,12 @@
 //! place on the output gradient; residuals; input gradients; weight gradients, where a task owns some rows of one weight and
 //! walks all rows of all maps that share it, so that nothing is summed across tasks.
 
+use std::ops::Range;
+
 use super::gemm::{PanelProduct, Strided};
 use super::norm::{NormBackward, ROWS, columns, get, put, sum_rows};
 use super::panels::Panels;
-use super::tasks::{Ptr, locate};
+use super::tasks::{Ptr, locate, piece};
 use super::tiles;
 use super::weight_product::{WeightProduct, weight_scratch};
 use super::worker::{Run, Worker};
@@ -18,7 +20,7 @@ use crate::program::{Activation, Linear, Map, Program, Slice};
 use crate::real::Real;
 use crate::simd::{Kernel, Vector};
 
-/// Rows of a weight that one gradient task owns.
+/// Rows of a weight that one gradient task owns where vectors multiply.
 const WEIGHT_ROWS: usize = 96;
 
 /// What is known of a [`Linear`] before any batch.
@@ -139,63 +141,75 @@ impl<T: Real> Worker<T> {
     pub(super) fn linear_forward(&mut self, params: &[T], panels: &Panels<T>, op: &Linear, plan: &LinearPlan) {
         let this = &*self;
         let step = |g: &Vec<usize>| LinearPlan::rows_per_task(panels, &op.maps[g[0]]);
-        let counts = || plan.inputs.iter().map(|g| this.rows_of(op.maps[g[0]].x.value).div_ceil(step(g)));
+        let counts = || plan.inputs.iter().map(|g| this.rows(op.maps[g[0]].x.value).len().div_ceil(step(g)));
         self.threads.run(counts().sum(), |t| {
             let (g, chunk) = locate(t, counts());
             let group = &plan.inputs[g];
-            let first = chunk * step(group);
-            let rows = step(group).min(this.rows_of(op.maps[group[0]].x.value) - first);
+            let rows = piece(this.rows(op.maps[group[0]].x.value), chunk, step(group));
             for &m in group {
-                let map = &op.maps[m];
-                let (x, x_row) = this.slice(map.x);
-                let (y, y_row) = this.slice(map.y);
-                let (residual, residual_row) = match map.residual {
-                    Some(r) => {
-                        let (r, row) = this.slice(r);
-                        // SAFETY: rows of the residual like those of the output.
-                        (unsafe { r.at(first * row) as *const T }, row)
-                    }
-                    None => (std::ptr::null(), 0),
-                };
                 // SAFETY: a task writes only its rows of the columns of its maps, which no other map writes.
-                unsafe {
-                    this.product(
-                        panels,
-                        map.weight,
-                        PanelProduct {
-                            m: rows,
-                            k: map.x.cols,
-                            n: map.y.cols,
-                            a: Strided { ptr: x.at(first * x_row), row: x_row, col: 1 },
-                            panels: panels.forward(map.weight),
-                            c: y.at(first * y_row),
-                            c_row: y_row,
-                            bias: map.bias.map_or(std::ptr::null(), |b| this.param(params, b)),
-                            accumulate: false,
-                            activation: op.activation,
-                            residual,
-                            residual_row,
-                            gate: std::ptr::null(),
-                            gate_row: 0,
-                        },
-                    );
-                    if let Some(norm) = &map.norm {
-                        this.norm_rows(params, norm, y.at(first * y_row), y_row, first, rows, map.y.cols);
-                    }
-                }
+                unsafe { this.map_forward(params, panels, &op.maps[m], op.activation, rows.clone()) };
             }
         });
+    }
+
+    /// Some rows of one map.
+    pub(super) unsafe fn map_forward(
+        &self,
+        params: &[T],
+        panels: &Panels<T>,
+        map: &Map,
+        activation: Activation,
+        rows: Range<usize>,
+    ) {
+        let (first, rows) = (rows.start, rows.len());
+        let (x, x_row) = self.slice(map.x);
+        let (y, y_row) = self.slice(map.y);
+        let (residual, residual_row) = self.rows_from(map.residual, first);
+        unsafe {
+            self.product(
+                panels,
+                map.weight,
+                PanelProduct {
+                    m: rows,
+                    k: map.x.cols,
+                    n: map.y.cols,
+                    a: Strided { ptr: x.at(first * x_row), row: x_row, col: 1 },
+                    panels: panels.forward(map.weight),
+                    c: y.at(first * y_row),
+                    c_row: y_row,
+                    bias: map.bias.map_or(std::ptr::null(), |b| self.param(params, b)),
+                    accumulate: false,
+                    activation,
+                    residual,
+                    residual_row,
+                    gate: std::ptr::null(),
+                    gate_row: 0,
+                },
+            );
+            if let Some(norm) = &map.norm {
+                self.norm_rows(params, norm, y.at(first * y_row), y_row, first, rows, map.y.cols);
+            }
+        }
+    }
+
+    /// Where the rows of a slice lie from `first` on and how far apart; nowhere if there is none.
+    fn rows_from(&self, slice: Option<Slice>, first: usize) -> (*const T, usize) {
+        let Some(slice) = slice else { return (std::ptr::null(), 0) };
+        let (start, row) = self.slice(slice);
+        // SAFETY: callers name rows that there are.
+        (unsafe { start.at(first * row) }, row)
     }
 
     pub(super) fn linear_backward(&mut self, run: &mut Run<T>, op: &Linear, plan: &LinearPlan) {
         self.outputs_backward(run, op);
         for (slice, maps) in &plan.residuals {
             if self.wants_grad(slice.value) {
-                let rows = self.rows_of(slice.value);
+                let rows = self.rows(slice.value);
                 let mut sources = std::mem::take(&mut self.sources);
                 sources.extend(maps.iter().map(|&m| self.grad_slice(op.maps[m].y)));
                 let written = self.written(slice.value);
-                sum_rows(self.threads, (rows, slice.cols), self.grad_slice(*slice), written, &sources);
+                sum_rows(self.threads, rows, slice.cols, self.grad_slice(*slice), written, &sources);
                 sources.clear();
                 self.sources = sources;
             }
@@ -212,7 +226,7 @@ impl<T: Real> Worker<T> {
         let mut norms = std::mem::take(&mut self.norms);
         norms.extend(op.maps.iter().filter_map(|m| {
             let (dy, dy_row) = self.grad_slice(m.y);
-            m.norm.map(|norm| NormBackward { norm, dy, dy_row, rows: self.rows_of(m.y.value), cols: m.y.cols })
+            m.norm.map(|norm| NormBackward { norm, dy, dy_row, rows: self.rows(m.y.value), cols: m.y.cols })
         }));
         if !norms.is_empty() {
             self.norms_backward(run, &norms);
@@ -223,16 +237,16 @@ impl<T: Real> Worker<T> {
             return;
         }
         let this = &*self;
-        let counts = || op.maps.iter().map(|m| this.rows_of(m.y.value).div_ceil(ROWS));
+        let counts = || op.maps.iter().map(|m| this.rows(m.y.value).len().div_ceil(ROWS));
         self.threads.run(counts().sum(), |t| {
             let (m, chunk) = locate(t, counts());
             let slice = op.maps[m].y;
-            let first = chunk * ROWS;
+            let Range { start: first, end } = piece(this.rows(slice.value), chunk, ROWS);
             let ((y, y_row), (dy, dy_row)) = (this.slice(slice), this.grad_slice(slice));
             // SAFETY: each task changes its own rows of one map's columns.
             unsafe {
                 T::dispatch(ActivationBackward {
-                    rows: ROWS.min(this.rows_of(slice.value) - first),
+                    rows: end - first,
                     cols: slice.cols,
                     activation: op.activation,
                     y: y.at(first * y_row),
@@ -252,55 +266,57 @@ impl<T: Real> Worker<T> {
         let this = &*self;
         let step = |g: &Vec<usize>| LinearPlan::rows_per_task(panels, &op.maps[g[0]]);
         let groups = || plan.wanted.iter().map(|&g| &plan.inputs[g]);
-        let counts = || groups().map(|g| this.rows_of(op.maps[g[0]].x.value).div_ceil(step(g)));
+        let counts = || groups().map(|g| this.rows(op.maps[g[0]].x.value).len().div_ceil(step(g)));
         self.threads.run(counts().sum(), |t| {
             let (g, chunk) = locate(t, counts());
             let group = &plan.inputs[plan.wanted[g]];
             let x = op.maps[group[0]].x;
-            let first = chunk * step(group);
-            let rows = step(group).min(this.rows_of(x.value) - first);
-            let (dx, dx_row) = this.grad_slice(x);
-            let mut accumulate = this.written(x.value);
+            let rows = piece(this.rows(x.value), chunk, step(group));
             for (i, &m) in group.iter().enumerate() {
-                let map = &op.maps[m];
-                let (dy, dy_row) = this.grad_slice(map.y);
+                let accumulate = i > 0 || this.written(x.value);
                 let last = i + 1 == group.len();
-                let (gate, gate_row) = match this.gated[x.value.0] && last {
-                    true => {
-                        let (y, row) = this.slice(x);
-                        // SAFETY: rows of the input.
-                        (unsafe { y.at(first * row) as *const T }, row)
-                    }
-                    false => (std::ptr::null(), 0),
-                };
                 // SAFETY: each task writes its own rows of one input's columns.
-                unsafe {
-                    this.product(
-                        panels,
-                        map.weight,
-                        PanelProduct {
-                            m: rows,
-                            k: map.y.cols,
-                            n: x.cols,
-                            a: Strided { ptr: dy.at(first * dy_row), row: dy_row, col: 1 },
-                            panels: panels.backward(map.weight),
-                            c: dx.at(first * dx_row),
-                            c_row: dx_row,
-                            bias: std::ptr::null(),
-                            accumulate,
-                            activation: Activation::None,
-                            residual: std::ptr::null(),
-                            residual_row: 0,
-                            gate,
-                            gate_row,
-                        },
-                    );
-                }
-                accumulate = true;
+                unsafe { this.input_backward(panels, &op.maps[m], rows.clone(), accumulate, last) };
             }
         });
         for group in &plan.inputs {
             self.mark(op.maps[group[0]].x.value);
+        }
+    }
+
+    /// What one map gives to the gradient of some rows of its input, added to what is there or not; the last to give something applies a ReLU's backward step.
+    pub(super) unsafe fn input_backward(
+        &self,
+        panels: &Panels<T>,
+        map: &Map,
+        rows: Range<usize>,
+        accumulate: bool,
+        last: bool,
+    ) {
+        let (first, rows) = (rows.start, rows.len());
+        let ((dx, dx_row), (dy, dy_row)) = (self.grad_slice(map.x), self.grad_slice(map.y));
+        let (gate, gate_row) = self.rows_from((last && self.gated[map.x.value.0]).then_some(map.x), first);
+        unsafe {
+            self.product(
+                panels,
+                map.weight,
+                PanelProduct {
+                    m: rows,
+                    k: map.y.cols,
+                    n: map.x.cols,
+                    a: Strided { ptr: dy.at(first * dy_row), row: dy_row, col: 1 },
+                    panels: panels.backward(map.weight),
+                    c: dx.at(first * dx_row),
+                    c_row: dx_row,
+                    bias: std::ptr::null(),
+                    accumulate,
+                    activation: Activation::None,
+                    residual: std::ptr::null(),
+                    residual_row: 0,
+                    gate,
+                    gate_row,
+                },
+            );
         }
     }
 
@@ -309,45 +325,77 @@ impl<T: Real> Worker<T> {
         let grads = Ptr(run.grads.as_mut_ptr());
         let this = &*self;
         let panels = run.panels;
-        let step = |uses: &[WeightUse]| if panels.in_tiles(uses[0].weight) { tiles::WEIGHT_ROWS } else { WEIGHT_ROWS };
+        let step = |uses: &[WeightUse]| weight_rows(panels, &uses[0]);
         let counts = || weights.iter().map(|uses| uses[0].dy.cols.div_ceil(step(uses)));
         self.threads.run(counts().sum(), |t| {
             let (w, block) = locate(t, counts());
             let first = block * step(&weights[w]);
-            let (inputs, outputs) = (weights[w][0].x.cols, weights[w][0].dy.cols);
-            let m = step(&weights[w]).min(outputs - first);
-            let in_tiles = panels.in_tiles(weights[w][0].weight);
-            let numbers = if in_tiles { tiles::weight_scratch(m, inputs) } else { weight_scratch::<T>(m, inputs) };
-            this.scratch.with(numbers, |scratch| {
-                for WeightUse { weight, bias, x, dy } in &weights[w] {
-                    let rows = this.rows_of(dy.value);
-                    let ((x, x_row), (dy, dy_row)) = (this.slice(*x), this.grad_slice(*dy));
-                    // SAFETY: rows `first..first + m` of this weight and of its bias belong to this task.
-                    unsafe {
-                        let offset = |p: ParamId| this.program.params.spec(p).offset;
-                        let product = WeightProduct {
-                            m,
-                            n: inputs,
-                            rows,
-                            a: dy.at(first),
-                            a_row: dy_row,
-                            b: x.at(0),
-                            b_row: x_row,
-                            c: grads.at(offset(*weight) + first * inputs),
-                            c_row: inputs,
-                            sums: bias.map_or(std::ptr::null_mut(), |b| grads.at(offset(b) + first)),
-                            scratch,
-                        };
-                        if in_tiles {
-                            tiles::weight_product(&*(&raw const product).cast());
-                        } else {
-                            T::dispatch(product);
-                        }
-                    }
-                }
-            });
+            let outputs = first..weights[w][0].dy.cols.min(first + step(&weights[w]));
+            for u in &weights[w] {
+                // SAFETY: these outputs of this weight and of its bias belong to this task.
+                unsafe { this.weight_backward(panels, grads, u, outputs.clone(), this.rows(u.dy.value)) };
+            }
         });
     }
+
+    /// Adds what some rows give to the gradients of some outputs of a weight and its bias.
+    unsafe fn weight_backward(
+        &self,
+        panels: &Panels<T>,
+        grads: Ptr<T>,
+        WeightUse { weight, bias, x, dy }: &WeightUse,
+        outputs: Range<usize>,
+        rows: Range<usize>,
+    ) {
+        let (first, inputs) = (outputs.start, x.cols);
+        let in_tiles = panels.gradient_in_tiles(*weight);
+        let numbers = match in_tiles {
+            true => tiles::weight_scratch(outputs.len(), inputs),
+            false => weight_scratch::<T>(outputs.len(), inputs),
+        };
+        let offset = |p: ParamId| self.program.params.spec(p).offset;
+        self.scratch.with(numbers, |scratch| {
+            let ((x, x_row), (dy, dy_row)) = (self.slice(*x), self.grad_slice(*dy));
+            // SAFETY: the callers'.
+            unsafe {
+                let product = WeightProduct {
+                    m: outputs.len(),
+                    n: inputs,
+                    rows: rows.len(),
+                    a: dy.at(rows.start * dy_row + first),
+                    a_row: dy_row,
+                    b: x.at(rows.start * x_row),
+                    b_row: x_row,
+                    c: grads.at(offset(*weight) + first * inputs),
+                    c_row: inputs,
+                    sums: bias.map_or(std::ptr::null_mut(), |b| grads.at(offset(b) + first)),
+                    scratch,
+                };
+                if in_tiles {
+                    tiles::weight_product(&*(&raw const product).cast());
+                } else {
+                    T::dispatch(product);
+                }
+            }
+        });
+    }
+
+    /// Adds what some rows give to the gradients of a map's weight and bias, on the calling thread alone.
+    pub(super) fn map_weight_backward(&self, run: &mut Run<T>, map: &Map, rows: Range<usize>) {
+        let grads = Ptr(run.grads.as_mut_ptr());
+        let u = WeightUse::of(map);
+        let step = weight_rows(run.panels, &u);
+        for first in (0..map.y.cols).step_by(step) {
+            let outputs = first..map.y.cols.min(first + step);
+            // SAFETY: nobody else has the gradients.
+            unsafe { self.weight_backward(run.panels, grads, &u, outputs, rows.clone()) };
+        }
+    }
+}
+
+/// Rows of a weight that one gradient task owns.
+fn weight_rows<T: Real>(panels: &Panels<T>, u: &WeightUse) -> usize {
+    if panels.gradient_in_tiles(u.weight) { tiles::WEIGHT_ROWS } else { WEIGHT_ROWS }
 }
 
 /// One use of a weight: its input and the gradient of its product.

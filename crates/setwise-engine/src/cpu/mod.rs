@@ -5,22 +5,25 @@
 //! run operation by operation, all threads together, so that there is one gradient buffer only. Which way is taken, and
 //! how examples are cut into lanes and chunks, follows from sizes alone, so results do not depend on the number of threads.
 //!
-//! `worker` runs programs; `gemm` holds the register tile that multiplies, `weight_product` its use for weight gradients, `panels` the packed weights, `tiles` products on the tile unit; `linear`,
+//! `worker` runs programs, and with one thread takes a few rows through several operations at a time, which `projected` and `chain` find and `local` has the places for. `gemm` holds the register tile that multiplies, `weight_product` its use for weight gradients, `panels` the packed weights, `tiles` products on the tile unit; `linear`,
 //! `attention`, `norm`, `pair`, `pool`, `pine`, `rows`, `convolution`, `batch_norm` and `max_pool` each hold one kind of operation, forward
 //! and backward; `tasks` cuts work; `compiled` is where all this is compiled, once for each number type.
 
 mod attention;
 mod batch_norm;
+mod chain;
 mod compiled;
 mod convolution;
 pub(crate) mod gemm;
 mod linear;
+mod local;
 mod max_pool;
 mod norm;
 mod pair;
 mod panels;
 mod pine;
 mod pool;
+mod projected;
 mod rows;
 mod tasks;
 mod tiles;
@@ -104,7 +107,7 @@ impl Cpu<f32> {
     }
 
     /// Multiplies with weights, and in attention, on the tile unit from now on, or no more: three bf16 products for each of single precision, 16 bits instead of 24, in a fraction of the time.
-    /// What would not gain stays as it is: weights whose sizes are no multiples of 32, attention of heads below 32 numbers (16 for its gradients), of fewer than 16 queries, or
+    /// What would not gain stays as it is: weights whose sizes are no multiples of 16, attention of heads below 32 numbers (16 for its gradients), of fewer than 16 queries, or
     /// of more than four million numbers of keys. Fails on machines without the unit.
     pub fn use_tiles(&mut self, tiles: bool) -> Result<(), Error> {
         if tiles && !Self::has_tiles() {

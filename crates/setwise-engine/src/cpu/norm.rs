@@ -1,8 +1,10 @@
 //! LayerNorm of rows, forward and backward, and the sums of rows that come with it.
 
-use super::tasks::{Ptr, Threads};
+use std::ops::Range;
+
+use super::tasks::{Ptr, Threads, locate, piece};
 use super::worker::{Run, Worker};
-use crate::program::{AddNorm, Mode, Norm};
+use crate::program::{AddNorm, Norm};
 use crate::real::Real;
 use crate::simd::{Kernel, Vector};
 
@@ -258,16 +260,17 @@ impl<T: Real> Kernel<T> for SumRows<'_, T> {
 /// `dst (=|+=) Σ sources`, rows in parallel; sources are (address, row stride).
 pub fn sum_rows<T: Real>(
     threads: Threads,
-    (rows, cols): (usize, usize),
+    rows: Range<usize>,
+    cols: usize,
     (dst, dst_row): (Ptr<T>, usize),
     accumulate: bool,
     sources: &[(Ptr<T>, usize)],
 ) {
     let step = (32_768 / cols.max(1)).clamp(64, 4096);
-    threads.run(rows.div_ceil(step), |t| {
-        let first = t * step;
+    threads.run(rows.len().div_ceil(step), |t| {
+        let Range { start: first, end } = piece(rows.clone(), t, step);
         T::dispatch(SumRows {
-            rows: step.min(rows - first),
+            rows: end - first,
             cols,
             // SAFETY: each task writes its own rows.
             dst: unsafe { dst.at(0) },
@@ -280,32 +283,32 @@ pub fn sum_rows<T: Real>(
 }
 
 /// One LayerNorm whose output gradient is turned into its input gradient.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct NormBackward<T> {
     pub norm: Norm,
     pub dy: Ptr<T>,
     pub dy_row: usize,
-    pub rows: usize,
+    pub rows: Range<usize>,
     pub cols: usize,
 }
 
 impl<T: Real> Worker<T> {
     /// Backward through several LayerNorms, in place; the gradients of gains and shifts are added to `run.grads`.
     pub(super) fn norms_backward(&mut self, run: &mut Run<T>, norms: &[NormBackward<T>]) {
-        let counts = || norms.iter().map(|n| n.rows.div_ceil(ROWS));
+        let counts = || norms.iter().map(|n| n.rows.len().div_ceil(ROWS));
         let tasks: usize = counts().sum();
         let width = norms.iter().map(|n| 2 * n.cols).max().unwrap_or(0);
         let partials = Ptr(self.partials(tasks * width));
         let this = &*self;
         let params = run.params;
         self.threads.run(tasks, |t| {
-            let (g, chunk) = super::tasks::locate(t, counts());
-            let NormBackward { norm, dy, dy_row, rows, cols } = norms[g];
-            let first = chunk * ROWS;
+            let (g, chunk) = locate(t, counts());
+            let NormBackward { norm, dy, dy_row, ref rows, cols } = norms[g];
+            let Range { start: first, end } = piece(rows.clone(), chunk, ROWS);
             // SAFETY: rows `first..` of one norm belong to this task alone, and so does slot `t` of the partial sums.
             unsafe {
                 T::dispatch(NormRowsBackward {
-                    rows: ROWS.min(rows - first),
+                    rows: end - first,
                     cols,
                     dy: dy.at(first * dy_row),
                     dy_row,
@@ -318,7 +321,7 @@ impl<T: Real> Worker<T> {
         });
         let mut t = 0;
         for n in norms {
-            for _ in 0..n.rows.div_ceil(ROWS) {
+            for _ in 0..n.rows.len().div_ceil(ROWS) {
                 // SAFETY: all tasks are done; slot `t` holds 2 · cols sums.
                 let sums = unsafe { std::slice::from_raw_parts(partials.at(t * width), 2 * n.cols) };
                 for (param, sums) in [(n.norm.gain, &sums[..n.cols]), (n.norm.shift, &sums[n.cols..])] {
@@ -333,15 +336,15 @@ impl<T: Real> Worker<T> {
     }
 
     pub(super) fn add_norm_forward(&mut self, params: &[T], op: &AddNorm) {
-        let rows = self.rows_of(op.y.value);
+        let rows = self.rows(op.y.value);
         let (y, y_row) = self.slice(op.y);
         let mut inputs = std::mem::take(&mut self.sources);
         inputs.extend(op.inputs.iter().map(|&s| self.slice(s)));
         let cols = op.y.cols;
         let this = &*self;
-        self.threads.run(rows.div_ceil(ROWS), |t| {
-            let first = t * ROWS;
-            let rows = ROWS.min(rows - first);
+        self.threads.run(rows.len().div_ceil(ROWS), |t| {
+            let Range { start: first, end } = piece(rows.clone(), t, ROWS);
+            let rows = end - first;
             // SAFETY: each task writes its own rows.
             unsafe {
                 T::dispatch(SumRows {
@@ -374,7 +377,7 @@ impl<T: Real> Worker<T> {
         rows: usize,
         cols: usize,
     ) {
-        let kept = self.program.mode == Mode::Train;
+        let kept = self.program.training() && self.keeps_norms;
         unsafe {
             T::dispatch(NormRows {
                 rows,
@@ -390,15 +393,16 @@ impl<T: Real> Worker<T> {
     }
 
     pub(super) fn add_norm_backward(&mut self, run: &mut Run<T>, op: &AddNorm) {
-        let rows = self.rows_of(op.y.value);
+        let rows = self.rows(op.y.value);
         let (dy, dy_row) = self.grad_slice(op.y);
         if let Some(norm) = op.norm {
-            self.norms_backward(run, &[NormBackward { norm, dy, dy_row, rows, cols: op.y.cols }]);
+            self.norms_backward(run, &[NormBackward { norm, dy, dy_row, rows: rows.clone(), cols: op.y.cols }]);
         }
         for (i, &input) in op.inputs.iter().enumerate() {
             if self.wants_grad(input.value) {
                 let accumulate = self.written(input.value) || op.inputs[..i].contains(&input);
-                sum_rows(self.threads, (rows, input.cols), self.grad_slice(input), accumulate, &[(dy, dy_row)]);
+                let dx = self.grad_slice(input);
+                sum_rows(self.threads, rows.clone(), input.cols, dx, accumulate, &[(dy, dy_row)]);
             }
         }
         op.inputs.iter().for_each(|s| self.mark(s.value));

@@ -125,6 +125,12 @@ impl<T: Real> Panels<T> {
         self.packed(id).in_tiles
     }
 
+    /// Whether its gradient is made in tiles.
+    pub fn gradient_in_tiles(&self, id: ParamId) -> bool {
+        let Packed { outputs, inputs, in_tiles, .. } = *self.packed(id);
+        in_tiles && tiles::fits_gradient(outputs, inputs)
+    }
+
     fn packed(&self, id: ParamId) -> &Packed {
         self.weights[id.0].as_ref().expect("a weight of the program")
     }

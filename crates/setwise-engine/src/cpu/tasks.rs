@@ -1,5 +1,6 @@
 //! Cutting work into tasks that do not depend on the number of threads, and memory for each thread.
 
+use std::ops::Range;
 use std::sync::Mutex;
 
 use rayon::prelude::*;
@@ -38,6 +39,12 @@ pub fn locate(mut i: usize, counts: impl IntoIterator<Item = usize>) -> (usize, 
     unreachable!("task index beyond the last group")
 }
 
+/// The `i`th piece of a range cut into pieces of `step`.
+pub fn piece(range: Range<usize>, i: usize, step: usize) -> Range<usize> {
+    let first = range.start + i * step;
+    first..range.end.min(first + step)
+}
+
 /// A pointer that tasks may share. Whoever uses it makes sure that tasks write to disjoint places.
 #[derive(Clone, Copy)]
 pub struct Ptr<T>(pub *mut T);
@@ -48,10 +55,10 @@ unsafe impl<T> Send for Ptr<T> {}
 unsafe impl<T> Sync for Ptr<T> {}
 
 impl<T> Ptr<T> {
-    /// The address `n` elements on. (A method, so that closures capture the wrapper and not the bare pointer.)
+    /// The address `n` elements on. (A method, so that closures capture the wrapper and not the bare pointer.) The first of them need not exist.
     #[inline(always)]
     pub unsafe fn at(self, n: usize) -> *mut T {
-        unsafe { self.0.add(n) }
+        self.0.wrapping_add(n)
     }
 }
 

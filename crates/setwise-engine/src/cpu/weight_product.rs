@@ -1,6 +1,7 @@
 //! Products with a long inner dimension and a small result: the gradients of weights.
 
-use super::gemm::{Ends, Strided, panels_len, rows_of_tiles};
+use super::gemm::{Ends, Strided, panels_len, rows_of_tiles, tile as multiply};
+use super::linear::ColumnSums;
 use crate::real::Real;
 use crate::simd::{Kernel, NARROW_TILE_ROWS, Vector, WIDE_TILE_ROWS};
 
@@ -26,6 +27,10 @@ pub struct WeightProduct<T> {
 
 /// Rows of the long dimension a weight gradient takes at a time: one panel and one tile of them fit the first cache level.
 const WEIGHT_CHUNK: usize = 192;
+
+/// Rows of the result that are computed together where both operands are read in place, and the numbers from one row of them to the next up to which they are.
+const LEFT: usize = 16;
+const CLOSE: usize = 64;
 
 /// Scratch of a [`WeightProduct`].
 pub fn weight_scratch<T: Real>(m: usize, n: usize) -> usize {
@@ -68,6 +73,10 @@ impl<T: Real> Kernel<T> for WeightProduct<T> {
     unsafe fn run<V: Vector<T>>(self) {
         let width = 2 * V::LANES;
         let tile = if V::WIDE { WIDE_TILE_ROWS } else { NARROW_TILE_ROWS };
+        if self.m.is_multiple_of(LEFT) && self.a_row <= CLOSE && self.n.is_multiple_of(V::LANES) && self.b_row <= CLOSE
+        {
+            return unsafe { self.in_place::<V>() };
+        }
         let mut first = 0;
         while first < self.rows {
             let k = WEIGHT_CHUNK.min(self.rows - first);
@@ -94,6 +103,49 @@ impl<T: Real> Kernel<T> for WeightProduct<T> {
 }
 
 impl<T: Real> WeightProduct<T> {
+    /// Both operands where they are.
+    #[inline(always)]
+    unsafe fn in_place<V: Vector<T>>(&self) {
+        unsafe {
+            for first in (0..self.rows).step_by(WEIGHT_CHUNK) {
+                let k = WEIGHT_CHUNK.min(self.rows - first);
+                let (a, b) = (self.a.add(first * self.a_row), self.b.add(first * self.b_row));
+                for t in (0..self.m).step_by(LEFT) {
+                    let a = Strided { ptr: a.add(t), row: 1, col: self.a_row };
+                    let mut col = 0;
+                    macro_rules! tiles {
+                        ($rows:expr, $vectors:expr) => {
+                            for t in (t..t + LEFT).step_by($rows) {
+                                let a = Strided { ptr: a.ptr.add(t % LEFT), ..a };
+                                let (c, c_row) = (self.c.add(t * self.c_row + col), self.c_row);
+                                let mut ends = Accumulate { c, c_row, cols: [V::LANES; $vectors] };
+                                let mut sums = [[V::zero(); $vectors]; $rows];
+                                for (r, sum) in sums.iter_mut().enumerate() {
+                                    *sum = ends.start(r);
+                                }
+                                multiply::<T, V, $rows, $vectors, false>(k, a, b.add(col), self.b_row, &mut sums);
+                                for (r, sum) in sums.into_iter().enumerate() {
+                                    ends.finish(r, sum);
+                                }
+                            }
+                        };
+                    }
+                    while col + 2 * V::LANES <= self.n {
+                        tiles!(8, 2);
+                        col += 2 * V::LANES;
+                    }
+                    if col < self.n {
+                        tiles!(16, 1);
+                    }
+                }
+                if !self.sums.is_null() {
+                    ColumnSums { rows: k, cols: self.m, x: a, x_row: self.a_row, sums: self.sums, weight: T::ONE }
+                        .run::<V>();
+                }
+            }
+        }
+    }
+
     /// Packs `C` vectors of columns of `b` from `col` on, and multiplies them with all tiles of `a`.
     #[inline(always)]
     unsafe fn panel<V: Vector<T>, const C: usize>(
@@ -177,7 +229,9 @@ mod tests {
 
     #[test]
     fn weight_gradients_add_to_what_is_there() {
-        for (rows, m, n) in [(300, 13, 37), (500, 96, 64), (7, 1, 1), (200, 24, 33)] {
+        for (rows, m, n) in
+            [(300, 13, 37), (500, 96, 64), (7, 1, 1), (200, 24, 33), (300, 16, 16), (191, 32, 48), (3, 16, 64)]
+        {
             let (a, b) = (numbers(rows * m, 4), numbers(rows * n, 5));
             let mut c = vec![1.0f32; m * n];
             let mut sums = vec![2.0f32; m];

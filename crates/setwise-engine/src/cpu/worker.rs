@@ -4,17 +4,20 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::chain::Chain;
 use super::linear::LinearPlan;
+use super::local::Local;
 use super::norm::NormBackward;
 use super::pair::PairsPlan;
 use super::panels::Panels;
+use super::projected::Projected;
 use super::tasks::{Ptr, Scratch, Threads, align_offset};
 use crate::batch::{BatchView, SetView};
 use crate::error::Error;
 use crate::flow::{gated_values, gradients_to_clear};
 use crate::params::ParamId;
 use crate::plan::{Lives, NONE, Plan, Shape};
-use crate::program::{Op, Program, Slice, Value};
+use crate::program::{Op, Program, Slice, Space, Value};
 use crate::real::Real;
 
 /// Parameters and where their gradients go, for one backward pass.
@@ -28,7 +31,20 @@ pub struct Run<'a, T> {
 enum OpPlan {
     Linear(LinearPlan),
     Pairs(PairsPlan),
+    /// Projections and the attention that follows.
+    Projected(Projected),
+    /// This operation and those that follow, a few rows at a time.
+    Chain(Chain),
+    /// An operation before this one runs it too.
+    Done,
     Other,
+}
+
+impl OpPlan {
+    /// Whether running it records the time of each operation in it.
+    fn records_itself(&self) -> bool {
+        matches!(self, OpPlan::Projected(_) | OpPlan::Chain(_) | OpPlan::Done)
+    }
 }
 
 /// Runs one program. After the largest batch has been seen nothing more is allocated.
@@ -45,7 +61,15 @@ pub struct Worker<T: Real> {
     pub(super) shape: Shape,
     arena: Vec<T>,
     arena_start: usize,
-    written: Vec<bool>,
+    /// Values that exist for a few rows at a time.
+    pub(super) local: Local<T>,
+    /// The rows that a chain is at.
+    pub(super) stretch: Option<Range<usize>>,
+    /// Whether norms keep what their way back needs.
+    pub(super) keeps_norms: bool,
+    pub(super) written: Vec<bool>,
+    /// What had been written before a chain's way back began.
+    pub(super) written_before: Vec<bool>,
     pub(super) scratch: Scratch<T>,
     partials: Vec<T>,
     pub(super) sources: Vec<(Ptr<T>, usize)>,
@@ -57,25 +81,21 @@ pub struct Worker<T: Real> {
 
 impl<T: Real> Worker<T> {
     pub fn new(program: Arc<Program>, threads: Threads) -> Self {
-        let plans = program
-            .ops
-            .iter()
-            .map(|op| match op {
-                Op::Linear(l) => OpPlan::Linear(LinearPlan::new(&program, l)),
-                Op::Pairs(p) => OpPlan::Pairs(PairsPlan::new(&program, p)),
-                _ => OpPlan::Other,
-            })
-            .collect();
+        let plans = plans(&program, threads);
         Worker {
-            plans,
             clear: gradients_to_clear(&program),
             gated: gated_values(&program),
-            lives: Lives::of(&program),
+            lives: lives(&program, &plans),
+            plans,
             plan: Plan::default(),
             shape: Shape::default(),
             arena: Vec::new(),
             arena_start: 0,
+            local: Local::new(&program),
+            stretch: None,
+            keeps_norms: true,
             written: vec![false; program.values.len()],
+            written_before: vec![false; program.values.len()],
             scratch: Scratch::new(threads),
             partials: Vec::new(),
             sources: Vec::new(),
@@ -97,7 +117,7 @@ impl<T: Real> Worker<T> {
         self.timings.as_deref().unwrap_or(&[])
     }
 
-    fn record(&mut self, op: usize, direction: usize, since: Instant) {
+    pub(super) fn record(&mut self, op: usize, direction: usize, since: Instant) {
         if let Some(t) = &mut self.timings {
             t[op][direction] += since.elapsed().as_secs_f64();
         }
@@ -105,7 +125,7 @@ impl<T: Real> Worker<T> {
 
     /// Bytes of working memory held.
     pub fn memory(&self) -> usize {
-        (self.arena.len() + self.partials.len()) * size_of::<T>()
+        (self.arena.len() + self.partials.len() + self.local.len()) * size_of::<T>()
     }
 
     /// Computes all outputs for the examples `range` of a batch that has been checked.
@@ -128,6 +148,9 @@ impl<T: Real> Worker<T> {
             let begin = Instant::now();
             let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
             match (&program.ops[i], &plan) {
+                (_, OpPlan::Projected(p)) => self.projected_forward(params, panels, p),
+                (_, OpPlan::Chain(c)) => self.chain_forward(params, panels, c),
+                (_, OpPlan::Done) => {}
                 (Op::Linear(l), OpPlan::Linear(p)) => self.linear_forward(params, panels, l, p),
                 (Op::Attention(a), _) => self.attention_forward(panels.tiles(), a),
                 (Op::AddNorm(a), _) => self.add_norm_forward(params, a),
@@ -144,8 +167,10 @@ impl<T: Real> Worker<T> {
                 (Op::MaxPool(p), _) => self.max_pool_forward(p),
                 (Op::Linear(_), _) => unreachable!("every linear operation has its plan"),
             }
+            if !plan.records_itself() {
+                self.record(i, 0, begin);
+            }
             self.plans[i] = plan;
-            self.record(i, 0, begin);
         }
         Ok(())
     }
@@ -182,15 +207,14 @@ impl<T: Real> Worker<T> {
         let program = self.program.clone();
         for i in (0..program.ops.len()).rev() {
             let begin = Instant::now();
-            for c in 0..self.clear[i].len() {
-                let v = self.clear[i][c];
-                let len = self.plan.lens[program.values.len() + v.0];
-                // SAFETY: the gradient's own place.
-                unsafe { std::slice::from_raw_parts_mut(self.grad(v).at(0), len) }.fill(T::ZERO);
-                self.mark(v);
+            if !matches!(self.plans[i], OpPlan::Chain(_) | OpPlan::Done) {
+                self.clear_gradients(i, None);
             }
             let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
             match (&program.ops[i], &plan) {
+                (_, OpPlan::Projected(p)) => self.projected_backward(run, p),
+                (_, OpPlan::Chain(c)) => self.chain_backward(run, c),
+                (_, OpPlan::Done) => {}
                 (Op::Linear(l), OpPlan::Linear(p)) => self.linear_backward(run, l, p),
                 (Op::Attention(a), _) => self.attention_backward(run.panels.tiles(), a),
                 (Op::AddNorm(a), _) => self.add_norm_backward(run, a),
@@ -207,8 +231,26 @@ impl<T: Real> Worker<T> {
                 (Op::MaxPool(p), _) => self.max_pool_backward(p),
                 (Op::Linear(_) | Op::Pairs(_), _) => unreachable!("these operations have their plans"),
             }
+            if !plan.records_itself() {
+                self.record(i, 1, begin);
+            }
             self.plans[i] = plan;
-            self.record(i, 1, begin);
+        }
+    }
+
+    /// Clears the gradients of those values, of one space or of all, that an operation adds to in part.
+    pub(super) fn clear_gradients(&mut self, op: usize, space: Option<Space>) {
+        for &v in &self.clear[op] {
+            let spec = &self.program.values[v.0];
+            if space.is_some_and(|s| s != spec.space) {
+                continue;
+            }
+            let (rows, cols) = (self.rows(v), spec.cols);
+            // SAFETY: the gradient's own place.
+            let numbers =
+                unsafe { std::slice::from_raw_parts_mut(self.grad(v).at(rows.start * cols), rows.len() * cols) };
+            numbers.fill(T::ZERO);
+            self.written[v.0] = true;
         }
     }
 
@@ -259,16 +301,35 @@ impl<T: Real> Worker<T> {
             self.arena = vec![T::ZERO; wanted];
             self.arena_start = align_offset(self.arena.as_ptr());
         }
+        let room = |plan: &OpPlan| match plan {
+            OpPlan::Projected(p) => self.projected_room(p, &self.program),
+            OpPlan::Chain(c) => c.room(),
+            _ => 0,
+        };
+        let wanted = self.plans.iter().map(room).max().unwrap_or(0);
+        if !self.local.has_room(wanted) {
+            let bytes = (wanted as u64).saturating_mul(size_of::<T>() as u64);
+            if bytes > memory_limit() {
+                return Err(Error::TooLarge { bytes });
+            }
+            self.local.make_room(wanted);
+        }
         Ok(())
     }
 
     /// Address of a value.
     pub(super) fn value(&self, v: Value) -> Ptr<T> {
+        if let Some(found) = self.local.value(v) {
+            return found;
+        }
         self.place(self.plan.offsets[v.0])
     }
 
     /// Address of a value's gradient.
     pub(super) fn grad(&self, v: Value) -> Ptr<T> {
+        if let Some(found) = self.local.grad(v) {
+            return found;
+        }
         self.place(self.plan.offsets[self.program.values.len() + v.0])
     }
 
@@ -281,18 +342,29 @@ impl<T: Real> Worker<T> {
 
     /// Address of some columns of a value, and the distance of its rows.
     pub(super) fn slice(&self, s: Slice) -> (Ptr<T>, usize) {
+        if let Some(found) = self.local.slice(s, false) {
+            return found;
+        }
         // SAFETY: columns of the value.
         (Ptr(unsafe { self.value(s.value).at(s.col) }), self.program.values[s.value.0].cols)
     }
 
     /// The same for the gradient.
     pub(super) fn grad_slice(&self, s: Slice) -> (Ptr<T>, usize) {
+        if let Some(found) = self.local.slice(s, true) {
+            return found;
+        }
         // SAFETY: columns of the value.
         (Ptr(unsafe { self.grad(s.value).at(s.col) }), self.program.values[s.value.0].cols)
     }
 
     pub(super) fn param(&self, params: &[T], id: ParamId) -> *const T {
         params[self.program.params.spec(id).range()].as_ptr()
+    }
+
+    /// The rows of a value that operations are to work on, dimensions counted: all, or those of the stretch that a chain is at.
+    pub(super) fn rows(&self, v: Value) -> Range<usize> {
+        self.stretch.clone().unwrap_or(0..self.rows_of(v))
     }
 
     /// Rows of a value, dimensions counted.
@@ -322,6 +394,50 @@ impl<T: Real> Worker<T> {
         }
         self.partials.as_mut_ptr()
     }
+}
+
+/// Finds out how operations run. Only who works alone takes several of them together.
+fn plans(program: &Program, threads: Threads) -> Vec<OpPlan> {
+    let mut plans: Vec<OpPlan> = Vec::new();
+    while plans.len() < program.ops.len() {
+        let i = plans.len();
+        if let Some(projected) = Projected::find(program, i).filter(|_| threads == Threads::One) {
+            plans.extend([OpPlan::Projected(projected), OpPlan::Done]);
+        } else if let Some(chain) = Chain::find(program, i).filter(|_| threads == Threads::One) {
+            let last = chain.ops.end;
+            plans.push(OpPlan::Chain(chain));
+            plans.resize_with(last, || OpPlan::Done);
+        } else {
+            plans.push(match &program.ops[i] {
+                Op::Linear(l) => OpPlan::Linear(LinearPlan::new(program, l)),
+                Op::Pairs(p) => OpPlan::Pairs(PairsPlan::new(program, p)),
+                _ => OpPlan::Other,
+            });
+        }
+    }
+    plans
+}
+
+/// Lives of buffers: those of operations that run together live together, values inside of them have none, and what is made again needs its inputs for longer.
+fn lives(program: &Program, plans: &[OpPlan]) -> Lives {
+    let together = |i: usize| match &plans[i] {
+        OpPlan::Projected(_) => Some(i..i + 2),
+        OpPlan::Chain(c) => Some(c.ops.clone()),
+        OpPlan::Done => None,
+        _ => Some(i..i + 1),
+    };
+    let mut lives = Lives::in_groups(program, (0..plans.len()).filter_map(together));
+    for plan in plans {
+        match plan {
+            OpPlan::Projected(p) => p.inner(program).for_each(|v| lives.forget(program, v)),
+            OpPlan::Chain(c) => {
+                c.inner().for_each(|v| lives.forget(program, v));
+                c.inputs(program).into_iter().for_each(|v| lives.read_again(program, &c.ops, v));
+            }
+            _ => {}
+        }
+    }
+    lives
 }
 
 /// Bytes of memory this machine has, where that can be found out.

@@ -163,6 +163,19 @@ impl Vector<f32> for F32x16 {
         }
     }
     #[inline(always)]
+    unsafe fn quarters([a, b, c, d]: [Self; 4]) -> [Self; 4] {
+        unsafe {
+            let (ab, cd) = (_mm512_shuffle_f32x4::<0x44>(a.0, b.0), _mm512_shuffle_f32x4::<0x44>(c.0, d.0));
+            let (late_ab, late_cd) = (_mm512_shuffle_f32x4::<0xee>(a.0, b.0), _mm512_shuffle_f32x4::<0xee>(c.0, d.0));
+            [
+                F32x16(_mm512_shuffle_f32x4::<0x88>(ab, cd)),
+                F32x16(_mm512_shuffle_f32x4::<0xdd>(ab, cd)),
+                F32x16(_mm512_shuffle_f32x4::<0x88>(late_ab, late_cd)),
+                F32x16(_mm512_shuffle_f32x4::<0xdd>(late_ab, late_cd)),
+            ]
+        }
+    }
+    #[inline(always)]
     unsafe fn columns_of_eight(src: *const f32, row: usize, out: *mut f32, out_row: usize, factor: f32) {
         unsafe {
             let mut z = [_mm512_setzero_ps(); 8];

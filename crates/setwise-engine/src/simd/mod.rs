@@ -96,6 +96,23 @@ pub trait Vector<T: Real>: Copy {
         }
     }
 
+    /// The first quarters of four vectors, their second quarters, and so on: its own way back.
+    #[inline(always)]
+    unsafe fn quarters(vectors: [Self; 4]) -> [Self; 4] {
+        let quarter = Self::LANES / 4;
+        let (mut from, mut to) = ([T::ZERO; 4 * 16], [T::ZERO; 4 * 16]);
+        unsafe {
+            for (i, v) in vectors.into_iter().enumerate() {
+                v.store(from.as_mut_ptr().add(i * Self::LANES));
+            }
+            for (i, x) in from.into_iter().enumerate().take(4 * Self::LANES) {
+                let (vector, at) = (i / Self::LANES, i % Self::LANES);
+                to[at / quarter * Self::LANES + vector * quarter + at % quarter] = x;
+            }
+            std::array::from_fn(|i| Self::load(to.as_ptr().add(i * Self::LANES)))
+        }
+    }
+
     #[inline(always)]
     unsafe fn zero() -> Self {
         unsafe { Self::splat(T::ZERO) }
@@ -316,6 +333,35 @@ mod tests {
                 assert_eq!(columns[c * 20 + i], 2.0 * x[i * 11 + c]);
                 assert_eq!(rows[i * 9 + c], 2.0 * x[i * 11 + c]);
             }
+        }
+    }
+
+    struct Quarters<'a, T>(&'a [T], &'a mut [T]);
+    impl<T: Real> Kernel<T> for Quarters<'_, T> {
+        type Out = usize;
+        #[inline(always)]
+        unsafe fn run<V: Vector<T>>(self) -> usize {
+            unsafe {
+                let mut vectors = [V::zero(); 4];
+                for (i, v) in vectors.iter_mut().enumerate() {
+                    *v = V::load(self.0.as_ptr().add(i * V::LANES));
+                }
+                for (i, v) in V::quarters(vectors).into_iter().enumerate() {
+                    v.store(self.1.as_mut_ptr().add(i * V::LANES));
+                }
+            }
+            V::LANES
+        }
+    }
+
+    #[test]
+    fn quarters_of_four_vectors_change_places() {
+        let x: Vec<f32> = (0..64).map(|i| i as f32).collect();
+        let mut y = vec![0.0; 64];
+        let lanes = f32::dispatch(Quarters(&x, &mut y));
+        let quarter = lanes / 4;
+        for (vector, place, i) in (0..4).flat_map(|v| (0..4).flat_map(move |p| (0..quarter).map(move |i| (v, p, i)))) {
+            assert_eq!(y[place * lanes + vector * quarter + i], x[vector * lanes + place * quarter + i]);
         }
     }
 

@@ -180,14 +180,27 @@ impl<T: Real, const BACK: bool> Kernel<T> for Packing<T, BACK> {
     unsafe fn run<V: Vector<T>>(self) {
         let Heads { first, heads, rows, padded, place } = self.0;
         let width = first.width();
+        // Four heads of the usual chunk fill a vector.
+        let whole = if V::LANES == 16 && heads == 4 && first.chunk_len == 4 { first.chunks / 4 * 4 } else { 0 };
         unsafe {
             for i in 0..rows {
+                for c in (0..whole).step_by(4) {
+                    let mut vectors = [V::zero(); 4];
+                    let chunk = |j: usize| first.ptr.add(i * first.row + (c + j) * first.chunk_stride);
+                    let packed = |h: usize| place.add((h * padded + i) * width + 4 * c);
+                    for (j, v) in vectors.iter_mut().enumerate() {
+                        *v = V::load(if BACK { packed(j) } else { chunk(j) });
+                    }
+                    for (j, v) in V::quarters(vectors).into_iter().enumerate() {
+                        v.store(if BACK { chunk(j) } else { packed(j) });
+                    }
+                }
                 for h in 0..heads {
                     let chunks = first.ptr.add(i * first.row + h * first.chunk_len);
                     let packed = place.add((h * padded + i) * width);
                     if first.chunk_len == 4 {
-                        // The usual chunk: nothing to ask on the way.
-                        for c in 0..first.chunks {
+                        // Nothing to ask on the way.
+                        for c in whole..first.chunks {
                             let at =
                                 [chunks.add(c * first.chunk_stride), packed.add(4 * c)].map(|p| p.cast::<[T; 4]>());
                             let [from, to] = if BACK { [at[1], at[0]] } else { at };

@@ -86,20 +86,33 @@ impl<T: Real> Worker<T> {
         let counts = || op.relations.iter().map(|r| this.query_blocks(r) * this.shape.examples);
         self.threads.run(counts().sum(), |t| {
             let (r, i) = locate(t, counts());
-            let relation = &op.relations[r];
-            let (example, block) = (i % this.shape.examples, i / this.shape.examples);
-            let queries = this.ranges(relation, example)[0].len();
-            let first = block * QUERIES_PER_TASK;
-            if first < queries {
-                let part = Part {
-                    relation,
-                    example,
-                    queries: first..queries.min(first + QUERIES_PER_TASK),
-                    heads: 0..op.heads,
-                };
-                this.attention_part(on_tiles, op, part, false);
-            }
+            this.attention_block(on_tiles, op, r, i % this.shape.examples, i / this.shape.examples);
         });
+    }
+
+    /// Forward, a block of queries of one relation and example, if it has so many.
+    fn attention_block(&self, on_tiles: bool, op: &Attention, relation: usize, example: usize, block: usize) {
+        let relation = &op.relations[relation];
+        let queries = self.ranges(relation, example)[0].len();
+        let first = block * QUERIES_PER_TASK;
+        if first < queries {
+            let queries = first..queries.min(first + QUERIES_PER_TASK);
+            self.attention_part(on_tiles, op, Part { relation, example, queries, heads: 0..op.heads }, false);
+        }
+    }
+
+    /// Forward, one relation of one example.
+    pub(super) fn relation_forward(&self, on_tiles: bool, op: &Attention, relation: usize, example: usize) {
+        for block in 0..self.query_blocks(&op.relations[relation]) {
+            self.attention_block(on_tiles, op, relation, example, block);
+        }
+    }
+
+    /// Backward, one relation of one example.
+    pub(super) fn relation_backward(&self, on_tiles: bool, op: &Attention, relation: usize, example: usize) {
+        let relation = &op.relations[relation];
+        let queries = 0..self.ranges(relation, example)[0].len();
+        self.attention_part(on_tiles, op, Part { relation, example, queries, heads: 0..op.heads }, true);
     }
 
     pub(super) fn attention_backward(&mut self, on_tiles: bool, op: &Attention) {

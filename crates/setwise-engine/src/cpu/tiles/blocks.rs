@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{BLOCK, SIDE, TILE};
+use super::{BLOCK, HALF, SIDE, TILE};
 use crate::simd::Vector;
 use crate::simd::avx512::F32x16;
 
@@ -41,7 +41,9 @@ pub fn usual(x: __m512) -> __m512 {
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 fn pairs(a: __m512i, b: __m512i) -> __m512i {
-    _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32(a, 16), b)
+    // x | (y & z)
+    const OR_AND: i32 = 0xf8;
+    _mm512_ternarylogic_epi32::<OR_AND>(_mm512_srli_epi32(a, 16), b, _mm512_set1_epi32(0xffff_0000_u32 as i32))
 }
 
 /// Writes a row of 32 numbers, in two vectors, as row `r` of a block, in the order that sums have everywhere: numbers 0, 16, 1, 17 and so on.
@@ -150,6 +152,54 @@ pub unsafe fn split(src: Source, n: usize, to: Wanted) {
                 to.put(rows, whole, pair);
             }
         }
+    }
+}
+
+/// Splits the first `n` of 32 rows into narrow tiles for the left: both parts of 16 numbers in a row, of the upper 16 rows, then of the lower. Rows that are not there stay what they are.
+///
+/// # Safety
+/// Rows that are there, two tiles for every 16 numbers of them, and AVX-512.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+pub unsafe fn split_narrow(src: Source, n: usize, tiles: *mut u16) {
+    for (at, half) in (0..src.width / HALF).flat_map(|at| [(at, 0), (at, 1)]) {
+        let rows = n.saturating_sub(half * HALF).min(HALF);
+        let from = src.ptr.wrapping_add(half * HALF * src.row + at * HALF);
+        let to = tiles.wrapping_add((2 * at + half) * TILE);
+        unsafe {
+            for r in (0..rows / 4 * 4).step_by(4) {
+                for r in [r, r + 1, r + 2, r + 3] {
+                    both_parts(from.add(r * src.row), to.add(r * SIDE));
+                }
+            }
+            for r in rows / 4 * 4..rows {
+                both_parts(from.add(r * src.row), to.add(r * SIDE));
+            }
+        }
+    }
+}
+
+/// Writes high and low parts of 16 numbers in turn.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn both_parts(from: *const f32, to: *mut u16) {
+    unsafe {
+        let (high, low) = parts(_mm512_loadu_ps(from));
+        _mm512_storeu_si512(to.cast(), pairs(high, low));
+    }
+}
+
+/// Writes 16 numbers, for as many columns, as row `r` of two narrow tiles for the right.
+///
+/// # Safety
+/// Two tiles, and AVX-512.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+pub unsafe fn put_narrow(numbers: __m512, tiles: *mut u16, r: usize) {
+    unsafe {
+        let (high, low) = parts(numbers);
+        _mm512_storeu_si512(tiles.add(r * SIDE).cast(), pairs(high, high));
+        _mm512_storeu_si512(tiles.add(TILE + r * SIDE).cast(), _mm512_srli_epi32(low, 16));
     }
 }
 

@@ -5,9 +5,9 @@ use std::arch::x86_64::*;
 use super::super::gemm::PanelProduct;
 use super::super::linear::ColumnSums;
 use super::super::weight_product::WeightProduct;
-use super::blocks::{LEFT, RIGHT, Source, Wanted, split, turn};
+use super::blocks::{LEFT, RIGHT, Source, Wanted, put_narrow, split, split_narrow, turn};
 use super::unit::{Amx, Plain, Unit, on_unit};
-use super::{BLOCK, CHUNK, SIDE};
+use super::{BLOCK, CHUNK, HALF, SIDE, TILE, narrow};
 use crate::program::Activation;
 use crate::real::Real;
 
@@ -17,6 +17,9 @@ use crate::real::Real;
 /// Sizes that fit, [`blocks_len`] numbers at `dst`, and a machine with the unit or at least its vectors.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn pack_forward(dst: *mut u16, w: *const f32, k: usize, n: usize) {
+    if narrow(k, n) {
+        return unsafe { pack_narrow(dst, w, [1, k], k, n) };
+    }
     let count = k / SIDE;
     unsafe {
         for output in (0..n).step_by(SIDE) {
@@ -34,7 +37,23 @@ pub unsafe fn pack_forward(dst: *mut u16, w: *const f32, k: usize, n: usize) {
 /// As of [`pack_forward`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn pack_backward(dst: *mut u16, w: *const f32, k: usize, n: usize) {
+    if narrow(k, n) {
+        return unsafe { pack_narrow(dst, w, [n, 1], k, n) };
+    }
     unsafe { split_columns(Source { ptr: w, row: n, width: n }, k, dst, RIGHT) }
+}
+
+/// Tiles of a narrow right side `[k, n]`, element `(i, j)` at `w[i * apart[0] + j * apart[1]]`: those of 16 columns follow each other.
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn pack_narrow(dst: *mut u16, w: *const f32, apart: [usize; 2], k: usize, n: usize) {
+    for (column, i) in (0..n).step_by(HALF).flat_map(|c| (0..k).map(move |i| (c, i))) {
+        unsafe {
+            let first = w.add(i * apart[0] + column * apart[1]);
+            let numbers: [f32; HALF] = std::array::from_fn(|j| *first.add(j * apart[1]));
+            let tiles = dst.add((column / HALF * (k / HALF) + i / HALF) * 2 * TILE);
+            put_narrow(_mm512_loadu_ps(numbers.as_ptr()), tiles, i % HALF);
+        }
+    }
 }
 
 /// Splits `rows` over which the sum goes: blocks of the same 32 columns follow each other.
@@ -59,7 +78,13 @@ unsafe fn split_columns(src: Source, rows: usize, blocks: *mut u16, parts_at: [u
 /// Pointers as of [`PanelProduct`], [`product_scratch`] numbers of scratch, [`available`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn product(p: &PanelProduct<f32>, blocks: *const u16, scratch: *mut f32) {
-    unsafe { on_unit!(product_on(p, blocks, scratch)) }
+    unsafe {
+        if narrow(p.k, p.n) {
+            on_unit!(narrow_product_on(p, blocks, scratch))
+        } else {
+            on_unit!(product_on(p, blocks, scratch))
+        }
+    }
 }
 
 /// The gradient of some rows of a weight, a multiple of 32.
@@ -91,40 +116,93 @@ unsafe fn product_on<U: Unit>(p: &PanelProduct<f32>, blocks: *const u16, scratch
                 }
                 U::multiply(left, blocks.add(column / SIDE * count * BLOCK), count, result, SIDE, false);
                 finish(p, result, first, rows, column);
+                finish(p, result.add(HALF), first, rows, column + HALF);
             }
         }
         U::end();
     }
 }
 
-/// Bias, activation, what is added and the gate of 32 columns of some rows.
+/// The same with narrow tiles. The unit multiplies 32 rows while vectors split the next.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-unsafe fn finish(p: &PanelProduct<f32>, result: *const f32, first: usize, rows: usize, column: usize) {
+unsafe fn narrow_product_on<U: Unit>(p: &PanelProduct<f32>, tiles: *const u16, scratch: *mut f32) {
+    unsafe {
+        let count = p.k / HALF;
+        let left = |first: usize| -> *mut u16 { scratch.add(SIDE * SIDE + first / SIDE % 2 * count * TILE).cast() };
+        let rows = |first: usize| SIDE.min(p.m - first);
+        let src = |first: usize| Source { ptr: p.a.ptr.add(first * p.a.row), row: p.a.row, width: p.k };
+        U::begin();
+        split_narrow(src(0), rows(0), left(0));
+        for first in (0..p.m).step_by(SIDE) {
+            for column in (0..p.n).step_by(SIDE) {
+                let both = column + HALF < p.n;
+                let tiles = tiles.add(column / HALF * count * 2 * TILE);
+                U::multiply_narrow(left(first), tiles, count, scratch);
+                if both {
+                    U::multiply_narrow(left(first), tiles.add(count * 2 * TILE), count, scratch.add(HALF));
+                }
+                if column + SIDE >= p.n && first + SIDE < p.m {
+                    split_narrow(src(first + SIDE), rows(first + SIDE), left(first + SIDE));
+                }
+                finish(p, scratch, first, rows(first), column);
+                if both {
+                    finish(p, scratch.add(HALF), first, rows(first), column + HALF);
+                }
+            }
+        }
+        U::end();
+    }
+}
+
+/// Bias, activation, what is added and the gate of 16 columns of some rows.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn finish(p: &PanelProduct<f32>, result: *const f32, first: usize, rows: usize, at: usize) {
+    let relu = p.activation == Activation::Relu;
+    unsafe {
+        // What the rows of all products have, or not, is asked once and not for each row.
+        match (relu, p.accumulate, p.residual.is_null(), p.gate.is_null()) {
+            (false, false, true, true) => finish_rows::<false, false, false, false>(p, result, first, rows, at),
+            (true, false, true, true) => finish_rows::<true, false, false, false>(p, result, first, rows, at),
+            (false, true, true, true) => finish_rows::<false, true, false, false>(p, result, first, rows, at),
+            (false, false, false, true) => finish_rows::<false, false, true, false>(p, result, first, rows, at),
+            (false, false, true, false) => finish_rows::<false, false, false, true>(p, result, first, rows, at),
+            _ => finish_rows::<true, true, true, true>(p, result, first, rows, at),
+        }
+    }
+}
+
+/// The same, of what there may be.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn finish_rows<const RELU: bool, const ADD: bool, const RESIDUAL: bool, const GATE: bool>(
+    p: &PanelProduct<f32>,
+    result: *const f32,
+    first: usize,
+    rows: usize,
+    at: usize,
+) {
     unsafe {
         let zero = _mm512_setzero_ps();
-        for part in [0, 16] {
-            let at = column + part;
-            let bias = if p.bias.is_null() { zero } else { _mm512_loadu_ps(p.bias.add(at)) };
-            let relu = p.activation == Activation::Relu;
-            for r in 0..rows {
-                let out = p.c.add((first + r) * p.c_row + at);
-                let mut x = _mm512_add_ps(_mm512_loadu_ps(result.add(r * SIDE + part)), bias);
-                if relu {
-                    x = _mm512_max_ps(x, zero);
-                }
-                if p.accumulate {
-                    x = _mm512_add_ps(x, _mm512_loadu_ps(out));
-                }
-                if !p.residual.is_null() {
-                    x = _mm512_add_ps(x, _mm512_loadu_ps(p.residual.add((first + r) * p.residual_row + at)));
-                }
-                if !p.gate.is_null() {
-                    let gate = _mm512_loadu_ps(p.gate.add((first + r) * p.gate_row + at));
-                    x = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(gate, zero, _CMP_GT_OQ), x);
-                }
-                _mm512_storeu_ps(out, x);
+        let bias = if p.bias.is_null() { zero } else { _mm512_loadu_ps(p.bias.add(at)) };
+        for r in 0..rows {
+            let out = p.c.add((first + r) * p.c_row + at);
+            let mut x = _mm512_add_ps(_mm512_loadu_ps(result.add(r * SIDE)), bias);
+            if RELU && p.activation == Activation::Relu {
+                x = _mm512_max_ps(x, zero);
             }
+            if ADD && p.accumulate {
+                x = _mm512_add_ps(x, _mm512_loadu_ps(out));
+            }
+            if RESIDUAL && !p.residual.is_null() {
+                x = _mm512_add_ps(x, _mm512_loadu_ps(p.residual.add((first + r) * p.residual_row + at)));
+            }
+            if GATE && !p.gate.is_null() {
+                let gate = _mm512_loadu_ps(p.gate.add((first + r) * p.gate_row + at));
+                x = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(gate, zero, _CMP_GT_OQ), x);
+            }
+            _mm512_storeu_ps(out, x);
         }
     }
 }
@@ -171,7 +249,16 @@ mod tests {
     }
 
     fn check_products<U: Unit>() {
-        for (m, k, n) in [(1, 32, 32), (33, 64, 96), (50, 96, 32), (16, 32, 64)] {
+        for (m, k, n) in [
+            (1, 32, 32),
+            (33, 64, 96),
+            (50, 96, 32),
+            (16, 32, 64),
+            (33, 16, 16),
+            (70, 48, 16),
+            (1, 16, 32),
+            (64, 32, 48),
+        ] {
             let (a, w, bias) = (numbers(m * (k + 3), 1), numbers(n * k, 2), numbers(n, 3));
             let (residual, gate) = (numbers(m * n, 4), numbers(m * n, 5));
             let mut scratch = vec![f32::NAN; product_scratch(k)];
@@ -193,7 +280,10 @@ mod tests {
                     } else {
                         pack_forward(blocks.as_mut_ptr(), w.as_ptr(), k, n);
                     }
-                    product_on::<U>(&p, blocks.as_ptr(), scratch.as_mut_ptr());
+                    match narrow(k, n) {
+                        true => narrow_product_on::<U>(&p, blocks.as_ptr(), scratch.as_mut_ptr()),
+                        false => product_on::<U>(&p, blocks.as_ptr(), scratch.as_mut_ptr()),
+                    }
                 }
                 for i in 0..m {
                     for j in 0..n {

@@ -9,6 +9,9 @@
 //! a tile has 0, 16, 1, 17 and so on, on both sides, as is easiest to write. A *block* is two tiles of each part: 32 rows or columns by 32 along the sum. The unit
 //! multiplies blocks, which take a third as long to load as to multiply.
 //!
+//! Weights of sizes that are multiples of 16 but not of 32 are *narrow*: both parts of 16 numbers fill a row on the left, high and low in turn, and on the right a tile has the high part twice and
+//! another one the low part and zero. That is two products of tiles for 16 numbers instead of three for 32, and nothing is filled up.
+//!
 //! `unit` multiplies blocks, `blocks` makes them, `linear` and `attention` are what is made of that.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -34,6 +37,8 @@ pub use nowhere::*;
 
 /// Rows and columns of a block, and its numbers along the sum.
 const SIDE: usize = 32;
+/// Rows or columns of a tile.
+const HALF: usize = 16;
 /// Numbers of a tile, and of a block.
 const TILE: usize = 512;
 const BLOCK: usize = 4 * TILE;
@@ -47,17 +52,27 @@ pub const WEIGHT_ROWS: usize = 256;
 
 /// Whether a weight of these sizes is multiplied in tiles, forward and backward.
 pub fn fits(outputs: usize, inputs: usize) -> bool {
-    outputs.is_multiple_of(SIDE) && inputs.is_multiple_of(SIDE) && outputs * inputs > 0
+    outputs.is_multiple_of(HALF) && inputs.is_multiple_of(HALF) && outputs * inputs > 0
 }
 
-/// Length of a weight's blocks, for one direction.
+/// Whether its gradient is too: of narrow ones splitting both sides takes as long as vectors take for all.
+pub fn fits_gradient(outputs: usize, inputs: usize) -> bool {
+    fits(outputs, inputs) && !narrow(outputs, inputs)
+}
+
+/// Whether a weight of these sizes, that fits, is narrow.
+fn narrow(outputs: usize, inputs: usize) -> bool {
+    outputs % SIDE + inputs % SIDE > 0
+}
+
+/// Length of a weight's blocks, for one direction; of a narrow weight's tiles.
 pub fn blocks_len(k: usize, n: usize) -> usize {
-    k / SIDE * (n / SIDE) * BLOCK
+    if narrow(k, n) { k / HALF * (n / HALF) * 2 * TILE } else { k / SIDE * (n / SIDE) * BLOCK }
 }
 
-/// Scratch of a product of rows of `k` numbers, in single-precision numbers.
+/// Scratch of a product of rows of `k` numbers, in single-precision numbers: two times 32 rows, split, and their results.
 pub fn product_scratch(k: usize) -> usize {
-    k / SIDE * BLOCK / 2 + SIDE * SIDE
+    2 * (k / HALF * TILE + SIDE * SIDE)
 }
 
 /// Scratch of the gradient of `m` rows of a weight with `n` inputs, likewise.

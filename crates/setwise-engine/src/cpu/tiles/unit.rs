@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
 use super::blocks::{LEFT, RIGHT};
-use super::{BLOCK, SIDE, TILE};
+use super::{BLOCK, HALF, SIDE, TILE};
 use crate::simd::{Isa, isa};
 
 /// Multiplies blocks.
@@ -18,6 +18,9 @@ pub trait Unit {
     unsafe fn end();
     /// `c = a b`, or `c += a b` where `add`, over `count` blocks on either side, at least one, for 32 rows of `c` at this distance.
     unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool);
+    /// `c = a b` for 32 rows and 16 columns of `c`, rows 32 numbers apart, over `count` pairs of narrow tiles: on the left one for the upper 16 rows and one for the lower, on the right
+    /// high and low parts.
+    unsafe fn multiply_narrow(a: *const u16, b: *const u16, count: usize, c: *mut f32);
 }
 
 /// Asks for the stand-in where it is `emulated`.
@@ -157,6 +160,38 @@ impl Unit for Amx {
             );
         }
     }
+
+    #[inline(always)]
+    unsafe fn multiply_narrow(a: *const u16, b: *const u16, count: usize, c: *mut f32) {
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "2:",
+                "tileloadd tmm4, [{a} + {row}*1]",
+                "tileloadd tmm6, [{b} + {row}*1]",
+                "tileloadd tmm5, [{a} + {row}*1 + 1024]",
+                "tileloadd tmm7, [{b} + {row}*1 + 1024]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm5, tmm6",
+                "tdpbf16ps tmm0, tmm4, tmm7",
+                "tdpbf16ps tmm1, tmm5, tmm7",
+                "add {a}, 2048",
+                "add {b}, 2048",
+                "dec {count}",
+                "jnz 2b",
+                "tilestored [{c} + {row}*2], tmm0",
+                "tilestored [{c} + {row}*2 + 2048], tmm1",
+                a = inout(reg) a => _,
+                b = inout(reg) b => _,
+                count = inout(reg) count => _,
+                row = in(reg) 64usize,
+                c = in(reg) c,
+                out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
 }
 
 /// Whether the machine has the vectors that surround the unit.
@@ -172,8 +207,6 @@ impl Unit for Plain {
     unsafe fn end() {}
 
     unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool) {
-        // A number of a block, where its tile has it.
-        let number = |block: *const u16, at: usize| f32::from_bits(u32::from(unsafe { *block.add(at) }) << 16);
         let mut sums = [[0.0f32; SIDE]; SIDE];
         for block in 0..count {
             let (a, b) = (a.wrapping_add(block * BLOCK), b.wrapping_add(block * BLOCK));
@@ -200,4 +233,23 @@ impl Unit for Plain {
             }
         }
     }
+
+    unsafe fn multiply_narrow(a: *const u16, b: *const u16, count: usize, c: *mut f32) {
+        for (i, j) in (0..SIDE).flat_map(|i| (0..HALF).map(move |j| (i, j))) {
+            let mut sum = 0.0f32;
+            for (pair, k) in (0..count).flat_map(|p| (0..SIDE).map(move |k| (2 * p, k))) {
+                let left = number(a, (pair + i / HALF) * TILE + i % HALF * SIDE + k);
+                for part in [pair, pair + 1] {
+                    sum += left * number(b, part * TILE + k / 2 * SIDE + 2 * j + k % 2);
+                }
+            }
+            unsafe { *c.add(i * SIDE + j) = sum };
+        }
+    }
+}
+
+/// A number of a block, where its tile has it.
+fn number(block: *const u16, at: usize) -> f32 {
+    // SAFETY: within the block.
+    f32::from_bits(u32::from(unsafe { *block.add(at) }) << 16)
 }

@@ -1,0 +1,165 @@
+//! Attention together with the projections that make its queries, keys and values: one relation of one example at a time.
+//!
+//! Run one after the other, projections of all sets are written, and read again by attention row by row at a distance; the way back does so
+//! twice more. Here what belongs to one relation of one example is made in rows without gaps and used while it is in cache, and made
+//! again on the way back, which costs a fraction of what reading it would.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use super::local::Local;
+use super::panels::Panels;
+use super::worker::{Run, Worker};
+use crate::program::{Activation, Attention, Linear, Op, Program, Slice, Value};
+use crate::real::Real;
+
+/// One projection of a relation.
+struct Projection {
+    map: usize,
+    /// Whether it is the first, or the last, of those with the same input to add to its gradient.
+    first: bool,
+    last: bool,
+}
+
+/// Projections, and the attention behind them that alone reads what they write.
+pub struct Projected {
+    /// The linear operation; attention is the next one.
+    pub op: usize,
+    /// For each relation those of queries, keys and values.
+    relations: Vec<[Projection; 3]>,
+}
+
+impl Projected {
+    /// Finds out whether operation `op` is such projections.
+    pub fn find(program: &Program, op: usize) -> Option<Self> {
+        let (Op::Linear(l), Op::Attention(a)) = (&program.ops[op], program.ops.get(op + 1)?) else { return None };
+        let plain = l.activation == Activation::None
+            && l.maps.len() == 3 * a.relations.len()
+            && l.maps.iter().all(|m| m.residual.is_none() && m.norm.is_none());
+        let mut values = l.maps.iter().map(|m| m.y.value);
+        let alone = |v: Value| {
+            let users = program.ops.iter().enumerate().filter(|(_, o)| {
+                let u = o.uses();
+                u.reads.contains(&v) || u.writes.contains(&v)
+            });
+            users.map(|(i, _)| i).eq([op, op + 1]) && !program.outputs.contains(&v)
+        };
+        if !plain || !values.all(alone) {
+            return None;
+        }
+        let map_of = |s: Slice| l.maps.iter().position(|m| m.y == s);
+        let mut relations = Vec::new();
+        for r in &a.relations {
+            let maps = [map_of(r.query)?, map_of(r.key)?, map_of(r.value)?];
+            relations.push(maps.map(|map| Projection { map, first: false, last: false }));
+        }
+        let (mut begun, mut ended) = (Vec::new(), Vec::new());
+        for p in relations.iter_mut().flatten() {
+            p.first = is_new(&mut begun, l.maps[p.map].x);
+        }
+        for p in relations.iter_mut().flatten().rev() {
+            p.last = is_new(&mut ended, l.maps[p.map].x);
+        }
+        Some(Projected { op, relations })
+    }
+
+    /// The values between projections and attention.
+    pub fn inner<'a>(&'a self, program: &'a Program) -> impl Iterator<Item = Value> + 'a {
+        self.operations(program).0.maps.iter().map(|m| m.y.value)
+    }
+
+    fn operations<'a>(&self, program: &'a Program) -> (&'a Linear, &'a Attention) {
+        match (&program.ops[self.op], &program.ops[self.op + 1]) {
+            (Op::Linear(l), Op::Attention(a)) => (l, a),
+            _ => unreachable!("these operations were found"),
+        }
+    }
+}
+
+/// Whether a slice is seen for the first time.
+fn is_new(seen: &mut Vec<Slice>, s: Slice) -> bool {
+    let new = !seen.contains(&s);
+    if new {
+        seen.push(s);
+    }
+    new
+}
+
+impl<T: Real> Worker<T> {
+    /// Numbers that local values of projections may take at once.
+    pub(super) fn projected_room(&self, projected: &Projected, program: &Program) -> usize {
+        let (l, _) = projected.operations(program);
+        let room = |p: &Projection| {
+            let y = l.maps[p.map].y;
+            let most = (0..self.shape.examples).map(|e| self.example_rows(y.value, e).len()).max().unwrap_or(0);
+            Local::<T>::size(most, y.cols).saturating_mul(if program.training() { 2 } else { 1 })
+        };
+        projected.relations.iter().map(|r| r.iter().map(room).sum()).max().unwrap_or(0)
+    }
+
+    /// Makes queries, keys and values of one relation and example, for the first time or again.
+    fn project(&mut self, params: &[T], panels: &Panels<T>, l: &Linear, projections: &[Projection; 3], example: usize) {
+        let grad = self.program.training();
+        self.local.clear();
+        for p in projections {
+            let map = &l.maps[p.map];
+            let rows = self.example_rows(map.y.value, example);
+            self.local.place(map.y, rows.start, rows.len(), grad);
+            // SAFETY: this worker's own memory, which has place for these rows.
+            unsafe { self.map_forward(params, panels, map, Activation::None, rows) };
+        }
+    }
+
+    pub(super) fn projected_forward(&mut self, params: &[T], panels: &Panels<T>, projected: &Projected) {
+        let program = self.program.clone();
+        let (l, a) = projected.operations(&program);
+        for example in 0..self.shape.examples {
+            for (r, projections) in projected.relations.iter().enumerate() {
+                let begin = Instant::now();
+                self.project(params, panels, l, projections, example);
+                self.record(projected.op, 0, begin);
+                let begin = Instant::now();
+                self.relation_forward(panels.tiles(), a, r, example);
+                self.record(projected.op + 1, 0, begin);
+            }
+        }
+    }
+
+    pub(super) fn projected_backward(&mut self, run: &mut Run<T>, projected: &Projected) {
+        let program = self.program.clone();
+        let (l, a) = projected.operations(&program);
+        for example in 0..self.shape.examples {
+            for (r, projections) in projected.relations.iter().enumerate() {
+                let begin = Instant::now();
+                self.project(run.params, run.panels, l, projections, example);
+                self.record(projected.op, 1, begin);
+                let begin = Instant::now();
+                self.relation_backward(run.panels.tiles(), a, r, example);
+                self.record(projected.op + 1, 1, begin);
+                let begin = Instant::now();
+                for p in projections {
+                    let map = &l.maps[p.map];
+                    let rows = self.example_rows(map.x.value, example);
+                    if self.wants_grad(map.x.value) {
+                        let accumulate = !p.first || self.written(map.x.value);
+                        // SAFETY: this worker's own memory.
+                        unsafe { self.input_backward(run.panels, map, rows.clone(), accumulate, p.last) };
+                    }
+                    self.map_weight_backward(run, map, rows);
+                }
+                self.record(projected.op, 1, begin);
+            }
+        }
+        for map in &l.maps {
+            self.mark(map.x.value);
+        }
+    }
+
+    /// The rows of an example in a value, dimensions counted.
+    pub(super) fn example_rows(&self, v: Value, example: usize) -> Range<usize> {
+        let spec = &self.program.values[v.0];
+        let dims = if spec.per_dim { self.shape.dims } else { 1 };
+        let rows = self.shape.range(spec.space, example);
+        rows.start * dims..rows.end * dims
+    }
+}
