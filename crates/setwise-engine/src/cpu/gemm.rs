@@ -88,6 +88,10 @@ fn unrelated<T>(p: *const T) -> *const T {
 /// Where the rows of a product begin and what becomes of them. A trait and not closures, because only methods can be made to
 /// inline into kernels, where alone vector instructions may stand.
 pub trait Ends<T: Real, V: Vector<T>, const C: usize> {
+    /// Whether finished rows are taken from where they are and not from an iterator of their own. In kernels of several products the compiler moves such an iterator about on the stack, with all
+    /// sums in it and for each row anew, which took longer than the products; where it does not, it is a little faster.
+    const FROM_PLACE: bool = false;
+
     /// The vectors the sum of a row begins with.
     #[inline(always)]
     unsafe fn start(&self, _row: usize) -> [V; C] {
@@ -108,18 +112,18 @@ pub unsafe fn rows_of_tiles<T: Real, V: Vector<T>, const C: usize>(
     b_row: usize,
     ends: &mut impl Ends<T, V, C>,
 ) {
-    unsafe { rows_of_tiles_paired::<T, V, C, false>(rows, k, a, b, b_row, ends) }
+    unsafe { rows_of_tiles_paired::<T, V, C, false, _>(rows, k, a, b, b_row, ends) }
 }
 
 /// The same, where `PAIRED` with two factors for even and odd columns.
 #[inline(always)]
-pub unsafe fn rows_of_tiles_paired<T: Real, V: Vector<T>, const C: usize, const PAIRED: bool>(
+pub unsafe fn rows_of_tiles_paired<T: Real, V: Vector<T>, const C: usize, const PAIRED: bool, E: Ends<T, V, C>>(
     rows: usize,
     k: usize,
     a: Strided<T>,
     b: *const T,
     b_row: usize,
-    ends: &mut impl Ends<T, V, C>,
+    ends: &mut E,
 ) {
     macro_rules! pieces {
         ($from:expr, $r:expr) => {{
@@ -131,8 +135,14 @@ pub unsafe fn rows_of_tiles_paired<T: Real, V: Vector<T>, const C: usize, const 
                         *row = ends.start(i + r);
                     }
                     tile::<T, V, $r, C, PAIRED>(k, a.down(i), b, b_row, &mut acc);
-                    for (r, row) in acc.into_iter().enumerate() {
-                        ends.finish(i + r, row);
+                    if E::FROM_PLACE {
+                        for (r, row) in acc.iter().enumerate() {
+                            ends.finish(i + r, *row);
+                        }
+                    } else {
+                        for (r, row) in acc.into_iter().enumerate() {
+                            ends.finish(i + r, row);
+                        }
                     }
                 }
                 i += $r;

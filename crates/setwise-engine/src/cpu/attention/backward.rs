@@ -132,9 +132,9 @@ impl<T: Real> Backward<T> {
                     let pairs = Strided { ptr: at.weights.cast_const(), row: 2 * lanes, col: 2 };
                     let mut ends = Added { sums, row, anew };
                     if row == V::LANES {
-                        rows_of_tiles_paired::<T, V, 1, true>(keys, n, pairs, at.rows, row, &mut ends);
+                        rows_of_tiles_paired::<T, V, 1, true, _>(keys, n, pairs, at.rows, row, &mut ends);
                     } else {
-                        rows_of_tiles_paired::<T, V, 2, true>(keys, n, pairs, at.rows, row, &mut ends);
+                        rows_of_tiles_paired::<T, V, 2, true, _>(keys, n, pairs, at.rows, row, &mut ends);
                     }
                 } else {
                     for (factor, half) in [(at.weights, 0), (at.d_scores, row / 2)] {

@@ -42,6 +42,8 @@ pub struct Added<T> {
 }
 
 impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Added<T> {
+    const FROM_PLACE: bool = true;
+
     #[inline(always)]
     unsafe fn start(&self, row: usize) -> [V; C] {
         unsafe {

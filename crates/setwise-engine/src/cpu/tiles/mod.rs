@@ -82,8 +82,8 @@ pub fn weight_scratch(m: usize, n: usize) -> usize {
 
 /// Whether attention with heads of this width has its products in tiles. Blocks of narrow heads are mostly zeros, and where the width is small making powers of the scores takes longer than
 /// making scores; few queries are not worth splitting all keys for; and what is split of many wide keys would not fit a thread's memory.
-pub fn fits_attention(queries: usize, keys: usize, width: usize, backward: bool) -> bool {
-    width >= if backward { 16 } else { 32 } && queries >= 16 && keys.saturating_mul(width) <= 1 << 22
+pub fn fits_attention(queries: usize, keys: usize, width: usize) -> bool {
+    width >= SIDE && queries >= 16 && keys.saturating_mul(width) <= 1 << 22
 }
 
 /// Scratch of attention over `keys` of this width, in single-precision numbers.
