@@ -213,6 +213,8 @@ fn a_step_has_the_gradients_of_its_passes() {
     for (name, mut config) in cases {
         // Masks depend on how a batch is cut.
         config.dropout = 0.0;
+        // So many numbers a row that the larger sets are several stretches.
+        config.hidden = 96;
         let rows = [vec![700, 1, 3, 40, 20], vec![2, 600, 1, 33, 5], vec![64, 1, 30, 3, 2]][..config.sets].to_vec();
         let text = toml::to_string(&config).unwrap();
         let mut checker = Checker::new(config, &rows, 3);
@@ -248,6 +250,45 @@ fn a_step_has_the_gradients_of_its_passes() {
         let scale = passes.iter().fold(1.0f64, |m, g| m.max(g.abs()));
         for (i, (s, p)) in step.iter().zip(&passes).enumerate() {
             assert!((s - p).abs() <= 1e-11 * scale, "{name}: parameter {i}: {s} in a step, {p} by passes\n{text}");
+        }
+    }
+}
+
+/// Operations are taken together in other ways where masks lie between them.
+#[test]
+fn a_step_with_dropout_has_the_gradients_of_finite_differences() {
+    let mut cases = choices();
+    cases.retain(|c| c.1.dropout > 0.0);
+    cases.extend(small_presets(2, 3).into_iter().map(|(name, config)| (name, config.with_dropout(0.3))));
+    cases.extend(small_presets(3, 3).into_iter().map(|(name, config)| (name, config.with_dropout(0.3))));
+    for (name, config) in cases {
+        let rows = [vec![3, 1, 4, 2], vec![2, 5, 1, 3], vec![1, 2, 2, 4]][..config.sets].to_vec();
+        let text = toml::to_string(&config).unwrap();
+        let mut checker = Checker::new(config, &rows, 3);
+        let step = |c: &mut Checker| {
+            let mut grads = vec![f64::NAN; c.params.len()];
+            let loss = c.cpu.step(&c.params, &c.batch.view(), &mut grads, |part| {
+                part.grads.iter_mut().for_each(|g| g.fill(1.0));
+                part.values.iter().flat_map(|v| v.iter()).sum()
+            });
+            (loss.unwrap(), grads)
+        };
+        let (_, grads) = step(&mut checker);
+        let scale = grads.iter().fold(1.0f64, |m, g| m.max(g.abs()));
+        let specs = checker.cpu.program().params().specs().to_vec();
+        for spec in specs.iter().filter(|s| s.trained) {
+            for i in [spec.offset, spec.offset + spec.len() / 3, spec.offset + spec.len() - 1] {
+                let x = checker.params[i];
+                let near = [1e-6, 3e-7, 1e-7].into_iter().any(|h| {
+                    let [above, below] = [x + h, x - h].map(|x| {
+                        checker.params[i] = x;
+                        step(&mut checker).0
+                    });
+                    checker.params[i] = x;
+                    (grads[i] - (above - below) / (2.0 * h)).abs() <= 1e-6 * scale
+                });
+                assert!(near, "{name}: {} at {i}: gradient {}\n{text}", spec.name, grads[i]);
+            }
         }
     }
 }

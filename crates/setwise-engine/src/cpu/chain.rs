@@ -16,7 +16,7 @@ use crate::real::Real;
 /// Numbers that a stretch's values and gradients may have.
 const STRETCH: usize = 1 << 18;
 /// Rows of a stretch are a multiple of this: enough that reading weights for them pays, and whole steps of what multiplies.
-const ROWS: usize = 96;
+const ROW_STEP: usize = 96;
 
 /// Operations that run together.
 pub struct Chain {
@@ -29,7 +29,7 @@ pub struct Chain {
 struct Part {
     space: Space,
     steps: Vec<Step>,
-    locals: Vec<Local>,
+    written: Vec<Written>,
     /// Rows of a stretch.
     rows: usize,
 }
@@ -49,7 +49,7 @@ enum Work {
 
 /// A value that a chain writes. One that nobody else reads is inner: it and its gradient exist for a stretch at a time only. What others read has its own place, but on the way
 /// back, where that may be taken, it is made again beside it.
-struct Local {
+struct Written {
     whole: Slice,
     inner: bool,
     /// Whether its gradient has a place here too.
@@ -64,7 +64,12 @@ impl Chain {
             last += 1;
         }
         let ops = first..last;
-        if ops.len() < 2 {
+        // A value that others write in part would lack their part when it is made again.
+        let shared = |v: &Value| {
+            let mut others = program.ops.iter().enumerate().filter(|(i, _)| !ops.contains(i));
+            others.any(|(_, op)| op.uses().writes.contains(v))
+        };
+        if ops.len() < 2 || ops.clone().any(|i| program.ops[i].uses().writes.iter().any(shared)) {
             return None;
         }
         let mut spaces: Vec<Space> = Vec::new();
@@ -85,7 +90,7 @@ impl Chain {
 
     /// The values that nobody else reads.
     pub fn inner(&self) -> impl Iterator<Item = Value> + '_ {
-        self.parts.iter().flat_map(|p| &p.locals).filter(|l| l.inner).map(|l| l.whole.value)
+        self.parts.iter().flat_map(|p| &p.written).filter(|w| w.inner).map(|w| w.whole.value)
     }
 
     /// The values of others that it reads.
@@ -120,9 +125,9 @@ impl Part {
                 _ => {}
             }
         }
-        let mut locals: Vec<Local> = Vec::new();
+        let mut written: Vec<Written> = Vec::new();
         for v in ops.clone().flat_map(|i| program.ops[i].uses().writes).filter(|&v| here(v)) {
-            if locals.iter().any(|l| l.whole.value == v) {
+            if written.iter().any(|w| w.whole.value == v) {
                 continue;
             }
             let outside = |(i, op): (usize, &Op)| {
@@ -132,19 +137,19 @@ impl Part {
             let inner = !program.ops.iter().enumerate().any(outside) && !program.outputs.contains(&v);
             let spec = &program.values[v.0];
             let grad = inner && spec.grad && program.training();
-            locals.push(Local { whole: Slice { value: v, col: 0, cols: spec.cols }, inner, grad });
+            written.push(Written { whole: Slice { value: v, col: 0, cols: spec.cols }, inner, grad });
         }
-        let numbers: usize = locals.iter().map(Local::numbers).sum();
-        Part { space, steps, locals, rows: STRETCH / numbers.max(1) / ROWS * ROWS }
+        let numbers: usize = written.iter().map(Written::numbers).sum();
+        Part { space, steps, written, rows: STRETCH / numbers.max(1) / ROW_STEP * ROW_STEP }
     }
 
     /// Numbers that its local values take at once; places begin at cache lines.
     fn room(&self) -> usize {
-        self.locals.iter().map(|l| l.numbers() * self.rows + 32).sum()
+        self.written.iter().map(|w| w.numbers() * self.rows + 32).sum()
     }
 }
 
-impl Local {
+impl Written {
     /// Numbers of a row, with its gradient's.
     fn numbers(&self) -> usize {
         self.whole.cols * (1 + usize::from(self.grad))
@@ -175,12 +180,12 @@ fn feeds_attention(program: &Program, op: usize) -> bool {
 impl<T: Real> Worker<T> {
     /// Calls `f` for every stretch of a part, with places for its local values.
     fn stretches(&mut self, part: &Part, back: bool, mut f: impl FnMut(&mut Self)) {
-        let rows = self.rows_of(part.locals[0].whole.value);
+        let rows = self.rows_of(part.written[0].whole.value);
         for first in (0..rows).step_by(part.rows) {
             let stretch = first..rows.min(first + part.rows);
             self.local.clear();
-            for l in part.locals.iter().filter(|l| back || l.inner) {
-                self.local.place(l.whole, first, stretch.len(), back && l.grad);
+            for w in part.written.iter().filter(|w| back || w.inner) {
+                self.local.place(w.whole, first, stretch.len(), back && w.grad);
             }
             self.stretch = Some(stretch);
             f(self);

@@ -39,9 +39,15 @@ impl<T: Real> Local<T> {
         self.numbers.len() >= numbers.saturating_add(16)
     }
 
-    /// Makes room for them.
-    pub fn make_room(&mut self, numbers: usize) {
-        self.numbers = vec![T::ZERO; numbers + 16];
+    /// Makes room for them, if there is as much memory.
+    pub fn make_room(&mut self, numbers: usize) -> bool {
+        self.clear();
+        self.numbers = Vec::new();
+        let there = self.numbers.try_reserve_exact(numbers + 16).is_ok();
+        if there {
+            self.numbers.resize(numbers + 16, T::ZERO);
+        }
+        there
     }
 
     /// Numbers that `rows` rows of `cols` columns take.
@@ -82,7 +88,7 @@ impl<T: Real> Local<T> {
         Some((Ptr(start.0.wrapping_add(s.col - slot.col)), slot.cols))
     }
 
-    /// Where a value begins, if all its columns are local.
+    /// Where a value begins, if it is local; then all its columns are.
     #[inline]
     pub fn value(&self, v: Value) -> Option<Ptr<T>> {
         self.slots[v.0].first().map(|l| l.value)

@@ -244,7 +244,7 @@ impl<T: Real> Kernel<T> for SumRows<'_, T> {
     unsafe fn run<V: Vector<T>>(self) {
         unsafe {
             for r in self.first..self.first + self.rows {
-                let dst = self.dst.add(r * self.dst_row);
+                let dst = self.dst.wrapping_add(r * self.dst_row);
                 columns!(V, self.cols, |j, n| {
                     let mut sum = if self.accumulate { get::<T, V>(dst.add(j), n) } else { V::zero() };
                     for &(src, row) in self.sources {

@@ -1,4 +1,4 @@
-//! Attention together with the projections that make its queries, keys and values: one relation of one example at a time.
+//! Attention together with the projections that make its queries, keys and values: one relation of one example at a time, or of a few small ones.
 //!
 //! Run one after the other, projections of all sets are written, and read again by attention row by row at a distance; the way back does so
 //! twice more. Here what belongs to one relation of one example is made in rows without gaps and used while it is in cache, and made
@@ -12,6 +12,9 @@ use super::panels::Panels;
 use super::worker::{Run, Worker};
 use crate::program::{Activation, Attention, Linear, Op, Program, Slice, Value};
 use crate::real::Real;
+
+/// Rows up to which examples are taken together, so that reading weights for them pays.
+const ROWS: usize = 128;
 
 /// One projection of a relation.
 struct Projection {
@@ -91,19 +94,36 @@ impl<T: Real> Worker<T> {
         let (l, _) = projected.operations(program);
         let room = |p: &Projection| {
             let y = l.maps[p.map].y;
-            let most = (0..self.shape.examples).map(|e| self.example_rows(y.value, e).len()).max().unwrap_or(0);
-            Local::<T>::size(most, y.cols).saturating_mul(if program.training() { 2 } else { 1 })
+            let most = (0..self.shape.examples).map(|e| self.example_rows(y.value, &(e..e + 1)).len()).max();
+            Local::<T>::size(most.unwrap_or(0).max(ROWS), y.cols).saturating_mul(if program.training() { 2 } else { 1 })
         };
         projected.relations.iter().map(|r| r.iter().map(room).sum()).max().unwrap_or(0)
     }
 
-    /// Makes queries, keys and values of one relation and example, for the first time or again.
-    fn project(&mut self, params: &[T], panels: &Panels<T>, l: &Linear, projections: &[Projection; 3], example: usize) {
+    /// The examples from one on that are taken together: one, or as many as have few rows.
+    fn together(&self, l: &Linear, first: usize) -> Range<usize> {
+        let few = |last: usize| l.maps.iter().all(|m| self.example_rows(m.y.value, &(first..last)).len() <= ROWS);
+        let mut last = first + 1;
+        while last < self.shape.examples && few(last + 1) {
+            last += 1;
+        }
+        first..last
+    }
+
+    /// Makes queries, keys and values of one relation and some examples, for the first time or again.
+    fn project(
+        &mut self,
+        params: &[T],
+        panels: &Panels<T>,
+        l: &Linear,
+        projections: &[Projection; 3],
+        examples: &Range<usize>,
+    ) {
         let grad = self.program.training();
         self.local.clear();
         for p in projections {
             let map = &l.maps[p.map];
-            let rows = self.example_rows(map.y.value, example);
+            let rows = self.example_rows(map.y.value, examples);
             self.local.place(map.y, rows.start, rows.len(), grad);
             // SAFETY: this worker's own memory, which has place for these rows.
             unsafe { self.map_forward(params, panels, map, Activation::None, rows) };
@@ -113,33 +133,38 @@ impl<T: Real> Worker<T> {
     pub(super) fn projected_forward(&mut self, params: &[T], panels: &Panels<T>, projected: &Projected) {
         let program = self.program.clone();
         let (l, a) = projected.operations(&program);
-        for example in 0..self.shape.examples {
+        let mut examples = 0..0;
+        while examples.end < self.shape.examples {
+            examples = self.together(l, examples.end);
             for (r, projections) in projected.relations.iter().enumerate() {
                 let begin = Instant::now();
-                self.project(params, panels, l, projections, example);
+                self.project(params, panels, l, projections, &examples);
                 self.record(projected.op, 0, begin);
                 let begin = Instant::now();
-                self.relation_forward(panels.tiles(), a, r, example);
+                examples.clone().for_each(|e| self.relation_forward(panels.tiles(), a, r, e));
                 self.record(projected.op + 1, 0, begin);
             }
         }
+        self.local.clear();
     }
 
     pub(super) fn projected_backward(&mut self, run: &mut Run<T>, projected: &Projected) {
         let program = self.program.clone();
         let (l, a) = projected.operations(&program);
-        for example in 0..self.shape.examples {
+        let mut examples = 0..0;
+        while examples.end < self.shape.examples {
+            examples = self.together(l, examples.end);
             for (r, projections) in projected.relations.iter().enumerate() {
                 let begin = Instant::now();
-                self.project(run.params, run.panels, l, projections, example);
+                self.project(run.params, run.panels, l, projections, &examples);
                 self.record(projected.op, 1, begin);
                 let begin = Instant::now();
-                self.relation_backward(run.panels.tiles(), a, r, example);
+                examples.clone().for_each(|e| self.relation_backward(run.panels.tiles(), a, r, e));
                 self.record(projected.op + 1, 1, begin);
                 let begin = Instant::now();
                 for p in projections {
                     let map = &l.maps[p.map];
-                    let rows = self.example_rows(map.x.value, example);
+                    let rows = self.example_rows(map.x.value, &examples);
                     if self.wants_grad(map.x.value) {
                         let accumulate = !p.first || self.written(map.x.value);
                         // SAFETY: this worker's own memory.
@@ -150,16 +175,9 @@ impl<T: Real> Worker<T> {
                 self.record(projected.op, 1, begin);
             }
         }
+        self.local.clear();
         for map in &l.maps {
             self.mark(map.x.value);
         }
-    }
-
-    /// The rows of an example in a value, dimensions counted.
-    pub(super) fn example_rows(&self, v: Value, example: usize) -> Range<usize> {
-        let spec = &self.program.values[v.0];
-        let dims = if spec.per_dim { self.shape.dims } else { 1 };
-        let rows = self.shape.range(spec.space, example);
-        rows.start * dims..rows.end * dims
     }
 }

@@ -55,7 +55,8 @@ unsafe impl<T> Send for Ptr<T> {}
 unsafe impl<T> Sync for Ptr<T> {}
 
 impl<T> Ptr<T> {
-    /// The address `n` elements on. (A method, so that closures capture the wrapper and not the bare pointer.) The first of them need not exist.
+    /// The address `n` elements on. (A method, so that closures capture the wrapper and not the bare pointer.) The pointer itself may lie outside of any buffer; the
+    /// address asked for must not.
     #[inline(always)]
     pub unsafe fn at(self, n: usize) -> *mut T {
         self.0.wrapping_add(n)

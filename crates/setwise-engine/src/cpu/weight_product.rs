@@ -7,7 +7,7 @@ use crate::simd::{Kernel, NARROW_TILE_ROWS, Vector, WIDE_TILE_ROWS};
 
 /// `c[m × n] += aᵀ · b` over `rows` rows, and the column sums of `a` to `sums`: the gradients of a weight and its bias.
 ///
-/// Both operands are packed chunk by chunk: the right one into panels, unless its rows are close to each other, the left one into tiles
+/// Where rows of both are close to each other, both are read in place. Else both operands are packed chunk by chunk: the right one into panels, unless its rows are close to each other, the left one into tiles
 /// `[k][tile rows]`, so that the inner loop reads both in order whatever the distance of their rows.
 pub struct WeightProduct<T> {
     pub m: usize,
@@ -73,7 +73,11 @@ impl<T: Real> Kernel<T> for WeightProduct<T> {
     unsafe fn run<V: Vector<T>>(self) {
         let width = 2 * V::LANES;
         let tile = if V::WIDE { WIDE_TILE_ROWS } else { NARROW_TILE_ROWS };
-        if self.m.is_multiple_of(LEFT) && self.a_row <= CLOSE && self.n.is_multiple_of(V::LANES) && self.b_row <= CLOSE
+        if V::WIDE
+            && self.m.is_multiple_of(LEFT)
+            && self.a_row <= CLOSE
+            && self.n.is_multiple_of(V::LANES)
+            && self.b_row <= CLOSE
         {
             return unsafe { self.in_place::<V>() };
         }

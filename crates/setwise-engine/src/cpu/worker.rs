@@ -287,7 +287,7 @@ impl<T: Real> Worker<T> {
         Ok(())
     }
 
-    /// Makes the arena large enough for the plan.
+    /// Makes the arena large enough for the plan, and the place of local values for the largest of them.
     fn reserve(&mut self) -> Result<(), Error> {
         let wanted = self.plan.total.saturating_add(16);
         if self.arena.len() < wanted {
@@ -308,11 +308,10 @@ impl<T: Real> Worker<T> {
         };
         let wanted = self.plans.iter().map(room).max().unwrap_or(0);
         if !self.local.has_room(wanted) {
-            let bytes = (wanted as u64).saturating_mul(size_of::<T>() as u64);
-            if bytes > memory_limit() {
+            let bytes = (wanted.saturating_add(self.arena.len()) as u64).saturating_mul(size_of::<T>() as u64);
+            if bytes > memory_limit() || !self.local.make_room(wanted) {
                 return Err(Error::TooLarge { bytes });
             }
-            self.local.make_room(wanted);
         }
         Ok(())
     }
@@ -372,6 +371,14 @@ impl<T: Real> Worker<T> {
         let spec = &self.program.values[v.0];
         let dims = if spec.per_dim { self.shape.dims } else { 1 };
         self.shape.rows(spec.space) * dims
+    }
+
+    /// The rows of some examples, one at least, in a value, dimensions counted.
+    pub(super) fn example_rows(&self, v: Value, examples: &Range<usize>) -> Range<usize> {
+        let spec = &self.program.values[v.0];
+        let dims = if spec.per_dim { self.shape.dims } else { 1 };
+        let [first, last] = [examples.start, examples.end - 1].map(|e| self.shape.range(spec.space, e));
+        first.start * dims..last.end * dims
     }
 
     pub(super) fn wants_grad(&self, v: Value) -> bool {

@@ -103,7 +103,8 @@ impl<T: Real> Worker<T> {
 
     /// Forward, one relation of one example.
     pub(super) fn relation_forward(&self, on_tiles: bool, op: &Attention, relation: usize, example: usize) {
-        for block in 0..self.query_blocks(&op.relations[relation]) {
+        let queries = self.ranges(&op.relations[relation], example)[0].len();
+        for block in 0..queries.div_ceil(QUERIES_PER_TASK) {
             self.attention_block(on_tiles, op, relation, example, block);
         }
     }

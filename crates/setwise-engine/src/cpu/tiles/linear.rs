@@ -123,7 +123,7 @@ unsafe fn product_on<U: Unit>(p: &PanelProduct<f32>, blocks: *const u16, scratch
     }
 }
 
-/// The same with narrow tiles. The unit multiplies 32 rows while vectors split the next.
+/// The same with narrow tiles. The next rows are split before those at hand are finished, so that the unit need not be waited for.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn narrow_product_on<U: Unit>(p: &PanelProduct<f32>, tiles: *const u16, scratch: *mut f32) {

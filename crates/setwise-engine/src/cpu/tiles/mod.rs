@@ -9,7 +9,7 @@
 //! a tile has 0, 16, 1, 17 and so on, on both sides, as is easiest to write. A *block* is two tiles of each part: 32 rows or columns by 32 along the sum. The unit
 //! multiplies blocks, which take a third as long to load as to multiply.
 //!
-//! Weights of sizes that are multiples of 16 but not of 32 are *narrow*: both parts of 16 numbers fill a row on the left, high and low in turn, and on the right a tile has the high part twice and
+//! Weights whose sizes are multiples of 16, but not both of 32, are *narrow*: both parts of 16 numbers fill a row on the left, high and low in turn, and on the right a tile has the high part twice and
 //! another one the low part and zero. That is two products of tiles for 16 numbers instead of three for 32, and nothing is filled up.
 //!
 //! `unit` multiplies blocks, `blocks` makes them, `linear` and `attention` are what is made of that.
@@ -70,9 +70,9 @@ pub fn blocks_len(k: usize, n: usize) -> usize {
     if narrow(k, n) { k / HALF * (n / HALF) * 2 * TILE } else { k / SIDE * (n / SIDE) * BLOCK }
 }
 
-/// Scratch of a product of rows of `k` numbers, in single-precision numbers: two times 32 rows, split, and their results.
+/// Scratch of a product of rows of `k` numbers, in single-precision numbers: the results of 32 rows, and two times 32 rows that are split.
 pub fn product_scratch(k: usize) -> usize {
-    2 * (k / HALF * TILE + SIDE * SIDE)
+    SIDE * SIDE + 2 * (k / HALF * TILE)
 }
 
 /// Scratch of the gradient of `m` rows of a weight with `n` inputs, likewise.
