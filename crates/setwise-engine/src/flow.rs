@@ -14,6 +14,15 @@ pub(crate) fn group_by<K: PartialEq>(keys: impl Iterator<Item = K>) -> Vec<(K, V
     groups
 }
 
+/// The operations that read or write a value, in order.
+pub(crate) fn users(program: &Program, v: Value) -> impl Iterator<Item = usize> + '_ {
+    let uses = move |op: &Op| {
+        let uses = op.uses();
+        uses.reads.contains(&v) || uses.writes.contains(&v)
+    };
+    program.ops.iter().enumerate().filter(move |(_, op)| uses(op)).map(|(i, _)| i)
+}
+
 /// Operations that are the first to add to a gradient but touch only some of its columns need it zeroed.
 pub(crate) fn gradients_to_clear(program: &Program) -> Vec<Vec<Value>> {
     let mut seen = vec![false; program.values.len()];

@@ -8,8 +8,10 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::linear::LinearPlan;
+use super::local::place_size;
 use super::panels::Panels;
 use super::worker::{Run, Worker};
+use crate::flow::users;
 use crate::program::{Activation, AddNorm, Linear, Norm, Op, Program, Slice, Space, Value};
 use crate::real::Real;
 
@@ -130,29 +132,25 @@ impl Part {
             if written.iter().any(|w| w.whole.value == v) {
                 continue;
             }
-            let outside = |(i, op): (usize, &Op)| {
-                let uses = op.uses();
-                !ops.contains(&i) && (uses.reads.contains(&v) || uses.writes.contains(&v))
-            };
-            let inner = !program.ops.iter().enumerate().any(outside) && !program.outputs.contains(&v);
+            let inner = users(program, v).all(|i| ops.contains(&i)) && !program.outputs.contains(&v);
             let spec = &program.values[v.0];
             let grad = inner && spec.grad && program.training();
             written.push(Written { whole: Slice { value: v, col: 0, cols: spec.cols }, inner, grad });
         }
-        let numbers: usize = written.iter().map(Written::numbers).sum();
+        let numbers: usize = written.iter().map(|w| w.places() * w.whole.cols).sum();
         Part { space, steps, written, rows: STRETCH / numbers.max(1) / ROW_STEP * ROW_STEP }
     }
 
-    /// Numbers that its local values take at once; places begin at cache lines.
+    /// Numbers that its local values take at once.
     fn room(&self) -> usize {
-        self.written.iter().map(|w| w.numbers() * self.rows + 32).sum()
+        self.written.iter().map(|w| w.places() * place_size(self.rows, w.whole.cols)).sum()
     }
 }
 
 impl Written {
-    /// Numbers of a row, with its gradient's.
-    fn numbers(&self) -> usize {
-        self.whole.cols * (1 + usize::from(self.grad))
+    /// One, or two with its gradient's.
+    fn places(&self) -> usize {
+        1 + usize::from(self.grad)
     }
 }
 

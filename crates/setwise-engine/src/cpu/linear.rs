@@ -171,20 +171,18 @@ impl<T: Real> Worker<T> {
                 panels,
                 map.weight,
                 PanelProduct {
-                    m: rows,
-                    k: map.x.cols,
-                    n: map.y.cols,
                     a: Strided { ptr: x.at(first * x_row), row: x_row, col: 1 },
-                    panels: panels.forward(map.weight),
-                    c: y.at(first * y_row),
                     c_row: y_row,
                     bias: map.bias.map_or(std::ptr::null(), |b| self.param(params, b)),
-                    accumulate: false,
                     activation,
                     residual,
                     residual_row,
-                    gate: std::ptr::null(),
-                    gate_row: 0,
+                    ..PanelProduct::plain(
+                        [rows, map.x.cols, map.y.cols],
+                        std::ptr::null(),
+                        panels.forward(map.weight),
+                        y.at(first * y_row),
+                    )
                 },
             );
             if let Some(norm) = &map.norm {
@@ -301,20 +299,17 @@ impl<T: Real> Worker<T> {
                 panels,
                 map.weight,
                 PanelProduct {
-                    m: rows,
-                    k: map.y.cols,
-                    n: map.x.cols,
                     a: Strided { ptr: dy.at(first * dy_row), row: dy_row, col: 1 },
-                    panels: panels.backward(map.weight),
-                    c: dx.at(first * dx_row),
                     c_row: dx_row,
-                    bias: std::ptr::null(),
                     accumulate,
-                    activation: Activation::None,
-                    residual: std::ptr::null(),
-                    residual_row: 0,
                     gate,
                     gate_row,
+                    ..PanelProduct::plain(
+                        [rows, map.y.cols, map.x.cols],
+                        std::ptr::null(),
+                        panels.backward(map.weight),
+                        dx.at(first * dx_row),
+                    )
                 },
             );
         }

@@ -13,6 +13,11 @@ struct Slot<T> {
     grad: Option<Ptr<T>>,
 }
 
+/// Numbers that a place for `rows` rows of `cols` columns takes: whole cache lines.
+pub fn place_size(rows: usize, cols: usize) -> usize {
+    rows.saturating_mul(cols).saturating_add(15) / 16 * 16
+}
+
 /// Where local values are at the moment.
 pub struct Local<T> {
     /// For each value its slots; none if it is not local now.
@@ -50,11 +55,6 @@ impl<T: Real> Local<T> {
         there
     }
 
-    /// Numbers that `rows` rows of `cols` columns take.
-    pub fn size(rows: usize, cols: usize) -> usize {
-        rows.saturating_mul(cols).saturating_add(15) / 16 * 16
-    }
-
     /// Forgets all places.
     pub fn clear(&mut self) {
         for v in self.held.drain(..) {
@@ -69,7 +69,7 @@ impl<T: Real> Local<T> {
         let room = self.numbers.len() - align_offset(start);
         let mut next = || {
             let at = self.used;
-            self.used += Self::size(rows, slice.cols);
+            self.used += place_size(rows, slice.cols);
             assert!(self.used <= room, "no room for local values");
             // Row zero may lie outside of the buffer; nobody looks there.
             Ptr(start.wrapping_add(align_offset(start) + at).wrapping_sub(first * slice.cols))

@@ -7,9 +7,10 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use super::local::Local;
+use super::local::place_size;
 use super::panels::Panels;
 use super::worker::{Run, Worker};
+use crate::flow::users;
 use crate::program::{Activation, Attention, Linear, Op, Program, Slice, Value};
 use crate::real::Real;
 
@@ -40,13 +41,7 @@ impl Projected {
             && l.maps.len() == 3 * a.relations.len()
             && l.maps.iter().all(|m| m.residual.is_none() && m.norm.is_none());
         let mut values = l.maps.iter().map(|m| m.y.value);
-        let alone = |v: Value| {
-            let users = program.ops.iter().enumerate().filter(|(_, o)| {
-                let u = o.uses();
-                u.reads.contains(&v) || u.writes.contains(&v)
-            });
-            users.map(|(i, _)| i).eq([op, op + 1]) && !program.outputs.contains(&v)
-        };
+        let alone = |v: Value| users(program, v).eq([op, op + 1]) && !program.outputs.contains(&v);
         if !plain || !values.all(alone) {
             return None;
         }
@@ -95,7 +90,7 @@ impl<T: Real> Worker<T> {
         let room = |p: &Projection| {
             let y = l.maps[p.map].y;
             let most = (0..self.shape.examples).map(|e| self.example_rows(y.value, &(e..e + 1)).len()).max();
-            Local::<T>::size(most.unwrap_or(0).max(ROWS), y.cols).saturating_mul(if program.training() { 2 } else { 1 })
+            place_size(most.unwrap_or(0).max(ROWS), y.cols).saturating_mul(if program.training() { 2 } else { 1 })
         };
         projected.relations.iter().map(|r| r.iter().map(room).sum()).max().unwrap_or(0)
     }
@@ -130,52 +125,60 @@ impl<T: Real> Worker<T> {
         }
     }
 
-    pub(super) fn projected_forward(&mut self, params: &[T], panels: &Panels<T>, projected: &Projected) {
+    /// Makes the projections of every relation and of some examples at a time, in one direction or the other, and calls `f` with them.
+    fn each_relation(
+        &mut self,
+        params: &[T],
+        panels: &Panels<T>,
+        projected: &Projected,
+        direction: usize,
+        mut f: impl FnMut(&mut Self, usize, &[Projection; 3], &Range<usize>),
+    ) {
         let program = self.program.clone();
-        let (l, a) = projected.operations(&program);
+        let (l, _) = projected.operations(&program);
         let mut examples = 0..0;
         while examples.end < self.shape.examples {
             examples = self.together(l, examples.end);
             for (r, projections) in projected.relations.iter().enumerate() {
                 let begin = Instant::now();
                 self.project(params, panels, l, projections, &examples);
-                self.record(projected.op, 0, begin);
-                let begin = Instant::now();
-                examples.clone().for_each(|e| self.relation_forward(panels.tiles(), a, r, e));
-                self.record(projected.op + 1, 0, begin);
+                self.record(projected.op, direction, begin);
+                f(self, r, projections, &examples);
             }
         }
         self.local.clear();
     }
 
+    pub(super) fn projected_forward(&mut self, params: &[T], panels: &Panels<T>, projected: &Projected) {
+        let program = self.program.clone();
+        let (_, a) = projected.operations(&program);
+        self.each_relation(params, panels, projected, 0, |this, r, _, examples| {
+            let begin = Instant::now();
+            examples.clone().for_each(|e| this.relation_forward(panels.tiles(), a, r, e));
+            this.record(projected.op + 1, 0, begin);
+        });
+    }
+
     pub(super) fn projected_backward(&mut self, run: &mut Run<T>, projected: &Projected) {
         let program = self.program.clone();
         let (l, a) = projected.operations(&program);
-        let mut examples = 0..0;
-        while examples.end < self.shape.examples {
-            examples = self.together(l, examples.end);
-            for (r, projections) in projected.relations.iter().enumerate() {
-                let begin = Instant::now();
-                self.project(run.params, run.panels, l, projections, &examples);
-                self.record(projected.op, 1, begin);
-                let begin = Instant::now();
-                examples.clone().for_each(|e| self.relation_backward(run.panels.tiles(), a, r, e));
-                self.record(projected.op + 1, 1, begin);
-                let begin = Instant::now();
-                for p in projections {
-                    let map = &l.maps[p.map];
-                    let rows = self.example_rows(map.x.value, &examples);
-                    if self.wants_grad(map.x.value) {
-                        let accumulate = !p.first || self.written(map.x.value);
-                        // SAFETY: this worker's own memory.
-                        unsafe { self.input_backward(run.panels, map, rows.clone(), accumulate, p.last) };
-                    }
-                    self.map_weight_backward(run, map, rows);
+        self.each_relation(run.params, run.panels, projected, 1, |this, r, projections, examples| {
+            let begin = Instant::now();
+            examples.clone().for_each(|e| this.relation_backward(run.panels.tiles(), a, r, e));
+            this.record(projected.op + 1, 1, begin);
+            let begin = Instant::now();
+            for p in projections {
+                let map = &l.maps[p.map];
+                let rows = this.example_rows(map.x.value, examples);
+                if this.wants_grad(map.x.value) {
+                    let accumulate = !p.first || this.written(map.x.value);
+                    // SAFETY: this worker's own memory.
+                    unsafe { this.input_backward(run.panels, map, rows.clone(), accumulate, p.last) };
                 }
-                self.record(projected.op, 1, begin);
+                this.map_weight_backward(run, map, rows);
             }
-        }
-        self.local.clear();
+            this.record(projected.op, 1, begin);
+        });
         for map in &l.maps {
             self.mark(map.x.value);
         }

@@ -28,7 +28,7 @@ pub struct WeightProduct<T> {
 /// Rows of the long dimension a weight gradient takes at a time: one panel and one tile of them fit the first cache level.
 const WEIGHT_CHUNK: usize = 192;
 
-/// Rows of the result that are computed together where both operands are read in place, and the numbers from one row of them to the next up to which they are.
+/// Most rows of the result that are computed together where both operands are read in place, and the numbers from one row of them to the next up to which they are.
 const LEFT: usize = 16;
 const CLOSE: usize = 64;
 
@@ -114,33 +114,30 @@ impl<T: Real> WeightProduct<T> {
             for first in (0..self.rows).step_by(WEIGHT_CHUNK) {
                 let k = WEIGHT_CHUNK.min(self.rows - first);
                 let (a, b) = (self.a.add(first * self.a_row), self.b.add(first * self.b_row));
-                for t in (0..self.m).step_by(LEFT) {
-                    let a = Strided { ptr: a.add(t), row: 1, col: self.a_row };
-                    let mut col = 0;
-                    macro_rules! tiles {
-                        ($rows:expr, $vectors:expr) => {
-                            for t in (t..t + LEFT).step_by($rows) {
-                                let a = Strided { ptr: a.ptr.add(t % LEFT), ..a };
-                                let (c, c_row) = (self.c.add(t * self.c_row + col), self.c_row);
-                                let mut ends = Accumulate { c, c_row, cols: [V::LANES; $vectors] };
-                                let mut sums = [[V::zero(); $vectors]; $rows];
-                                for (r, sum) in sums.iter_mut().enumerate() {
-                                    *sum = ends.start(r);
-                                }
-                                multiply::<T, V, $rows, $vectors, false>(k, a, b.add(col), self.b_row, &mut sums);
-                                for (r, sum) in sums.into_iter().enumerate() {
-                                    ends.finish(r, sum);
-                                }
+                let mut col = 0;
+                macro_rules! tiles {
+                    ($rows:expr, $vectors:expr) => {
+                        for t in (0..self.m).step_by($rows) {
+                            let a = Strided { ptr: a.add(t), row: 1, col: self.a_row };
+                            let (c, c_row) = (self.c.add(t * self.c_row + col), self.c_row);
+                            let mut ends = Accumulate { c, c_row, cols: [V::LANES; $vectors] };
+                            let mut sums = [[V::zero(); $vectors]; $rows];
+                            for (r, sum) in sums.iter_mut().enumerate() {
+                                *sum = ends.start(r);
                             }
-                        };
-                    }
-                    while col + 2 * V::LANES <= self.n {
-                        tiles!(8, 2);
-                        col += 2 * V::LANES;
-                    }
-                    if col < self.n {
-                        tiles!(16, 1);
-                    }
+                            multiply::<T, V, $rows, $vectors, false>(k, a, b.add(col), self.b_row, &mut sums);
+                            for (r, sum) in sums.into_iter().enumerate() {
+                                ends.finish(r, sum);
+                            }
+                        }
+                    };
+                }
+                while col + 2 * V::LANES <= self.n {
+                    tiles!(8, 2);
+                    col += 2 * V::LANES;
+                }
+                if col < self.n {
+                    tiles!(LEFT, 1);
                 }
                 if !self.sums.is_null() {
                     ColumnSums { rows: k, cols: self.m, x: a, x_row: self.a_row, sums: self.sums, weight: T::ONE }

@@ -408,9 +408,10 @@ fn plans(program: &Program, threads: Threads) -> Vec<OpPlan> {
     let mut plans: Vec<OpPlan> = Vec::new();
     while plans.len() < program.ops.len() {
         let i = plans.len();
-        if let Some(projected) = Projected::find(program, i).filter(|_| threads == Threads::One) {
+        let alone = (threads == Threads::One).then_some(i);
+        if let Some(projected) = alone.and_then(|i| Projected::find(program, i)) {
             plans.extend([OpPlan::Projected(projected), OpPlan::Done]);
-        } else if let Some(chain) = Chain::find(program, i).filter(|_| threads == Threads::One) {
+        } else if let Some(chain) = alone.and_then(|i| Chain::find(program, i)) {
             let last = chain.ops.end;
             plans.push(OpPlan::Chain(chain));
             plans.resize_with(last, || OpPlan::Done);
