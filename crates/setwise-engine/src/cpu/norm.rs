@@ -75,24 +75,37 @@ impl<T: Real> Kernel<T> for NormRows<T> {
 }
 
 impl<T: Real> NormRows<T> {
-    /// Some rows, at most as many as a vector has lanes: their means and deviations are computed in one vector.
+    /// Some rows, at most as many as a vector has lanes.
     #[inline(always)]
     unsafe fn group<V: Vector<T>>(&self, first: usize, rows: usize) {
-        if self.cols == V::LANES && rows == V::LANES {
-            return unsafe { self.square::<V>(first) };
-        }
+        let whole = rows == V::LANES && self.cols.is_multiple_of(V::LANES);
+        // The usual widths are known to the compiler.
         unsafe {
-            let inv_n = V::splat(T::ONE / T::from_usize(self.cols));
+            match self.cols / V::LANES {
+                1 if whole => self.square::<V>(first),
+                2 if whole => self.rows_of::<V>(first, V::LANES, 2 * V::LANES),
+                4 if whole => self.rows_of::<V>(first, V::LANES, 4 * V::LANES),
+                8 if whole => self.rows_of::<V>(first, V::LANES, 8 * V::LANES),
+                _ => self.rows_of::<V>(first, rows, self.cols),
+            }
+        }
+    }
+
+    /// Means and deviations of these rows are computed in one vector.
+    #[inline(always)]
+    unsafe fn rows_of<V: Vector<T>>(&self, first: usize, rows: usize, cols: usize) {
+        unsafe {
+            let inv_n = V::splat(T::ONE / T::from_usize(cols));
             let y = |r: usize| self.y.add((first + r) * self.y_row);
             let mut sums = [V::zero(); MOST_LANES];
             for (r, sum) in sums.iter_mut().enumerate().take(rows) {
-                columns!(V, self.cols, |j, n| *sum = sum.add(get::<T, V>(y(r).add(j), n)));
+                columns!(V, cols, |j, n| *sum = sum.add(get::<T, V>(y(r).add(j), n)));
             }
             let mut means = [T::ZERO; MOST_LANES];
             V::sum_each(&sums[..V::LANES]).mul(inv_n).store(means.as_mut_ptr());
             for (r, square) in sums.iter_mut().enumerate().take(rows) {
                 *square = V::zero();
-                columns!(V, self.cols, |j, n| {
+                columns!(V, cols, |j, n| {
                     let mut d = get::<T, V>(y(r).add(j), n).sub(V::splat(means[r]));
                     if n < V::LANES {
                         // Lanes beyond the row hold −mean.
@@ -107,10 +120,10 @@ impl<T: Real> NormRows<T> {
             let mut inv_std = [T::ZERO; MOST_LANES];
             V::splat(T::ONE).div(variance.sqrt()).store(inv_std.as_mut_ptr());
             for r in 0..rows {
-                columns!(V, self.cols, |j, n| {
+                columns!(V, cols, |j, n| {
                     let x = get::<T, V>(y(r).add(j), n).sub(V::splat(means[r])).mul(V::splat(inv_std[r]));
                     if !self.normalised.is_null() {
-                        put(x, self.normalised.add((first + r) * self.cols + j), n);
+                        put(x, self.normalised.add((first + r) * cols + j), n);
                     }
                     put(x.mul_add(get(self.gain.add(j), n), get(self.shift.add(j), n)), y(r).add(j), n);
                 });
@@ -406,5 +419,56 @@ impl<T: Real> Worker<T> {
             }
         }
         op.inputs.iter().for_each(|s| self.mark(s.value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gemm::tests::numbers;
+    use super::*;
+
+    /// Outputs, normalised rows and deviations.
+    fn normalised(x: &[f32], cols: usize, gain: &[f32], shift: &[f32]) -> [Vec<f32>; 3] {
+        let rows = x.len() / cols;
+        let (mut y, mut hats, mut inv_std) = (x.to_vec(), vec![f32::NAN; x.len()], vec![f32::NAN; rows]);
+        f32::dispatch(NormRows {
+            rows,
+            cols,
+            y: y.as_mut_ptr(),
+            y_row: cols,
+            gain: gain.as_ptr(),
+            shift: shift.as_ptr(),
+            normalised: hats.as_mut_ptr(),
+            inv_std: inv_std.as_mut_ptr(),
+        });
+        [y, hats, inv_std]
+    }
+
+    #[test]
+    fn rows_of_every_width_are_normalised_the_same_wherever_they_stand() {
+        for cols in [3, 8, 16, 20, 32, 48, 64, 128, 130] {
+            let (x, gain, shift) = (numbers(37 * cols, 1), numbers(cols, 2), numbers(cols, 3));
+            let [y, hats, inv_std] = normalised(&x, cols, &gain, &shift);
+            for (r, row) in x.chunks(cols).enumerate() {
+                let wide = |x: &f32| f64::from(*x);
+                let mean = row.iter().map(wide).sum::<f64>() / cols as f64;
+                let variance = row.iter().map(|x| (wide(x) - mean).powi(2)).sum::<f64>() / cols as f64;
+                let deviation = (variance + EPSILON).sqrt();
+                assert!((f64::from(inv_std[r]) * deviation - 1.0).abs() < 1e-5, "row {r} of {cols}");
+                for c in 0..cols {
+                    let hat = (wide(&row[c]) - mean) / deviation;
+                    let exact = hat * wide(&gain[c]) + wide(&shift[c]);
+                    assert!((f64::from(hats[r * cols + c]) - hat).abs() < 1e-5, "row {r} of {cols}");
+                    assert!((f64::from(y[r * cols + c]) - exact).abs() < 1e-5, "row {r} of {cols}");
+                }
+                let alone = normalised(row, cols, &gain, &shift);
+                let there = r * cols..(r + 1) * cols;
+                assert_eq!(
+                    alone,
+                    [y[there.clone()].to_vec(), hats[there].to_vec(), vec![inv_std[r]]],
+                    "row {r} of {cols}"
+                );
+            }
+        }
     }
 }

@@ -87,16 +87,11 @@ impl Vector<f32> for F32x16 {
     }
     #[inline(always)]
     unsafe fn exp2(self) -> Self {
-        // 2^x = 2^floor(x) · 2^r with r in [0, 1): the machine gives r in one instruction and takes floor itself in another.
-        unsafe {
-            let x = _mm512_max_ps(_mm512_set1_ps(-126.0), self.0);
-            let r = _mm512_reduce_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(x);
-            let mut p = _mm512_set1_ps(EXP2[0]);
-            for c in &EXP2[1..] {
-                p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*c));
-            }
-            F32x16(_mm512_scalef_ps(p, x))
-        }
+        unsafe { power(_mm512_max_ps(_mm512_set1_ps(-126.0), self.0), &EXP2) }
+    }
+    #[inline(always)]
+    unsafe fn exp2_coarse(self) -> Self {
+        unsafe { power(self.0, &EXP2_COARSE) }
     }
     #[inline(always)]
     unsafe fn mul_sub(self, b: Self, c: Self) -> Self {
@@ -232,6 +227,19 @@ unsafe fn transpose_halves(z: [__m512; 8]) -> [__m512; 8] {
     }
 }
 
+/// 2^x = 2^floor(x) · 2^r with r in [0, 1), which a polynomial gives: the machine gives r in one instruction and takes floor itself in another.
+#[inline(always)]
+unsafe fn power(x: __m512, polynomial: &[f32]) -> F32x16 {
+    unsafe {
+        let r = _mm512_reduce_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(x);
+        let mut p = _mm512_set1_ps(polynomial[0]);
+        for c in &polynomial[1..] {
+            p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*c));
+        }
+        F32x16(_mm512_scalef_ps(p, x))
+    }
+}
+
 /// The leading bits of ln 2, short enough that `n · LN2_HIGH` is exact.
 pub(super) const LN2_HIGH: f32 = 0.693_359_4;
 /// ln 2 less [`LN2_HIGH`].
@@ -241,3 +249,5 @@ pub(super) const EXP: [f32; 7] = [0.001_383_679_5, 0.008_374_857, 0.041_668_23, 
 /// Coefficients of 2^r on [0, 1), highest power first (largest relative error 8e-8).
 pub(super) const EXP2: [f32; 6] =
     [0.001_877_576_7, 0.008_989_341, 0.055_826_318, 0.240_153_61, 0.693_153_1, 0.999_999_94];
+/// The same with a power less (2.6e-6).
+const EXP2_COARSE: [f32; 5] = [0.013_534_168, 0.052_011_46, 0.241_442_76, 0.693_003_83, 1.000_002_6];

@@ -118,12 +118,16 @@ impl<T: Real> Backward<T> {
         unsafe {
             let starts = self.pack::<V, C, PAIRED>(at, first, n);
             let step = piece(p.keys, KEYS);
+            // Scores that the forward pass did not shift are small; where it did, by nothing, others may be so far below that their powers are nothing in either way.
+            let coarse = p.coarse && starts[0].iter().all(|s| s.mul(*s).sum() == T::ZERO);
             for from in (0..p.keys).step_by(step) {
                 let keys = step.min(p.keys - from);
                 // The usual width is known to the compiler.
                 match width {
-                    8 if V::TUNED => self.scores::<V, C, PAIRED>(at, from, keys, 8, starts),
-                    _ => self.scores::<V, C, PAIRED>(at, from, keys, width, starts),
+                    8 if V::TUNED && coarse => self.scores::<V, C, PAIRED, true>(at, from, keys, 8, starts),
+                    8 if V::TUNED => self.scores::<V, C, PAIRED, false>(at, from, keys, 8, starts),
+                    _ if coarse => self.scores::<V, C, PAIRED, true>(at, from, keys, width, starts),
+                    _ => self.scores::<V, C, PAIRED, false>(at, from, keys, width, starts),
                 }
                 let mut ends = Added { sums: at.d_queries, row: lanes, anew: from == 0 };
                 rows_of_tiles::<T, V, C>(width, keys, p.key.from(from).transposed(), at.d_scores, lanes, &mut ends);
@@ -209,7 +213,7 @@ impl<T: Real> Backward<T> {
 
     /// `P = 2^S` and `dS = P · dP` of some keys, whose two sums stay in registers until both are done.
     #[inline(always)]
-    unsafe fn scores<V: Vector<T>, const C: usize, const PAIRED: bool>(
+    unsafe fn scores<V: Vector<T>, const C: usize, const PAIRED: bool, const COARSE: bool>(
         &self,
         at: Places<T>,
         from: usize,
@@ -231,7 +235,8 @@ impl<T: Real> Backward<T> {
                         for r in 0..$r {
                             for c in 0..C {
                                 let place = (j + r) * lanes + c * V::LANES;
-                                let weight = scores[r][c].exp2();
+                                let score = scores[r][c];
+                                let weight = if COARSE { score.exp2_coarse() } else { score.exp2() };
                                 let d_score = d_weights[r][c].mul(weight);
                                 d_score.store(at.d_scores.add(place));
                                 if PAIRED {

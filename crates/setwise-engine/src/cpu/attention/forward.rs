@@ -1,6 +1,6 @@
 //! Attention of one example, relation and head.
 
-use super::super::gemm::{Ends, rows_of_tiles};
+use super::super::gemm::{Ends, Strided, rows_of_tiles};
 use super::super::norm::{columns, get, put};
 use super::problem::{Added, Problem, lanes_of, piece, scale};
 use crate::real::Real;
@@ -74,9 +74,12 @@ impl<T: Real> Forward<T> {
                 let mut total = [V::zero(); C];
                 for first in (0..p.keys).step_by(step) {
                     let keys = step.min(p.keys - first);
-                    let mut ends = Powers { out: scores, total };
-                    rows_of_tiles::<T, V, C>(keys, width, p.key.from(first).matrix(), queries, lanes, &mut ends);
-                    total = ends.total;
+                    let key = p.key.from(first).matrix();
+                    total = if p.coarse {
+                        powers::<T, V, C, true>([keys, width], key, queries, scores, total)
+                    } else {
+                        powers::<T, V, C, false>([keys, width], key, queries, scores, total)
+                    };
                     let values = p.value.from(first).transposed();
                     let mut ends = Added { sums, row: lanes, anew: first == 0 };
                     rows_of_tiles::<T, V, C>(width, keys, values, scores, lanes, &mut ends);
@@ -133,18 +136,32 @@ unsafe fn small<T: Real, V: Vector<T>, const C: usize>(queries: *const T, width:
     }
 }
 
-/// Powers of two of the scores, and their sum for each query.
-struct Powers<T, V, const C: usize> {
+/// Powers of the scores of some keys, and their sum for each query with what it was before.
+#[inline(always)]
+unsafe fn powers<T: Real, V: Vector<T>, const C: usize, const COARSE: bool>(
+    [keys, width]: [usize; 2],
+    key: Strided<T>,
+    queries: *const T,
+    out: *mut T,
+    total: [V; C],
+) -> [V; C] {
+    let mut ends = Powers::<T, V, C, COARSE> { out, total };
+    unsafe { rows_of_tiles::<T, V, C>(keys, width, key, queries, C * V::LANES, &mut ends) };
+    ends.total
+}
+
+/// Powers of two of the scores, which are small, and their sum for each query.
+struct Powers<T, V, const C: usize, const COARSE: bool> {
     out: *mut T,
     total: [V; C],
 }
 
-impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Powers<T, V, C> {
+impl<T: Real, V: Vector<T>, const C: usize, const COARSE: bool> Ends<T, V, C> for Powers<T, V, C, COARSE> {
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
         for (c, sum) in sums.into_iter().enumerate() {
             unsafe {
-                let e = sum.exp2();
+                let e = if COARSE { sum.exp2_coarse() } else { sum.exp2() };
                 e.store(self.out.add((row * C + c) * V::LANES));
                 self.total[c] = self.total[c].add(e);
             }

@@ -195,6 +195,7 @@ impl<T: Real> Worker<T> {
                         value: value.rows(h),
                         out: out.rows(h),
                         padded: chunked,
+                        coarse: on_tiles,
                         largest: stats,
                         // SAFETY: the second of both.
                         inverse: unsafe { stats.add(all.len()) },

@@ -20,6 +20,8 @@ pub struct Problem<T> {
     pub out: Rows<T>,
     /// Whether rows of queries, outputs and their gradients have place behind the last, up to a whole block.
     pub padded: bool,
+    /// Whether sixteen bits will do, of powers too.
+    pub coarse: bool,
     /// For each query the largest score in powers of two.
     pub largest: *mut T,
     /// For each query one over the sum of powers.

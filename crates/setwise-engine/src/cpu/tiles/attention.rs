@@ -367,6 +367,7 @@ mod tests {
             value,
             out,
             padded: false,
+            coarse: true,
             largest: stats.as_mut_ptr(),
             inverse: stats.as_mut_ptr().wrapping_add(queries),
         };

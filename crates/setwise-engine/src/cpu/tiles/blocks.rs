@@ -10,14 +10,11 @@ use crate::simd::avx512::F32x16;
 pub const LEFT: [usize; 2] = [2 * TILE, 0];
 pub const RIGHT: [usize; 2] = [0, 2 * TILE];
 
-/// Both parts of 16 numbers, in the upper halves of 32 bits.
+/// Both parts of 16 numbers, in the upper halves of 32 bits. What is no number may have bits of which the next bf16 number is one, so it gets the usual ones.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub fn parts(x: __m512) -> (__m512i, __m512i) {
-    // What is no number may have bits of which the next bf16 number is one.
-    let none = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    let (high, low) = parts_of_sum(x);
-    (_mm512_mask_mov_epi32(high, none, _mm512_set1_epi32(0x7fc0_0000)), low)
+    parts_of_sum(usual(x))
 }
 
 /// The same of numbers among which what is no number has the usual bits ([`usual`]).
@@ -34,7 +31,8 @@ pub fn parts_of_sum(x: __m512) -> (__m512i, __m512i) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub fn usual(x: __m512) -> __m512 {
-    _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_ps(f32::NAN))
+    // What is no number, quiet or not, becomes the one that computations give; all else stays.
+    _mm512_fixupimm_ps::<0>(x, x, _mm512_set1_epi32(0x33))
 }
 
 /// The upper halves of both in turn, one of `a` first.
@@ -301,7 +299,9 @@ mod tests {
             let x = x[i / 32 * 32 + place(i % 32)];
             assert!((number(high[i]) + number(low[i]) - x).abs() <= x.abs() * 2f32.powi(-16));
         }
-        let odd = [f32::NAN, f32::from_bits(0x7fff_ffff), f32::from_bits(0xffff_8000), -0.0, 0.0, f32::MIN_POSITIVE];
+        // Among them what is no number quietly, and what is none and would say so.
+        let none = [0x7fc0_0000, 0x7fff_ffff, 0xffff_8000, 0x7f80_0001, 0xff80_0001, 0x7fbf_ffff].map(f32::from_bits);
+        let odd = [none.as_slice(), &[-0.0, 0.0, f32::MIN_POSITIVE]].concat();
         let mut row = [1.0f32; 32];
         row[..odd.len()].copy_from_slice(&odd);
         let mut odd_block = [0; BLOCK];
