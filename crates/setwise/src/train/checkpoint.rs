@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::thread::JoinHandle;
 
+use rayon::prelude::*;
+
 use super::folder::RunFolder;
 use super::metrics::Window;
 use super::trainer::Trainer;
@@ -11,7 +13,10 @@ use crate::files::atomic::{sync_folder, write_beside};
 use crate::files::tensors::{TensorFile, little_endian, to_bytes};
 use crate::{Error, Model, Result};
 
-/// The flat buffers, by name.
+/// Parameters and Adam's moments.
+type Buffers = [Vec<f32>; 3];
+
+/// Their names.
 const TENSORS: [&str; 3] = ["params", "first", "second"];
 
 /// The state of a run after some steps.
@@ -23,17 +28,34 @@ pub(super) struct Checkpoint {
     pub newer_damaged: Option<Error>,
     /// Which tensors the buffers hold, in which order.
     layout: String,
-    buffers: [Vec<f32>; 3],
+    buffers: Buffers,
 }
 
+/// Numbers that one thread copies or looks at, at a time.
+const PIECE: usize = 1 << 16;
+
 impl Checkpoint {
-    /// A copy of the state of a run.
-    pub fn of(trainer: &mut Trainer, step: u64, window: Window) -> Self {
-        let params = trainer.model().params().to_vec();
+    /// A copy of the state of a run, in buffers of an earlier one if there are any.
+    pub fn of(trainer: &mut Trainer, step: u64, window: Window, mut buffers: Buffers) -> Self {
         let layout = layout(trainer.model());
-        let adam = trainer.adam();
-        let buffers = [params, adam.first.clone(), adam.second.clone()];
+        let copy = |to: &mut Vec<f32>, from: &[f32]| {
+            to.resize(from.len(), 0.0);
+            to.par_chunks_mut(PIECE).zip(from.par_chunks(PIECE)).for_each(|(to, from)| to.copy_from_slice(from));
+        };
+        copy(&mut buffers[0], trainer.model().params());
+        copy(&mut buffers[1], &trainer.adam().first);
+        copy(&mut buffers[2], &trainer.adam().second);
         Checkpoint { step, window, newer_damaged: None, layout, buffers }
+    }
+
+    /// A number that is none or infinite, if there is one: nobody could go on from it.
+    pub fn unusable(&self) -> Option<f32> {
+        self.buffers.iter().find_map(|buffer| {
+            // A piece that is all right is passed without a branch for each of its numbers.
+            let wrong = |piece: &&[f32]| piece.iter().fold(false, |wrong, x| wrong | !x.is_finite());
+            let piece = buffer.par_chunks(PIECE).find_first(wrong)?;
+            piece.iter().copied().find(|x| !x.is_finite())
+        })
     }
 
     /// Writes it. The last checkpoint becomes the one before it only when the new one has been written, flushed and read back.
@@ -115,33 +137,46 @@ impl Checkpoint {
 /// Writes checkpoints, one at a time, while the run goes on.
 pub(super) struct CheckpointWriter {
     folder: RunFolder,
-    /// The step of the one that is being written.
-    under_way: Option<(u64, JoinHandle<Result<()>>)>,
+    /// The one that is being written.
+    under_way: Option<JoinHandle<(Checkpoint, Result<()>)>>,
+    /// Those of the last one, to be filled again.
+    buffers: Buffers,
 }
 
 impl CheckpointWriter {
     /// Writes nothing yet.
     pub fn new(folder: RunFolder) -> Self {
-        CheckpointWriter { folder, under_way: None }
+        CheckpointWriter { folder, under_way: None, buffers: Default::default() }
+    }
+
+    /// The buffers of the last state it wrote, for a new one.
+    pub fn buffers(&mut self) -> Buffers {
+        std::mem::take(&mut self.buffers)
     }
 
     /// Starts to write a state; the one before must have been waited for.
     pub fn start(&mut self, state: Checkpoint) {
         assert!(self.under_way.is_none(), "checkpoints are written one at a time");
-        let (step, folder) = (state.step, self.folder.clone());
-        self.under_way = Some((step, std::thread::spawn(move || state.save(&folder))));
+        let folder = self.folder.clone();
+        self.under_way = Some(std::thread::spawn(move || {
+            let written = state.save(&folder);
+            (state, written)
+        }));
     }
 
     /// Whether something has been written that nobody has waited for.
     pub fn is_done(&self) -> bool {
-        self.under_way.as_ref().is_some_and(|(_, thread)| thread.is_finished())
+        self.under_way.as_ref().is_some_and(JoinHandle::is_finished)
     }
 
     /// Waits until nothing is being written; the step of what was, if anything.
     pub fn wait(&mut self) -> Result<Option<u64>> {
-        let Some((step, thread)) = self.under_way.take() else { return Ok(None) };
+        let Some(thread) = self.under_way.take() else { return Ok(None) };
         match thread.join() {
-            Ok(written) => written.map(|()| Some(step)),
+            Ok((state, written)) => {
+                self.buffers = state.buffers;
+                written.map(|()| Some(state.step))
+            }
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
@@ -150,7 +185,7 @@ impl CheckpointWriter {
 impl Drop for CheckpointWriter {
     fn drop(&mut self) {
         // A run that ends early for another reason still leaves its last checkpoint whole.
-        let _ = self.under_way.take().map(|(_, thread)| thread.join());
+        let _ = self.under_way.take().map(JoinHandle::join);
     }
 }
 
@@ -185,10 +220,11 @@ fn read(path: &Path) -> Result<Checkpoint> {
         return Err(bad("its checksum does not fit"));
     }
     let [params, first, second] = buffers.each_ref().map(Vec::len);
-    if first != second || first > params || buffers.iter().flatten().any(|x| !x.is_finite()) {
+    let checkpoint = Checkpoint { step, window, newer_damaged: None, layout, buffers };
+    if first != second || first > params || checkpoint.unusable().is_some() {
         return Err(bad("its numbers are not those of a run"));
     }
-    Ok(Checkpoint { step, window, newer_damaged: None, layout, buffers })
+    Ok(checkpoint)
 }
 
 #[cfg(test)]
@@ -211,7 +247,7 @@ mod tests {
         let mut t = trainer();
         for step in [1, 2, 3] {
             t.model().params_mut()[0] = step as f32;
-            Checkpoint::of(&mut t, step, Window::default()).save(&folder).unwrap();
+            Checkpoint::of(&mut t, step, Window::default(), Default::default()).save(&folder).unwrap();
         }
         let path = folder.checkpoint();
         let good = std::fs::read(&path).unwrap();
@@ -253,7 +289,7 @@ mod tests {
         for step in 0..4 {
             whole.step(&batch, &[1.0], 1e-2).unwrap();
             cut.step(&batch, &[1.0], 1e-2).unwrap();
-            Checkpoint::of(&mut cut, step + 1, Window::default()).save(&folder).unwrap();
+            Checkpoint::of(&mut cut, step + 1, Window::default(), Default::default()).save(&folder).unwrap();
             cut = trainer();
             Checkpoint::load(&folder).unwrap().unwrap().restore(&mut cut, &folder.checkpoint()).unwrap();
             assert_eq!((whole.adam().steps, whole.model().params()), (step + 1, cut.model().params()));
@@ -267,24 +303,47 @@ mod tests {
         let folder = RunFolder::new(dir.path());
         let mut writer = CheckpointWriter::new(folder.clone());
         assert_eq!(writer.wait().unwrap(), None);
-        writer.start(Checkpoint::of(&mut trainer(), 7, Window::default()));
+        writer.start(Checkpoint::of(&mut trainer(), 7, Window::default(), Default::default()));
         assert_eq!(writer.wait().unwrap(), Some(7));
         assert_eq!(Checkpoint::load(&folder).unwrap().unwrap().step, 7);
         let mut nowhere = CheckpointWriter::new(RunFolder::new(dir.path().join("missing")));
-        nowhere.start(Checkpoint::of(&mut trainer(), 8, Window::default()));
+        nowhere.start(Checkpoint::of(&mut trainer(), 8, Window::default(), Default::default()));
         let error = nowhere.wait().unwrap_err().to_string();
         assert!(error.contains("missing") && error.contains("step 8"), "{error}");
-        // One that nobody waits for is still whole.
-        writer.start(Checkpoint::of(&mut trainer(), 9, Window::default()));
+        // One that nobody waits for is still whole, and has nothing of the one whose buffers it took.
+        let mut later = trainer();
+        later.model().params_mut().fill(0.5);
+        later.adam().second.fill(0.25);
+        let state = Checkpoint::of(&mut later, 9, Window::default(), writer.buffers());
+        writer.start(state);
         drop(writer);
-        assert_eq!(Checkpoint::load(&folder).unwrap().unwrap().step, 9);
+        let found = Checkpoint::load(&folder).unwrap().unwrap();
+        assert_eq!(found.step, 9);
+        assert_eq!(
+            found.buffers,
+            [later.model().params().to_vec(), later.adam().first.clone(), later.adam().second.clone()]
+        );
+    }
+
+    #[test]
+    fn a_number_that_cannot_go_on_is_found_wherever_it_is() {
+        let config = ModelConfig::preset("multi-set-transformer", 2).unwrap().validate().unwrap();
+        let mut t = Trainer::new(Model::new(config, 1), Loss::L1);
+        let last = t.adam().second.len() - 1;
+        assert!(last > PIECE, "one piece says little");
+        let unusable = |t: &mut Trainer| Checkpoint::of(t, 1, Window::default(), Default::default()).unusable();
+        assert_eq!(unusable(&mut t), None);
+        t.adam().second[last] = f32::INFINITY;
+        assert_eq!(unusable(&mut t), Some(f32::INFINITY));
+        t.model().params_mut()[PIECE] = f32::NEG_INFINITY;
+        assert_eq!(unusable(&mut t), Some(f32::NEG_INFINITY));
     }
 
     #[test]
     fn a_checkpoint_of_another_model_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let folder = RunFolder::new(dir.path());
-        Checkpoint::of(&mut trainer(), 1, Window::default()).save(&folder).unwrap();
+        Checkpoint::of(&mut trainer(), 1, Window::default(), Default::default()).save(&folder).unwrap();
         let config = ModelConfig::preset("single-set-rff", 1).unwrap();
         let mut other = Trainer::new(Model::new(config.validate().unwrap(), 1), Loss::L1);
         let error = Checkpoint::load(&folder).unwrap().unwrap().restore(&mut other, &folder.checkpoint()).unwrap_err();
@@ -295,7 +354,7 @@ mod tests {
     fn a_checkpoint_with_parameters_in_another_order_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let folder = RunFolder::new(dir.path());
-        Checkpoint::of(&mut trainer(), 1, Window::default()).save(&folder).unwrap();
+        Checkpoint::of(&mut trainer(), 1, Window::default(), Default::default()).save(&folder).unwrap();
         let other = Checkpoint { layout: "0".to_owned(), ..Checkpoint::load(&folder).unwrap().unwrap() };
         let error = other.restore(&mut trainer(), &folder.checkpoint()).unwrap_err();
         assert!(error.to_string().contains("another order"), "{error}");

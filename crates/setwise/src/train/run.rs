@@ -315,13 +315,11 @@ impl<'a> Run<'a> {
         self.settle(observe)?;
         if self.saved != Some(self.step) {
             // Squares of a finite gradient may have left the numbers; a checkpoint of them could not be used.
-            let first = self.trainer.model().params().iter().copied().find(|x| !x.is_finite());
-            let adam = self.trainer.adam();
-            let moments = || adam.first.iter().chain(&adam.second).copied().find(|x| !x.is_finite());
-            if let Some(value) = first.or_else(moments) {
+            let state = Checkpoint::of(&mut self.trainer, self.step, self.window, self.writer.buffers());
+            if let Some(value) = state.unusable() {
                 self.check("state at the end", self.step, f64::from(value), self.last_seed, observe)?;
             }
-            self.writer.start(Checkpoint::of(&mut self.trainer, self.step, self.window));
+            self.writer.start(state);
         }
         Ok(())
     }
