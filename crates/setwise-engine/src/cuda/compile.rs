@@ -19,10 +19,11 @@ const HOPPER: &str = include_str!("kernels/hopper.cu");
 const PAIR_TASKS: &str = include_str!("kernels/pair_tasks.cu");
 
 /// Everything but attention and images, in the order its parts build on each other.
-const BASE: [&str; 12] = [
+const BASE: [&str; 13] = [
     COMMON,
     LINEAR_TASKS,
     include_str!("kernels/linear.cu"),
+    include_str!("kernels/thin_linear.cu"),
     include_str!("kernels/norm.cu"),
     include_str!("kernels/rows.cu"),
     PAIR_TASKS,

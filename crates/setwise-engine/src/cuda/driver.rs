@@ -438,35 +438,71 @@ impl Drop for Module {
     }
 }
 
+/// The blocks of a launch: how many, of how many threads, with how much shared memory, and how many neighbours along the grid's second dimension are a
+/// cluster, whose blocks run at the same time and read each other's shared memory.
+#[derive(Clone, Copy)]
+pub(super) struct Blocks {
+    pub grid: [u32; 3],
+    pub threads: u32,
+    pub shared: u32,
+    pub cluster: u32,
+}
+
+impl Blocks {
+    /// Each alone and without dynamic shared memory.
+    pub fn plain(grid: [u32; 3], threads: u32) -> Self {
+        Blocks { grid, threads, shared: 0, cluster: 1 }
+    }
+
+    /// What the driver is told of them, with room for the attributes.
+    fn config(
+        &self,
+        stream: sys::CUstream,
+        early: bool,
+        attributes: &mut Vec<sys::CUlaunchAttribute>,
+    ) -> sys::CUlaunchConfig {
+        use sys::CUlaunchAttributeID as Id;
+        let mut tell = |id, value| attributes.push(sys::CUlaunchAttribute { id, pad: [0; 4], value });
+        if early {
+            let value = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+            tell(Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, value);
+        }
+        if self.cluster > 1 {
+            let size = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: 1, y: self.cluster, z: 1 };
+            tell(Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, sys::CUlaunchAttributeValue { clusterDim: size });
+        }
+        sys::CUlaunchConfig {
+            gridDimX: self.grid[0],
+            gridDimY: self.grid[1],
+            gridDimZ: self.grid[2],
+            blockDimX: self.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared,
+            hStream: stream,
+            attrs: if attributes.is_empty() { std::ptr::null_mut() } else { attributes.as_mut_ptr() },
+            numAttrs: attributes.len() as u32,
+        }
+    }
+}
+
+/// Clusters of so many blocks that the card holds at a time; none where it cannot tell.
+pub(super) fn active_clusters(f: Function, threads: u32, shared: usize, cluster: usize) -> usize {
+    let blocks = Blocks { grid: [1, cluster as u32, 1], threads, shared: shared as u32, cluster: cluster as u32 };
+    let mut attributes = Vec::new();
+    let config = blocks.config(std::ptr::null_mut(), false, &mut attributes);
+    let mut count = 0;
+    // SAFETY: a live kernel; the attributes live as long as the question takes.
+    let answer = unsafe { sys::cuOccupancyMaxActiveClusters(&mut count, f.raw, &config) };
+    answer.result().map_or(0, |()| usize::try_from(count).unwrap_or(0))
+}
+
 /// Puts a kernel into a stream. All kernels take a table of tasks and the shape of the batch.
-pub(super) fn launch(
-    stream: &Stream,
-    f: Function,
-    grid: [u32; 3],
-    block: u32,
-    shared: u32,
-    tasks: u64,
-    shape: u64,
-) -> Result<(), Error> {
+pub(super) fn launch(stream: &Stream, f: Function, blocks: Blocks, tasks: u64, shape: u64) -> Result<(), Error> {
     let (mut tasks, mut shape) = (tasks, shape);
     let mut args = [std::ptr::from_mut(&mut tasks).cast::<c_void>(), std::ptr::from_mut(&mut shape).cast()];
-    let mut early = sys::CUlaunchAttribute {
-        id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-        pad: [0; 4],
-        value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
-    };
-    let config = sys::CUlaunchConfig {
-        gridDimX: grid[0],
-        gridDimY: grid[1],
-        gridDimZ: grid[2],
-        blockDimX: block,
-        blockDimY: 1,
-        blockDimZ: 1,
-        sharedMemBytes: shared,
-        hStream: stream.raw,
-        attrs: &mut early,
-        numAttrs: u32::from(f.early),
-    };
+    let mut attributes = Vec::new();
+    let config = blocks.config(stream.raw, f.early, &mut attributes);
     // SAFETY: the kernel takes these two pointers; what they point to is as the kernel expects.
     unsafe { sys::cuLaunchKernelEx(&config, f.raw, args.as_mut_ptr(), std::ptr::null_mut()) }
         .result()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::build::Work;
 use super::compile::Kernels;
-use super::driver::{Device, Memory};
+use super::driver::{Blocks, Device, Memory};
 use super::tables::{MuonTask, Tables};
 use crate::error::Error;
 use crate::muon::{MARGIN, MOMENTUM, Matrix, Muon, POLYNOMIAL, ROUNDS, TINY};
@@ -88,9 +88,9 @@ impl Matrices {
         let mut work = Vec::new();
         let mut launch = |name: &str, blocks: usize, threads: u32, parity: usize| -> Result<(), Error> {
             let f = module.function(name, 0)?;
-            let grid = [blocks as u32, matrices.len() as u32, 1];
+            let blocks = Blocks::plain([blocks as u32, matrices.len() as u32, 1], threads);
             let tasks = tables_at.ptr + places[parity];
-            work.push(Work::Launch { name: name.to_owned(), f, grid, block: threads, shared: 0, tasks });
+            work.push(Work::Launch { name: name.to_owned(), f, blocks, tasks });
             Ok(())
         };
         let most = |tiles: fn(Padded) -> usize| matrices.iter().map(|m| tiles(Padded::of(m))).max().unwrap_or(1);

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::build::{Work, space_of};
-use super::driver::{self, Device, Event, Graph, Memory, Pinned, Stream};
+use super::driver::{self, Blocks, Device, Event, Graph, Memory, Pinned, Stream};
 use super::muon::{Matrices, Parameters};
 use super::tables as t;
 use super::{Bound, Capacity, Precision, capacity_of, io_layout, output_numbers, shape_numbers};
@@ -365,7 +365,7 @@ impl StepTables {
         bound.tables.write((bound.tables_at - bound.tables.ptr) as usize, tables.bytes())?;
         let launch = |name: &str, grid: usize, tasks: u64| -> Result<_, Error> {
             let f = bound.module.function(name, 0)?;
-            Ok(Work::Launch { name: name.to_owned(), f, grid: [grid as u32, 1, 1], block: 256, shared: 0, tasks })
+            Ok(Work::Launch { name: name.to_owned(), f, blocks: Blocks::plain([grid as u32, 1, 1], 256), tasks })
         };
         Ok(StepTables {
             loss: launch("loss", 1, loss_at)?,

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::super::driver;
 use super::super::tables::{self as t, Address};
 use super::joined::joined;
-use super::tiles::Tiles;
-use super::{Builder, Capacity};
+use super::tiles::{Split, Tiles};
+use super::{Builder, Capacity, WALKERS};
 use crate::error::Error;
 use crate::flow::group_by;
 use crate::program::{Activation, Linear, Map, Mode, Op, Program, Slice};
@@ -80,12 +80,16 @@ fn activation(a: Activation) -> i32 {
     }
 }
 
+/// Numbers a product's sums have, and results its rows have, up to which it needs no matrix units.
+const FEW_TERMS: i32 = 4;
+const FEW_OUTPUTS: usize = 8;
+
 /// Parts a weight's gradient is summed from are spread over about this many blocks.
 pub(super) const WEIGHT_BLOCKS: usize = 264;
 
 /// Most numbers that the results of linear maps may have for the gradients of all weights to be made together at the end of a backward pass: in few launches that fill the card,
 /// at the price of gradients that have to stay until then and cannot hand their places over. With more, a launch of its own fills the card as well.
-const MOST_GATHERED: usize = 3 << 26;
+const MOST_GATHERED: usize = 3 << 27;
 
 /// Whether the gradients of all weights are made together.
 pub(in super::super) fn gathers_weights(program: &Program, capacity: &Capacity) -> bool {
@@ -145,9 +149,14 @@ impl<'a> Builder<'a> {
     pub(super) fn product(&mut self, products: &[Product], rows: usize) -> Result<bool, Error> {
         let widest = products.iter().map(|p| p.task.n as usize).max().unwrap_or(0);
         let normed = products.iter().any(|p| p.task.gain != 0);
-        if self.module.wide && products.iter().all(Product::in_chunks) {
-            // Norms are taken where whole rows lie in one block.
-            let whole_rows = normed && widest <= 256;
+        let wide = self.module.wide && products.iter().all(Product::in_chunks);
+        // Norms are taken where whole rows lie in one block, unless wide rows are so few that narrower blocks and a launch of its own for the norm are done sooner.
+        let few_rows = widest > 128 && 16 * products.len() * rows.div_ceil(128) <= self.module.processors;
+        let whole_rows = wide && normed && widest <= 256 && !few_rows;
+        let few = |p: &Product| p.terms.iter().map(|t| t.k).sum::<i32>() <= FEW_TERMS;
+        let few_terms = products.iter().all(few) && u32::try_from(rows * widest).is_ok();
+        let thin = !whole_rows && (few_terms || widest <= FEW_OUTPUTS);
+        if wide && !thin {
             self.product_wide(products, rows, widest, whole_rows)?;
             return Ok(whole_rows || !normed);
         }
@@ -161,6 +170,15 @@ impl<'a> Builder<'a> {
                 ..p.task
             })
             .collect();
+        if thin {
+            if few_terms {
+                self.walk("product_few_terms", &tasks, rows * widest)?;
+            } else {
+                let grid = [rows.div_ceil(4).min(2 * WALKERS), tasks.len(), 1];
+                self.launch("product_few_outputs", &tasks, grid, 128, 0)?;
+            }
+            return Ok(!normed);
+        }
         let (name, bm, bn, block, stages) = match widest {
             128.. if self.module.fits(3 * 256 * 36 * 4) => ("product_large", 128, 128, 256, 3),
             64.. => ("product_medium", 128, 64, 256, 3),
@@ -198,7 +216,17 @@ impl<'a> Builder<'a> {
     }
 
     pub(super) fn linear_backward(&mut self, at: usize, op: &Linear) -> Result<(), Error> {
-        let norms: Vec<_> = op.maps.iter().filter_map(|m| m.norm.map(|n| (m.y, n, Vec::new()))).collect();
+        // Gradients of residuals that begin here are written by the norm; others are left to a product, or added up below.
+        let residuals = op.maps.iter().filter_map(|m| m.residual.map(|r| (r, m.y)));
+        let later = |p: &(Slice, Slice)| self.handed.later.iter().any(|l| l.from == at && (l.residual, l.y) == *p);
+        let residuals: Vec<_> = residuals.filter(|p| !later(p)).collect();
+        let norms: Vec<_> = op
+            .maps
+            .iter()
+            .filter_map(|m| {
+                m.norm.map(|n| (m.y, n, m.residual.filter(|&r| self.begins(&residuals, r, m.y)).into_iter().collect()))
+            })
+            .collect();
         self.norms_backward(&norms)?;
         if op.activation != Activation::None && !op.maps.iter().all(|m| self.gated[m.y.value.0]) {
             let tasks: Vec<t::ActivationTask> = op
@@ -213,9 +241,10 @@ impl<'a> Builder<'a> {
             let most = op.maps.iter().map(|m| self.rows(m.y.value) * m.y.cols).max().unwrap_or(0);
             self.walk("activation_backward", &tasks, most)?;
         }
-        let residuals = op.maps.iter().filter_map(|m| m.residual.map(|r| (r, m.y)));
-        let later = |p: &(Slice, Slice)| self.handed.later.iter().any(|l| l.from == at && (l.residual, l.y) == *p);
-        self.add_gradients(residuals.filter(|p| !later(p)).collect())?;
+        let copied = |p: &(Slice, Slice)| norms.iter().any(|n: &(_, _, Vec<Slice>)| n.0 == p.1 && n.2.contains(&p.0));
+        let (copied, added): (Vec<_>, Vec<_>) = residuals.into_iter().partition(copied);
+        self.add_gradients(added)?;
+        copied.iter().for_each(|p| self.written[p.0.value.0] = true);
         self.linear_inputs(at, op)?;
         let maps = joined(self.program, op, &self.apart);
         let uses = maps.iter().map(|m| Use { weight: m.weight, bias: m.bias, x: m.x, dy: m.y });
@@ -364,7 +393,11 @@ impl<'a> Builder<'a> {
         let tiles = |u: &Use| u.dy.cols.div_ceil(bm) * u.x.cols.div_ceil(bn);
         let all: usize = uses.iter().map(tiles).sum();
         let longest = uses.iter().map(|u| self.rows(u.dy.value)).max().unwrap_or(0);
-        let splits = (blocks / all.max(1)).clamp(1, longest.div_ceil(128).max(1));
+        let f = self.module.function(&name, shared)?;
+        let clusters = |size| if flow.is_some() { driver::active_clusters(f, block, shared, size) } else { 0 };
+        let Split { blocks: splits, together } = Split::new(all, longest, blocks, clusters);
+        // What a cluster has is added up before it is written.
+        let parts_each = splits / together;
         let (mut tasks, mut sums) = (Vec::new(), Vec::new());
         for ((weight, _), members) in &groups {
             let u = &uses[members[0]];
@@ -373,13 +406,13 @@ impl<'a> Builder<'a> {
             let regions = [Some(*weight..*weight + n * k), u.bias.map(|b| b..b + n)];
             // What is one part is no sum: it can be written where it belongs.
             let fits = |r: &Range<usize>| r.start.is_multiple_of(4) && self.gradients.fresh(r);
-            let whole = members.len() * splits == 1 && regions.iter().flatten().all(fits);
+            let whole = members.len() * parts_each == 1 && regions.iter().flatten().all(fits);
             let (parts, bias) = if whole {
                 let grads = self.places.grads;
                 regions.into_iter().flatten().for_each(|r| _ = self.gradients.begin(r));
                 (grads + 4 * *weight as u64, u.bias.map_or_else(|| self.room(n), |b| grads + 4 * b as u64))
             } else {
-                let parts = self.room(members.len() * splits * slot);
+                let parts = self.room(members.len() * parts_each * slot);
                 (parts, parts + 4 * (n * k) as u64)
             };
             for (i, &m) in members.iter().enumerate() {
@@ -393,7 +426,7 @@ impl<'a> Builder<'a> {
                 } else {
                     0
                 };
-                let before = 4 * (i * splits * slot) as u64;
+                let before = 4 * (i * parts_each * slot) as u64;
                 tasks.push(t::WeightTask {
                     dy,
                     x,
@@ -418,7 +451,7 @@ impl<'a> Builder<'a> {
                     parts,
                     out,
                     stride: slot as u64,
-                    count: (members.len() * splits) as i32,
+                    count: (members.len() * parts_each) as i32,
                     len: len as i32,
                     rows_per_part: 0,
                     vec: 0,
@@ -432,8 +465,19 @@ impl<'a> Builder<'a> {
             }
         }
         let most = uses.iter().map(tiles).max().unwrap_or(0);
-        self.launch(&name, &tasks, [most, splits, tasks.len()], block, shared)?;
+        self.launch_clusters(&name, &tasks, [most, splits, tasks.len()], block, shared, together)?;
         self.sums.extend(sums);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FEW_OUTPUTS;
+
+    #[test]
+    fn the_kernel_of_few_outputs_has_room_for_as_many() {
+        let kernel = include_str!("../kernels/thin_linear.cu");
+        assert!(kernel.contains(&format!("#define FEW_OUTPUTS {FEW_OUTPUTS}\n")));
     }
 }

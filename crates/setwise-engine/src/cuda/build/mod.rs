@@ -31,7 +31,7 @@ pub(super) use norm::together;
 use std::collections::BTreeSet;
 
 use super::compile::Kernels;
-use super::driver::{self, Function, Stream};
+use super::driver::{self, Blocks, Function, Stream};
 use super::tables::{self as t, Address, Tables};
 use crate::error::Error;
 use crate::flow::{gated_values, gradients_to_clear};
@@ -43,16 +43,14 @@ use gradients::Gradients;
 
 /// One thing the device does.
 pub(super) enum Work {
-    Launch { name: String, f: Function, grid: [u32; 3], block: u32, shared: u32, tasks: Address },
+    Launch { name: String, f: Function, blocks: Blocks, tasks: Address },
     Zero { at: Address, bytes: usize },
 }
 
 impl Work {
     pub fn enqueue(&self, stream: &Stream, shape: Address) -> Result<(), Error> {
         match *self {
-            Work::Launch { f, grid, block, shared, tasks, .. } => {
-                driver::launch(stream, f, grid, block, shared, tasks, shape)
-            }
+            Work::Launch { f, blocks, tasks, .. } => driver::launch(stream, f, blocks, tasks, shape),
             Work::Zero { at, bytes } => driver::zero(stream, at, bytes),
         }
     }
@@ -216,8 +214,21 @@ impl<'a> Builder<'a> {
         name: &str,
         tasks: &[T],
         grid: [usize; 3],
-        block: u32,
+        threads: u32,
         shared: usize,
+    ) -> Result<(), Error> {
+        self.launch_clusters(name, tasks, grid, threads, shared, 1)
+    }
+
+    /// The same in clusters of so many blocks.
+    fn launch_clusters<T: t::Plain>(
+        &mut self,
+        name: &str,
+        tasks: &[T],
+        grid: [usize; 3],
+        threads: u32,
+        shared: usize,
+        cluster: usize,
     ) -> Result<(), Error> {
         if tasks.is_empty() {
             return Ok(());
@@ -230,7 +241,8 @@ impl<'a> Builder<'a> {
         let f = self.module.function(name, shared)?;
         let tasks = self.tables.push(tasks);
         let grid = grid.map(|n| n.max(1) as u32);
-        self.work.push(Work::Launch { name: name.to_owned(), f, grid, block, shared: shared as u32, tasks });
+        let blocks = Blocks { grid, threads, shared: shared as u32, cluster: cluster as u32 };
+        self.work.push(Work::Launch { name: name.to_owned(), f, blocks, tasks });
         Ok(())
     }
 

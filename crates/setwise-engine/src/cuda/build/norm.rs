@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::flow::group_by;
 use crate::program::{Activation, AddNorm, Norm, Op, Program, Slice};
 
-/// Least rows of a block of the norm's backward pass, and most blocks: each leaves a part to be summed.
+/// Least rows of a block of the norm's backward pass where there are many, and most blocks: each leaves a part to be summed.
 const NORM_ROWS: usize = 64;
 
 const NORM_BLOCKS: usize = 264;
@@ -118,19 +118,23 @@ impl<'a> Builder<'a> {
         let ops: Vec<&AddNorm> = self.add_norms(group).collect();
         let (mut norms, mut adds) = (Vec::new(), Vec::new());
         for op in &ops {
-            let terms = op.inputs.iter().filter(|s| self.wants_grad(s.value) && !self.taken_over(**s, op.y));
-            let terms: Vec<Slice> = terms.copied().collect();
-            // Gradients that begin here are written by the norm.
-            let first = |s: &&Slice| !self.written[s.value.0] && terms.iter().filter(|o| o == s).count() == 1;
+            let terms: Vec<(Slice, Slice)> = op.inputs.iter().map(|&s| (s, op.y)).collect();
             let most = if op.norm.is_some() { MOST_COPIES } else { 0 };
-            let copies: Vec<Slice> = terms.iter().filter(first).take(most).copied().collect();
-            adds.extend(terms.iter().filter(|s| !copies.contains(s)).map(|&s| (s, op.y)));
+            let copies = op.inputs.iter().filter(|&&s| self.begins(&terms, s, op.y)).take(most);
+            let copies: Vec<Slice> = copies.copied().collect();
+            adds.extend(terms.into_iter().filter(|t| !copies.contains(&t.0)));
             norms.extend(op.norm.map(|n| (op.y, n, copies)));
         }
         self.norms_backward(&norms)?;
         self.add_gradients(adds)?;
         ops.iter().flat_map(|op| &op.inputs).for_each(|s| self.written[s.value.0] = true);
         Ok(())
+    }
+
+    /// Whether the gradient of a term of a sum begins with that of the sum, so that a norm's backward pass can write it; `terms` are all (term, sum) of an operation.
+    pub(super) fn begins(&self, terms: &[(Slice, Slice)], term: Slice, sum: Slice) -> bool {
+        let once = terms.iter().filter(|t| t.0 == term).count() == 1;
+        once && self.wants_grad(term.value) && !self.written[term.value.0] && !self.taken_over(term, sum)
     }
 
     /// Whether the gradient of a term lies where that of the sum does.
@@ -158,8 +162,14 @@ impl<'a> Builder<'a> {
         }
         let (mut tasks, mut sums) = (Vec::new(), Vec::new());
         let (mut most, mut widest) = (0, 0);
+        let total: usize = norms.iter().map(|n| self.rows(n.0.value)).sum();
+        let copies = norms.iter().any(|n| !n.2.is_empty());
         for &(y, n, ref terms) in norms {
-            let rows_each = self.rows(y.value).div_ceil(NORM_BLOCKS).next_multiple_of(8).max(NORM_ROWS);
+            let rows_each = self
+                .rows(y.value)
+                .div_ceil(NORM_BLOCKS)
+                .max(self.rows_of_norm(total, y.cols, copies))
+                .next_multiple_of(8);
             let blocks = self.rows(y.value).div_ceil(rows_each);
             let parts = self.room(blocks * 2 * y.cols);
             let (dy, ld) = self.grad_slice(y);
@@ -212,12 +222,21 @@ impl<'a> Builder<'a> {
             { places }.all(|p| p.is_multiple_of(16)) && { lengths }.all(|n| n % 4 == 0)
         };
         let shape = row_shape(widest).filter(|_| tasks.iter().all(in_chunks));
-        let copies = tasks.iter().any(|t| t.copies != [0; MOST_COPIES]);
         let kind = if copies { "norm_copies" } else { "norm_backward" };
         let (name, lanes) = shape.map_or(("norm_backward".to_owned(), 32), |(c, lanes)| (format!("{kind}_{c}"), lanes));
         self.launch(&name, &tasks, grid, 256, 256 / lanes * 2 * widest * 4)?;
         self.sums.extend(sums);
         Ok(())
+    }
+
+    /// Rows of a block of the norm's backward pass: blocks of wide rows are all on the card at once, three to a processor, or two where they write copies, and few rows are spread over it.
+    fn rows_of_norm(&self, total: usize, cols: usize, copies: bool) -> usize {
+        let processors = self.module.processors;
+        match cols {
+            _ if total <= NORM_ROWS * processors / 8 => NORM_ROWS / 8,
+            129.. => total.div_ceil(if copies { 2 } else { 3 } * processors).max(NORM_ROWS),
+            _ => NORM_ROWS,
+        }
     }
 
     /// Gradients take up others: each pair is (to, from). One launch for all, or several where one takes up more than eight.

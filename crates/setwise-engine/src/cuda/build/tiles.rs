@@ -1,4 +1,4 @@
-//! How products by warpgroups are cut into blocks: by how many of them there are for the card.
+//! How products by warpgroups and gradients of weights are cut into blocks: by how many of them there are for the card.
 
 /// Rows of a block.
 const ROWS: usize = 128;
@@ -55,6 +55,54 @@ impl Tiles {
     }
 }
 
+/// How the rows that a weight's gradient sums over are split.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Split {
+    /// Blocks to a tile.
+    pub blocks: usize,
+    /// Neighbours among them that add up what they have, as a cluster, before it is written as one part.
+    pub together: usize,
+}
+
+/// Most blocks of a cluster on every card that has them.
+const MOST_TOGETHER: usize = 8;
+
+/// What else a block does, as rows it could have multiplied meanwhile: to begin and end, to add up with others of its cluster, and, for a tile, to write a part and to read it again.
+const ROWS_OF_A_BLOCK: usize = 80;
+const ROWS_OF_A_CLUSTER: usize = 60;
+const ROWS_OF_A_PART: usize = 160;
+
+/// Most blocks to a tile: parts have to be kept somewhere.
+const MOST_SPLITS: usize = 264;
+
+impl Split {
+    /// For some tiles, each a sum over so many rows, on a card that holds so many blocks at a time, or so many clusters of a size.
+    pub fn new(tiles: usize, rows: usize, blocks: usize, clusters: impl Fn(usize) -> usize) -> Self {
+        let tiles = tiles.max(1);
+        let at_once = |together: usize| if together == 1 { blocks } else { clusters(together) };
+        // As many rows of one tile as are multiplied in the time that all takes.
+        let takes = |s: &Split, at_once: usize| {
+            let groups = s.blocks / s.together;
+            let waves = (tiles * groups).div_ceil(at_once);
+            let meeting = if s.together > 1 { ROWS_OF_A_CLUSTER } else { 0 };
+            let parts = if groups > 1 { groups * ROWS_OF_A_PART * tiles / blocks } else { 0 };
+            waves * (rows.div_ceil(s.blocks) + ROWS_OF_A_BLOCK + meeting) + parts
+        };
+        let most = rows.div_ceil(128).clamp(1, MOST_SPLITS);
+        // Parts take place: no more than two to each block that runs at a time.
+        let most_groups = (2 * blocks / tiles).max(1);
+        (1..=MOST_TOGETHER)
+            .map(|together| (together, at_once(together)))
+            .filter(|&(_, at_once)| at_once > 0)
+            .flat_map(|(together, at_once)| {
+                (1..=(most / together).min(most_groups))
+                    .map(move |groups| (Split { blocks: groups * together, together }, at_once))
+            })
+            .min_by_key(|(s, at_once)| takes(s, *at_once))
+            .map_or(Split { blocks: 1, together: 1 }, |(s, _)| s)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,6 +124,30 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn parts_of_a_weight_are_added_up_in_clusters_that_fit() {
+        // Eight groups of sixteen processors and four processors that belong to none.
+        let clusters = |size: usize| 8 * (16 / size);
+        let split = |tiles, rows| Split::new(tiles, rows, 132, clusters);
+        assert_eq!(split(16, 8000), Split { blocks: 8, together: 8 });
+        assert_eq!(split(24, 8000), Split { blocks: 5, together: 5 });
+        // More tiles than there is room for at once are cut as well, so that the last round is short: uncut they take three rounds.
+        let many = split(296, 8000);
+        assert!(many.blocks > 1 && (296 * many.blocks).div_ceil(132) as f64 / (many.blocks as f64) <= 2.5, "{many:?}");
+        // Few rows, cards without clusters, no rows at all.
+        assert_eq!(split(8, 64), Split { blocks: 1, together: 1 });
+        assert_eq!(Split::new(16, 8000, 132, |_| 0), Split { blocks: 8, together: 1 });
+        assert_eq!(split(8, 0), Split { blocks: 1, together: 1 });
+        for tiles in 1..400 {
+            let s = split(tiles, 9600);
+            assert!(s.blocks > 0 && s.blocks.is_multiple_of(s.together), "{tiles} {s:?}");
+            assert!(s.blocks == s.together || s.blocks / s.together * tiles <= 2 * 132, "{tiles} {s:?}");
+        }
+        // As many as the kernel adds up.
+        let sums = include_str!("../kernels/wide_weights.cu");
+        assert!(sums.contains(&format!("BLOCKS = {MOST_TOGETHER};")), "the kernel adds up another number of blocks");
     }
 
     #[test]

@@ -90,11 +90,7 @@ __device__ __forceinline__ void product(const ProductTask* tasks, const int* sha
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     if (e && !second) continue;
-                    v[e] = activate(v[e] + (task.bias ? task.bias[n + e] : 0.0f), task.activation);
-                    if (task.residual) v[e] += task.residual[(size_t)m * task.ldr + n + e];
-                    if (task.residual2) v[e] += task.residual2[(size_t)m * task.ldr2 + n + e];
-                    if (task.accumulate) v[e] += y[e];
-                    if (task.gate) v[e] = task.gate[(size_t)m * task.ldg + n + e] > 0.0f ? v[e] : 0.0f;
+                    v[e] = finished(task, m, n + e, v[e]);
                 }
                 if (pairs) *(float2*)y = make_float2(v[0], v[1]);
                 else {
@@ -242,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(64) linear_weights_small(const Weig
 extern "C" __global__ void __launch_bounds__(128) linear_weights_medium(const WeightTask* t, const int* s) { in_turn(); linear_weights<64, 64, 32, 32, 3>(t, s); }
 extern "C" __global__ void __launch_bounds__(128, 2) linear_weights_large(const WeightTask* t, const int* s) { in_turn(); linear_weights<128, 128, 64, 64, 3>(t, s); }
 
-// Adds parts to a gradient in their order, or to nothing if it is `fresh`; a block to each task. Where `rows_per_part` is not zero only the parts of rows that exist count.
+// Adds parts to a gradient in an order that sizes alone decide, or to nothing if it is `fresh`; a block to each task. Where `rows_per_part` is not zero only the parts of rows that exist count.
 struct SumTask {
     const float* parts;
     float* out;
@@ -258,22 +254,39 @@ extern "C" __global__ void __launch_bounds__(256) sum_parts(const SumTask* tasks
     const SumTask task = tasks[blockIdx.x];
     int count = task.count;
     if (task.rows_per_part) count = min(count, (rows_of(task.space, shape) + task.rows_per_part - 1) / task.rows_per_part);
+    // Four sums at a time keep more reads on their way: every STEPth part from the first on.
+    auto of_parts = [&](int i, int first, int step) {
+        float4 sums[4] = {};
+        const float* part = task.parts + i;
+        int p = first;
+        for (; p + 3 * step < count; p += 4 * step)
+#pragma unroll
+            for (int k = 0; k < 4; k++) sums[k] = sums[k] + *(const float4*)(part + (p + k * step) * task.stride);
+#pragma unroll
+        for (int k = 0; k < 3; k++)
+            if (p + k * step < count) sums[k] = sums[k] + *(const float4*)(part + (p + k * step) * task.stride);
+        return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    };
+    auto write = [&](int i, float4 sum) {
+        float4* out = (float4*)(task.out + i);
+        *out = task.fresh ? sum : *out + sum;
+    };
+    int chunks = task.len / 4;
+    if (task.vec && chunks <= 128 && count > 4) {
+        // Few numbers of many parts: several threads share the parts of a chunk.
+        __shared__ float4 shares[256];
+        int sharing = 256 / chunks, share = threadIdx.x / chunks, i = threadIdx.x % chunks;
+        if (share < sharing) shares[threadIdx.x] = of_parts(i * 4, share, sharing);
+        __syncthreads();
+        if (share) return;
+        float4 sum = shares[i];
+        for (int s = 1; s < sharing; s++) sum = sum + shares[s * chunks + i];
+        write(i * 4, sum);
+        return;
+    }
     for (int i = threadIdx.x * 4; i < task.len; i += 1024) {
-        if (task.vec) {
-            // Four sums at a time keep more reads on their way.
-            float4 sums[4] = {};
-            const float* part = task.parts + i;
-            float4* out = (float4*)(task.out + i);
-            float4 before = task.fresh ? make_float4(0, 0, 0, 0) : *out;
-            int p = 0;
-            for (; p + 4 <= count; p += 4)
-#pragma unroll
-                for (int k = 0; k < 4; k++) sums[k] = sums[k] + *(const float4*)(part + (p + k) * task.stride);
-#pragma unroll
-            for (int k = 0; k < 3; k++)
-                if (p + k < count) sums[k] = sums[k] + *(const float4*)(part + (p + k) * task.stride);
-            *out = before + ((sums[0] + sums[1]) + (sums[2] + sums[3]));
-        } else {
+        if (task.vec) write(i, of_parts(i, 0, 1));
+        else {
             for (int e = i; e < min(i + 4, task.len); e++) {
                 float sum = 0.0f;
                 for (int p = 0; p < count; p++) sum += task.parts[p * task.stride + e];

@@ -32,7 +32,17 @@ __device__ __forceinline__ float activate(float x, int activation) {
     return x;
 }
 
-// A part of dW = dyᵀ x and of the bias's gradient: the rows of one use, cut into `splits`. Part p is written to parts + p · (n · k + n), and to
+// What becomes of the sum in row m and column n, a number at a time.
+__device__ __forceinline__ float finished(const ProductTask& task, int m, int n, float sum) {
+    float v = activate(sum + (task.bias ? task.bias[n] : 0.0f), task.activation);
+    if (task.residual) v += task.residual[(size_t)m * task.ldr + n];
+    if (task.residual2) v += task.residual2[(size_t)m * task.ldr2 + n];
+    if (task.accumulate) v += task.y[(size_t)m * task.ldy + n];
+    if (task.gate) v = task.gate[(size_t)m * task.ldg + n] > 0.0f ? v : 0.0f;
+    return v;
+}
+
+// A part of dW = dyᵀ x and of the bias's gradient: the rows of one use, cut into `splits`, of which those of a cluster are one part. Part p is written to parts + p · (n · k + n), and to
 // bias + p · (n · k + n). A part that is the whole goes to the gradients themselves. `maps` describes dy and x to the copy engine, for `weights_flow`.
 struct WeightTask {
     const float *dy, *x;

@@ -103,23 +103,54 @@ __device__ __forceinline__ void weights_flow(const WeightTask* tasks, const int*
             __syncwarp();
             if (lane == 0) barrier_arrive(empty + s);
         }
-        size_t part = (size_t)split * ((size_t)task.n * task.k + task.n);
+        int together = cluster_blocks();
+        size_t part = (size_t)(split / together) * ((size_t)task.n * task.k + task.n);
         float* out = task.parts + part;
         int n = n0 + wm * 16 * TM + 2 * g, k = k0 + wn * 8 * TN + 2 * t;
+        auto write = [&](int i, int j, float4 v) {
+            bool inside = k + 8 * j < task.k;
+            float* to = out + (size_t)(n + 16 * i) * task.k + k + 8 * j;
+            if (inside && n + 16 * i < task.n) *(float2*)to = make_float2(v.x, v.y);
+            if (inside && n + 16 * i + 1 < task.n) *(float2*)(to + task.k) = make_float2(v.z, v.w);
+        };
 #pragma unroll
-        for (int i = 0; i < TM; i++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-#pragma unroll
-                for (int j = 0; j < TN; j++)
-                    if (n + 16 * i + h < task.n && k + 8 * j < task.k)
-                        *(float2*)(out + (size_t)(n + 16 * i + h) * task.k + k + 8 * j) = make_float2(acc[i][j][2 * h], acc[i][j][2 * h + 1]);
-        if (sums)
+        for (int i = 0; i < TM; i++) bias[i] = make_float2(lanes_sum<4>(bias[i].x), lanes_sum<4>(bias[i].y));
+        if (together == 1) {
 #pragma unroll
             for (int i = 0; i < TM; i++) {
-                float2 v = make_float2(lanes_sum<4>(bias[i].x), lanes_sum<4>(bias[i].y));
-                if (t == 0 && n + 16 * i < task.n) *(float2*)(task.bias + part + n + 16 * i) = v;
+#pragma unroll
+                for (int j = 0; j < TN; j++) write(i, j, make_float4(acc[i][j][0], acc[i][j][1], acc[i][j][2], acc[i][j][3]));
+                if (sums && t == 0 && n + 16 * i < task.n) *(float2*)(task.bias + part + n + 16 * i) = bias[i];
             }
+            return;
+        }
+        // Where stages were, once all warps are done with them, sums lie as lanes hold them, and each block adds up its share of those of all, in their order.
+        constexpr int THREADS = WARPS * 32, BLOCKS = 8;
+        static_assert((TM * TN * THREADS * 4 + BM) * 4 <= STAGES * STAGE * 4, "sums fit where stages were");
+        asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+        float4* mine = (float4*)stages + threadIdx.x;
+        float* biases = stages + TM * TN * THREADS * 4;
+#pragma unroll
+        for (int i = 0; i < TM; i++) {
+#pragma unroll
+            for (int j = 0; j < TN; j++) mine[(i * TN + j) * THREADS] = make_float4(acc[i][j][0], acc[i][j][1], acc[i][j][2], acc[i][j][3]);
+            if (sums && t == 0) *(float2*)(biases + (wm * TM + i) * 16 + 2 * g) = bias[i];
+        }
+        cluster_meet();
+        auto of_all = [&](const float4* place) {
+            float4 x[BLOCKS], sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+            for (int b = 0; b < BLOCKS; b++) x[b] = b < together ? of_block(place, b) : sum;
+#pragma unroll
+            for (int b = 0; b < BLOCKS; b++) sum = sum + x[b];
+            return sum;
+        };
+        for (int at = cluster_rank(); at < TM * TN; at += together) write(at / TN, at % TN, of_all(mine + at * THREADS));
+        int column = threadIdx.x * 4;
+        if (k0 == 0 && cluster_rank() == 0 && column < BM && n0 + column < task.n)
+            *(float4*)(task.bias + part + n0 + column) = of_all((const float4*)(biases + column));
+        // Nobody may leave while others read what is here.
+        cluster_meet();
     }
 }
 

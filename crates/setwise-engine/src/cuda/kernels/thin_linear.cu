@@ -1,0 +1,55 @@
+// Products with few outputs, or of few numbers: rows and results are all there is to move, and sums are of single precision.
+
+#define FEW_OUTPUTS 8
+
+// A warp to a row, whose lanes share the sums.
+extern "C" __global__ void __launch_bounds__(128) product_few_outputs(const ProductTask* tasks, const int* shape) {
+    in_turn();
+    const ProductTask& task = tasks[blockIdx.y];
+    int rows = rows_of(task.space, shape), lane = threadIdx.x % 32, width = task.n;
+    for (int m = blockIdx.x * 4 + threadIdx.x / 32; m < rows; m += gridDim.x * 4) {
+        float sums[FEW_OUTPUTS] = {};
+        for (int t = 0; t < task.count; t++) {
+            const Term term = task.terms[t];
+            const float* a = term.a + (size_t)m * term.lda;
+            if (term.vec_a && term.vec_b) {
+                for (int k = lane * 4; k < term.k; k += 128) {
+                    float4 x = *(const float4*)(a + k);
+#pragma unroll
+                    for (int n = 0; n < FEW_OUTPUTS; n++)
+                        if (n < width) sums[n] += total(x * *(const float4*)(term.b + (size_t)n * term.ldb + k));
+                }
+            } else {
+                for (int k = lane; k < term.k; k += 32) {
+                    float x = a[k];
+#pragma unroll
+                    for (int n = 0; n < FEW_OUTPUTS; n++)
+                        if (n < width) sums[n] += x * term.b[(size_t)n * term.ldb + k];
+                }
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < FEW_OUTPUTS; n++)
+            if (n < width) {
+                float sum = warp_sum(sums[n]);
+                if (lane == n) task.y[(size_t)m * task.ldy + n] = finished(task, m, n, sum);
+            }
+    }
+}
+
+// A thread to a number.
+extern "C" __global__ void __launch_bounds__(256) product_few_terms(const ProductTask* tasks, const int* shape) {
+    in_turn();
+    const ProductTask& task = tasks[blockIdx.y];
+    u32 width = task.n, all = (u32)rows_of(task.space, shape) * width;
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += gridDim.x * blockDim.x) {
+        u32 m = i / width, n = i - m * width;
+        float sum = 0.0f;
+        for (int t = 0; t < task.count; t++) {
+            const Term& term = task.terms[t];
+            const float *a = term.a + (size_t)m * term.lda, *b = term.b + (size_t)n * term.ldb;
+            for (int k = 0; k < term.k; k++) sum += a[k] * b[k];
+        }
+        task.y[(size_t)m * task.ldy + n] = finished(task, m, n, sum);
+    }
+}
