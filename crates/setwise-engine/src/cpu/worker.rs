@@ -12,6 +12,7 @@ use super::pair::PairsPlan;
 use super::panels::Panels;
 use super::projected::Projected;
 use super::tasks::{Ptr, Scratch, Threads, align_offset};
+use super::tiles::InUse;
 use crate::batch::{BatchView, SetView};
 use crate::error::Error;
 use crate::flow::{gated_values, gradients_to_clear};
@@ -144,6 +145,7 @@ impl<T: Real> Worker<T> {
             input.copy_from_slice(data);
         }
         let program = self.program.clone();
+        let _unit = self.unit_in_use(panels);
         for i in 0..program.ops.len() {
             let begin = Instant::now();
             let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
@@ -194,6 +196,11 @@ impl<T: Real> Worker<T> {
         &self.arena[self.arena_start + self.plan.offsets[i]..][..self.plan.lens[i]]
     }
 
+    /// The tile unit for a whole pass, where one thread makes it and nobody else comes between.
+    fn unit_in_use(&self, panels: &Panels<T>) -> Option<InUse> {
+        (panels.tiles() && self.threads == Threads::One).then(InUse::begin)
+    }
+
     /// Adds to the gradients of the parameters, given those of the outputs. Follows a forward pass of a training program.
     pub fn backward(&mut self, run: &mut Run<T>, output_grads: &[Vec<T>]) {
         self.written.fill(false);
@@ -205,6 +212,7 @@ impl<T: Real> Worker<T> {
             self.mark(v);
         }
         let program = self.program.clone();
+        let _unit = self.unit_in_use(run.panels);
         for i in (0..program.ops.len()).rev() {
             let begin = Instant::now();
             if !matches!(self.plans[i], OpPlan::Chain(_) | OpPlan::Done) {

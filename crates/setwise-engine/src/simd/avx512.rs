@@ -200,7 +200,7 @@ impl Vector<f32> for F32x16 {
 
 /// Transposes the 8 × 8 numbers in the low halves, and those in the high halves.
 #[inline(always)]
-unsafe fn transpose_halves(z: [__m512; 8]) -> [__m512; 8] {
+pub(crate) unsafe fn transpose_halves(z: [__m512; 8]) -> [__m512; 8] {
     unsafe {
         let mut pairs = [_mm512_setzero_ps(); 8];
         for i in 0..4 {

@@ -151,7 +151,7 @@ impl<T: Real> Worker<T> {
         let padded = queries.len().next_multiple_of(T::panel_width());
         let most = padded.max(keys.len());
         let together = if most <= ROWS_PACKED_TOGETHER { heads.len() } else { 1 };
-        let in_tiles = on_tiles && tiles::fits_attention(queries.len(), keys.len(), width);
+        let in_tiles = on_tiles && tiles::fits_attention(queries.len(), keys.len(), width, backward);
         let own = if in_tiles {
             tiles::attention_scratch(keys.len(), width, backward)
         } else if backward {

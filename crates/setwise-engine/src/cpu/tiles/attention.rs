@@ -9,13 +9,24 @@ use super::super::attention::head::Rows;
 use super::super::attention::problem::scale;
 use super::super::attention::{Backward, Forward};
 use super::blocks::{LEFT, RIGHT, Source, Wanted, parts_of_sum, put_pair, put_row, split, turn, usual};
+use super::narrow_attention::{self, backward_on as narrow_backward_on};
 use super::unit::{Amx, Plain, Unit, on_unit};
-use super::{BLOCK, PIECE, SIDE};
+use super::{BLOCK, NARROW_HEAD, PIECE, SIDE};
 use crate::simd::Vector;
 use crate::simd::avx512::F32x16;
 
 /// Numbers of a square of single precision.
 const SQUARE: usize = SIDE * SIDE;
+
+/// Scratch of attention over `keys` of this width, in single-precision numbers.
+pub fn attention_scratch(keys: usize, width: usize, backward: bool) -> usize {
+    if backward && width == NARROW_HEAD {
+        return narrow_attention::scratch(keys);
+    }
+    let (keys, width) = (keys.next_multiple_of(SIDE), width.next_multiple_of(SIDE));
+    let (of_keys, of_queries, squares) = if backward { (5, 5, 6 + PIECE / SIDE) } else { (2, 2, 2 * PIECE / SIDE) };
+    (of_keys * keys + of_queries * SIDE) * width + squares * SIDE * SIDE
+}
 
 /// # Safety
 /// Pointers as of [`Forward`], `attention_scratch` numbers of scratch, a width that `fits_attention`, `available`.
@@ -28,6 +39,9 @@ pub unsafe fn attention_forward(f: &Forward<f32>) {
 /// As of [`attention_forward`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn attention_backward(b: &Backward<f32>) {
+    if b.problem.query.width == NARROW_HEAD {
+        return unsafe { on_unit!(narrow_backward_on(b)) };
+    }
     unsafe { on_unit!(backward_on(b)) }
 }
 
@@ -67,17 +81,17 @@ impl Sizes {
 }
 
 /// Hands out scratch.
-struct Places(*mut f32);
+pub struct Places(pub *mut f32);
 
 impl Places {
-    fn take(&mut self, numbers: usize) -> *mut f32 {
+    pub fn take(&mut self, numbers: usize) -> *mut f32 {
         let place = self.0;
         self.0 = place.wrapping_add(numbers);
         place
     }
 
     /// A place for both parts of so many numbers.
-    fn parts(&mut self, numbers: usize) -> *mut u16 {
+    pub fn parts(&mut self, numbers: usize) -> *mut u16 {
         self.take(numbers).cast()
     }
 }
@@ -87,8 +101,8 @@ impl Places {
 /// # Safety
 /// AVX-512.
 #[inline(always)]
-unsafe fn power(x: __m512) -> __m512 {
-    unsafe { F32x16(x).exp2().0 }
+pub unsafe fn power(x: __m512) -> __m512 {
+    unsafe { F32x16(x).exp2_coarse().0 }
 }
 
 /// Both vectors of what is known of 32 queries, of which `n` are there.
@@ -121,7 +135,6 @@ unsafe fn forward_on<U: Unit>(f: &Forward<f32>) {
     let (queries, sums) = (places.parts(SIDE * s.width), places.take(SIDE * s.width));
     let (scores, weights) = (places.take(PIECE * SIDE), places.parts(PIECE * SIDE));
     unsafe {
-        U::begin();
         for key in (0..p.keys).step_by(SIDE) {
             let n = p.keys - key;
             split(rows_from(p.key, key), n, Wanted::rows(keys.add(s.at(key)), LEFT));
@@ -188,7 +201,6 @@ unsafe fn forward_on<U: Unit>(f: &Forward<f32>) {
                 inverse[c].store_first(p.inverse.wrapping_add(at), valid);
             }
         }
-        U::end();
     }
 }
 
@@ -209,7 +221,6 @@ unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
     let [weights, d_scores] = [(); 2].map(|()| places.parts(SQUARE));
     let d_scores_turned = places.parts(PIECE * SIDE);
     unsafe {
-        U::begin();
         for key in (0..p.keys).step_by(SIDE) {
             let (at, apart) = s.columns_at(key);
             let both =
@@ -292,7 +303,6 @@ unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
             scale(d_queries, p.query.width, [F32x16::splat(p.scale); 2]);
             b.d_query.from(first).unpack_transposed::<F32x16, 2>(p.block_rows(n, SIDE), d_queries);
         }
-        U::end();
         for j in 0..p.keys {
             for (sums, to, factor) in [(d_values, b.d_value, 1.0), (d_keys, b.d_key, p.scale)] {
                 for at in (0..to.width).step_by(16) {
@@ -309,8 +319,7 @@ mod tests {
     use super::super::super::attention::forward::forward_scratch;
     use super::super::super::attention::problem::Problem;
     use super::super::super::gemm::tests::numbers;
-    use super::super::attention_scratch;
-    use super::super::unit::{available, emulated, vectors};
+    use super::super::unit::{InUse, available, emulated, vectors};
     use super::*;
     use crate::real::Real;
 
@@ -380,7 +389,11 @@ mod tests {
             } else {
                 forward_on::<U>(&forward);
             }
-            backward_on::<U>(&backward);
+            if width == NARROW_HEAD {
+                narrow_backward_on::<U>(&backward);
+            } else {
+                backward_on::<U>(&backward);
+            }
         }
         for scratch in scratches {
             assert_eq!(scratch[scratch.len() - 64..], [BEHIND; 64], "{keys} keys, width {width}: scratch too small");
@@ -396,6 +409,12 @@ mod tests {
             (33, 300, 16, 30.0),
             (64, 31, 48, 4.0),
             (20, 530, 64, 2.0),
+            (1, 1, 8, 1.0),
+            (17, 5, 8, 4.0),
+            (125, 125, 8, 1.0),
+            (300, 47, 8, 4.0),
+            (33, 300, 8, 30.0),
+            (131, 33, 8, 200.0),
         ] {
             let row = width + 3;
             let mut seed = 0;
@@ -433,8 +452,10 @@ mod tests {
         if !vectors() {
             return;
         }
-        let (n, width) = (40, 16);
-        for bits in [0x7fc0_0000, 0x7fff_ffff, 0xffff_ffff_u32] {
+        let n = 40;
+        for (bits, width) in
+            [0x7fc0_0000, 0x7fff_ffff, 0xffff_ffff_u32].into_iter().flat_map(|bits| [(bits, 16), (bits, 8)])
+        {
             // In a value: in every output, and in all gradients of queries and keys.
             let mut inputs = [1, 2, 3, 4].map(|seed| numbers(n * width, seed));
             inputs[2][7 * width] = f32::from_bits(bits);
@@ -458,6 +479,7 @@ mod tests {
     #[test]
     fn the_unit_does_the_same_where_there_is_one() {
         if available() && !emulated() {
+            let _in_use = InUse::begin();
             check::<Amx>();
         }
     }

@@ -38,7 +38,7 @@ pub fn usual(x: __m512) -> __m512 {
 /// The upper halves of both in turn, one of `a` first.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-fn pairs(a: __m512i, b: __m512i) -> __m512i {
+pub fn pairs(a: __m512i, b: __m512i) -> __m512i {
     // x | (y & z)
     const OR_AND: i32 = 0xf8;
     _mm512_ternarylogic_epi32::<OR_AND>(_mm512_srli_epi32(a, 16), b, _mm512_set1_epi32(0xffff_0000_u32 as i32))

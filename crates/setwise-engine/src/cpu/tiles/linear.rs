@@ -102,7 +102,6 @@ unsafe fn product_on<U: Unit>(p: &PanelProduct<f32>, blocks: *const u16, scratch
     unsafe {
         let (count, result) = (p.k / SIDE, scratch);
         let left: *mut u16 = result.add(SIDE * SIDE).cast();
-        U::begin();
         for first in (0..p.m).step_by(SIDE) {
             let rows = SIDE.min(p.m - first);
             let src = Source { ptr: p.a.ptr.add(first * p.a.row), row: p.a.row, width: p.k };
@@ -119,7 +118,6 @@ unsafe fn product_on<U: Unit>(p: &PanelProduct<f32>, blocks: *const u16, scratch
                 finish(p, result.add(HALF), first, rows, column + HALF);
             }
         }
-        U::end();
     }
 }
 
@@ -132,7 +130,6 @@ unsafe fn narrow_product_on<U: Unit>(p: &PanelProduct<f32>, tiles: *const u16, s
         let left = |first: usize| -> *mut u16 { scratch.add(SIDE * SIDE + first / SIDE % 2 * count * TILE).cast() };
         let rows = |first: usize| SIDE.min(p.m - first);
         let src = |first: usize| Source { ptr: p.a.ptr.add(first * p.a.row), row: p.a.row, width: p.k };
-        U::begin();
         split_narrow(src(0), rows(0), left(0));
         for first in (0..p.m).step_by(SIDE) {
             for column in (0..p.n).step_by(SIDE) {
@@ -151,7 +148,6 @@ unsafe fn narrow_product_on<U: Unit>(p: &PanelProduct<f32>, tiles: *const u16, s
                 }
             }
         }
-        U::end();
     }
 }
 
@@ -213,14 +209,17 @@ unsafe fn weight_product_on<U: Unit>(p: &WeightProduct<f32>) {
     unsafe {
         let left: *mut u16 = p.scratch.cast();
         let right = left.add(p.m / SIDE * (CHUNK / SIDE) * BLOCK);
-        U::begin();
         for first in (0..p.rows).step_by(CHUNK) {
             let rows = CHUNK.min(p.rows - first);
             let count = rows.div_ceil(SIDE);
             let (a, b) = (p.a.add(first * p.a_row), p.b.add(first * p.b_row));
+            U::stay_awake();
             split_columns(Source { ptr: a, row: p.a_row, width: p.m }, rows, left, LEFT);
+            U::stay_awake();
             turn(left, count * (p.m / SIDE), 1);
+            U::stay_awake();
             split_columns(Source { ptr: b, row: p.b_row, width: p.n }, rows, right, RIGHT);
+            U::stay_awake();
             if !p.sums.is_null() {
                 f32::dispatch(ColumnSums { rows, cols: p.m, x: a, x_row: p.a_row, sums: p.sums, weight: 1.0 });
             }
@@ -232,14 +231,13 @@ unsafe fn weight_product_on<U: Unit>(p: &WeightProduct<f32>) {
                 }
             }
         }
-        U::end();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::gemm::tests::numbers;
-    use super::super::unit::{available, emulated, vectors};
+    use super::super::unit::{InUse, available, emulated, vectors};
     use super::super::{blocks_len, product_scratch, weight_scratch};
     use super::*;
 
@@ -348,6 +346,7 @@ mod tests {
     #[test]
     fn the_unit_does_the_same_where_there_is_one() {
         if available() && !emulated() {
+            let _in_use = InUse::begin();
             check_products::<Amx>();
             check_weights::<Amx>();
         }

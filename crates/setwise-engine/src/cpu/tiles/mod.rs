@@ -20,6 +20,8 @@ mod attention;
 mod blocks;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod linear;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod narrow_attention;
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 mod nowhere;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -27,9 +29,9 @@ mod unit;
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub use {
-    attention::{attention_backward, attention_forward},
+    attention::{attention_backward, attention_forward, attention_scratch},
     linear::{pack_backward, pack_forward, product, weight_product},
-    unit::available,
+    unit::{InUse, available},
 };
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
@@ -46,6 +48,8 @@ const BLOCK: usize = 4 * TILE;
 const CHUNK: usize = 128;
 /// Keys that attention takes at a time.
 const PIECE: usize = 256;
+/// Numbers of a head whose gradients have their scores alone from the unit.
+const NARROW_HEAD: usize = 8;
 
 /// Rows of a weight that one gradient task owns: many, since each packs all inputs.
 pub const WEIGHT_ROWS: usize = 256;
@@ -80,15 +84,9 @@ pub fn weight_scratch(m: usize, n: usize) -> usize {
     (m + n) / SIDE * (CHUNK / SIDE) * BLOCK / 2
 }
 
-/// Whether attention with heads of this width has its products in tiles. Blocks of narrow heads are mostly zeros, and where the width is small making powers of the scores takes longer than
-/// making scores; few queries are not worth splitting all keys for; and what is split of many wide keys would not fit a thread's memory.
-pub fn fits_attention(queries: usize, keys: usize, width: usize) -> bool {
-    width >= SIDE && queries >= 16 && keys.saturating_mul(width) <= 1 << 22
-}
-
-/// Scratch of attention over `keys` of this width, in single-precision numbers.
-pub fn attention_scratch(keys: usize, width: usize, backward: bool) -> usize {
-    let (keys, width) = (keys.next_multiple_of(SIDE), width.next_multiple_of(SIDE));
-    let (of_keys, of_queries, squares) = if backward { (5, 5, 6 + PIECE / SIDE) } else { (2, 2, 2 * PIECE / SIDE) };
-    (of_keys * keys + of_queries * SIDE) * width + squares * SIDE * SIDE
+/// Whether attention with heads of this width has its products in tiles, or its gradients have scores from there. Blocks of other narrow heads are mostly zeros, and where the width is small making powers
+/// of the scores takes longer than making scores; few queries are not worth splitting all keys for; and what is split of many wide keys would not fit a thread's memory.
+pub fn fits_attention(queries: usize, keys: usize, width: usize, backward: bool) -> bool {
+    let fits = width >= SIDE || backward && width == NARROW_HEAD;
+    fits && queries >= 16 && keys.saturating_mul(width) <= 1 << 22
 }

@@ -10,6 +10,14 @@ pub fn available() -> bool {
     false
 }
 
+pub struct InUse;
+
+impl InUse {
+    pub fn begin() -> Self {
+        unreachable!("{NOBODY}");
+    }
+}
+
 pub unsafe fn pack_forward(_: *mut u16, _: *const f32, _: usize, _: usize) {
     unreachable!("{NOBODY}");
 }
@@ -23,6 +31,10 @@ pub unsafe fn product(_: &PanelProduct<f32>, _: *const u16, _: *mut f32) {
 }
 
 pub unsafe fn weight_product(_: &WeightProduct<f32>) {
+    unreachable!("{NOBODY}");
+}
+
+pub fn attention_scratch(_: usize, _: usize, _: bool) -> usize {
     unreachable!("{NOBODY}");
 }
 

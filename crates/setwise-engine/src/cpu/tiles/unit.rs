@@ -5,22 +5,35 @@
 
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use super::blocks::{LEFT, RIGHT};
 use super::{BLOCK, HALF, SIDE, TILE};
 use crate::simd::{Isa, isa};
 
-/// Multiplies blocks.
+/// Multiplies blocks. The processor's unit must be [`InUse`].
 pub trait Unit {
-    /// Begins and ends a thread's use of it.
-    unsafe fn begin();
-    unsafe fn end();
+    /// Takes two left tiles for the products that [`Unit::ask`] asks for from now on.
+    unsafe fn take(asked: &mut Asked, left: [*const u16; 2]);
+    /// Asks for the `J`th of four products of a left tile, the first for `J` = 0 and 1, with a right one, and stores what was asked for as the `J`th before: in 16 of 32 rows of 32 numbers at `to`, the
+    /// upper ones for the first left tile, and 16 of 32 columns, those on the left where `J` is even. All tiles stay as they are until that has been stored.
+    unsafe fn ask<const J: usize>(asked: &mut Asked, right: *const u16, to: *mut f32);
+    /// Keeps it from falling asleep, which it does after about half a microsecond without a product; waking takes another third.
+    unsafe fn stay_awake();
     /// `c = a b`, or `c += a b` where `add`, over `count` blocks on either side, at least one, for 32 rows of `c` at this distance.
     unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool);
     /// `c = a b` for 32 rows and 16 columns of `c`, rows 32 numbers apart, over `count` pairs of narrow tiles: on the left one for the upper 16 rows and one for the lower, on the right
     /// high and low parts.
     unsafe fn multiply_narrow(a: *const u16, b: *const u16, count: usize, c: *mut f32);
+}
+
+/// The products that were asked for and not stored, for the stand-in, which makes them when they are.
+#[derive(Default)]
+pub struct Asked {
+    left: Option<[*const u16; 2]>,
+    products: [Option<[*const u16; 2]>; 4],
 }
 
 /// Asks for the stand-in where it is `emulated`.
@@ -32,11 +45,12 @@ pub fn emulated() -> bool {
     *ASKED.get_or_init(|| std::env::var(CHOICE).as_deref() == Ok("emulated"))
 }
 
-/// Runs what is generic over the unit with the one in use.
+/// Runs what is generic over the unit with the one at hand.
 macro_rules! on_unit {
-    ($run:ident($($argument:expr),*)) => {
+    ($run:ident($($argument:expr),*)) => {{
+        let _in_use = $crate::cpu::tiles::InUse::begin();
         if $crate::cpu::tiles::unit::emulated() { $run::<Plain>($($argument),*) } else { $run::<Amx>($($argument),*) }
-    };
+    }};
 }
 pub(super) use on_unit;
 
@@ -54,6 +68,40 @@ pub fn available() -> bool {
         // SAFETY: asks the kernel for a permission and touches no memory.
         vectors() && (emulated() || unit && unsafe { libc::syscall(libc::SYS_arch_prctl, request, state) } == 0)
     })
+}
+
+/// A thread's use of the unit, whose tiles are set up as long as it lives. One within another costs next to nothing.
+///
+/// Who holds it must not hand the thread to others, who may use the unit in their own way.
+pub struct InUse(PhantomData<*mut ()>);
+
+thread_local! {
+    /// How many there are on this thread, one within another.
+    static USES: Cell<usize> = const { Cell::new(0) };
+}
+
+impl InUse {
+    /// Begins it. The unit must be [`available`].
+    pub fn begin() -> Self {
+        let uses = USES.get();
+        if uses == 0 && !emulated() {
+            // SAFETY: the machine has the unit, and the system lets us use it.
+            unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const SHAPES, options(nostack, readonly)) }
+        }
+        USES.set(uses + 1);
+        InUse(PhantomData)
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let uses = USES.get() - 1;
+        USES.set(uses);
+        if uses == 0 && !emulated() {
+            // SAFETY: as above.
+            unsafe { asm!("tilerelease", options(nostack, nomem)) }
+        }
+    }
 }
 
 /// The processor's unit.
@@ -79,13 +127,51 @@ static SHAPES: Shapes = Shapes {
 
 impl Unit for Amx {
     #[inline(always)]
-    unsafe fn begin() {
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const SHAPES, options(nostack, readonly)) }
+    unsafe fn take(_: &mut Asked, left: [*const u16; 2]) {
+        unsafe {
+            asm!(
+                "tileloadd tmm4, [{a} + {row}*1]",
+                "tileloadd tmm5, [{b} + {row}*1]",
+                a = in(reg) left[0],
+                b = in(reg) left[1],
+                row = in(reg) 64usize,
+                out("tmm4") _, out("tmm5") _,
+                options(nostack, readonly),
+            );
+        }
     }
 
     #[inline(always)]
-    unsafe fn end() {
-        unsafe { asm!("tilerelease", options(nostack, nomem)) }
+    unsafe fn ask<const J: usize>(_: &mut Asked, right: *const u16, to: *mut f32) {
+        macro_rules! product {
+            ($sum:tt, $left:tt, $right:tt, $place:tt) => {
+                asm!(
+                    concat!("tilestored [{to} + {row}*2 + ", $place, "], ", $sum),
+                    concat!("tileloadd ", $right, ", [{right} + {row}*1]"),
+                    concat!("tilezero ", $sum),
+                    concat!("tdpbf16ps ", $sum, ", ", $left, ", ", $right),
+                    to = in(reg) to,
+                    right = in(reg) right,
+                    row = in(reg) 64usize,
+                    out($sum) _, out($right) _,
+                    options(nostack),
+                )
+            };
+        }
+        unsafe {
+            match J {
+                0 => product!("tmm0", "tmm4", "tmm6", 0),
+                1 => product!("tmm1", "tmm4", "tmm7", 64),
+                2 => product!("tmm2", "tmm5", "tmm6", 2048),
+                _ => product!("tmm3", "tmm5", "tmm7", 2112),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn stay_awake() {
+        // A product of whatever there is, for a result that nobody reads.
+        unsafe { asm!("tdpbf16ps tmm0, tmm4, tmm6", out("tmm0") _, options(nostack, nomem)) }
     }
 
     /// All four results at once, so that no product waits for the last one of its result; a tile is loaded again as soon as it was used for the last time.
@@ -203,8 +289,21 @@ pub fn vectors() -> bool {
 pub struct Plain;
 
 impl Unit for Plain {
-    unsafe fn begin() {}
-    unsafe fn end() {}
+    unsafe fn stay_awake() {}
+
+    unsafe fn take(asked: &mut Asked, left: [*const u16; 2]) {
+        asked.left = Some(left);
+    }
+
+    unsafe fn ask<const J: usize>(asked: &mut Asked, right: *const u16, to: *mut f32) {
+        if let Some([left, right]) = asked.products[J] {
+            for (i, j) in (0..HALF).flat_map(|i| (0..HALF).map(move |j| (i, j))) {
+                let product = |k: usize| number(left, i * SIDE + k) * number(right, k / 2 * SIDE + 2 * j + k % 2);
+                unsafe { *to.add((J / 2 * HALF + i) * SIDE + J % 2 * HALF + j) = (0..SIDE).map(product).sum() };
+            }
+        }
+        asked.products[J] = asked.left.map(|left| [left[J / 2], right]);
+    }
 
     unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool) {
         let mut sums = [[0.0f32; SIDE]; SIDE];

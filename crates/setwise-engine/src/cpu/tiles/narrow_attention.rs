@@ -1,0 +1,412 @@
+//! Gradients of attention with heads of eight numbers: scores and `dP` from the unit, all else by vectors.
+//!
+//! Both parts of eight numbers fit a row of a tile, `[high high low]` on the left against `[high low high]` on the right, so that the scores of 16 keys and 16 queries are one product. What is
+//! subtracted from all of a query's is part of it: ones on the left, its three parts on the right. Weights would have to be split to go on there, which takes as long as multiplying
+//! them by vectors.
+//!
+//! Results lie as in `cpu::attention`: keys in rows, queries in lanes. An *item* is 16 keys and 32 queries, four products: of a tile of keys and one of values with two of queries and two of `dO`. The unit is asked for
+//! an item while vectors work on the one two before it, product by product, each of which stores the result whose place it takes: storing what was asked for just now would wait for it.
+//!
+//! A *strip* of 16 keys goes through all queries, up to 128, before the next one, so that the gradients of keys and values are summed over all of them in registers.
+
+use std::arch::x86_64::*;
+
+use super::super::attention::Backward;
+use super::super::attention::head::Rows;
+use super::attention::{Places, power};
+use super::blocks::{pairs, parts};
+use super::unit::{Asked, Unit};
+use super::{HALF, NARROW_HEAD as WIDTH, SIDE, TILE};
+use crate::simd::Vector;
+use crate::simd::avx512::{F32x16, transpose_halves};
+
+/// Blocks of 32 queries that are taken together.
+const BLOCKS: usize = 4;
+/// Numbers of an item, and of a block of queries.
+const ITEM: usize = 2 * HALF * SIDE;
+const BLOCK: usize = WIDTH * SIDE;
+/// Numbers of single precision that take a tile's place.
+const PLACES: usize = TILE / 2;
+
+/// Numbers from the pairs of one key to those of the next.
+const PAIRS: usize = BLOCKS * 2 * SIDE;
+
+/// Scratch of a head with so many keys, in single-precision numbers.
+pub fn scratch(keys: usize) -> usize {
+    2 * keys.div_ceil(HALF) * PLACES + BLOCKS * (4 * PLACES + 3 * BLOCK) + 2 * ITEM + HALF * PAIRS
+}
+
+/// Items in the order in which they are asked for: all blocks of queries of a strip, then the next strip. After the last one it begins anew, with items that nobody waits for.
+struct Order {
+    strip: usize,
+    strips: usize,
+    block: usize,
+    blocks: usize,
+}
+
+impl Order {
+    /// Strip and block of the next item.
+    #[inline(always)]
+    fn next(&mut self) -> (usize, usize) {
+        let item = (self.strip, self.block);
+        self.block += 1;
+        if self.block == self.blocks {
+            self.block = 0;
+            self.strip = (self.strip + 1) % self.strips;
+        }
+        item
+    }
+}
+
+/// Left tiles of rows of eight numbers, 16 in each, with ones behind them. Rows that are not there stay what they are.
+///
+/// # Safety
+/// `n` rows that are there, a tile for every 16 of them, and AVX-512.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn split_left(rows: Rows<f32>, n: usize, tiles: *mut u16) {
+    unsafe {
+        // Words of a vector whose 32 bits each are a low part and a high one: of eight numbers the high parts twice, then the low ones; then three ones.
+        let order = |first: u16| {
+            let at: [u16; 32] = std::array::from_fn(|i| first + 2 * (i as u16 % 8) + u16::from(i / 8 == 2));
+            _mm512_loadu_si512(at.as_ptr().cast())
+        };
+        let orders = [order(0), order(16)];
+        const ONE: i16 = 0x3f80;
+        let ones = _mm512_inserti32x4::<3>(_mm512_setzero_si512(), _mm_setr_epi16(ONE, ONE, ONE, 0, 0, 0, 0, 0));
+        const NUMBERS: __mmask32 = 0x00ff_ffff;
+        for first in (0..n).step_by(2) {
+            let second = first + 1 < n;
+            let (high, low) = parts(two_rows(rows.from(first), second));
+            let (both, to) = (pairs(high, low), tiles.add(first * SIDE));
+            _mm512_storeu_si512(to.cast(), _mm512_mask_permutexvar_epi16(ones, NUMBERS, orders[0], both));
+            if second {
+                _mm512_storeu_si512(to.add(SIDE).cast(), _mm512_mask_permutexvar_epi16(ones, NUMBERS, orders[1], both));
+            }
+        }
+    }
+}
+
+/// A right tile of 16 queries, with their numbers in lanes, and of what their products begin with.
+///
+/// # Safety
+/// A tile, and AVX-512.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn split_right(numbers: &[__m512; WIDTH], start: __m512, tile: *mut u16) {
+    unsafe {
+        let put = |row: usize, x: __m512i| _mm512_storeu_si512(tile.add(row * SIDE).cast(), x);
+        for i in 0..4 {
+            let (a, b) = (parts(numbers[2 * i]), parts(numbers[2 * i + 1]));
+            let high = pairs(a.0, b.0);
+            put(i, high);
+            put(i + 4, pairs(a.1, b.1));
+            put(i + 8, high);
+        }
+        // Three parts of eight bits: all of it. The last one is what it is, in the upper half.
+        let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+        let first = _mm512_and_si512(_mm512_castps_si512(start), upper);
+        let rest = _mm512_sub_ps(start, _mm512_castsi512_ps(first));
+        let second = _mm512_and_si512(_mm512_castps_si512(rest), upper);
+        let third = _mm512_castps_si512(_mm512_sub_ps(rest, _mm512_castsi512_ps(second)));
+        put(12, pairs(first, second));
+        put(13, _mm512_srli_epi32(third, 16));
+        put(14, _mm512_setzero_si512());
+        put(15, _mm512_setzero_si512());
+    }
+}
+
+/// Up to 16 rows with their numbers in lanes, zero where there is none.
+///
+/// # Safety
+/// `n` rows that are there, and AVX-512.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn in_lanes(rows: Rows<f32>, n: usize) -> [__m512; WIDTH] {
+    let mut eights = [_mm512_setzero_ps(); 8];
+    unsafe {
+        for (r, both) in eights.iter_mut().enumerate().take(n) {
+            let upper = _mm256_loadu_ps(rows.from(r).ptr);
+            let lower = if r + 8 < n { _mm256_loadu_ps(rows.from(r + 8).ptr) } else { _mm256_setzero_ps() };
+            *both = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(upper), lower);
+        }
+        transpose_halves(eights)
+    }
+}
+
+/// The way back: writes up to 16 rows.
+///
+/// # Safety
+/// As of [`in_lanes`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn to_rows(lanes: [__m512; WIDTH], rows: Rows<f32>, n: usize) {
+    unsafe {
+        for (r, both) in transpose_halves(lanes).into_iter().enumerate().take(n) {
+            _mm256_storeu_ps(rows.from(r).ptr, _mm512_castps512_ps256(both));
+            if r + 8 < n {
+                _mm256_storeu_ps(rows.from(r + 8).ptr, _mm512_extractf32x8_ps::<1>(both));
+            }
+        }
+    }
+}
+
+/// What is known of up to 16 queries.
+///
+/// # Safety
+/// As many numbers, and AVX-512.
+#[inline(always)]
+unsafe fn known(x: *const f32, n: usize) -> __m512 {
+    unsafe { F32x16::load_first(x, n).0 }
+}
+
+/// Places of a backward pass.
+struct Gradients {
+    /// Left tiles of all keys and of all values.
+    keys: *mut u16,
+    values: *mut u16,
+    /// For each block of queries two right tiles of them and two of `dO`.
+    right: *mut u16,
+    items: *mut f32,
+    /// `(P, dS)` of 16 keys and all queries.
+    pairs: *mut f32,
+    /// For each two queries, eight times, `dO` and `Q` of one and of the other.
+    rows: *mut f32,
+    /// `dQᵀ` of each block.
+    d_queries: *mut f32,
+}
+
+/// # Safety
+/// Pointers as of [`Backward`], [`scratch`] numbers of scratch, heads of as many numbers as narrow ones have, and AVX-512.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
+    let p = &b.problem;
+    let strips = p.keys.div_ceil(HALF);
+    let mut places = Places(b.scratch);
+    let at = Gradients {
+        keys: places.parts(strips * PLACES),
+        values: places.parts(strips * PLACES),
+        right: places.parts(BLOCKS * 4 * PLACES),
+        items: places.take(2 * ITEM),
+        pairs: places.take(HALF * PAIRS),
+        rows: places.take(BLOCKS * 2 * BLOCK),
+        d_queries: places.take(BLOCKS * BLOCK),
+    };
+    unsafe {
+        split_left(p.key, p.keys, at.keys);
+        split_left(p.value, p.keys, at.values);
+        for first in (0..p.queries).step_by(BLOCKS * SIDE) {
+            let n = (p.queries - first).min(BLOCKS * SIDE);
+            let blocks = n.div_ceil(SIDE);
+            for block in 0..blocks {
+                let (tiles, rows) = (at.right.add(4 * block * TILE), at.rows.add(2 * block * BLOCK));
+                pack(b, first + block * SIDE, (n - block * SIDE).min(SIDE), tiles, rows);
+            }
+            let mut order = Order { strip: 0, strips, block: 0, blocks };
+            let mut asked = Asked::default();
+            macro_rules! ask {
+                ($j:literal, $block:expr, $to:expr) => {
+                    U::ask::<$j>(&mut asked, at.right.add((4 * $block + $j) * TILE), $to)
+                };
+            }
+            macro_rules! next {
+                () => {{
+                    let (strip, block) = order.next();
+                    if block == 0 {
+                        U::take(&mut asked, [at.keys, at.values].map(|tiles| tiles.add(strip * TILE).cast_const()));
+                    }
+                    block
+                }};
+            }
+            for _ in 0..2 {
+                let block = next!();
+                ask!(0, block, at.items);
+                ask!(1, block, at.items);
+                ask!(2, block, at.items);
+                ask!(3, block, at.items);
+            }
+            let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+            let mut odd = 0;
+            for strip in 0..strips {
+                let keys = p.key.from(strip * HALF);
+                let there = (p.keys - strip * HALF).min(HALF);
+                for block in 0..blocks {
+                    let next = next!();
+                    let (item, to) = (at.items.add(odd * ITEM), at.items.add((1 - odd) * ITEM));
+                    odd = 1 - odd;
+                    let sums = at.d_queries.add(block * BLOCK);
+                    let mut d_query = [[_mm512_setzero_ps(); 2]; WIDTH];
+                    if strip > 0 {
+                        for (e, d) in d_query.iter_mut().enumerate() {
+                            d[0] = _mm512_loadu_ps(sums.add(e * SIDE));
+                            d[1] = _mm512_loadu_ps(sums.add(e * SIDE + HALF));
+                        }
+                    }
+                    macro_rules! keys {
+                        ($from:literal) => {
+                            for j in $from..there.min($from + 4) {
+                                let (scores, d_weights) = (item.add(j * SIDE), item.add((HALF + j) * SIDE));
+                                let weights =
+                                    [power(_mm512_loadu_ps(scores)), power(_mm512_loadu_ps(scores.add(HALF)))];
+                                let d_scores = [
+                                    _mm512_mul_ps(weights[0], _mm512_loadu_ps(d_weights)),
+                                    _mm512_mul_ps(weights[1], _mm512_loadu_ps(d_weights.add(HALF))),
+                                ];
+                                let pairs = at.pairs.add(j * PAIRS + block * 2 * SIDE);
+                                for c in 0..2 {
+                                    let both = [weights[c], d_scores[c]];
+                                    let pairs = pairs.add(c * SIDE);
+                                    _mm512_storeu_ps(pairs, _mm512_permutex2var_ps(both[0], low, both[1]));
+                                    _mm512_storeu_ps(pairs.add(HALF), _mm512_permutex2var_ps(both[0], high, both[1]));
+                                }
+                                let key = keys.ptr.add(j * keys.row);
+                                for e in 0..WIDTH {
+                                    let x = _mm512_set1_ps(*key.add(e));
+                                    d_query[e][0] = _mm512_fmadd_ps(x, d_scores[0], d_query[e][0]);
+                                    d_query[e][1] = _mm512_fmadd_ps(x, d_scores[1], d_query[e][1]);
+                                }
+                            }
+                        };
+                    }
+                    ask!(0, next, to);
+                    keys!(0);
+                    ask!(1, next, to);
+                    keys!(4);
+                    ask!(2, next, to);
+                    keys!(8);
+                    ask!(3, next, to);
+                    keys!(12);
+                    for (e, d) in d_query.iter().enumerate() {
+                        _mm512_storeu_ps(sums.add(e * SIDE), d[0]);
+                        _mm512_storeu_ps(sums.add(e * SIDE + HALF), d[1]);
+                    }
+                }
+                for j in (0..there).step_by(8) {
+                    sum_over_queries(b, &at, strip * HALF, j, there, n, first > 0);
+                }
+            }
+            for block in 0..blocks {
+                for c in 0..2 {
+                    let row = first + block * SIDE + c * HALF;
+                    let mut d_query = [_mm512_setzero_ps(); WIDTH];
+                    for (e, d) in d_query.iter_mut().enumerate() {
+                        let sum = _mm512_loadu_ps(at.d_queries.add(block * BLOCK + e * SIDE + c * HALF));
+                        *d = _mm512_mul_ps(sum, _mm512_set1_ps(p.scale));
+                    }
+                    if row < p.queries {
+                        to_rows(d_query, b.d_query.from(row), (p.queries - row).min(HALF));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Packs a block of queries of which `n` are there, and what belongs to them: right tiles of them and of `dO`, divided by the sums of the softmax so that powers need not be, and rows for the
+/// gradients of keys and values.
+///
+/// # Safety
+/// Places for it, and AVX-512.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn pack(b: &Backward<f32>, before: usize, n: usize, tiles: *mut u16, rows: *mut f32) {
+    let p = &b.problem;
+    unsafe {
+        let (query, d_out) = (p.query.from(before), b.d_out.from(before));
+        let (largest, inverse) = (p.largest.add(before), p.inverse.add(before));
+        for c in 0..2 {
+            let at = n.min(c * HALF);
+            let there = (n - at).min(HALF);
+            let tiles = tiles.add(c * TILE);
+            let zero = _mm512_setzero_ps();
+            let mut queries = in_lanes(query.from(at), there);
+            for x in &mut queries {
+                *x = _mm512_mul_ps(*x, _mm512_set1_ps(p.scale_log2));
+            }
+            split_right(&queries, _mm512_sub_ps(zero, known(largest.wrapping_add(at), there)), tiles);
+            let mut d_outs = in_lanes(d_out.from(at), there);
+            let outs = in_lanes(p.out.from(before + at), there);
+            let inverse = known(inverse.wrapping_add(at), there);
+            let mut dot = zero;
+            for (d_out, out) in d_outs.iter_mut().zip(outs) {
+                *d_out = _mm512_mul_ps(*d_out, inverse);
+                dot = _mm512_fnmadd_ps(*d_out, out, dot);
+            }
+            split_right(&d_outs, dot, tiles.add(2 * TILE));
+        }
+        // Numbers 0 to 3 of both queries, then 4 to 7.
+        let low = _mm512_setr_epi32(0, 16, 8, 24, 1, 17, 9, 25, 2, 18, 10, 26, 3, 19, 11, 27);
+        let high = _mm512_setr_epi32(4, 20, 12, 28, 5, 21, 13, 29, 6, 22, 14, 30, 7, 23, 15, 31);
+        for i in (0..n).step_by(2) {
+            let second = i + 1 < n;
+            let factors = [*inverse.add(i), if second { *inverse.add(i + 1) } else { 0.0 }];
+            let factors = _mm512_insertf32x8::<1>(_mm512_set1_ps(factors[0]), _mm256_set1_ps(factors[1]));
+            let [query, d_out] = [query, d_out].map(|rows| two_rows(rows.from(i), second));
+            let d_out = _mm512_mul_ps(d_out, factors);
+            let query = _mm512_mul_ps(query, _mm512_set1_ps(p.scale));
+            let to = rows.add(i * 2 * WIDTH);
+            _mm512_storeu_ps(to, _mm512_permutex2var_ps(d_out, low, query));
+            _mm512_storeu_ps(to.add(HALF), _mm512_permutex2var_ps(d_out, high, query));
+        }
+    }
+}
+
+/// A row and the one after it, or zeros where there is none.
+///
+/// # Safety
+/// Rows that are there, and AVX-512.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn two_rows(rows: Rows<f32>, second: bool) -> __m512 {
+    unsafe {
+        let upper = _mm512_castps256_ps512(_mm256_loadu_ps(rows.ptr));
+        let lower = if second { _mm256_loadu_ps(rows.ptr.add(rows.row)) } else { _mm256_setzero_ps() };
+        _mm512_insertf32x8::<1>(upper, lower)
+    }
+}
+
+/// Gradients of the values and keys from `strip + j` on, up to eight of those that are `there`, summed over `n` queries and added to what is there if asked for.
+///
+/// # Safety
+/// Pairs and rows of them, and AVX-512.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn sum_over_queries(
+    b: &Backward<f32>,
+    at: &Gradients,
+    strip: usize,
+    j: usize,
+    there: usize,
+    n: usize,
+    add: bool,
+) {
+    unsafe {
+        let pairs = at.pairs.add(j * PAIRS);
+        let mut sums = [[_mm512_setzero_ps(); 2]; 8];
+        for i in 0..n.div_ceil(2) {
+            let rows = [_mm512_loadu_ps(at.rows.add(2 * i * HALF)), _mm512_loadu_ps(at.rows.add((2 * i + 1) * HALF))];
+            // Of keys that are not there what comes out is not read.
+            for (r, sum) in sums.iter_mut().enumerate() {
+                let factors = _mm512_broadcast_f32x4(_mm_loadu_ps(pairs.add(r * PAIRS + 4 * i)));
+                sum[0] = _mm512_fmadd_ps(factors, rows[0], sum[0]);
+                sum[1] = _mm512_fmadd_ps(factors, rows[1], sum[1]);
+            }
+        }
+        // What belongs to values and what to keys, of even queries and of odd ones.
+        let even = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+        let odd = _mm512_setr_epi32(2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
+        for (r, [low, high]) in sums.iter().enumerate().take(there - j) {
+            let [d_value, d_key] = [b.d_value, b.d_key].map(|rows| rows.from(strip + j + r).ptr);
+            let even = _mm512_permutex2var_ps(*low, even, *high);
+            let mut both = _mm512_add_ps(even, _mm512_permutex2var_ps(*low, odd, *high));
+            if add {
+                let before = _mm512_castps256_ps512(_mm256_loadu_ps(d_value));
+                both = _mm512_add_ps(both, _mm512_insertf32x8::<1>(before, _mm256_loadu_ps(d_key)));
+            }
+            _mm256_storeu_ps(d_value, _mm512_castps512_ps256(both));
+            _mm256_storeu_ps(d_key, _mm512_extractf32x8_ps::<1>(both));
+        }
+    }
+}
