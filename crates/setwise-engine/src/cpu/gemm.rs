@@ -202,6 +202,7 @@ pub unsafe fn pack_panels<T: Real>(dst: *mut T, src: *const T, k_stride: usize, 
 }
 
 /// `c[m × n] = act(a · panels + bias)`, or `c += …` where `accumulate`.
+#[derive(Clone, Copy)]
 pub struct PanelProduct<T> {
     pub m: usize,
     pub k: usize,

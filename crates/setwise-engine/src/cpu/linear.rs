@@ -126,15 +126,17 @@ impl<T: Real> Kernel<T> for ColumnSums<T> {
 }
 
 impl<T: Real> Worker<T> {
-    /// A product with a weight as it is packed.
-    unsafe fn product(&self, panels: &Panels<T>, weight: ParamId, product: PanelProduct<T>) {
+    /// Products of the same rows with weights of like sizes, as they are packed.
+    pub(super) unsafe fn products(&self, panels: &Panels<T>, weight: ParamId, products: &[PanelProduct<T>]) {
         if !panels.in_tiles(weight) {
-            return T::dispatch(product);
+            return products.iter().for_each(|&product| T::dispatch(product));
         }
-        self.scratch.with(tiles::product_scratch(product.k), |scratch| {
-            let blocks = product.panels.cast();
+        self.scratch.with(tiles::product_scratch(products[0].k), |scratch| {
             // SAFETY: tiles are of single numbers alone, which `Panels` makes sure of.
-            unsafe { tiles::product(&*(&raw const product).cast(), blocks, scratch.cast()) }
+            unsafe {
+                let products = std::slice::from_raw_parts(products.as_ptr().cast(), products.len());
+                tiles::products(products, scratch.cast());
+            }
         });
     }
 
@@ -153,6 +155,32 @@ impl<T: Real> Worker<T> {
         });
     }
 
+    /// The product of some rows of one map, without its norm.
+    pub(super) fn map_product(
+        &self,
+        params: &[T],
+        panels: &Panels<T>,
+        map: &Map,
+        activation: Activation,
+        rows: Range<usize>,
+    ) -> PanelProduct<T> {
+        let (first, rows) = (rows.start, rows.len());
+        let (x, x_row) = self.slice(map.x);
+        let (y, y_row) = self.slice(map.y);
+        let (residual, residual_row) = self.rows_from(map.residual, first);
+        // SAFETY: callers name rows that there are.
+        let [x, y] = unsafe { [x.at(first * x_row), y.at(first * y_row)] };
+        PanelProduct {
+            a: Strided { ptr: x, row: x_row, col: 1 },
+            c_row: y_row,
+            bias: map.bias.map_or(std::ptr::null(), |b| self.param(params, b)),
+            activation,
+            residual,
+            residual_row,
+            ..PanelProduct::plain([rows, map.x.cols, map.y.cols], std::ptr::null(), panels.forward(map.weight), y)
+        }
+    }
+
     /// Some rows of one map.
     pub(super) unsafe fn map_forward(
         &self,
@@ -162,31 +190,11 @@ impl<T: Real> Worker<T> {
         activation: Activation,
         rows: Range<usize>,
     ) {
-        let (first, rows) = (rows.start, rows.len());
-        let (x, x_row) = self.slice(map.x);
-        let (y, y_row) = self.slice(map.y);
-        let (residual, residual_row) = self.rows_from(map.residual, first);
+        let product = self.map_product(params, panels, map, activation, rows.clone());
         unsafe {
-            self.product(
-                panels,
-                map.weight,
-                PanelProduct {
-                    a: Strided { ptr: x.at(first * x_row), row: x_row, col: 1 },
-                    c_row: y_row,
-                    bias: map.bias.map_or(std::ptr::null(), |b| self.param(params, b)),
-                    activation,
-                    residual,
-                    residual_row,
-                    ..PanelProduct::plain(
-                        [rows, map.x.cols, map.y.cols],
-                        std::ptr::null(),
-                        panels.forward(map.weight),
-                        y.at(first * y_row),
-                    )
-                },
-            );
+            self.products(panels, map.weight, &[product]);
             if let Some(norm) = &map.norm {
-                self.norm_rows(params, norm, y.at(first * y_row), y_row, first, rows, map.y.cols);
+                self.norm_rows(params, norm, product.c, product.c_row, rows.start, rows.len(), map.y.cols);
             }
         }
     }
@@ -295,10 +303,10 @@ impl<T: Real> Worker<T> {
         let ((dx, dx_row), (dy, dy_row)) = (self.grad_slice(map.x), self.grad_slice(map.y));
         let (gate, gate_row) = self.rows_from((last && self.gated[map.x.value.0]).then_some(map.x), first);
         unsafe {
-            self.product(
+            self.products(
                 panels,
                 map.weight,
-                PanelProduct {
+                &[PanelProduct {
                     a: Strided { ptr: dy.at(first * dy_row), row: dy_row, col: 1 },
                     c_row: dx_row,
                     accumulate,
@@ -310,7 +318,7 @@ impl<T: Real> Worker<T> {
                         panels.backward(map.weight),
                         dx.at(first * dx_row),
                     )
-                },
+                }],
             );
         }
     }

@@ -11,7 +11,7 @@ use super::local::place_size;
 use super::panels::Panels;
 use super::worker::{Run, Worker};
 use crate::flow::users;
-use crate::program::{Activation, Attention, Linear, Op, Program, Slice, Value};
+use crate::program::{Activation, Attention, Linear, Map, Op, Program, Slice, Value};
 use crate::real::Real;
 
 /// Rows up to which examples are taken together, so that reading weights for them pays.
@@ -116,12 +116,25 @@ impl<T: Real> Worker<T> {
     ) {
         let grad = self.program.training();
         self.local.clear();
-        for p in projections {
-            let map = &l.maps[p.map];
+        let maps = projections.each_ref().map(|p| &l.maps[p.map]);
+        for map in maps {
             let rows = self.example_rows(map.y.value, examples);
             self.local.place(map.y, rows.start, rows.len(), grad);
+        }
+        let products = maps.map(|map| {
+            let rows = self.example_rows(map.y.value, examples);
+            self.map_product(params, panels, map, Activation::None, rows)
+        });
+        // Those of one input together, whose rows are then split but once on tile units.
+        let like = |a: &&Map, b: &&Map| {
+            a.x == b.x && a.y.cols == b.y.cols && panels.in_tiles(a.weight) == panels.in_tiles(b.weight)
+        };
+        let mut first = 0;
+        for together in maps.chunk_by(like) {
+            let products = &products[first..first + together.len()];
+            first += together.len();
             // SAFETY: this worker's own memory, which has place for these rows.
-            unsafe { self.map_forward(params, panels, map, Activation::None, rows) };
+            unsafe { self.products(panels, together[0].weight, products) };
         }
     }
 

@@ -72,17 +72,17 @@ unsafe fn split_columns(src: Source, rows: usize, blocks: *mut u16, parts_at: [u
     }
 }
 
-/// `p`, whose activation is not a sigmoid, with a weight's blocks instead of panels.
+/// Products of the same rows, whose activations are not sigmoids, with weights' blocks instead of panels. The weights have like sizes.
 ///
 /// # Safety
 /// Pointers as of [`PanelProduct`], [`product_scratch`] numbers of scratch, [`available`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-pub unsafe fn product(p: &PanelProduct<f32>, blocks: *const u16, scratch: *mut f32) {
+pub unsafe fn products(ps: &[PanelProduct<f32>], scratch: *mut f32) {
     unsafe {
-        if narrow(p.k, p.n) {
-            on_unit!(narrow_product_on(p, blocks, scratch))
+        if narrow(ps[0].k, ps[0].n) {
+            on_unit!(narrow_products_on(ps, scratch))
         } else {
-            on_unit!(product_on(p, blocks, scratch))
+            on_unit!(products_on(ps, scratch))
         }
     }
 }
@@ -98,24 +98,27 @@ pub unsafe fn weight_product(p: &WeightProduct<f32>) {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-unsafe fn product_on<U: Unit>(p: &PanelProduct<f32>, blocks: *const u16, scratch: *mut f32) {
+unsafe fn products_on<U: Unit>(ps: &[PanelProduct<f32>], scratch: *mut f32) {
     unsafe {
-        let (count, result) = (p.k / SIDE, scratch);
+        let PanelProduct { m, k, a, .. } = ps[0];
+        let (count, result) = (k / SIDE, scratch);
         let left: *mut u16 = result.add(SIDE * SIDE).cast();
-        for first in (0..p.m).step_by(SIDE) {
-            let rows = SIDE.min(p.m - first);
-            let src = Source { ptr: p.a.ptr.add(first * p.a.row), row: p.a.row, width: p.k };
-            split(src, rows, Wanted::rows(left, LEFT));
-            for column in (0..p.n).step_by(SIDE) {
-                // Where results go is brought near while they are made.
-                for r in 0..rows {
-                    let out = p.c.add((first + r) * p.c_row + column);
-                    _mm_prefetch::<_MM_HINT_ET0>(out.cast());
-                    _mm_prefetch::<_MM_HINT_ET0>(out.add(16).cast());
+        for first in (0..m).step_by(SIDE) {
+            let rows = SIDE.min(m - first);
+            split(Source { ptr: a.ptr.add(first * a.row), row: a.row, width: k }, rows, Wanted::rows(left, LEFT));
+            for p in ps {
+                let blocks: *const u16 = p.panels.cast();
+                for column in (0..p.n).step_by(SIDE) {
+                    // Where results go is brought near while they are made.
+                    for r in 0..rows {
+                        let out = p.c.add((first + r) * p.c_row + column);
+                        _mm_prefetch::<_MM_HINT_ET0>(out.cast());
+                        _mm_prefetch::<_MM_HINT_ET0>(out.add(16).cast());
+                    }
+                    U::multiply(left, blocks.add(column / SIDE * count * BLOCK), count, result, SIDE, false);
+                    finish(p, result, first, rows, column);
+                    finish(p, result.add(HALF), first, rows, column + HALF);
                 }
-                U::multiply(left, blocks.add(column / SIDE * count * BLOCK), count, result, SIDE, false);
-                finish(p, result, first, rows, column);
-                finish(p, result.add(HALF), first, rows, column + HALF);
             }
         }
     }
@@ -124,27 +127,30 @@ unsafe fn product_on<U: Unit>(p: &PanelProduct<f32>, blocks: *const u16, scratch
 /// The same with narrow tiles. The next rows are split before those at hand are finished, so that the unit need not be waited for.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-unsafe fn narrow_product_on<U: Unit>(p: &PanelProduct<f32>, tiles: *const u16, scratch: *mut f32) {
+unsafe fn narrow_products_on<U: Unit>(ps: &[PanelProduct<f32>], scratch: *mut f32) {
     unsafe {
-        let count = p.k / HALF;
+        let PanelProduct { m, k, a, .. } = ps[0];
+        let count = k / HALF;
         let left = |first: usize| -> *mut u16 { scratch.add(SIDE * SIDE + first / SIDE % 2 * count * TILE).cast() };
-        let rows = |first: usize| SIDE.min(p.m - first);
-        let src = |first: usize| Source { ptr: p.a.ptr.add(first * p.a.row), row: p.a.row, width: p.k };
+        let rows = |first: usize| SIDE.min(m - first);
+        let src = |first: usize| Source { ptr: a.ptr.add(first * a.row), row: a.row, width: k };
         split_narrow(src(0), rows(0), left(0));
-        for first in (0..p.m).step_by(SIDE) {
-            for column in (0..p.n).step_by(SIDE) {
-                let both = column + HALF < p.n;
-                let tiles = tiles.add(column / HALF * count * 2 * TILE);
-                U::multiply_narrow(left(first), tiles, count, scratch);
-                if both {
-                    U::multiply_narrow(left(first), tiles.add(count * 2 * TILE), count, scratch.add(HALF));
-                }
-                if column + SIDE >= p.n && first + SIDE < p.m {
-                    split_narrow(src(first + SIDE), rows(first + SIDE), left(first + SIDE));
-                }
-                finish(p, scratch, first, rows(first), column);
-                if both {
-                    finish(p, scratch.add(HALF), first, rows(first), column + HALF);
+        for first in (0..m).step_by(SIDE) {
+            for (i, p) in ps.iter().enumerate() {
+                for column in (0..p.n).step_by(SIDE) {
+                    let both = column + HALF < p.n;
+                    let tiles = p.panels.cast::<u16>().add(column / HALF * count * 2 * TILE);
+                    U::multiply_narrow(left(first), tiles, count, scratch);
+                    if both {
+                        U::multiply_narrow(left(first), tiles.add(count * 2 * TILE), count, scratch.add(HALF));
+                    }
+                    if i + 1 == ps.len() && column + SIDE >= p.n && first + SIDE < m {
+                        split_narrow(src(first + SIDE), rows(first + SIDE), left(first + SIDE));
+                    }
+                    finish(p, scratch, first, rows(first), column);
+                    if both {
+                        finish(p, scratch.add(HALF), first, rows(first), column + HALF);
+                    }
                 }
             }
         }
@@ -263,7 +269,8 @@ mod tests {
             let mut blocks = vec![0; blocks_len(k, n)];
             for variant in 0..4 {
                 let mut c = vec![if variant == 2 { 0.5 } else { f32::NAN }; m * n];
-                let mut p = PanelProduct::plain([m, k, n], a.as_ptr(), std::ptr::null(), c.as_mut_ptr());
+                let mut again = c.clone();
+                let mut p = PanelProduct::plain([m, k, n], a.as_ptr(), blocks.as_ptr().cast(), c.as_mut_ptr());
                 p.a.row = k + 3;
                 let backward = variant == 3;
                 unsafe {
@@ -278,11 +285,13 @@ mod tests {
                     } else {
                         pack_forward(blocks.as_mut_ptr(), w.as_ptr(), k, n);
                     }
+                    let twice = [p, PanelProduct { c: again.as_mut_ptr(), ..p }];
                     match narrow(k, n) {
-                        true => narrow_product_on::<U>(&p, blocks.as_ptr(), scratch.as_mut_ptr()),
-                        false => product_on::<U>(&p, blocks.as_ptr(), scratch.as_mut_ptr()),
+                        true => narrow_products_on::<U>(&twice, scratch.as_mut_ptr()),
+                        false => products_on::<U>(&twice, scratch.as_mut_ptr()),
                     }
                 }
+                assert_eq!(c, again, "{m}×{k}×{n}, variant {variant}: the second product is another");
                 for i in 0..m {
                     for j in 0..n {
                         let weight = |l: usize| f64::from(if backward { w[l * n + j] } else { w[j * k + l] });

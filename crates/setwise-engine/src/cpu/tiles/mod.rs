@@ -30,7 +30,7 @@ mod unit;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub use {
     attention::{attention_backward, attention_forward, attention_scratch},
-    linear::{pack_backward, pack_forward, product, weight_product},
+    linear::{pack_backward, pack_forward, products, weight_product},
     unit::{InUse, available},
 };
 

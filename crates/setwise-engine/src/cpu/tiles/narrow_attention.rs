@@ -245,8 +245,8 @@ pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
                         }
                     }
                     macro_rules! keys {
-                        ($from:literal) => {
-                            for j in $from..there.min($from + 4) {
+                        ($from:literal, $to:literal) => {
+                            for j in $from..there.min($to) {
                                 let (scores, d_weights) = (item.add(j * SIDE), item.add((HALF + j) * SIDE));
                                 let weights =
                                     [power(_mm512_loadu_ps(scores)), power(_mm512_loadu_ps(scores.add(HALF)))];
@@ -271,13 +271,13 @@ pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
                         };
                     }
                     ask!(0, next, to);
-                    keys!(0);
+                    keys!(0, 3);
                     ask!(1, next, to);
-                    keys!(4);
+                    keys!(3, 6);
                     ask!(2, next, to);
-                    keys!(8);
+                    keys!(6, 9);
                     ask!(3, next, to);
-                    keys!(12);
+                    keys!(9, 16);
                     for (e, d) in d_query.iter().enumerate() {
                         _mm512_storeu_ps(sums.add(e * SIDE), d[0]);
                         _mm512_storeu_ps(sums.add(e * SIDE + HALF), d[1]);

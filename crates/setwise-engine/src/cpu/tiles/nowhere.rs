@@ -26,7 +26,7 @@ pub unsafe fn pack_backward(_: *mut u16, _: *const f32, _: usize, _: usize) {
     unreachable!("{NOBODY}");
 }
 
-pub unsafe fn product(_: &PanelProduct<f32>, _: *const u16, _: *mut f32) {
+pub unsafe fn products(_: &[PanelProduct<f32>], _: *mut f32) {
     unreachable!("{NOBODY}");
 }
 
