@@ -108,7 +108,7 @@ impl Cpu<f32> {
 
     /// Multiplies with weights, and in attention, on the tile unit from now on, or no more: three bf16 products for each of single precision, 16 bits instead of 24, in a fraction of the time.
     /// What would not gain stays as it is: weights whose sizes are no multiples of 16, attention of heads below 32 numbers, of fewer than 16 queries, or
-    /// of more than four million numbers of keys; but for the scores in gradients of heads of eight numbers, and for powers in that attention, which are as exact as 18 bits where no score can be large. Fails on machines without the unit.
+    /// of more than four million numbers of keys; but for scores, and gradients of weights, in the gradients of heads of eight numbers where no score can be large. Powers in attention are as exact as 18 bits, in what stays where no score can be large. Fails on machines without the unit.
     pub fn use_tiles(&mut self, tiles: bool) -> Result<(), Error> {
         if tiles && !Self::has_tiles() {
             return Err(Error::NoTiles);

@@ -11,6 +11,7 @@ use crate::simd::{Kernel, Vector};
 const KEYS: usize = 64;
 
 /// Gradients of one example, relation and head.
+#[derive(Clone, Copy)]
 pub struct Backward<T> {
     pub problem: Problem<T>,
     pub d_out: Rows<T>,
@@ -124,8 +125,7 @@ impl<T: Real> Backward<T> {
                 let keys = step.min(p.keys - from);
                 // The usual width is known to the compiler.
                 match width {
-                    8 if V::TUNED && coarse => self.scores::<V, C, PAIRED, true>(at, from, keys, 8, starts),
-                    8 if V::TUNED => self.scores::<V, C, PAIRED, false>(at, from, keys, 8, starts),
+                    8 if V::TUNED && !coarse => self.scores::<V, C, PAIRED, false>(at, from, keys, 8, starts),
                     _ if coarse => self.scores::<V, C, PAIRED, true>(at, from, keys, width, starts),
                     _ => self.scores::<V, C, PAIRED, false>(at, from, keys, width, starts),
                 }

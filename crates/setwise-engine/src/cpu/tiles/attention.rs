@@ -11,10 +11,12 @@ use super::super::attention::{Backward, Forward};
 use super::blocks::{LEFT, RIGHT, Source, Wanted, parts_of_sum, put_pair, put_row, split, turn, usual};
 use super::narrow_attention::{self, backward_on as narrow_backward_on};
 use super::unit::{Amx, Plain, Unit, on_unit};
-use super::{BLOCK, NARROW_HEAD, PIECE, SIDE};
+use super::{BLOCK, NARROW_HEAD, SIDE};
 use crate::simd::Vector;
 use crate::simd::avx512::F32x16;
 
+/// Keys that are taken at a time.
+const PIECE: usize = 256;
 /// Numbers of a square of single precision.
 const SQUARE: usize = SIDE * SIDE;
 
@@ -165,7 +167,8 @@ unsafe fn forward_on<U: Unit>(f: &Forward<f32>) {
                     largest[c] = _mm512_max_ps(largest[c], _mm512_mul_ps(peak[c], factor));
                 }
                 if from > 0 {
-                    let factor = [0, 1].map(|c| F32x16(power(_mm512_sub_ps(before[c], largest[c]))));
+                    // As exact as can be, since they add up; most are one.
+                    let factor = [0, 1].map(|c| F32x16(_mm512_sub_ps(before[c], largest[c])).exp2());
                     scale(sums, s.width, factor);
                     for (total, factor) in total.iter_mut().zip(factor) {
                         *total = _mm512_mul_ps(*total, factor.0);
@@ -413,6 +416,7 @@ mod tests {
             (17, 5, 8, 4.0),
             (125, 125, 8, 1.0),
             (300, 47, 8, 4.0),
+            (32, 48, 8, 1.0),
             (33, 300, 8, 30.0),
             (131, 33, 8, 200.0),
         ] {

@@ -219,13 +219,9 @@ unsafe fn weight_product_on<U: Unit>(p: &WeightProduct<f32>) {
             let rows = CHUNK.min(p.rows - first);
             let count = rows.div_ceil(SIDE);
             let (a, b) = (p.a.add(first * p.a_row), p.b.add(first * p.b_row));
-            U::stay_awake();
             split_columns(Source { ptr: a, row: p.a_row, width: p.m }, rows, left, LEFT);
-            U::stay_awake();
             turn(left, count * (p.m / SIDE), 1);
-            U::stay_awake();
             split_columns(Source { ptr: b, row: p.b_row, width: p.n }, rows, right, RIGHT);
-            U::stay_awake();
             if !p.sums.is_null() {
                 f32::dispatch(ColumnSums { rows, cols: p.m, x: a, x_row: p.a_row, sums: p.sums, weight: 1.0 });
             }
@@ -263,37 +259,42 @@ mod tests {
             (1, 16, 32),
             (64, 32, 48),
         ] {
-            let (a, w, bias) = (numbers(m * (k + 3), 1), numbers(n * k, 2), numbers(n, 3));
+            let a = numbers(m * (k + 3), 1);
+            // Of two products at once.
+            let weights = [(numbers(n * k, 2), numbers(n, 3)), (numbers(n * k, 6), numbers(n, 7))];
             let (residual, gate) = (numbers(m * n, 4), numbers(m * n, 5));
             let mut scratch = vec![f32::NAN; product_scratch(k)];
-            let mut blocks = vec![0; blocks_len(k, n)];
+            let mut blocks = [(); 2].map(|()| vec![0; blocks_len(k, n)]);
             for variant in 0..4 {
-                let mut c = vec![if variant == 2 { 0.5 } else { f32::NAN }; m * n];
-                let mut again = c.clone();
-                let mut p = PanelProduct::plain([m, k, n], a.as_ptr(), blocks.as_ptr().cast(), c.as_mut_ptr());
-                p.a.row = k + 3;
+                let mut results = [(); 2].map(|()| vec![if variant == 2 { 0.5 } else { f32::NAN }; m * n]);
                 let backward = variant == 3;
-                unsafe {
+                let products: [_; 2] = std::array::from_fn(|i| {
+                    let ((w, bias), blocks) = (&weights[i], &mut blocks[i]);
+                    let c = results[i].as_mut_ptr();
+                    let mut p = PanelProduct::plain([m, k, n], a.as_ptr(), blocks.as_ptr().cast(), c);
+                    p.a.row = k + 3;
                     match variant {
                         0 => (p.bias, p.activation) = (bias.as_ptr(), Activation::Relu),
                         1 => (p.residual, p.residual_row) = (residual.as_ptr(), n),
                         2 => (p.accumulate, p.gate, p.gate_row) = (true, gate.as_ptr(), n),
                         _ => {}
                     }
-                    if backward {
-                        pack_backward(blocks.as_mut_ptr(), w.as_ptr(), k, n);
-                    } else {
-                        pack_forward(blocks.as_mut_ptr(), w.as_ptr(), k, n);
+                    unsafe {
+                        match backward {
+                            true => pack_backward(blocks.as_mut_ptr(), w.as_ptr(), k, n),
+                            false => pack_forward(blocks.as_mut_ptr(), w.as_ptr(), k, n),
+                        }
                     }
-                    let twice = [p, PanelProduct { c: again.as_mut_ptr(), ..p }];
+                    p
+                });
+                unsafe {
                     match narrow(k, n) {
-                        true => narrow_products_on::<U>(&twice, scratch.as_mut_ptr()),
-                        false => products_on::<U>(&twice, scratch.as_mut_ptr()),
+                        true => narrow_products_on::<U>(&products, scratch.as_mut_ptr()),
+                        false => products_on::<U>(&products, scratch.as_mut_ptr()),
                     }
                 }
-                assert_eq!(c, again, "{m}×{k}×{n}, variant {variant}: the second product is another");
-                for i in 0..m {
-                    for j in 0..n {
+                for (c, (w, bias)) in results.iter().zip(&weights) {
+                    for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
                         let weight = |l: usize| f64::from(if backward { w[l * n + j] } else { w[j * k + l] });
                         let sum: f64 = (0..k).map(|l| f64::from(a[i * (k + 3) + l]) * weight(l)).sum();
                         let exact = match variant {

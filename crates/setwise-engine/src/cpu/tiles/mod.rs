@@ -12,7 +12,7 @@
 //! Weights whose sizes are multiples of 16, but not both of 32, are *narrow*: both parts of 16 numbers fill a row on the left, high and low in turn, and on the right a tile has the high part twice and
 //! another one the low part and zero. That is two products of tiles for 16 numbers instead of three for 32, and nothing is filled up.
 //!
-//! `unit` multiplies blocks, `blocks` makes them, `linear` and `attention` are what is made of that.
+//! `unit` multiplies blocks, `blocks` makes them, `linear` and `attention` are what is made of that; `narrow_attention`, for heads of eight numbers, has tiles of its own.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod attention;
@@ -46,8 +46,6 @@ const TILE: usize = 512;
 const BLOCK: usize = 4 * TILE;
 /// Rows that a gradient of weights takes at a time.
 const CHUNK: usize = 128;
-/// Keys that attention takes at a time.
-const PIECE: usize = 256;
 /// Numbers of a head whose gradients have their scores alone from the unit.
 const NARROW_HEAD: usize = 8;
 

@@ -1,7 +1,7 @@
 //! Gradients of attention with heads of eight numbers: scores and `dP` from the unit, all else by vectors.
 //!
 //! Both parts of eight numbers fit a row of a tile, `[high high low]` on the left against `[high low high]` on the right, so that the scores of 16 keys and 16 queries are one product. What is
-//! subtracted from all of a query's is part of it: ones on the left, its three parts on the right. Weights would have to be split to go on there, which takes as long as multiplying
+//! subtracted from all `dP` of a query is part of it: ones on the left, its three parts on the right. Weights would have to be split to go on there, which takes as long as multiplying
 //! them by vectors.
 //!
 //! Results lie as in `cpu::attention`: keys in rows, queries in lanes. An *item* is 16 keys and 32 queries, four products: of a tile of keys and one of values with two of queries and two of `dO`. The unit is asked for
@@ -11,12 +11,13 @@
 
 use std::arch::x86_64::*;
 
-use super::super::attention::Backward;
 use super::super::attention::head::Rows;
+use super::super::attention::{Backward, backward_scratch};
 use super::attention::{Places, power};
 use super::blocks::{pairs, parts};
 use super::unit::{Asked, Unit};
 use super::{HALF, NARROW_HEAD as WIDTH, SIDE, TILE};
+use crate::real::Real;
 use crate::simd::Vector;
 use crate::simd::avx512::{F32x16, transpose_halves};
 
@@ -24,7 +25,7 @@ use crate::simd::avx512::{F32x16, transpose_halves};
 const BLOCKS: usize = 4;
 /// Numbers of an item, and of a block of queries.
 const ITEM: usize = 2 * HALF * SIDE;
-const BLOCK: usize = WIDTH * SIDE;
+const OF_BLOCK: usize = WIDTH * SIDE;
 /// Numbers of single precision that take a tile's place.
 const PLACES: usize = TILE / 2;
 
@@ -33,7 +34,8 @@ const PAIRS: usize = BLOCKS * 2 * SIDE;
 
 /// Scratch of a head with so many keys, in single-precision numbers.
 pub fn scratch(keys: usize) -> usize {
-    2 * keys.div_ceil(HALF) * PLACES + BLOCKS * (4 * PLACES + 3 * BLOCK) + 2 * ITEM + HALF * PAIRS
+    let own = 2 * keys.div_ceil(HALF) * PLACES + BLOCKS * (4 * PLACES + 3 * OF_BLOCK) + 2 * ITEM + HALF * PAIRS;
+    own.max(backward_scratch::<f32>(keys, WIDTH))
 }
 
 /// Items in the order in which they are asked for: all blocks of queries of a strip, then the next strip. After the last one it begins anew, with items that nobody waits for.
@@ -66,7 +68,7 @@ impl Order {
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn split_left(rows: Rows<f32>, n: usize, tiles: *mut u16) {
     unsafe {
-        // Words of a vector whose 32 bits each are a low part and a high one: of eight numbers the high parts twice, then the low ones; then three ones.
+        // Words of a vector that has high and low parts in turn: of eight numbers the high parts twice, then the low ones; then three ones.
         let order = |first: u16| {
             let at: [u16; 32] = std::array::from_fn(|i| first + 2 * (i as u16 % 8) + u16::from(i / 8 == 2));
             _mm512_loadu_si512(at.as_ptr().cast())
@@ -87,7 +89,7 @@ unsafe fn split_left(rows: Rows<f32>, n: usize, tiles: *mut u16) {
     }
 }
 
-/// A right tile of 16 queries, with their numbers in lanes, and of what their products begin with.
+/// A right tile of 16 rows, with their numbers in lanes, and of what their products begin with.
 ///
 /// # Safety
 /// A tile, and AVX-512.
@@ -151,15 +153,6 @@ unsafe fn to_rows(lanes: [__m512; WIDTH], rows: Rows<f32>, n: usize) {
     }
 }
 
-/// What is known of up to 16 queries.
-///
-/// # Safety
-/// As many numbers, and AVX-512.
-#[inline(always)]
-unsafe fn known(x: *const f32, n: usize) -> __m512 {
-    unsafe { F32x16::load_first(x, n).0 }
-}
-
 /// Places of a backward pass.
 struct Gradients {
     /// Left tiles of all keys and of all values.
@@ -182,6 +175,10 @@ struct Gradients {
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
     let p = &b.problem;
+    // Scores that are large, which the forward pass has shifted, would be off by more than their powers may be.
+    if unsafe { std::slice::from_raw_parts(p.largest, p.queries) }.iter().any(|&largest| largest != 0.0) {
+        return f32::dispatch(*b);
+    }
     let strips = p.keys.div_ceil(HALF);
     let mut places = Places(b.scratch);
     let at = Gradients {
@@ -190,8 +187,8 @@ pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
         right: places.parts(BLOCKS * 4 * PLACES),
         items: places.take(2 * ITEM),
         pairs: places.take(HALF * PAIRS),
-        rows: places.take(BLOCKS * 2 * BLOCK),
-        d_queries: places.take(BLOCKS * BLOCK),
+        rows: places.take(BLOCKS * 2 * OF_BLOCK),
+        d_queries: places.take(BLOCKS * OF_BLOCK),
     };
     unsafe {
         split_left(p.key, p.keys, at.keys);
@@ -200,7 +197,7 @@ pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
             let n = (p.queries - first).min(BLOCKS * SIDE);
             let blocks = n.div_ceil(SIDE);
             for block in 0..blocks {
-                let (tiles, rows) = (at.right.add(4 * block * TILE), at.rows.add(2 * block * BLOCK));
+                let (tiles, rows) = (at.right.add(4 * block * TILE), at.rows.add(2 * block * OF_BLOCK));
                 pack(b, first + block * SIDE, (n - block * SIDE).min(SIDE), tiles, rows);
             }
             let mut order = Order { strip: 0, strips, block: 0, blocks };
@@ -226,8 +223,6 @@ pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
                 ask!(2, block, at.items);
                 ask!(3, block, at.items);
             }
-            let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-            let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
             let mut odd = 0;
             for strip in 0..strips {
                 let keys = p.key.from(strip * HALF);
@@ -236,7 +231,7 @@ pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
                     let next = next!();
                     let (item, to) = (at.items.add(odd * ITEM), at.items.add((1 - odd) * ITEM));
                     odd = 1 - odd;
-                    let sums = at.d_queries.add(block * BLOCK);
+                    let sums = at.d_queries.add(block * OF_BLOCK);
                     let mut d_query = [[_mm512_setzero_ps(); 2]; WIDTH];
                     if strip > 0 {
                         for (e, d) in d_query.iter_mut().enumerate() {
@@ -256,10 +251,9 @@ pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
                                 ];
                                 let pairs = at.pairs.add(j * PAIRS + block * 2 * SIDE);
                                 for c in 0..2 {
-                                    let both = [weights[c], d_scores[c]];
-                                    let pairs = pairs.add(c * SIDE);
-                                    _mm512_storeu_ps(pairs, _mm512_permutex2var_ps(both[0], low, both[1]));
-                                    _mm512_storeu_ps(pairs.add(HALF), _mm512_permutex2var_ps(both[0], high, both[1]));
+                                    let [low, high] = F32x16::interleave(F32x16(weights[c]), F32x16(d_scores[c]));
+                                    low.store(pairs.add(c * SIDE));
+                                    high.store(pairs.add(c * SIDE + HALF));
                                 }
                                 let key = keys.ptr.add(j * keys.row);
                                 for e in 0..WIDTH {
@@ -292,7 +286,7 @@ pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
                     let row = first + block * SIDE + c * HALF;
                     let mut d_query = [_mm512_setzero_ps(); WIDTH];
                     for (e, d) in d_query.iter_mut().enumerate() {
-                        let sum = _mm512_loadu_ps(at.d_queries.add(block * BLOCK + e * SIDE + c * HALF));
+                        let sum = _mm512_loadu_ps(at.d_queries.add(block * OF_BLOCK + e * SIDE + c * HALF));
                         *d = _mm512_mul_ps(sum, _mm512_set1_ps(p.scale));
                     }
                     if row < p.queries {
@@ -315,20 +309,20 @@ unsafe fn pack(b: &Backward<f32>, before: usize, n: usize, tiles: *mut u16, rows
     let p = &b.problem;
     unsafe {
         let (query, d_out) = (p.query.from(before), b.d_out.from(before));
-        let (largest, inverse) = (p.largest.add(before), p.inverse.add(before));
+        let inverse = p.inverse.add(before);
         for c in 0..2 {
-            let at = n.min(c * HALF);
-            let there = (n - at).min(HALF);
+            let there = n.saturating_sub(c * HALF).min(HALF);
+            let at = if there > 0 { c * HALF } else { 0 };
             let tiles = tiles.add(c * TILE);
             let zero = _mm512_setzero_ps();
             let mut queries = in_lanes(query.from(at), there);
             for x in &mut queries {
                 *x = _mm512_mul_ps(*x, _mm512_set1_ps(p.scale_log2));
             }
-            split_right(&queries, _mm512_sub_ps(zero, known(largest.wrapping_add(at), there)), tiles);
+            split_right(&queries, zero, tiles);
             let mut d_outs = in_lanes(d_out.from(at), there);
             let outs = in_lanes(p.out.from(before + at), there);
-            let inverse = known(inverse.wrapping_add(at), there);
+            let inverse = F32x16::load_first(inverse.add(at), there).0;
             let mut dot = zero;
             for (d_out, out) in d_outs.iter_mut().zip(outs) {
                 *d_out = _mm512_mul_ps(*d_out, inverse);

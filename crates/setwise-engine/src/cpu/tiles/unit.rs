@@ -20,8 +20,6 @@ pub trait Unit {
     /// Asks for the `J`th of four products of a left tile, the first for `J` = 0 and 1, with a right one, and stores what was asked for as the `J`th before: in 16 of 32 rows of 32 numbers at `to`, the
     /// upper ones for the first left tile, and 16 of 32 columns, those on the left where `J` is even. All tiles stay as they are until that has been stored.
     unsafe fn ask<const J: usize>(asked: &mut Asked, right: *const u16, to: *mut f32);
-    /// Keeps it from falling asleep, which it does after about half a microsecond without a product; waking takes another third.
-    unsafe fn stay_awake();
     /// `c = a b`, or `c += a b` where `add`, over `count` blocks on either side, at least one, for 32 rows of `c` at this distance.
     unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool);
     /// `c = a b` for 32 rows and 16 columns of `c`, rows 32 numbers apart, over `count` pairs of narrow tiles: on the left one for the upper 16 rows and one for the lower, on the right
@@ -85,6 +83,7 @@ impl InUse {
     pub fn begin() -> Self {
         let uses = USES.get();
         if uses == 0 && !emulated() {
+            assert!(available(), "there is no tile unit");
             // SAFETY: the machine has the unit, and the system lets us use it.
             unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const SHAPES, options(nostack, readonly)) }
         }
@@ -166,12 +165,6 @@ impl Unit for Amx {
                 _ => product!("tmm3", "tmm5", "tmm7", 2112),
             }
         }
-    }
-
-    #[inline(always)]
-    unsafe fn stay_awake() {
-        // A product of whatever there is, for a result that nobody reads.
-        unsafe { asm!("tdpbf16ps tmm0, tmm4, tmm6", out("tmm0") _, options(nostack, nomem)) }
     }
 
     /// All four results at once, so that no product waits for the last one of its result; a tile is loaded again as soon as it was used for the last time.
@@ -289,8 +282,6 @@ pub fn vectors() -> bool {
 pub struct Plain;
 
 impl Unit for Plain {
-    unsafe fn stay_awake() {}
-
     unsafe fn take(asked: &mut Asked, left: [*const u16; 2]) {
         asked.left = Some(left);
     }
