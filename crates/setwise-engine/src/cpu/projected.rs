@@ -117,14 +117,12 @@ impl<T: Real> Worker<T> {
         let grad = self.program.training();
         self.local.clear();
         let maps = projections.each_ref().map(|p| &l.maps[p.map]);
-        for map in maps {
-            let rows = self.example_rows(map.y.value, examples);
+        let rows = maps.map(|map| self.example_rows(map.y.value, examples));
+        for (map, rows) in maps.iter().zip(&rows) {
             self.local.place(map.y, rows.start, rows.len(), grad);
         }
-        let products = maps.map(|map| {
-            let rows = self.example_rows(map.y.value, examples);
-            self.map_product(params, panels, map, Activation::None, rows)
-        });
+        let product = |i: usize| self.map_product(params, panels, maps[i], Activation::None, rows[i].clone());
+        let products = [0, 1, 2].map(product);
         // Those of one input together, whose rows are then split but once on tile units.
         let like = |a: &&Map, b: &&Map| {
             a.x == b.x && a.y.cols == b.y.cols && panels.in_tiles(a.weight) == panels.in_tiles(b.weight)

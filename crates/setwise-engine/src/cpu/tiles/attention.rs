@@ -9,9 +9,8 @@ use super::super::attention::head::Rows;
 use super::super::attention::problem::scale;
 use super::super::attention::{Backward, Forward};
 use super::blocks::{LEFT, RIGHT, Source, Wanted, parts_of_sum, put_pair, put_row, split, turn, usual};
-use super::narrow_attention::{self, backward_on as narrow_backward_on};
 use super::unit::{Amx, Plain, Unit, on_unit};
-use super::{BLOCK, NARROW_HEAD, SIDE};
+use super::{BLOCK, NARROW_HEAD, SIDE, narrow_attention};
 use crate::simd::Vector;
 use crate::simd::avx512::F32x16;
 
@@ -41,9 +40,6 @@ pub unsafe fn attention_forward(f: &Forward<f32>) {
 /// As of [`attention_forward`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn attention_backward(b: &Backward<f32>) {
-    if b.problem.query.width == NARROW_HEAD {
-        return unsafe { on_unit!(narrow_backward_on(b)) };
-    }
     unsafe { on_unit!(backward_on(b)) }
 }
 
@@ -213,6 +209,9 @@ unsafe fn forward_on<U: Unit>(f: &Forward<f32>) {
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
     let p = &b.problem;
+    if p.query.width == NARROW_HEAD {
+        return unsafe { narrow_attention::backward_on::<U>(b) };
+    }
     let s = Sizes::new(p.keys, p.query.width);
     let mut places = Places(b.scratch);
     let [keys, keys_turned, values] = [(); 3].map(|()| places.parts(s.padded * s.width));
@@ -392,11 +391,7 @@ mod tests {
             } else {
                 forward_on::<U>(&forward);
             }
-            if width == NARROW_HEAD {
-                narrow_backward_on::<U>(&backward);
-            } else {
-                backward_on::<U>(&backward);
-            }
+            backward_on::<U>(&backward);
         }
         for scratch in scratches {
             assert_eq!(scratch[scratch.len() - 64..], [BEHIND; 64], "{keys} keys, width {width}: scratch too small");
