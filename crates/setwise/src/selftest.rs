@@ -149,61 +149,84 @@ impl Inputs {
     }
 }
 
-/// Runs all comparisons, and tells of each as it is done.
-pub fn run(device: &Arc<Device>, precision: Precision, seed: u64, tell: &mut dyn FnMut(&Check)) -> Result<Vec<Check>> {
-    let mut checks = Vec::new();
-    let mut rng = Generator::seed_from_u64(seed);
-    for (case, config, dim) in cases()? {
-        let config = config.validate()?;
-        let model = Model::new(config.clone(), rng.random());
-        let inputs = Inputs::random(config.sets, &SIZES, dim, &mut rng);
-        let of = |mode| Arc::new(program(&config, mode, true));
-        let mut found = compare(device, precision, &case, of(Mode::Train), model.params(), &inputs, &mut rng)?;
-        if config.images.is_some() {
-            // Batch norms do something else when they answer.
-            let infer = of(Mode::Infer);
-            found.extend(compare(device, precision, &case, infer, model.params(), &inputs, &mut rng)?);
+/// A run over some cases.
+struct Suite<'a> {
+    only: Option<&'a str>,
+    seed: u64,
+    tell: &'a mut dyn FnMut(&Check),
+    checks: Vec<Check>,
+}
+
+impl Suite<'_> {
+    /// Runs a case if it is wanted; its numbers follow from the seed and its name.
+    fn case(&mut self, name: &str, check: impl FnOnce(&mut Generator) -> Result<Vec<Check>>) -> Result<()> {
+        if self.only.is_some_and(|part| !name.contains(part)) {
+            return Ok(());
         }
-        found.iter().for_each(&mut *tell);
-        checks.extend(found);
+        let found = check(&mut Generator::seed_from_u64(self.seed ^ u64::from(crc32fast::hash(name.as_bytes()))))?;
+        found.iter().for_each(&mut *self.tell);
+        self.checks.extend(found);
+        Ok(())
+    }
+}
+
+/// Runs all comparisons, or those of cases whose name has a part in it, and tells of each as it is done.
+pub fn run(
+    device: &Arc<Device>,
+    precision: Precision,
+    seed: u64,
+    only: Option<&str>,
+    tell: &mut dyn FnMut(&Check),
+) -> Result<Vec<Check>> {
+    let mut suite = Suite { only, seed, tell, checks: Vec::new() };
+    for (case, config, dim) in cases()? {
+        suite.case(&case, |rng| {
+            let config = config.validate()?;
+            let model = Model::new(config.clone(), rng.random());
+            let inputs = Inputs::random(config.sets, &SIZES, dim, rng);
+            let of = |mode| Arc::new(program(&config, mode, true));
+            let mut found = compare(device, precision, &case, of(Mode::Train), model.params(), &inputs, rng)?;
+            if config.images.is_some() {
+                // Batch norms do something else when they answer.
+                let infer = of(Mode::Infer);
+                found.extend(compare(device, precision, &case, infer, model.params(), &inputs, rng)?);
+            }
+            Ok(found)
+        })?;
     }
     for (case, program, image) in windows() {
-        let params: Vec<f32> = program.params().init(&mut rng);
-        let inputs = Inputs::random(program.inputs().len(), &SIZES, image.numbers(), &mut rng);
-        let found = compare(device, precision, &case, Arc::new(program), &params, &inputs, &mut rng)?;
-        found.iter().for_each(&mut *tell);
-        checks.extend(found);
+        suite.case(&case, |rng| {
+            let params: Vec<f32> = program.params().init(rng);
+            let inputs = Inputs::random(program.inputs().len(), &SIZES, image.numbers(), rng);
+            compare(device, precision, &case, Arc::new(program), &params, &inputs, rng)
+        })?;
     }
     // More pairs of elements than are sorted at once; hidden layers too large, and weights too small, for halves.
     for (case, latent, hidden, sizes, scale) in [
-        ("large sets, hidden 24", 16, 24, &LARGE[..], 1.0),
-        ("large sets, hidden 136", 16, 136, &LARGE, 1.0),
-        ("large sets, hidden 135", 16, 135, &LARGE, 1.0),
-        ("large and small numbers", 128, 256, &SIZES, 1e6),
+        ("relation network of large sets, hidden 24", 16, 24, &LARGE[..], 1.0),
+        ("relation network of large sets, hidden 136", 16, 136, &LARGE, 1.0),
+        ("relation network of large sets, hidden 135", 16, 135, &LARGE, 1.0),
+        ("relation network of large and small numbers", 128, 256, &SIZES, 1e6),
     ] {
-        let config = ModelConfig::preset("multi-set-rn", 3)?
-            .with_latent(latent)
-            .with_hidden(hidden)
-            .with_blocks(1)
-            .validate()?;
-        let mut params = Model::new(config.clone(), rng.random()).params().to_vec();
-        let program = program(&config, Mode::Train, true);
-        let mut scaled = 0;
-        for spec in program.params().specs() {
-            let factor = match spec.name.rsplit('.').nth(1) {
-                Some("own" | "partner") => scale,
-                Some("pair") if spec.name.ends_with("weight") => 1.0 / scale,
-                _ => continue,
-            };
-            params[spec.range()].iter_mut().for_each(|p| *p *= factor);
-            scaled += 1;
-        }
-        assert!(scaled > 0, "relation networks have parameters of these names");
-        let inputs = Inputs::random(config.sets, sizes, 3, &mut rng);
-        let case = format!("relation network of {case}");
-        let found = compare(device, precision, &case, Arc::new(program), &params, &inputs, &mut rng)?;
-        found.iter().for_each(&mut *tell);
-        checks.extend(found);
+        suite.case(case, |rng| {
+            let config = ModelConfig::preset("multi-set-rn", 3)?;
+            let config = config.with_latent(latent).with_hidden(hidden).with_blocks(1).validate()?;
+            let mut params = Model::new(config.clone(), rng.random()).params().to_vec();
+            let program = program(&config, Mode::Train, true);
+            let mut scaled = 0;
+            for spec in program.params().specs() {
+                let factor = match spec.name.rsplit('.').nth(1) {
+                    Some("own" | "partner") => scale,
+                    Some("pair") if spec.name.ends_with("weight") => 1.0 / scale,
+                    _ => continue,
+                };
+                params[spec.range()].iter_mut().for_each(|p| *p *= factor);
+                scaled += 1;
+            }
+            assert!(scaled > 0, "relation networks have parameters of these names");
+            let inputs = Inputs::random(config.sets, sizes, 3, rng);
+            compare(device, precision, case, Arc::new(program), &params, &inputs, rng)
+        })?;
     }
     // Rows of 384 are too wide for a norm within a product, and have an odd number of tiles.
     for (case, [latent, hidden], sizes) in [
@@ -211,19 +234,17 @@ pub fn run(device: &Arc<Device>, precision: Precision, seed: u64, tell: &mut dyn
         ("wide rows", [384, 256], &SOME),
         ("few wide rows", [512, 520], &[3, 140, 1]),
     ] {
-        let program = layers(latent, hidden);
-        let params: Vec<f32> = program.params().init(&mut rng);
-        let inputs = Inputs::random(program.inputs().len(), sizes, 16, &mut rng);
-        let found = compare(device, precision, case, Arc::new(program), &params, &inputs, &mut rng)?;
-        found.iter().for_each(&mut *tell);
-        checks.extend(found);
+        suite.case(case, |rng| {
+            let program = layers(latent, hidden);
+            let params: Vec<f32> = program.params().init(rng);
+            let inputs = Inputs::random(program.inputs().len(), sizes, 16, rng);
+            compare(device, precision, case, Arc::new(program), &params, &inputs, rng)
+        })?;
     }
-    for steps in [classifier_step, element_steps, muon_steps] {
-        let found = steps(device, precision, &mut rng)?;
-        found.iter().for_each(&mut *tell);
-        checks.extend(found);
-    }
-    Ok(checks)
+    suite.case("training a classifier", |rng| classifier_step(device, precision, rng))?;
+    suite.case("training with labels of elements", |rng| element_steps(device, precision, rng))?;
+    suite.case("training by Muon", |rng| muon_steps(device, precision, rng))?;
+    Ok(suite.checks)
 }
 
 /// Convolutions of windows, strides and sizes no encoder has, with and without biases, around a batch norm without ReLU and a pooling.
@@ -386,7 +407,7 @@ fn muon_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -
                 trainer.model().params().iter().zip(&before).fold(moved, |m, (a, b)| m.max(f64::from((a - b).abs())));
         }
         let fall = |losses: &[f64]| (losses[0] - losses[3]) / losses[0];
-        let case = format!("steps by Muon, latent {latent}, hidden {hidden}");
+        let case = format!("training by Muon, latent {latent}, hidden {hidden}");
         let mut check = |what, error, tolerance| checks.push(Check { case: case.clone(), what, error, tolerance });
         // Besides what the gradient loses, matrices are made orthogonal in bf16.
         check("what the loss falls by", (fall(&losses[0]) - fall(&losses[1])).abs(), 0.01 + ALLOWED * unit(precision));

@@ -11,6 +11,9 @@ pub struct Args {
     /// Seed of the random inputs.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Only cases whose name has this in it, as --verbose shows them.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
     /// Show every comparison.
     #[arg(long)]
     verbose: bool,
@@ -19,7 +22,7 @@ pub struct Args {
 /// Runs it.
 #[cfg(not(feature = "cuda"))]
 pub fn run(args: Args) -> Result<(), Failure> {
-    let _ = (args.seed, args.verbose);
+    let _ = (args.seed, args.only, args.verbose);
     args.device.find()?;
     Err(Failure::usage("selftest holds a GPU against the CPU; --device cuda chooses one"))
 }
@@ -32,17 +35,23 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::usage("selftest holds a GPU against the CPU; --device cuda chooses one"));
     };
     let mut cases = 0;
-    let checks = setwise::selftest::run(&device, precision, args.seed, &mut |c| {
+    let checks = setwise::selftest::run(&device, precision, args.seed, args.only.as_deref(), &mut |c| {
         cases += usize::from(c.what == "outputs");
         if args.verbose || !c.passed() {
             let verdict = if c.passed() { "ok    " } else { "MISSED" };
             println!("{verdict} {:9.2e} of {:7.0e}  {}, {}", c.error, c.tolerance, c.case, c.what);
         }
     })?;
+    if checks.is_empty() {
+        return Err(Failure::usage(format!("no case has {:?} in its name", args.only.unwrap_or_default())));
+    }
     let missed = checks.iter().filter(|c| !c.passed()).count();
     for what in ["outputs", "gradients of inputs", "gradients of parameters"] {
         let mut errors: Vec<f64> = checks.iter().filter(|c| c.what == what).map(|c| c.error).collect();
         errors.sort_by(f64::total_cmp);
+        if errors.is_empty() {
+            continue;
+        }
         let (middle, worst) = (errors[errors.len() / 2], errors[errors.len() - 1]);
         say(format!(
             "{what}: relative error {middle:.1e} in the middle, {worst:.1e} at worst, over {} cases",

@@ -177,6 +177,9 @@ fn settle() -> Result<(), Error> {
     unsafe { result::stream::synchronize(std::ptr::null_mut()) }.map_err(|e| failed("a copy to the GPU", e))
 }
 
+/// Numbers that one thread copies from or to pinned memory, at a time.
+const PART: usize = 1 << 16;
+
 /// Host memory the GPU copies from and to without help.
 pub(super) struct Pinned {
     device: Arc<Device>,
@@ -207,11 +210,19 @@ impl Pinned {
 
     /// The same on all threads: one alone copies a batch of images hardly faster than the device works through it.
     pub fn write_wide(&mut self, offset: usize, data: &[f32]) {
-        const PART: usize = 1 << 16;
         let bytes = &mut self.slice_mut(offset + size_of_val(data))[offset..];
         bytes.par_chunks_mut(4 * PART).zip(data.par_chunks(PART)).for_each(|(to, from)| {
             // SAFETY: as many bytes as the numbers have, which do not lie in pinned memory.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().cast(), to.as_mut_ptr(), to.len()) };
+        });
+    }
+
+    /// Copies numbers from a byte offset, on all threads.
+    pub fn read_wide(&self, offset: usize, data: &mut [f32]) {
+        let bytes = &self.slice(offset + size_of_val(data))[offset..];
+        data.par_chunks_mut(PART).zip(bytes.par_chunks(4 * PART)).for_each(|(to, from)| {
+            // SAFETY: as many bytes as the numbers have, which do not lie in pinned memory; any bits are a number.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr().cast(), from.len()) };
         });
     }
 
@@ -569,9 +580,9 @@ pub(super) fn upload(stream: &Stream, to: u64, from: &Pinned, bytes: Range<usize
         .map_err(|e| failed("a copy to the GPU", e))
 }
 
-/// Puts a copy to pinned memory into a stream.
-pub(super) fn download(stream: &Stream, to: &mut Pinned, from: u64, bytes: usize) -> Result<(), Error> {
+/// Puts a copy to some bytes of pinned memory into a stream.
+pub(super) fn download(stream: &Stream, to: &mut Pinned, bytes: Range<usize>, from: u64) -> Result<(), Error> {
+    let part = &mut to.slice_mut(bytes.end)[bytes.start..];
     // SAFETY: both live until the stream has been waited for.
-    unsafe { result::memcpy_dtoh_async(to.slice_mut(bytes), from, stream.raw) }
-        .map_err(|e| failed("a copy from the GPU", e))
+    unsafe { result::memcpy_dtoh_async(part, from, stream.raw) }.map_err(|e| failed("a copy from the GPU", e))
 }

@@ -55,6 +55,8 @@ pub struct CudaTrainer {
     results: Memory,
     _norm_parts: Memory,
     slots: Vec<Slot>,
+    /// Parameters and moments on their way back.
+    state: Pinned,
     under_way: VecDeque<usize>,
     next: usize,
     /// Without its moments, which are on the device.
@@ -120,6 +122,7 @@ impl CudaTrainer {
             results,
             _norm_parts: norm_parts,
             slots,
+            state: Pinned::new(device, 4 * (params.len() + 2 * len))?,
             stream,
             copies,
             under_way: VecDeque::new(),
@@ -146,10 +149,15 @@ impl CudaTrainer {
 
     /// Brings parameters and moments back; all steps have been waited for with [`CudaTrainer::outcome`].
     pub fn download(&mut self, params: &mut [f32], adam: &mut Adam<f32>) -> Result<(), Error> {
+        // By way of pinned memory, several times as fast as straight to where they belong.
+        let places = [&self.bound.params, &self.first, &self.second].map(|m| m.ptr);
+        let numbers: [&mut [f32]; 3] = [params, &mut adam.first, &mut adam.second];
+        let ends = [0, 1, 2].map(|i| numbers[..=i].iter().map(|n| size_of_val(*n)).sum::<usize>());
+        for ((data, from), end) in numbers.iter().zip(places).zip(ends) {
+            driver::download(&self.stream, &mut self.state, end - size_of_val(*data)..end, from)?;
+        }
         self.stream.wait()?;
-        self.bound.params.read(0, params)?;
-        self.first.read(0, &mut adam.first)?;
-        self.second.read(0, &mut adam.second)?;
+        numbers.into_iter().zip(ends).for_each(|(data, end)| self.state.read_wide(end - size_of_val(data), data));
         adam.steps = self.steps;
         Ok(())
     }
@@ -209,7 +217,7 @@ impl CudaTrainer {
         slot.copied.record(&self.copies)?;
         self.stream.wait_for(&slot.copied)?;
         slot.graph.launch(&self.stream)?;
-        driver::download(&self.stream, &mut slot.results, self.results.ptr, size_of::<t::Results>())?;
+        driver::download(&self.stream, &mut slot.results, 0..size_of::<t::Results>(), self.results.ptr)?;
         slot.done.record(&self.stream)?;
         self.under_way.push_back(self.next);
         self.next = (self.next + 1) % SLOTS;

@@ -18,6 +18,8 @@ const PLACES: usize = 1 << 18;
 pub(super) struct Sides {
     /// Hidden columns of a lane.
     columns: usize,
+    /// Whether all rows of the other side have room beside those of the second layer.
+    held: bool,
     /// Shared memory of a block that sums, and of one that sorts.
     bytes: usize,
     sort_bytes: usize,
@@ -37,8 +39,11 @@ impl Sides {
         }
         let widest = hidden.div_ceil(32).next_power_of_two().min(4);
         std::iter::successors(Some(widest), |v| (*v > 1).then_some(v / 2)).find_map(|columns| {
-            let (rows, bytes) = (outputs * 128 * columns, (outputs + WARPS) * 128 * columns + WARPS * 256);
-            (rows <= PLACES && bytes <= most).then_some(Sides { columns, bytes, sort_bytes })
+            let bytes = |rows: usize| (outputs + WARPS + rows) * 128 * columns + WARPS * 256;
+            let (plain, all) = (bytes(0), bytes(elements.max(partners)));
+            let held = all <= most;
+            let fits = outputs * 128 * columns <= PLACES && plain <= most;
+            fits.then_some(Sides { columns, held, bytes: if held { all } else { plain }, sort_bytes })
         })
     }
 }
@@ -75,7 +80,7 @@ impl Builder<'_> {
         let slabs = op.nets[0].own.cols.div_ceil(32 * sides.columns);
         let held = self.module.processors * (self.module.shared_memory / sides.bytes).clamp(1, 2);
         let splits = (held / (slabs * 2 * tasks.len())).clamp(1, examples.max(1));
-        let name = format!("pair_max_sides_{}", sides.columns);
+        let name = format!("pair_max_sides_{}{}", sides.columns, if sides.held { "_held" } else { "" });
         self.launch(&name, &tasks, [slabs, splits, 2 * tasks.len()], 32 * WARPS as u32, sides.bytes)
     }
 
@@ -113,13 +118,14 @@ mod tests {
 
     #[test]
     fn rows_of_the_second_layer_are_as_wide_as_they_fit() {
-        let columns = |hidden, outputs, n| Sides::new(hidden, outputs, n, n, MOST).map(|s| s.columns);
-        assert_eq!(columns(16, 8, 20), Some(1));
-        assert_eq!(columns(48, 24, 20), Some(2));
-        assert_eq!(columns(512, 256, 125), Some(4));
-        assert_eq!(columns(1024, 512, 20), Some(2));
-        assert_eq!(columns(2048, 1024, 20), Some(1));
-        assert_eq!(columns(4096, 2048, 20), None);
+        let shape = |hidden, outputs, n| Sides::new(hidden, outputs, n, n, MOST).map(|s| (s.columns, s.held));
+        assert_eq!(shape(16, 8, 20), Some((1, true)));
+        assert_eq!(shape(48, 24, 20), Some((2, true)));
+        assert_eq!(shape(512, 256, 150), Some((4, true)));
+        assert_eq!(shape(512, 256, 151), Some((4, false)));
+        assert_eq!(shape(1024, 512, 20), Some((2, true)));
+        assert_eq!(shape(2048, 1024, 20), Some((1, true)));
+        assert_eq!(shape(4096, 2048, 20), None);
     }
 
     #[test]

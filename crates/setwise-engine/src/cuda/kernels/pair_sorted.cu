@@ -4,6 +4,7 @@
 // A win: the place of its output's row of W in bytes, with the other side's index above; and dy.
 #define WIN_BITS 18
 #define SORT_WARPS 16
+#define AHEAD 4
 
 __device__ __forceinline__ float* block_memory() {
     extern __shared__ __align__(16) float shared[];
@@ -35,23 +36,35 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS) pair_max_sort(cons
     unsigned short* by_element = (unsigned short*)(begin + m);
     for (int i = threadIdx.x; i < n * m; i += 32 * SORT_WARPS) by_element[i] = 0;
     __syncthreads();
-    // Winners of 32 outputs, lanes with the same one, and how many of them come before.
-    auto each = [&](auto apply) {
+    // Winners of 32 outputs with their gradients, lanes with the same one, and how many of them come before. Four times as many are on their way together.
+    auto each = [&](bool gradients, auto apply) {
         for (int i = warp; i < n; i += SORT_WARPS)
-            for (int c = lane; c - lane < outputs; c += 32) {
-                int j = c < outputs ? (int)task.kept[(size_t)(i0 + i) * outputs + c] : -1;
-                u32 same = __match_any_sync(~0u, j);
-                __syncwarp();
-                apply(i, j, c, __popc(same & ((1u << lane) - 1)));
-                __syncwarp();
-                if (j >= 0 && __ffs(same) - 1 == lane) {
-                    by_element[i * m + j] += __popc(same);
-                    by_partner[i * m + j] += __popc(same);
+            for (int first = lane; first - lane < outputs; first += 32 * AHEAD) {
+                const float *kept = task.kept + (size_t)(i0 + i) * outputs, *dy = task.dy + (size_t)(i0 + i) * task.ldy;
+                float winners[AHEAD], d[AHEAD];
+#pragma unroll
+                for (int k = 0; k < AHEAD; k++) {
+                    int c = first + 32 * k;
+                    winners[k] = c < outputs ? kept[c] : -1.0f;
+                    d[k] = gradients && c < outputs ? dy[c] : 0.0f;
                 }
-                __syncwarp();
+#pragma unroll
+                for (int k = 0; k < AHEAD; k++) {
+                    int c = first + 32 * k, j = (int)winners[k];
+                    if (c - lane >= outputs) break;
+                    u32 same = __match_any_sync(~0u, j);
+                    __syncwarp();
+                    apply(i, j, c, __popc(same & ((1u << lane) - 1)), d[k]);
+                    __syncwarp();
+                    if (j >= 0 && __ffs(same) - 1 == lane) {
+                        by_element[i * m + j] += __popc(same);
+                        by_partner[i * m + j] += __popc(same);
+                    }
+                    __syncwarp();
+                }
             }
     };
-    each([](int, int, int, int) {});
+    each(false, [](int, int, int, int, float) {});
     __syncthreads();
     for (int j = threadIdx.x; j < m; j += 32 * SORT_WARPS) {
         int sum = 0;
@@ -73,11 +86,11 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS) pair_max_sort(cons
     __syncthreads();
     for (int j = threadIdx.x; j < m; j += 32 * SORT_WARPS) task.starts[j0 + j] = begin[j];
     int2 *own = task.own_wins + (size_t)i0 * outputs, *partner = task.partner_wins + (size_t)i0 * outputs;
-    each([&](int i, int j, int c, int before) {
+    each(true, [&](int i, int j, int c, int before, float d) {
         if (j < 0) return;
-        int at = c * task.row_bytes, d = __float_as_int(task.dy[(size_t)(i0 + i) * task.ldy + c]);
-        own[(size_t)i * outputs + by_element[i * m + j] + before] = make_int2(j << WIN_BITS | at, d);
-        partner[begin[j] + by_partner[i * m + j] + before] = make_int2(i << WIN_BITS | at, d);
+        int at = c * task.row_bytes;
+        own[(size_t)i * outputs + by_element[i * m + j] + before] = make_int2(j << WIN_BITS | at, __float_as_int(d));
+        partner[begin[j] + by_partner[i * m + j] + before] = make_int2(i << WIN_BITS | at, __float_as_int(d));
     });
 }
 
@@ -98,9 +111,9 @@ template <int V> __device__ __forceinline__ void write_columns(float* to, const 
     else *to = x[0];
 }
 
-// A block has 32 V hidden columns, V to a lane, of one side's gradients in some examples; W stays in shared memory. An example's list is cut into
-// pieces as long as each other, one a warp. A warp writes the rows that begin in its piece; where the last of them goes on, what other warps found of it is added in order.
-template <int V>
+// A block has 32 V hidden columns, V to a lane, of one side's gradients in some examples; W stays in shared memory, and the rows of the other side are there while an example
+// is summed if HELD: each of them is wanted once for every row that it won from, which is more than the L2 cache gives. An example's list is cut into pieces as long as each other, one a warp. A warp writes the rows that begin in its piece; where the last of them goes on, what other warps found of it is added in order.
+template <int V, bool HELD>
 __device__ __forceinline__ void pair_max_sides(const PairTask* tasks, const int* shape) {
     constexpr int WARPS = 32, COLUMNS = 32 * V;
     const PairTask task = tasks[blockIdx.z / 2];
@@ -112,7 +125,7 @@ __device__ __forceinline__ void pair_max_sides(const PairTask* tasks, const int*
     int from = inside ? h : 0;
     float* shared = block_memory();
     int2* wins = (int2*)(shared + outputs * COLUMNS) + warp * 32;
-    float* heads = shared + outputs * COLUMNS + WARPS * 64 + lane * V;
+    float *heads = shared + outputs * COLUMNS + WARPS * 64 + lane * V, *others = heads + WARPS * COLUMNS;
     for (int c = warp; c < outputs; c += WARPS) {
         float x[V];
         read_columns<V>(x, task.w + row_at(c, hidden) + from);
@@ -130,6 +143,15 @@ __device__ __forceinline__ void pair_max_sides(const PairTask* tasks, const int*
         float* gradients = own ? task.d_own + row_at(i0, ld) + h : task.d_partner + row_at(j0, ld) + h;
         const int2* list = (own ? task.own_wins : task.partner_wins) + (size_t)i0 * outputs;
         const int* starts = task.starts + j0;
+        if constexpr (HELD) {
+            int count = own ? m : n;
+            for (int row = warp; row < count; row += WARPS) {
+                float x[V];
+                read_columns<V>(x, other_values + row_at(row, ld_other));
+                write_columns<V>(others + row * COLUMNS, x);
+            }
+            __syncthreads();
+        }
         auto start_of = [&](int row) { return row >= rows ? total : own ? row * outputs : starts[row]; };
         // The first row that begins at a place or later.
         auto first_from = [&](int at) {
@@ -181,7 +203,8 @@ __device__ __forceinline__ void pair_max_sides(const PairTask* tasks, const int*
                         if (!same && place[q] >> WIN_BITS != other) {
                             close();
                             other = place[q] >> WIN_BITS;
-                            read_columns<V>(v, other_values + row_at(other, ld_other));
+                            if constexpr (HELD) read_columns<V>(v, others + other * COLUMNS);
+                            else read_columns<V>(v, other_values + row_at(other, ld_other));
                         }
 #pragma unroll
                         for (int c = 0; c < V; c++) x[c] += __int_as_float(factor[q]) * w[q][c];
@@ -215,6 +238,14 @@ __device__ __forceinline__ void pair_max_sides(const PairTask* tasks, const int*
     }
 }
 
-extern "C" __global__ void __launch_bounds__(1024) pair_max_sides_1(const PairTask* t, const int* s) { in_turn(t + blockIdx.z / 2, s); pair_max_sides<1>(t, s); }
-extern "C" __global__ void __launch_bounds__(1024) pair_max_sides_2(const PairTask* t, const int* s) { in_turn(t + blockIdx.z / 2, s); pair_max_sides<2>(t, s); }
-extern "C" __global__ void __launch_bounds__(1024) pair_max_sides_4(const PairTask* t, const int* s) { in_turn(t + blockIdx.z / 2, s); pair_max_sides<4>(t, s); }
+#define PAIR_MAX_SIDES(NAME, V, HELD)                                                                                 \
+    extern "C" __global__ void __launch_bounds__(1024) pair_max_sides_##NAME(const PairTask* t, const int* s) {       \
+        in_turn(t + blockIdx.z / 2, s);                                                                                \
+        pair_max_sides<V, HELD>(t, s);                                                                                 \
+    }
+PAIR_MAX_SIDES(1, 1, false)
+PAIR_MAX_SIDES(2, 2, false)
+PAIR_MAX_SIDES(4, 4, false)
+PAIR_MAX_SIDES(1_held, 1, true)
+PAIR_MAX_SIDES(2_held, 2, true)
+PAIR_MAX_SIDES(4_held, 4, true)
