@@ -9,7 +9,7 @@ use super::super::attention::head::Rows;
 use super::super::attention::problem::scale;
 use super::super::attention::{Backward, Forward};
 use super::blocks::{LEFT, RIGHT, Source, Wanted, parts_of_sum, put_pair, put_row, split, turn, usual};
-use super::unit::{Amx, Plain, Unit, on_unit};
+use super::unit::{Amx, Plain, Start, Unit, on_unit};
 use super::{BLOCK, NARROW_HEAD, SIDE, narrow_attention};
 use crate::simd::Vector;
 use crate::simd::avx512::F32x16;
@@ -150,7 +150,7 @@ unsafe fn forward_on<U: Unit>(f: &Forward<f32>) {
                 let (there, blocks) = s.piece(from);
                 for b in 0..blocks {
                     let keys = keys.add(s.at(from + b * SIDE));
-                    U::multiply(keys, queries, s.along, scores.add(b * SQUARE), SIDE, false);
+                    U::multiply(keys, queries, s.along, scores.add(b * SQUARE), SIDE, Start::NOTHING);
                 }
                 let before = largest;
                 let mut peak = [_mm512_set1_ps(f32::MIN); 2];
@@ -188,7 +188,8 @@ unsafe fn forward_on<U: Unit>(f: &Forward<f32>) {
                 }
                 for column in 0..s.along {
                     let values = values.add(s.at(from) + column * blocks * BLOCK);
-                    U::multiply(values, weights, blocks, sums.add(column * SQUARE), SIDE, from > 0);
+                    let sums = sums.add(column * SQUARE);
+                    U::multiply(values, weights, blocks, sums, SIDE, Start::adding(sums, SIDE, from > 0));
                 }
             }
             let inverse = total.map(|t| F32x16(_mm512_div_ps(_mm512_set1_ps(1.0), t)));
@@ -257,8 +258,8 @@ unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
             };
             let products = |key: usize| {
                 let (scores, d_weights) = squares(key);
-                U::multiply(keys.add(s.at(key)), queries, s.along, scores, SIDE, false);
-                U::multiply(values.add(s.at(key)), d_outs, s.along, d_weights, SIDE, false);
+                U::multiply(keys.add(s.at(key)), queries, s.along, scores, SIDE, Start::NOTHING);
+                U::multiply(values.add(s.at(key)), d_outs, s.along, d_weights, SIDE, Start::NOTHING);
             };
             products(0);
             for from in (0..p.keys).step_by(PIECE) {
@@ -293,13 +294,28 @@ unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
                     for column in 0..s.along {
                         let at = key * s.width + column * SIDE;
                         let (d_value, d_key) = (d_values.add(at), d_keys.add(at));
-                        U::multiply(weights, d_out_rows.add(column * BLOCK), 1, d_value, s.width, first > 0);
-                        U::multiply(d_scores, query_rows.add(column * BLOCK), 1, d_key, s.width, first > 0);
+                        U::multiply(
+                            weights,
+                            d_out_rows.add(column * BLOCK),
+                            1,
+                            d_value,
+                            s.width,
+                            Start::adding(d_value, s.width, first > 0),
+                        );
+                        U::multiply(
+                            d_scores,
+                            query_rows.add(column * BLOCK),
+                            1,
+                            d_key,
+                            s.width,
+                            Start::adding(d_key, s.width, first > 0),
+                        );
                     }
                 }
                 for column in 0..s.along {
                     let turned = keys_turned.add(s.at(from) + column * blocks * BLOCK);
-                    U::multiply(turned, d_scores_turned, blocks, d_queries.add(column * SQUARE), SIDE, from > 0);
+                    let d_query = d_queries.add(column * SQUARE);
+                    U::multiply(turned, d_scores_turned, blocks, d_query, SIDE, Start::adding(d_query, SIDE, from > 0));
                 }
             }
             scale(d_queries, p.query.width, [F32x16::splat(p.scale); 2]);

@@ -6,7 +6,7 @@ use super::super::gemm::PanelProduct;
 use super::super::linear::ColumnSums;
 use super::super::weight_product::WeightProduct;
 use super::blocks::{LEFT, RIGHT, Source, Wanted, put_narrow, split, split_narrow, turn};
-use super::unit::{Amx, Plain, Unit, on_unit};
+use super::unit::{Amx, Plain, Start, Unit, on_unit};
 use super::{BLOCK, CHUNK, HALF, SIDE, TILE, narrow};
 use crate::program::Activation;
 use crate::real::Real;
@@ -103,25 +103,38 @@ unsafe fn products_on<U: Unit>(ps: &[PanelProduct<f32>], scratch: *mut f32) {
         let PanelProduct { m, k, a, .. } = ps[0];
         let (count, result) = (k / SIDE, scratch);
         let left: *mut u16 = result.add(SIDE * SIDE).cast();
+        // The last rows are made together with some before them a second time, unless that would add them twice.
+        let twice = m >= SIDE && ps.iter().all(|p| needs_no_finish(p) && !p.accumulate);
         for first in (0..m).step_by(SIDE) {
+            let first = if twice { first.min(m - SIDE) } else { first };
             let rows = SIDE.min(m - first);
             split(Source { ptr: a.ptr.add(first * a.row), row: a.row, width: k }, rows, Wanted::rows(left, LEFT));
             for p in ps {
-                let blocks: *const u16 = p.panels.cast();
+                let in_place = rows == SIDE && needs_no_finish(p);
                 for column in (0..p.n).step_by(SIDE) {
-                    // Where results go is brought near while they are made.
-                    for r in 0..rows {
-                        let out = p.c.add((first + r) * p.c_row + column);
-                        _mm_prefetch::<_MM_HINT_ET0>(out.cast());
-                        _mm_prefetch::<_MM_HINT_ET0>(out.add(16).cast());
+                    let right = p.panels.cast::<u16>().add(column / SIDE * count * BLOCK);
+                    if in_place {
+                        let out = p.c.add(first * p.c_row + column);
+                        let start = match (p.accumulate, p.bias.is_null()) {
+                            (true, _) => Start { ptr: out, row: p.c_row },
+                            (false, false) => Start { ptr: p.bias.add(column), row: 0 },
+                            (false, true) => Start::NOTHING,
+                        };
+                        U::multiply(left, right, count, out, p.c_row, start);
+                    } else {
+                        U::multiply(left, right, count, result, SIDE, Start::NOTHING);
+                        finish(p, result, first, rows, column);
+                        finish(p, result.add(HALF), first, rows, column + HALF);
                     }
-                    U::multiply(left, blocks.add(column / SIDE * count * BLOCK), count, result, SIDE, false);
-                    finish(p, result, first, rows, column);
-                    finish(p, result.add(HALF), first, rows, column + HALF);
                 }
             }
         }
     }
+}
+
+/// Whether the results of a product need nothing but what their sums can start from.
+fn needs_no_finish(p: &PanelProduct<f32>) -> bool {
+    p.activation == Activation::None && p.residual.is_null() && p.gate.is_null() && (p.bias.is_null() || !p.accumulate)
 }
 
 /// The same with narrow tiles. The next rows are split before those at hand are finished, so that the unit need not be waited for.
@@ -229,7 +242,7 @@ unsafe fn weight_product_on<U: Unit>(p: &WeightProduct<f32>) {
                 for column in (0..p.n).step_by(SIDE) {
                     let (a, b) = (row / SIDE * count * BLOCK, column / SIDE * count * BLOCK);
                     let c = p.c.add(row * p.c_row + column);
-                    U::multiply(left.add(a), right.add(b), count, c, p.c_row, true);
+                    U::multiply(left.add(a), right.add(b), count, c, p.c_row, Start { ptr: c, row: p.c_row });
                 }
             }
         }
@@ -265,8 +278,9 @@ mod tests {
             let (residual, gate) = (numbers(m * n, 4), numbers(m * n, 5));
             let mut scratch = vec![f32::NAN; product_scratch(k)];
             let mut blocks = [(); 2].map(|()| vec![0; blocks_len(k, n)]);
-            for variant in 0..4 {
-                let mut results = [(); 2].map(|()| vec![if variant == 2 { 0.5 } else { f32::NAN }; m * n]);
+            for variant in 0..6 {
+                let adds = matches!(variant, 2 | 5);
+                let mut results = [(); 2].map(|()| vec![if adds { 0.5 } else { f32::NAN }; m * n]);
                 let backward = variant == 3;
                 let products: [_; 2] = std::array::from_fn(|i| {
                     let ((w, bias), blocks) = (&weights[i], &mut blocks[i]);
@@ -277,6 +291,8 @@ mod tests {
                         0 => (p.bias, p.activation) = (bias.as_ptr(), Activation::Relu),
                         1 => (p.residual, p.residual_row) = (residual.as_ptr(), n),
                         2 => (p.accumulate, p.gate, p.gate_row) = (true, gate.as_ptr(), n),
+                        4 => p.bias = bias.as_ptr(),
+                        5 => p.accumulate = true,
                         _ => {}
                     }
                     unsafe {
@@ -302,6 +318,8 @@ mod tests {
                             1 => sum + f64::from(residual[i * n + j]),
                             2 if gate[i * n + j] > 0.0 => sum + 0.5,
                             2 => 0.0,
+                            4 => sum + f64::from(bias[j]),
+                            5 => sum + 0.5,
                             _ => sum,
                         };
                         let error = (f64::from(c[i * n + j]) - exact).abs();

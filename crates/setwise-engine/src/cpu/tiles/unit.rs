@@ -20,11 +20,28 @@ pub trait Unit {
     /// Asks for the `J`th of four products of a left tile, the first for `J` = 0 and 1, with a right one, and stores what was asked for as the `J`th before: in 16 of 32 rows of 32 numbers at `to`, the
     /// upper ones for the first left tile, and 16 of 32 columns, those on the left where `J` is even. All tiles stay as they are until that has been stored.
     unsafe fn ask<const J: usize>(asked: &mut Asked, right: *const u16, to: *mut f32);
-    /// `c = a b`, or `c += a b` where `add`, over `count` blocks on either side, at least one, for 32 rows of `c` at this distance.
-    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool);
+    /// `c = start + a b` over `count` blocks on either side, at least one, for 32 rows of `c` at this distance.
+    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: Start);
     /// `c = a b` for 32 rows and 16 columns of `c`, rows 32 numbers apart, over `count` pairs of narrow tiles: on the left one for the upper 16 rows and one for the lower, on the right
     /// high and low parts.
     unsafe fn multiply_narrow(a: *const u16, b: *const u16, count: usize, c: *mut f32);
+}
+
+/// 32 rows that a product is added to, and how far they are apart; one row for all where that is nothing.
+#[derive(Clone, Copy)]
+pub struct Start {
+    pub ptr: *const f32,
+    pub row: usize,
+}
+
+impl Start {
+    /// None at all.
+    pub const NOTHING: Start = Start { ptr: std::ptr::null(), row: 0 };
+
+    /// What is there already, or nothing.
+    pub fn adding(c: *const f32, row: usize, add: bool) -> Self {
+        if add { Start { ptr: c, row } } else { Start::NOTHING }
+    }
 }
 
 /// The products that were asked for and not stored, for the stand-in, which makes them when they are.
@@ -169,7 +186,7 @@ impl Unit for Amx {
 
     /// All four results at once, so that no product waits for the last one of its result; a tile is loaded again as soon as it was used for the last time.
     #[inline(always)]
-    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool) {
+    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: Start) {
         unsafe {
             asm!(
                 // Low parts of the left block, high ones of the right.
@@ -177,12 +194,12 @@ impl Unit for Amx {
                 "tileloadd tmm6, [{b} + {row}*1]",
                 "tileloadd tmm5, [{a} + {row}*1 + 1024]",
                 "tileloadd tmm7, [{b} + {row}*1 + 1024]",
-                "test {add}, {add}",
+                "test {start}, {start}",
                 "jz 2f",
-                "tileloadd tmm0, [{c} + {c_row}*4]",
-                "tileloadd tmm1, [{down} + {c_row}*4]",
-                "tileloadd tmm2, [{c} + {c_row}*4 + 64]",
-                "tileloadd tmm3, [{down} + {c_row}*4 + 64]",
+                "tileloadd tmm0, [{start} + {start_row}*4]",
+                "tileloadd tmm1, [{start_down} + {start_row}*4]",
+                "tileloadd tmm2, [{start} + {start_row}*4 + 64]",
+                "tileloadd tmm3, [{start_down} + {start_row}*4 + 64]",
                 "jmp 3f",
                 "2:",
                 "tilezero tmm0",
@@ -232,7 +249,9 @@ impl Unit for Amx {
                 c = in(reg) c,
                 down = in(reg) c.add(16 * c_row),
                 c_row = in(reg) c_row,
-                add = in(reg) usize::from(add),
+                start = in(reg) start.ptr,
+                start_down = in(reg) start.ptr.wrapping_add(16 * start.row),
+                start_row = in(reg) start.row,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
@@ -296,7 +315,7 @@ impl Unit for Plain {
         asked.products[J] = asked.left.map(|left| [left[J / 2], right]);
     }
 
-    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, add: bool) {
+    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: Start) {
         let mut sums = [[0.0f32; SIDE]; SIDE];
         for block in 0..count {
             let (a, b) = (a.wrapping_add(block * BLOCK), b.wrapping_add(block * BLOCK));
@@ -318,7 +337,7 @@ impl Unit for Plain {
             for (j, sum) in sums.iter().enumerate() {
                 unsafe {
                     let out = c.add(i * c_row + j);
-                    *out = sum + if add { *out } else { 0.0 };
+                    *out = sum + if start.ptr.is_null() { 0.0 } else { *start.ptr.add(i * start.row + j) };
                 }
             }
         }
