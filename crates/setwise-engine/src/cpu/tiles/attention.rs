@@ -485,6 +485,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_number_in_one_gradient_stays_with_its_query() {
+        if !vectors() {
+            return;
+        }
+        let (n, odd) = (70, 37);
+        for width in [8, 16, 32] {
+            let mut inputs = [1, 2, 3, 4].map(|seed| numbers(n * width, seed));
+            inputs[3][odd * width] = f32::NAN;
+            let [_, d_query, d_key, d_value] = results::<Plain>(&mut inputs, width, width, true);
+            for (i, row) in d_query.chunks(width).enumerate() {
+                assert!(row.iter().all(|x| x.is_nan() == (i == odd)), "width {width}, query {i}: {row:?}");
+            }
+            // Keys and values have something of every query.
+            assert!(d_key.iter().all(|x| x.is_nan()), "width {width}");
+            assert!(d_value.chunks(width).all(|r| r[0].is_nan() && r[1..].iter().all(|x| x.is_finite())));
+        }
+    }
+
+    #[test]
     fn attention_is_that_of_the_textbook_with_sixteen_bits() {
         if vectors() {
             check::<Plain>();

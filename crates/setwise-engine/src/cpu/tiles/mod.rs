@@ -88,3 +88,39 @@ pub fn fits_attention(queries: usize, keys: usize, width: usize, backward: bool)
     let fits = width >= SIDE || backward && width == NARROW_HEAD;
     fits && queries >= 16 && keys.saturating_mul(width) <= 1 << 22
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_go_to_the_unit_by_their_width() {
+        let fits = |width| [false, true].map(|backward| fits_attention(125, 125, width, backward));
+        assert_eq!(fits(8), [false, true]);
+        assert_eq!(fits(16), [false, false]);
+        assert_eq!(fits(32), [true, true]);
+        assert!(!fits_attention(15, 125, 32, true) && !fits_attention(125, 1 << 18, 32, true));
+    }
+
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    #[test]
+    fn one_use_of_the_unit_within_another_leaves_it_set_up() {
+        use super::unit::{Amx, Plain, Start, Unit, emulated};
+        if !available() {
+            return;
+        }
+        let _outer = InUse::begin();
+        drop(InUse::begin());
+        let (ones, mut sums) = (vec![0x3f80; BLOCK], vec![f32::NAN; SIDE * SIDE]);
+        let (a, c) = (ones.as_ptr(), sums.as_mut_ptr());
+        // SAFETY: a block on either side and one of results; the unit is in use.
+        unsafe {
+            match emulated() {
+                true => Plain::multiply(a, a, 1, c, SIDE, Start::NOTHING),
+                false => Amx::multiply(a, a, 1, c, SIDE, Start::NOTHING),
+            }
+        }
+        // Both parts of every number are one, and the product of two low ones is left out.
+        assert!(sums.iter().all(|&x| x == 96.0), "{sums:?}");
+    }
+}
