@@ -241,9 +241,15 @@ pub fn run(
             compare(device, precision, case, Arc::new(program), &params, &inputs, rng)
         })?;
     }
-    suite.case("training a classifier", |rng| classifier_step(device, precision, rng))?;
-    suite.case("training with labels of elements", |rng| element_steps(device, precision, rng))?;
-    suite.case("training by Muon", |rng| muon_steps(device, precision, rng))?;
+    let case = "training a classifier";
+    suite.case(case, |rng| classifier_steps(device, precision, case, rng))?;
+    let case = "training with labels of elements";
+    suite.case(case, |rng| element_steps(device, precision, case, rng))?;
+    // Matrices narrower than a tile, as wide as some, and neither.
+    for (latent, hidden) in [(16, 24), (64, 128), (72, 200)] {
+        let case = format!("training by Muon, latent {latent}, hidden {hidden}");
+        suite.case(&case, |rng| muon_steps(device, precision, &case, [latent, hidden], rng))?;
+    }
     Ok(suite.checks)
 }
 
@@ -319,7 +325,7 @@ fn two_steps(
 }
 
 /// A whole step of a classifier: its loss, and the running averages after it.
-fn classifier_step(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -> Result<Vec<Check>> {
+fn classifier_steps(device: &Arc<Device>, precision: Precision, case: &str, rng: &mut Generator) -> Result<Vec<Check>> {
     let images = Images::new(ImageEncoder::Mnist).with_size(9, 10, 1);
     let (classes, count) = (37, 50);
     let config = ModelConfig::classifier(images, classes).validate()?;
@@ -335,12 +341,7 @@ fn classifier_step(device: &Arc<Device>, precision: Precision, rng: &mut Generat
     };
     let errors = [losses, relative(&averages(&mut gpu), &averages(&mut cpu))];
     let whats = ["losses of two steps", "running averages"];
-    let check = |(what, error)| Check {
-        case: "training a classifier".to_owned(),
-        what,
-        error,
-        tolerance: ALLOWED * unit(precision),
-    };
+    let check = |(what, error)| Check { case: case.to_owned(), what, error, tolerance: ALLOWED * unit(precision) };
     Ok(whats.into_iter().zip(errors).map(check).collect())
 }
 
@@ -357,7 +358,7 @@ fn drawn_batch(sizes: &[[usize; 2]], rng: &mut Generator) -> Result<SetBatch> {
 }
 
 /// Whole steps of a model that answers for every element, with the loss of single elements and their means.
-fn element_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -> Result<Vec<Check>> {
+fn element_steps(device: &Arc<Device>, precision: Precision, case: &str, rng: &mut Generator) -> Result<Vec<Check>> {
     let config = ModelConfig::preset("multi-set-transformer", 3)?.with_latent(8).with_hidden(16);
     let config = config.with_output(OutputKind::Equivariant).validate()?;
     let trainer = || Trainer::new(Model::new(config.clone(), 4), Loss::Elements { weight: 0.5 });
@@ -366,54 +367,50 @@ fn element_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator
     let targets = drawn(sizes.as_flattened().iter().sum(), rng);
     let limits = BatchLimits { examples: 4, set_size: 150, dims: 1 };
     let (_, error) = two_steps(device, precision, trainer, limits, &batch, &targets)?;
-    Ok(vec![Check {
-        case: "training with labels of elements".to_owned(),
-        what: "losses of two steps",
-        error,
-        tolerance: ALLOWED * unit(precision),
-    }])
+    Ok(vec![Check { case: case.to_owned(), what: "losses of two steps", error, tolerance: ALLOWED * unit(precision) }])
 }
 
 /// Steps of a model whose matrices move by Muon: what the loss falls by. Single weights may differ: directions in which the gradient is nothing but
 /// rounding are as long as all others once they are made orthogonal.
-fn muon_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -> Result<Vec<Check>> {
-    let mut checks = Vec::new();
-    // Narrower than a tile, as wide as some, and neither.
-    for (latent, hidden) in [(16, 24), (64, 128), (72, 200)] {
-        let config =
-            ModelConfig::preset("multi-set-transformer", 3)?.with_latent(latent).with_hidden(hidden).with_blocks(2);
-        let config = config.validate()?;
-        let training =
-            Training { optimizer: Optimizer::Muon { rate: 0.01 }, learning_rate: 1e-3, ..Training::default() };
-        let trainer = || Trainer::of(Model::new(config.clone(), 5), &training, 0);
-        let sizes: Vec<[usize; 2]> = (0..24).map(|i| [1 + 5 * i % 40, 3 + 7 * i % 50]).collect();
-        let batch = drawn_batch(&sizes, rng)?;
-        let limits = BatchLimits { examples: 24, set_size: 60, dims: 1 };
-        let targets = drawn(24, rng);
-        let mut both = [trainer(), trainer()];
-        both[0].use_device(&crate::Device::Cuda { device: device.clone(), precision }, limits)?;
-        let (mut losses, mut moved) = ([Vec::new(), Vec::new()], 0.0f64);
-        for (trainer, losses) in both.iter_mut().zip(&mut losses) {
-            for _ in 0..4 {
-                trainer.submit(&batch, &targets, 1e-3, Some(0.5))?;
-                losses.push(trainer.outcome(true)?.map_or(f64::NAN, |o| o.loss));
-            }
-            trainer.sync()?;
-            let before = trainer.model().params().to_vec();
-            trainer.submit(&batch, &vec![f32::NAN; targets.len()], 1e-3, None)?;
-            trainer.outcome(true)?;
-            trainer.sync()?;
-            moved =
-                trainer.model().params().iter().zip(&before).fold(moved, |m, (a, b)| m.max(f64::from((a - b).abs())));
+fn muon_steps(
+    device: &Arc<Device>,
+    precision: Precision,
+    case: &str,
+    [latent, hidden]: [usize; 2],
+    rng: &mut Generator,
+) -> Result<Vec<Check>> {
+    let config =
+        ModelConfig::preset("multi-set-transformer", 3)?.with_latent(latent).with_hidden(hidden).with_blocks(2);
+    let config = config.validate()?;
+    let training = Training { optimizer: Optimizer::Muon { rate: 0.01 }, learning_rate: 1e-3, ..Training::default() };
+    let trainer = || Trainer::of(Model::new(config.clone(), 5), &training, 0);
+    let sizes: Vec<[usize; 2]> = (0..24).map(|i| [1 + 5 * i % 40, 3 + 7 * i % 50]).collect();
+    let batch = drawn_batch(&sizes, rng)?;
+    let limits = BatchLimits { examples: 24, set_size: 60, dims: 1 };
+    let targets = drawn(24, rng);
+    let mut both = [trainer(), trainer()];
+    both[0].use_device(&crate::Device::Cuda { device: device.clone(), precision }, limits)?;
+    let (mut losses, mut moved) = ([Vec::new(), Vec::new()], 0.0f64);
+    for (trainer, losses) in both.iter_mut().zip(&mut losses) {
+        for _ in 0..4 {
+            trainer.submit(&batch, &targets, 1e-3, Some(0.5))?;
+            losses.push(trainer.outcome(true)?.map_or(f64::NAN, |o| o.loss));
         }
-        let fall = |losses: &[f64]| (losses[0] - losses[3]) / losses[0];
-        let case = format!("training by Muon, latent {latent}, hidden {hidden}");
-        let mut check = |what, error, tolerance| checks.push(Check { case: case.clone(), what, error, tolerance });
-        // Besides what the gradient loses, matrices are made orthogonal in bf16.
-        check("what the loss falls by", (fall(&losses[0]) - fall(&losses[1])).abs(), 0.01 + ALLOWED * unit(precision));
-        check("parameters after a loss that is no number", moved, 0.0);
+        trainer.sync()?;
+        let before = trainer.model().params().to_vec();
+        trainer.submit(&batch, &vec![f32::NAN; targets.len()], 1e-3, None)?;
+        trainer.outcome(true)?;
+        trainer.sync()?;
+        moved = trainer.model().params().iter().zip(&before).fold(moved, |m, (a, b)| m.max(f64::from((a - b).abs())));
     }
-    Ok(checks)
+    let fall = |losses: &[f64]| (losses[0] - losses[3]) / losses[0];
+    let check = |what, error, tolerance| Check { case: case.to_owned(), what, error, tolerance };
+    let falls = (fall(&losses[0]) - fall(&losses[1])).abs();
+    Ok(vec![
+        // Besides what the gradient loses, matrices are made orthogonal in bf16.
+        check("what the loss falls by", falls, 0.01 + ALLOWED * unit(precision)),
+        check("parameters after a loss that is no number", moved, 0.0),
+    ])
 }
 
 fn compare(

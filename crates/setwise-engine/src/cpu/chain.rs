@@ -5,7 +5,6 @@
 //! and only what others read is written. The way back makes it again from what the stretch began with.
 
 use std::ops::Range;
-use std::time::Instant;
 
 use super::linear::LinearPlan;
 use super::local::place_size;
@@ -204,7 +203,7 @@ impl<T: Real> Worker<T> {
         for part in &chain.parts {
             self.stretches(part, false, |this| {
                 for step in &part.steps {
-                    let begin = Instant::now();
+                    let begin = this.clock();
                     this.step_forward(params, panels, &step.work);
                     this.record(step.op, 0, begin);
                 }
@@ -221,12 +220,12 @@ impl<T: Real> Worker<T> {
                 // Every stretch finds the gradients of its rows as the first one did.
                 this.written.copy_from_slice(&before);
                 for step in part.steps.iter().filter(|s| s.again) {
-                    let begin = Instant::now();
+                    let begin = this.clock();
                     this.step_forward(run.params, run.panels, &step.work);
                     this.record(step.op, 1, begin);
                 }
                 for step in part.steps.iter().rev() {
-                    let begin = Instant::now();
+                    let begin = this.clock();
                     this.clear_gradients(step.op, Some(part.space));
                     match &step.work {
                         Work::Linear(l, plan) => this.linear_backward(run, l, plan),

@@ -5,7 +5,6 @@
 //! again on the way back, which costs a fraction of what reading it would.
 
 use std::ops::Range;
-use std::time::Instant;
 
 use super::local::place_size;
 use super::panels::Panels;
@@ -151,7 +150,7 @@ impl<T: Real> Worker<T> {
         while examples.end < self.shape.examples {
             examples = self.together(l, examples.end);
             for (r, projections) in projected.relations.iter().enumerate() {
-                let begin = Instant::now();
+                let begin = self.clock();
                 self.project(params, panels, l, projections, &examples);
                 self.record(projected.op, direction, begin);
                 f(self, r, projections, &examples);
@@ -164,7 +163,7 @@ impl<T: Real> Worker<T> {
         let program = self.program.clone();
         let (_, a) = projected.operations(&program);
         self.each_relation(params, panels, projected, 0, |this, r, _, examples| {
-            let begin = Instant::now();
+            let begin = this.clock();
             examples.clone().for_each(|e| this.relation_forward(panels.tiles(), a, r, e));
             this.record(projected.op + 1, 0, begin);
         });
@@ -174,10 +173,10 @@ impl<T: Real> Worker<T> {
         let program = self.program.clone();
         let (l, a) = projected.operations(&program);
         self.each_relation(run.params, run.panels, projected, 1, |this, r, projections, examples| {
-            let begin = Instant::now();
+            let begin = this.clock();
             examples.clone().for_each(|e| this.relation_backward(run.panels.tiles(), a, r, e));
             this.record(projected.op + 1, 1, begin);
-            let begin = Instant::now();
+            let begin = this.clock();
             for p in projections {
                 let map = &l.maps[p.map];
                 let rows = this.example_rows(map.x.value, examples);

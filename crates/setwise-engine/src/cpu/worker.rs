@@ -118,8 +118,13 @@ impl<T: Real> Worker<T> {
         self.timings.as_deref().unwrap_or(&[])
     }
 
-    pub(super) fn record(&mut self, op: usize, direction: usize, since: Instant) {
-        if let Some(t) = &mut self.timings {
+    /// What the clock says, if times are recorded.
+    pub(super) fn clock(&self) -> Option<Instant> {
+        self.timings.is_some().then(Instant::now)
+    }
+
+    pub(super) fn record(&mut self, op: usize, direction: usize, since: Option<Instant>) {
+        if let (Some(t), Some(since)) = (&mut self.timings, since) {
             t[op][direction] += since.elapsed().as_secs_f64();
         }
     }
@@ -147,7 +152,7 @@ impl<T: Real> Worker<T> {
         let program = self.program.clone();
         let _unit = self.unit_in_use(panels);
         for i in 0..program.ops.len() {
-            let begin = Instant::now();
+            let begin = self.clock();
             let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
             match (&program.ops[i], &plan) {
                 (_, OpPlan::Projected(p)) => self.projected_forward(params, panels, p),
@@ -214,7 +219,7 @@ impl<T: Real> Worker<T> {
         let program = self.program.clone();
         let _unit = self.unit_in_use(run.panels);
         for i in (0..program.ops.len()).rev() {
-            let begin = Instant::now();
+            let begin = self.clock();
             if !matches!(self.plans[i], OpPlan::Chain(_) | OpPlan::Done) {
                 self.clear_gradients(i, None);
             }

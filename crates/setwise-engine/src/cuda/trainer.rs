@@ -149,15 +149,23 @@ impl CudaTrainer {
 
     /// Brings parameters and moments back; all steps have been waited for with [`CudaTrainer::outcome`].
     pub fn download(&mut self, params: &mut [f32], adam: &mut Adam<f32>) -> Result<(), Error> {
-        // By way of pinned memory, several times as fast as straight to where they belong.
-        let places = [&self.bound.params, &self.first, &self.second].map(|m| m.ptr);
+        self.device.bind()?;
+        // By way of pinned memory, which the GPU fills without help and all threads read.
+        let places = [&self.bound.params, &self.first, &self.second];
         let numbers: [&mut [f32]; 3] = [params, &mut adam.first, &mut adam.second];
-        let ends = [0, 1, 2].map(|i| numbers[..=i].iter().map(|n| size_of_val(*n)).sum::<usize>());
-        for ((data, from), end) in numbers.iter().zip(places).zip(ends) {
-            driver::download(&self.stream, &mut self.state, end - size_of_val(*data)..end, from)?;
+        let mut begin = 0;
+        for (data, from) in numbers.iter().zip(places) {
+            let bytes = size_of_val(*data);
+            assert!(bytes <= from.bytes, "a copy within the allocation");
+            driver::download(&self.stream, &mut self.state, begin..begin + bytes, from.ptr)?;
+            begin += bytes;
         }
         self.stream.wait()?;
-        numbers.into_iter().zip(ends).for_each(|(data, end)| self.state.read_wide(end - size_of_val(data), data));
+        begin = 0;
+        for data in numbers {
+            self.state.read_wide(begin, data);
+            begin += size_of_val(data);
+        }
         adam.steps = self.steps;
         Ok(())
     }

@@ -150,7 +150,7 @@ unsafe fn forward_on<U: Unit>(f: &Forward<f32>) {
                 let (there, blocks) = s.piece(from);
                 for b in 0..blocks {
                     let keys = keys.add(s.at(from + b * SIDE));
-                    U::multiply(keys, queries, s.along, scores.add(b * SQUARE), SIDE, Start::NOTHING);
+                    U::multiply(keys, queries, s.along, scores.add(b * SQUARE), SIDE, Start::Nothing);
                 }
                 let before = largest;
                 let mut peak = [_mm512_set1_ps(f32::MIN); 2];
@@ -189,7 +189,7 @@ unsafe fn forward_on<U: Unit>(f: &Forward<f32>) {
                 for column in 0..s.along {
                     let values = values.add(s.at(from) + column * blocks * BLOCK);
                     let sums = sums.add(column * SQUARE);
-                    U::multiply(values, weights, blocks, sums, SIDE, Start::adding(sums, SIDE, from > 0));
+                    U::multiply(values, weights, blocks, sums, SIDE, Start::there(from > 0));
                 }
             }
             let inverse = total.map(|t| F32x16(_mm512_div_ps(_mm512_set1_ps(1.0), t)));
@@ -258,8 +258,8 @@ unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
             };
             let products = |key: usize| {
                 let (scores, d_weights) = squares(key);
-                U::multiply(keys.add(s.at(key)), queries, s.along, scores, SIDE, Start::NOTHING);
-                U::multiply(values.add(s.at(key)), d_outs, s.along, d_weights, SIDE, Start::NOTHING);
+                U::multiply(keys.add(s.at(key)), queries, s.along, scores, SIDE, Start::Nothing);
+                U::multiply(values.add(s.at(key)), d_outs, s.along, d_weights, SIDE, Start::Nothing);
             };
             products(0);
             for from in (0..p.keys).step_by(PIECE) {
@@ -292,30 +292,16 @@ unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
                         put_pair(both, d_scores_turned.add(block * BLOCK), RIGHT, pair);
                     }
                     for column in 0..s.along {
-                        let at = key * s.width + column * SIDE;
+                        let (at, start) = (key * s.width + column * SIDE, Start::there(first > 0));
                         let (d_value, d_key) = (d_values.add(at), d_keys.add(at));
-                        U::multiply(
-                            weights,
-                            d_out_rows.add(column * BLOCK),
-                            1,
-                            d_value,
-                            s.width,
-                            Start::adding(d_value, s.width, first > 0),
-                        );
-                        U::multiply(
-                            d_scores,
-                            query_rows.add(column * BLOCK),
-                            1,
-                            d_key,
-                            s.width,
-                            Start::adding(d_key, s.width, first > 0),
-                        );
+                        U::multiply(weights, d_out_rows.add(column * BLOCK), 1, d_value, s.width, start);
+                        U::multiply(d_scores, query_rows.add(column * BLOCK), 1, d_key, s.width, start);
                     }
                 }
                 for column in 0..s.along {
                     let turned = keys_turned.add(s.at(from) + column * blocks * BLOCK);
                     let d_query = d_queries.add(column * SQUARE);
-                    U::multiply(turned, d_scores_turned, blocks, d_query, SIDE, Start::adding(d_query, SIDE, from > 0));
+                    U::multiply(turned, d_scores_turned, blocks, d_query, SIDE, Start::there(from > 0));
                 }
             }
             scale(d_queries, p.query.width, [F32x16::splat(p.scale); 2]);
@@ -462,20 +448,16 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_is_no_number_stays_none_whatever_its_bits() {
-        if !vectors() {
-            return;
-        }
+    /// In a value, whatever its bits: in every output, and in all gradients of queries and keys.
+    fn check_no_numbers<U: Unit>() {
         let n = 40;
         for (bits, width) in
             [0x7fc0_0000, 0x7fff_ffff, 0xffff_ffff_u32].into_iter().flat_map(|bits| [(bits, 16), (bits, 8)])
         {
-            // In a value: in every output, and in all gradients of queries and keys.
             let mut inputs = [1, 2, 3, 4].map(|seed| numbers(n * width, seed));
             inputs[2][7 * width] = f32::from_bits(bits);
             for vectors_forward in [false, true] {
-                let [out, d_query, d_key, _] = results::<Plain>(&mut inputs, width, width, vectors_forward);
+                let [out, d_query, d_key, _] = results::<U>(&mut inputs, width, width, vectors_forward);
                 assert!(out.chunks(width).all(|r| r[0].is_nan()), "{bits:x}: an output is a number");
                 for gradients in [d_query, d_key] {
                     assert!(gradients.iter().all(|x| x.is_nan()), "{bits:x}: a gradient is a number");
@@ -484,29 +466,29 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_is_no_number_in_one_gradient_stays_with_its_query() {
-        if !vectors() {
-            return;
-        }
+    /// In one gradient: in that of its query and of no other.
+    fn check_one_query<U: Unit>() {
         let (n, odd) = (70, 37);
         for width in [8, 16, 32] {
             let mut inputs = [1, 2, 3, 4].map(|seed| numbers(n * width, seed));
             inputs[3][odd * width] = f32::NAN;
-            let [_, d_query, d_key, d_value] = results::<Plain>(&mut inputs, width, width, true);
+            let [_, d_query, d_key, d_value] = results::<U>(&mut inputs, width, width, true);
             for (i, row) in d_query.chunks(width).enumerate() {
                 assert!(row.iter().all(|x| x.is_nan() == (i == odd)), "width {width}, query {i}: {row:?}");
             }
             // Keys and values have something of every query.
             assert!(d_key.iter().all(|x| x.is_nan()), "width {width}");
-            assert!(d_value.chunks(width).all(|r| r[0].is_nan() && r[1..].iter().all(|x| x.is_finite())));
+            let column = |r: &[f32]| r[0].is_nan() && r[1..].iter().all(|x| x.is_finite());
+            assert!(d_value.chunks(width).all(column), "width {width}: {d_value:?}");
         }
     }
 
     #[test]
-    fn attention_is_that_of_the_textbook_with_sixteen_bits() {
+    fn attention_is_that_of_the_textbook_with_sixteen_bits_and_keeps_what_is_no_number() {
         if vectors() {
             check::<Plain>();
+            check_no_numbers::<Plain>();
+            check_one_query::<Plain>();
         }
     }
 
@@ -515,6 +497,8 @@ mod tests {
         if available() && !emulated() {
             let _in_use = InUse::begin();
             check::<Amx>();
+            check_no_numbers::<Amx>();
+            check_one_query::<Amx>();
         }
     }
 }

@@ -72,7 +72,7 @@ unsafe fn split_columns(src: Source, rows: usize, blocks: *mut u16, parts_at: [u
     }
 }
 
-/// Products of the same rows, whose activations are not sigmoids, with weights' blocks instead of panels. The weights have like sizes.
+/// Products of the same rows, whose activations are not sigmoids, with weights' blocks instead of panels. The weights have like sizes. Rows may be made twice, so results overlap nothing that is read.
 ///
 /// # Safety
 /// Pointers as of [`PanelProduct`], [`product_scratch`] numbers of scratch, [`available`].
@@ -103,31 +103,53 @@ unsafe fn products_on<U: Unit>(ps: &[PanelProduct<f32>], scratch: *mut f32) {
         let PanelProduct { m, k, a, .. } = ps[0];
         let (count, result) = (k / SIDE, scratch);
         let left: *mut u16 = result.add(SIDE * SIDE).cast();
-        // The last rows are made together with some before them a second time, unless that would add them twice.
+        // The last rows are made together with some before them a second time, unless that would add them twice, rather than by way of scratch.
         let twice = m >= SIDE && ps.iter().all(|p| needs_no_finish(p) && !p.accumulate);
         for first in (0..m).step_by(SIDE) {
             let first = if twice { first.min(m - SIDE) } else { first };
             let rows = SIDE.min(m - first);
             split(Source { ptr: a.ptr.add(first * a.row), row: a.row, width: k }, rows, Wanted::rows(left, LEFT));
             for p in ps {
-                let in_place = rows == SIDE && needs_no_finish(p);
+                let plain = needs_no_finish(p);
                 for column in (0..p.n).step_by(SIDE) {
                     let right = p.panels.cast::<u16>().add(column / SIDE * count * BLOCK);
-                    if in_place {
-                        let out = p.c.add(first * p.c_row + column);
-                        let start = match (p.accumulate, p.bias.is_null()) {
-                            (true, _) => Start { ptr: out, row: p.c_row },
-                            (false, false) => Start { ptr: p.bias.add(column), row: 0 },
-                            (false, true) => Start::NOTHING,
-                        };
-                        U::multiply(left, right, count, out, p.c_row, start);
-                    } else {
-                        U::multiply(left, right, count, result, SIDE, Start::NOTHING);
+                    if !plain {
+                        U::multiply(left, right, count, result, SIDE, Start::Nothing);
                         finish(p, result, first, rows, column);
                         finish(p, result.add(HALF), first, rows, column + HALF);
+                        continue;
+                    }
+                    let out = p.c.add(first * p.c_row + column);
+                    let start = match (p.accumulate, p.bias.is_null()) {
+                        (true, _) => Start::There,
+                        (false, false) => Start::Row(p.bias.add(column)),
+                        (false, true) => Start::Nothing,
+                    };
+                    if rows == SIDE {
+                        U::multiply(left, right, count, out, p.c_row, start);
+                    } else {
+                        // Summed likewise, so that a row has the same bits wherever it stands.
+                        if p.accumulate {
+                            copy_rows(out, p.c_row, result, SIDE, rows);
+                        }
+                        U::multiply(left, right, count, result, SIDE, start);
+                        copy_rows(result, SIDE, out, p.c_row, rows);
                     }
                 }
             }
+        }
+    }
+}
+
+/// Copies 32 columns of some rows.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+unsafe fn copy_rows(from: *const f32, from_row: usize, to: *mut f32, to_row: usize, rows: usize) {
+    for r in 0..rows {
+        unsafe {
+            let (from, to) = (from.add(r * from_row), to.add(r * to_row));
+            _mm512_storeu_ps(to, _mm512_loadu_ps(from));
+            _mm512_storeu_ps(to.add(HALF), _mm512_loadu_ps(from.add(HALF)));
         }
     }
 }
@@ -242,7 +264,7 @@ unsafe fn weight_product_on<U: Unit>(p: &WeightProduct<f32>) {
                 for column in (0..p.n).step_by(SIDE) {
                     let (a, b) = (row / SIDE * count * BLOCK, column / SIDE * count * BLOCK);
                     let c = p.c.add(row * p.c_row + column);
-                    U::multiply(left.add(a), right.add(b), count, c, p.c_row, Start { ptr: c, row: p.c_row });
+                    U::multiply(left.add(a), right.add(b), count, c, p.c_row, Start::There);
                 }
             }
         }
@@ -261,10 +283,15 @@ mod tests {
         (k as f64).sqrt() * 0.25 * 2f64.powi(-15)
     }
 
+    /// What must lie beside results and behind them unharmed.
+    const BEHIND: f32 = 7.0;
+
     fn check_products<U: Unit>() {
         for (m, k, n) in [
             (1, 32, 32),
             (33, 64, 96),
+            (64, 32, 32),
+            (32, 64, 32),
             (50, 96, 32),
             (16, 32, 64),
             (33, 16, 16),
@@ -278,38 +305,48 @@ mod tests {
             let (residual, gate) = (numbers(m * n, 4), numbers(m * n, 5));
             let mut scratch = vec![f32::NAN; product_scratch(k)];
             let mut blocks = [(); 2].map(|()| vec![0; blocks_len(k, n)]);
+            let run = |products: &[PanelProduct<f32>], scratch: &mut [f32]| unsafe {
+                match narrow(k, n) {
+                    true => narrow_products_on::<U>(products, scratch.as_mut_ptr()),
+                    false => products_on::<U>(products, scratch.as_mut_ptr()),
+                }
+            };
             for variant in 0..6 {
-                let adds = matches!(variant, 2 | 5);
-                let mut results = [(); 2].map(|()| vec![if adds { 0.5 } else { f32::NAN }; m * n]);
                 let backward = variant == 3;
-                let products: [_; 2] = std::array::from_fn(|i| {
-                    let ((w, bias), blocks) = (&weights[i], &mut blocks[i]);
-                    let c = results[i].as_mut_ptr();
-                    let mut p = PanelProduct::plain([m, k, n], a.as_ptr(), blocks.as_ptr().cast(), c);
-                    p.a.row = k + 3;
-                    match variant {
-                        0 => (p.bias, p.activation) = (bias.as_ptr(), Activation::Relu),
-                        1 => (p.residual, p.residual_row) = (residual.as_ptr(), n),
-                        2 => (p.accumulate, p.gate, p.gate_row) = (true, gate.as_ptr(), n),
-                        4 => p.bias = bias.as_ptr(),
-                        5 => p.accumulate = true,
-                        _ => {}
-                    }
+                for ((w, _), blocks) in weights.iter().zip(&mut blocks) {
                     unsafe {
                         match backward {
                             true => pack_backward(blocks.as_mut_ptr(), w.as_ptr(), k, n),
                             false => pack_forward(blocks.as_mut_ptr(), w.as_ptr(), k, n),
                         }
                     }
-                    p
-                });
-                unsafe {
-                    match narrow(k, n) {
-                        true => narrow_products_on::<U>(&products, scratch.as_mut_ptr()),
-                        false => products_on::<U>(&products, scratch.as_mut_ptr()),
-                    }
                 }
-                for (c, (w, bias)) in results.iter().zip(&weights) {
+                // Some rows of one of the products, with other things between and behind their results.
+                let before = if matches!(variant, 2 | 5) { 0.5 } else { f32::NAN };
+                let place = |rows: usize| -> Vec<f32> {
+                    (0..(rows + SIDE) * (n + 5))
+                        .map(|i| if i / (n + 5) < rows && i % (n + 5) < n { before } else { BEHIND })
+                        .collect()
+                };
+                let product = |which: usize, first: usize, rows: usize, c: &mut [f32]| {
+                    let (bias, blocks) = (&weights[which].1, &blocks[which]);
+                    let rows_from = a[first * (k + 3)..].as_ptr();
+                    let mut p = PanelProduct::plain([rows, k, n], rows_from, blocks.as_ptr().cast(), c.as_mut_ptr());
+                    (p.a.row, p.c_row) = (k + 3, n + 5);
+                    match variant {
+                        0 => (p.bias, p.activation) = (bias.as_ptr(), Activation::Relu),
+                        1 => (p.residual, p.residual_row) = (residual[first * n..].as_ptr(), n),
+                        2 => (p.accumulate, p.gate, p.gate_row) = (true, gate[first * n..].as_ptr(), n),
+                        4 => p.bias = bias.as_ptr(),
+                        5 => p.accumulate = true,
+                        _ => {}
+                    }
+                    p
+                };
+                let mut results = [place(m), place(m)];
+                let [c, d] = &mut results;
+                run(&[product(0, 0, m, c), product(1, 0, m, d)], &mut scratch);
+                for (which, (c, (w, bias))) in results.iter().zip(&weights).enumerate() {
                     for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
                         let weight = |l: usize| f64::from(if backward { w[l * n + j] } else { w[j * k + l] });
                         let sum: f64 = (0..k).map(|l| f64::from(a[i * (k + 3) + l]) * weight(l)).sum();
@@ -322,8 +359,18 @@ mod tests {
                             5 => sum + 0.5,
                             _ => sum,
                         };
-                        let error = (f64::from(c[i * n + j]) - exact).abs();
+                        let error = (f64::from(c[i * (n + 5) + j]) - exact).abs();
                         assert!(error < allowed(k), "{m}×{k}×{n}, variant {variant}, ({i}, {j}): {error}");
+                    }
+                    for (i, row) in c.chunks(n + 5).enumerate() {
+                        let beside = if i < m { &row[n..] } else { row };
+                        assert!(beside.iter().all(|&x| x == BEHIND), "{m}×{k}×{n}, variant {variant}: beside row {i}");
+                    }
+                    // A row has the same bits alone as among others.
+                    for i in 0..m {
+                        let mut alone = place(1);
+                        run(&[product(which, i, 1, &mut alone)], &mut scratch);
+                        assert_eq!(alone[..n], c[i * (n + 5)..][..n], "{m}×{k}×{n}, variant {variant}, row {i}");
                     }
                 }
             }

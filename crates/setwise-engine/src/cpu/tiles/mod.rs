@@ -105,8 +105,9 @@ mod tests {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     #[test]
     fn one_use_of_the_unit_within_another_leaves_it_set_up() {
-        use super::unit::{Amx, Plain, Start, Unit, emulated};
-        if !available() {
+        use super::unit::{Amx, Start, Unit, emulated};
+        // The stand-in needs no setting up.
+        if !available() || emulated() {
             return;
         }
         let _outer = InUse::begin();
@@ -114,12 +115,7 @@ mod tests {
         let (ones, mut sums) = (vec![0x3f80; BLOCK], vec![f32::NAN; SIDE * SIDE]);
         let (a, c) = (ones.as_ptr(), sums.as_mut_ptr());
         // SAFETY: a block on either side and one of results; the unit is in use.
-        unsafe {
-            match emulated() {
-                true => Plain::multiply(a, a, 1, c, SIDE, Start::NOTHING),
-                false => Amx::multiply(a, a, 1, c, SIDE, Start::NOTHING),
-            }
-        }
+        unsafe { Amx::multiply(a, a, 1, c, SIDE, Start::Nothing) };
         // Both parts of every number are one, and the product of two low ones is left out.
         assert!(sums.iter().all(|&x| x == 96.0), "{sums:?}");
     }

@@ -20,27 +20,37 @@ pub trait Unit {
     /// Asks for the `J`th of four products of a left tile, the first for `J` = 0 and 1, with a right one, and stores what was asked for as the `J`th before: in 16 of 32 rows of 32 numbers at `to`, the
     /// upper ones for the first left tile, and 16 of 32 columns, those on the left where `J` is even. All tiles stay as they are until that has been stored.
     unsafe fn ask<const J: usize>(asked: &mut Asked, right: *const u16, to: *mut f32);
-    /// `c = start + a b` over `count` blocks on either side, at least one, for 32 rows of `c` at this distance.
+    /// `c = start + a b` over `count` blocks on either side, at least one, for 32 rows of `c` at this distance, which overlap nothing that is read but themselves.
     unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: Start);
     /// `c = a b` for 32 rows and 16 columns of `c`, rows 32 numbers apart, over `count` pairs of narrow tiles: on the left one for the upper 16 rows and one for the lower, on the right
     /// high and low parts.
     unsafe fn multiply_narrow(a: *const u16, b: *const u16, count: usize, c: *mut f32);
 }
 
-/// 32 rows that a product is added to, and how far they are apart; one row for all where that is nothing.
+/// What a product is added to.
 #[derive(Clone, Copy)]
-pub struct Start {
-    pub ptr: *const f32,
-    pub row: usize,
+pub enum Start {
+    Nothing,
+    /// What is where it goes.
+    There,
+    /// 32 numbers, the same for all rows.
+    Row(*const f32),
 }
 
 impl Start {
-    /// None at all.
-    pub const NOTHING: Start = Start { ptr: std::ptr::null(), row: 0 };
+    /// What is there, or nothing.
+    pub fn there(add: bool) -> Self {
+        if add { Start::There } else { Start::Nothing }
+    }
 
-    /// What is there already, or nothing.
-    pub fn adding(c: *const f32, row: usize, add: bool) -> Self {
-        if add { Start { ptr: c, row } } else { Start::NOTHING }
+    /// Where its rows are and how far apart, for a product that goes to `c`; nowhere if it is nothing.
+    #[inline(always)]
+    fn rows(self, c: *const f32, c_row: usize) -> (*const f32, usize) {
+        match self {
+            Start::Nothing => (std::ptr::null(), 0),
+            Start::There => (c, c_row),
+            Start::Row(row) => (row, 0),
+        }
     }
 }
 
@@ -187,6 +197,7 @@ impl Unit for Amx {
     /// All four results at once, so that no product waits for the last one of its result; a tile is loaded again as soon as it was used for the last time.
     #[inline(always)]
     unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: Start) {
+        let (start, start_row) = start.rows(c, c_row);
         unsafe {
             asm!(
                 // Low parts of the left block, high ones of the right.
@@ -249,9 +260,9 @@ impl Unit for Amx {
                 c = in(reg) c,
                 down = in(reg) c.add(16 * c_row),
                 c_row = in(reg) c_row,
-                start = in(reg) start.ptr,
-                start_down = in(reg) start.ptr.wrapping_add(16 * start.row),
-                start_row = in(reg) start.row,
+                start = in(reg) start,
+                start_down = in(reg) start.wrapping_add(16 * start_row),
+                start_row = in(reg) start_row,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
@@ -316,6 +327,7 @@ impl Unit for Plain {
     }
 
     unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: Start) {
+        let (start, start_row) = start.rows(c, c_row);
         let mut sums = [[0.0f32; SIDE]; SIDE];
         for block in 0..count {
             let (a, b) = (a.wrapping_add(block * BLOCK), b.wrapping_add(block * BLOCK));
@@ -337,7 +349,7 @@ impl Unit for Plain {
             for (j, sum) in sums.iter().enumerate() {
                 unsafe {
                     let out = c.add(i * c_row + j);
-                    *out = sum + if start.ptr.is_null() { 0.0 } else { *start.ptr.add(i * start.row + j) };
+                    *out = sum + if start.is_null() { 0.0 } else { *start.add(i * start_row + j) };
                 }
             }
         }

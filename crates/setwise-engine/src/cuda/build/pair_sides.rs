@@ -78,8 +78,8 @@ impl Builder<'_> {
         self.launch("pair_max_sort", &tasks, [examples, tasks.len(), 1], SORT_THREADS, sides.sort_bytes)?;
         // One round of blocks: as many as the card holds, each with the same columns of several examples.
         let slabs = op.nets[0].own.cols.div_ceil(32 * sides.columns);
-        let held = self.module.processors * (self.module.shared_memory / sides.bytes).clamp(1, 2);
-        let splits = (held / (slabs * 2 * tasks.len())).clamp(1, examples.max(1));
+        let blocks = self.module.processors * (self.module.shared_memory / sides.bytes).clamp(1, 2);
+        let splits = (blocks / (slabs * 2 * tasks.len())).clamp(1, examples.max(1));
         let name = format!("pair_max_sides_{}{}", sides.columns, if sides.held { "_held" } else { "" });
         self.launch(&name, &tasks, [slabs, splits, 2 * tasks.len()], 32 * WARPS as u32, sides.bytes)
     }
@@ -117,8 +117,12 @@ mod tests {
     const MOST: usize = 227 << 10;
 
     #[test]
-    fn rows_of_the_second_layer_are_as_wide_as_they_fit() {
-        let shape = |hidden, outputs, n| Sides::new(hidden, outputs, n, n, MOST).map(|s| (s.columns, s.held));
+    fn rows_of_the_second_layer_are_as_wide_as_they_fit_and_those_of_the_other_side_are_held_if_they_do_too() {
+        let shape = |hidden, outputs, n| {
+            let sides = Sides::new(hidden, outputs, n, n, MOST)?;
+            assert!(sides.bytes <= MOST && sides.sort_bytes <= MOST, "{sides:?}");
+            Some((sides.columns, sides.held))
+        };
         assert_eq!(shape(16, 8, 20), Some((1, true)));
         assert_eq!(shape(48, 24, 20), Some((2, true)));
         assert_eq!(shape(512, 256, 150), Some((4, true)));

@@ -4,7 +4,8 @@
 // A win: the place of its output's row of W in bytes, with the other side's index above; and dy.
 #define WIN_BITS 18
 #define SORT_WARPS 16
-#define AHEAD 4
+// Times 32 winners that are fetched together.
+#define SORT_AHEAD 4
 
 __device__ __forceinline__ float* block_memory() {
     extern __shared__ __align__(16) float shared[];
@@ -36,20 +37,20 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS) pair_max_sort(cons
     unsigned short* by_element = (unsigned short*)(begin + m);
     for (int i = threadIdx.x; i < n * m; i += 32 * SORT_WARPS) by_element[i] = 0;
     __syncthreads();
-    // Winners of 32 outputs with their gradients, lanes with the same one, and how many of them come before. Four times as many are on their way together.
+    // Winners of 32 outputs with their gradients, lanes with the same one, and how many of them come before.
     auto each = [&](bool gradients, auto apply) {
         for (int i = warp; i < n; i += SORT_WARPS)
-            for (int first = lane; first - lane < outputs; first += 32 * AHEAD) {
+            for (int first = lane; first - lane < outputs; first += 32 * SORT_AHEAD) {
                 const float *kept = task.kept + (size_t)(i0 + i) * outputs, *dy = task.dy + (size_t)(i0 + i) * task.ldy;
-                float winners[AHEAD], d[AHEAD];
+                float winners[SORT_AHEAD], d[SORT_AHEAD];
 #pragma unroll
-                for (int k = 0; k < AHEAD; k++) {
+                for (int k = 0; k < SORT_AHEAD; k++) {
                     int c = first + 32 * k;
                     winners[k] = c < outputs ? kept[c] : -1.0f;
                     d[k] = gradients && c < outputs ? dy[c] : 0.0f;
                 }
 #pragma unroll
-                for (int k = 0; k < AHEAD; k++) {
+                for (int k = 0; k < SORT_AHEAD; k++) {
                     int c = first + 32 * k, j = (int)winners[k];
                     if (c - lane >= outputs) break;
                     u32 same = __match_any_sync(~0u, j);
@@ -111,8 +112,9 @@ template <int V> __device__ __forceinline__ void write_columns(float* to, const 
     else *to = x[0];
 }
 
-// A block has 32 V hidden columns, V to a lane, of one side's gradients in some examples; W stays in shared memory, and the rows of the other side are there while an example
-// is summed if HELD: each of them is wanted once for every row that it won from, which is more than the L2 cache gives. An example's list is cut into pieces as long as each other, one a warp. A warp writes the rows that begin in its piece; where the last of them goes on, what other warps found of it is added in order.
+// A block has 32 V hidden columns, V to a lane, of one side's gradients in some examples; W stays in shared memory. With HELD the rows of the other side are there too while
+// an example is summed: each is wanted once for every row that it won from, which is more than the L2 cache gives. An example's list is cut into
+// pieces as long as each other, one a warp. A warp writes the rows that begin in its piece; where the last of them goes on, what other warps found of it is added in order.
 template <int V, bool HELD>
 __device__ __forceinline__ void pair_max_sides(const PairTask* tasks, const int* shape) {
     constexpr int WARPS = 32, COLUMNS = 32 * V;
