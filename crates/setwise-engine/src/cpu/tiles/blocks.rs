@@ -242,33 +242,24 @@ pub unsafe fn turn(blocks: *mut u16, count: usize, apart: usize) {
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn transpose(tile: *mut u16) {
     unsafe {
-        let zero = _mm512_setzero_si512();
-        let (mut r, mut t) = ([zero; 16], [zero; 16]);
-        for (i, row) in r.iter_mut().enumerate() {
-            *row = _mm512_loadu_si512(tile.add(32 * i).cast());
+        let mut turned = [_mm512_setzero_si512(); 16];
+        for (quarter, turned) in turned.chunks_mut(4).enumerate() {
+            // A quarter of rows i, i + 4, i + 8 and i + 12: what loads put side by side need not be shuffled.
+            let piece = |row: usize| _mm_loadu_si128(tile.add(32 * row + 8 * quarter).cast());
+            let rows: [__m512i; 4] = std::array::from_fn(|i| {
+                let first = _mm512_castsi128_si512(piece(i));
+                let two = _mm512_mask_broadcast_i32x4(first, 0x00f0, piece(i + 4));
+                let three = _mm512_mask_broadcast_i32x4(two, 0x0f00, piece(i + 8));
+                _mm512_mask_broadcast_i32x4(three, 0xf000, piece(i + 12))
+            });
+            let low = [_mm512_unpacklo_epi32(rows[0], rows[1]), _mm512_unpacklo_epi32(rows[2], rows[3])];
+            let high = [_mm512_unpackhi_epi32(rows[0], rows[1]), _mm512_unpackhi_epi32(rows[2], rows[3])];
+            turned[0] = _mm512_unpacklo_epi64(low[0], low[1]);
+            turned[1] = _mm512_unpackhi_epi64(low[0], low[1]);
+            turned[2] = _mm512_unpacklo_epi64(high[0], high[1]);
+            turned[3] = _mm512_unpackhi_epi64(high[0], high[1]);
         }
-        for i in (0..16).step_by(2) {
-            t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-            t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-        }
-        for i in (0..16).step_by(4) {
-            r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-            r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-            r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-            r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-        }
-        // Of quarters 0 to 3 of rows c, c + 4, c + 8 and c + 12 those with the same number make a row.
-        for c in 0..4 {
-            let even = _mm512_shuffle_i32x4(r[c], r[c + 4], 0x88);
-            let odd = _mm512_shuffle_i32x4(r[c], r[c + 4], 0xdd);
-            let even_below = _mm512_shuffle_i32x4(r[c + 8], r[c + 12], 0x88);
-            let odd_below = _mm512_shuffle_i32x4(r[c + 8], r[c + 12], 0xdd);
-            t[c] = _mm512_shuffle_i32x4(even, even_below, 0x88);
-            t[c + 4] = _mm512_shuffle_i32x4(odd, odd_below, 0x88);
-            t[c + 8] = _mm512_shuffle_i32x4(even, even_below, 0xdd);
-            t[c + 12] = _mm512_shuffle_i32x4(odd, odd_below, 0xdd);
-        }
-        for (i, row) in t.iter().enumerate() {
+        for (i, row) in turned.iter().enumerate() {
             _mm512_storeu_si512(tile.add(32 * i).cast(), *row);
         }
     }
