@@ -18,21 +18,31 @@ const ATTENTION: &str = include_str!("kernels/attention.cu");
 const HOPPER: &str = include_str!("kernels/hopper.cu");
 const PAIR_TASKS: &str = include_str!("kernels/pair_tasks.cu");
 
-/// Everything but attention and images, in the order its parts build on each other.
-const BASE: [&str; 13] = [
+const MULTIPLY_ROWS: &str = include_str!("kernels/multiply_rows.cu");
+
+/// What every program may need, in modules that are compiled side by side.
+const PRODUCT: [&str; 4] = [COMMON, LINEAR_TASKS, MULTIPLY_ROWS, include_str!("kernels/product.cu")];
+const PRODUCTS: [&str; 3] = ["PRODUCT_SMALL\n", "PRODUCT_MEDIUM\n", "PRODUCT_LARGE\n"];
+const WEIGHTS: [&str; 3] = [COMMON, LINEAR_TASKS, include_str!("kernels/linear_weights.cu")];
+const BASE: [&str; 8] = [
     COMMON,
     LINEAR_TASKS,
-    include_str!("kernels/linear.cu"),
     include_str!("kernels/thin_linear.cu"),
+    include_str!("kernels/gradient_parts.cu"),
     include_str!("kernels/norm.cu"),
     include_str!("kernels/rows.cu"),
+    include_str!("kernels/optimise.cu"),
+    include_str!("kernels/muon.cu"),
+];
+/// What programs with networks on pairs need.
+const PAIR: [&str; 7] = [
+    COMMON,
+    MULTIPLY_ROWS,
     PAIR_TASKS,
     include_str!("kernels/pair.cu"),
     include_str!("kernels/pair_winners.cu"),
     include_str!("kernels/pair_sorted.cu"),
     include_str!("kernels/pair_weights.cu"),
-    include_str!("kernels/optimise.cu"),
-    include_str!("kernels/muon.cu"),
 ];
 const IMAGES: [&str; 5] = [
     COMMON,
@@ -58,7 +68,7 @@ const WIDE_ATTENTION: [&str; 5] =
     [COMMON, ATTENTION, HOPPER, include_str!("kernels/wide_attention.cu"), include_str!("kernels/whole_attention.cu")];
 
 /// All kernels a program needs, in modules that are compiled side by side. Attention is compiled for each width of heads on its own,
-/// those of images, and of pairs on compute capability 9, only for programs that have them.
+/// those of images and of pairs only for programs that have them.
 pub(super) struct Kernels {
     /// Bytes a block may have.
     pub shared_memory: usize,
@@ -74,7 +84,12 @@ impl Kernels {
     /// done before.
     pub fn new(device: &Arc<Device>, precision: Precision, depths: &[usize], ops: &[Op]) -> Result<Self, Error> {
         let wide = device.capability.0 == 9 && precision == Precision::Tf32;
-        let mut sources = vec![BASE.concat()];
+        let mut sources = vec![BASE.concat(), WEIGHTS.concat()];
+        sources.extend(PRODUCTS.map(|kernel| PRODUCT.concat() + kernel));
+        let pairs = ops.iter().any(|op| matches!(op, Op::Pairs(_)));
+        if pairs {
+            sources.push(PAIR.concat());
+        }
         for &depth in depths {
             let tile = super::build::key_tile(depth);
             sources.push([COMMON, ATTENTION, &format!("ATTENTION({depth}, {tile})\n")].concat());
@@ -84,7 +99,7 @@ impl Kernels {
         }
         if wide {
             sources.push(WIDE.concat());
-            if ops.iter().any(|op| matches!(op, Op::Pairs(_))) {
+            if pairs {
                 sources.push(WIDE_PAIR.concat());
             }
             for (depth, tile) in depths.iter().filter_map(|&d| super::build::wide_depth(d)) {
@@ -200,7 +215,9 @@ mod tests {
 
     #[test]
     fn every_kernel_waits_for_the_one_before() {
-        let all = [&BASE[..], &IMAGES, &WIDE_IMAGES, &WIDE, &WIDE_PAIR, &WIDE_ATTENTION].concat().concat();
+        let base = [&BASE[..], &PRODUCT, &WEIGHTS, &PAIR];
+        let all =
+            [base.concat(), [&IMAGES[..], &WIDE_IMAGES, &WIDE, &WIDE_PAIR, &WIDE_ATTENTION].concat()].concat().concat();
         let kernels: Vec<&str> = all.split("__global__").skip(1).collect();
         assert!(kernels.len() > 40, "{} kernels", kernels.len());
         for kernel in kernels {
