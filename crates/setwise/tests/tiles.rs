@@ -117,6 +117,30 @@ fn copies_of_a_model_multiply_as_it_does_with_the_same_bits_on_any_number_of_thr
 }
 
 #[test]
+fn an_example_has_the_same_bits_alone_as_in_a_batch() {
+    if !Cpu::<f32>::has_tiles() {
+        return;
+    }
+    for (name, latent) in [
+        ("multi-set-transformer", 32),
+        ("multi-set-transformer", 64),
+        ("sum-merge", 64),
+        ("multi-set-transformer-equi", 16),
+    ] {
+        let config = ModelConfig::preset(name, 3).unwrap().with_latent(latent).with_hidden(64).with_blocks(2);
+        let shared = SharedModel::new(Model::new(config.validate().unwrap(), 1));
+        shared.use_device(&Device::CpuTiles).unwrap();
+        let batch = Ragged::<f32>::random(&[3, 3], &[vec![1, 50, 33, 7, 125], vec![17, 64, 2, 40, 96]], 3);
+        let together = shared.predict(&batch.view()).unwrap();
+        assert_eq!(together.values().len(), 5);
+        for (e, answer) in together.values().iter().enumerate() {
+            let alone = shared.predict(&batch.only(e).view()).unwrap();
+            assert_eq!(alone.values(), [*answer], "{name}, latent {latent}, example {e}");
+        }
+    }
+}
+
+#[test]
 fn all_of_this_holds_with_a_stand_in_for_the_unit() {
     setwise_engine::simd::test_again_with("SETWISE_TILES", &["emulated"], "");
 }
