@@ -149,6 +149,9 @@ impl Inputs {
     }
 }
 
+/// What was compared, its error, and how large that may be.
+type Found = (&'static str, f64, f64);
+
 /// A run over some cases.
 struct Suite<'a> {
     only: Option<&'a str>,
@@ -159,13 +162,16 @@ struct Suite<'a> {
 
 impl Suite<'_> {
     /// Runs a case if it is wanted; its numbers follow from the seed and its name.
-    fn case(&mut self, name: &str, check: impl FnOnce(&mut Generator) -> Result<Vec<Check>>) -> Result<()> {
+    fn case(&mut self, name: &str, check: impl FnOnce(&mut Generator) -> Result<Vec<Found>>) -> Result<()> {
         if self.only.is_some_and(|part| !name.contains(part)) {
             return Ok(());
         }
         let found = check(&mut Generator::seed_from_u64(self.seed ^ u64::from(crc32fast::hash(name.as_bytes()))))?;
-        found.iter().for_each(&mut *self.tell);
-        self.checks.extend(found);
+        for (what, error, tolerance) in found {
+            let check = Check { case: name.to_owned(), what, error, tolerance };
+            (self.tell)(&check);
+            self.checks.push(check);
+        }
         Ok(())
     }
 }
@@ -185,11 +191,11 @@ pub fn run(
             let model = Model::new(config.clone(), rng.random());
             let inputs = Inputs::random(config.sets, &SIZES, dim, rng);
             let of = |mode| Arc::new(program(&config, mode, true));
-            let mut found = compare(device, precision, &case, of(Mode::Train), model.params(), &inputs, rng)?;
+            let mut found = compare(device, precision, of(Mode::Train), model.params(), &inputs, rng)?;
             if config.images.is_some() {
                 // Batch norms do something else when they answer.
                 let infer = of(Mode::Infer);
-                found.extend(compare(device, precision, &case, infer, model.params(), &inputs, rng)?);
+                found.extend(compare(device, precision, infer, model.params(), &inputs, rng)?);
             }
             Ok(found)
         })?;
@@ -198,7 +204,7 @@ pub fn run(
         suite.case(&case, |rng| {
             let params: Vec<f32> = program.params().init(rng);
             let inputs = Inputs::random(program.inputs().len(), &SIZES, image.numbers(), rng);
-            compare(device, precision, &case, Arc::new(program), &params, &inputs, rng)
+            compare(device, precision, Arc::new(program), &params, &inputs, rng)
         })?;
     }
     // More pairs of elements than are sorted at once; hidden layers too large, and weights too small, for halves.
@@ -225,7 +231,7 @@ pub fn run(
             }
             assert!(scaled > 0, "relation networks have parameters of these names");
             let inputs = Inputs::random(config.sets, sizes, 3, rng);
-            compare(device, precision, case, Arc::new(program), &params, &inputs, rng)
+            compare(device, precision, Arc::new(program), &params, &inputs, rng)
         })?;
     }
     // Rows of 384 are too wide for a norm within a product, and have an odd number of tiles.
@@ -238,17 +244,15 @@ pub fn run(
             let program = layers(latent, hidden);
             let params: Vec<f32> = program.params().init(rng);
             let inputs = Inputs::random(program.inputs().len(), sizes, 16, rng);
-            compare(device, precision, case, Arc::new(program), &params, &inputs, rng)
+            compare(device, precision, Arc::new(program), &params, &inputs, rng)
         })?;
     }
-    let case = "training a classifier";
-    suite.case(case, |rng| classifier_steps(device, precision, case, rng))?;
-    let case = "training with labels of elements";
-    suite.case(case, |rng| element_steps(device, precision, case, rng))?;
+    suite.case("training a classifier", |rng| classifier_steps(device, precision, rng))?;
+    suite.case("training with labels of elements", |rng| element_steps(device, precision, rng))?;
     // Matrices narrower than a tile, as wide as some, and neither.
     for (latent, hidden) in [(16, 24), (64, 128), (72, 200)] {
         let case = format!("training by Muon, latent {latent}, hidden {hidden}");
-        suite.case(&case, |rng| muon_steps(device, precision, &case, [latent, hidden], rng))?;
+        suite.case(&case, |rng| muon_steps(device, precision, [latent, hidden], rng))?;
     }
     Ok(suite.checks)
 }
@@ -325,7 +329,7 @@ fn two_steps(
 }
 
 /// A whole step of a classifier: its loss, and the running averages after it.
-fn classifier_steps(device: &Arc<Device>, precision: Precision, case: &str, rng: &mut Generator) -> Result<Vec<Check>> {
+fn classifier_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -> Result<Vec<Found>> {
     let images = Images::new(ImageEncoder::Mnist).with_size(9, 10, 1);
     let (classes, count) = (37, 50);
     let config = ModelConfig::classifier(images, classes).validate()?;
@@ -339,10 +343,9 @@ fn classifier_steps(device: &Arc<Device>, precision: Precision, case: &str, rng:
         let trained = t.model().layout().trained();
         t.model().params()[trained..].iter().map(|&v| f64::from(v)).collect()
     };
-    let errors = [losses, relative(&averages(&mut gpu), &averages(&mut cpu))];
-    let whats = ["losses of two steps", "running averages"];
-    let check = |(what, error)| Check { case: case.to_owned(), what, error, tolerance: ALLOWED * unit(precision) };
-    Ok(whats.into_iter().zip(errors).map(check).collect())
+    let tolerance = ALLOWED * unit(precision);
+    let averages = relative(&averages(&mut gpu), &averages(&mut cpu));
+    Ok(vec![("losses of two steps", losses, tolerance), ("running averages", averages, tolerance)])
 }
 
 /// Numbers from −1 to 1.
@@ -358,7 +361,7 @@ fn drawn_batch(sizes: &[[usize; 2]], rng: &mut Generator) -> Result<SetBatch> {
 }
 
 /// Whole steps of a model that answers for every element, with the loss of single elements and their means.
-fn element_steps(device: &Arc<Device>, precision: Precision, case: &str, rng: &mut Generator) -> Result<Vec<Check>> {
+fn element_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -> Result<Vec<Found>> {
     let config = ModelConfig::preset("multi-set-transformer", 3)?.with_latent(8).with_hidden(16);
     let config = config.with_output(OutputKind::Equivariant).validate()?;
     let trainer = || Trainer::new(Model::new(config.clone(), 4), Loss::Elements { weight: 0.5 });
@@ -367,7 +370,7 @@ fn element_steps(device: &Arc<Device>, precision: Precision, case: &str, rng: &m
     let targets = drawn(sizes.as_flattened().iter().sum(), rng);
     let limits = BatchLimits { examples: 4, set_size: 150, dims: 1 };
     let (_, error) = two_steps(device, precision, trainer, limits, &batch, &targets)?;
-    Ok(vec![Check { case: case.to_owned(), what: "losses of two steps", error, tolerance: ALLOWED * unit(precision) }])
+    Ok(vec![("losses of two steps", error, ALLOWED * unit(precision))])
 }
 
 /// Steps of a model whose matrices move by Muon: what the loss falls by. Single weights may differ: directions in which the gradient is nothing but
@@ -375,10 +378,9 @@ fn element_steps(device: &Arc<Device>, precision: Precision, case: &str, rng: &m
 fn muon_steps(
     device: &Arc<Device>,
     precision: Precision,
-    case: &str,
     [latent, hidden]: [usize; 2],
     rng: &mut Generator,
-) -> Result<Vec<Check>> {
+) -> Result<Vec<Found>> {
     let config =
         ModelConfig::preset("multi-set-transformer", 3)?.with_latent(latent).with_hidden(hidden).with_blocks(2);
     let config = config.validate()?;
@@ -404,24 +406,22 @@ fn muon_steps(
         moved = trainer.model().params().iter().zip(&before).fold(moved, |m, (a, b)| m.max(f64::from((a - b).abs())));
     }
     let fall = |losses: &[f64]| (losses[0] - losses[3]) / losses[0];
-    let check = |what, error, tolerance| Check { case: case.to_owned(), what, error, tolerance };
     let falls = (fall(&losses[0]) - fall(&losses[1])).abs();
     Ok(vec![
         // Besides what the gradient loses, matrices are made orthogonal in bf16.
-        check("what the loss falls by", falls, 0.01 + ALLOWED * unit(precision)),
-        check("parameters after a loss that is no number", moved, 0.0),
+        ("what the loss falls by", falls, 0.01 + ALLOWED * unit(precision)),
+        ("parameters after a loss that is no number", moved, 0.0),
     ])
 }
 
 fn compare(
     device: &Arc<Device>,
     precision: Precision,
-    case: &str,
     program: Arc<Program>,
     params: &[f32],
     inputs: &Inputs,
     rng: &mut Generator,
-) -> Result<Vec<Check>> {
+) -> Result<Vec<Found>> {
     let (trained, training) = (program.params().trained(), program.training());
     let mut gpu = Cuda::new(device, program.clone(), precision)?;
     let mut cpu = Cpu::<f64>::new(program);
@@ -455,12 +455,7 @@ fn compare(
     let names = [first, "gradients of inputs", "gradients of parameters", "statistics of batch norms"];
     Ok((0..expected.len())
         .filter(|&i| !expected[i].is_empty())
-        .map(|i| Check {
-            case: case.to_owned(),
-            what: names[i],
-            error: relative(&found[i], &expected[i]),
-            tolerance: ALLOWED * moved[i].max(unit),
-        })
+        .map(|i| (names[i], relative(&found[i], &expected[i]), ALLOWED * moved[i].max(unit)))
         .collect())
 }
 

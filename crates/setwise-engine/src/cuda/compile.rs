@@ -17,13 +17,12 @@ const LINEAR_TASKS: &str = include_str!("kernels/linear_tasks.cu");
 const ATTENTION: &str = include_str!("kernels/attention.cu");
 const HOPPER: &str = include_str!("kernels/hopper.cu");
 const PAIR_TASKS: &str = include_str!("kernels/pair_tasks.cu");
-
 const MULTIPLY_ROWS: &str = include_str!("kernels/multiply_rows.cu");
 
 /// What every program may need, in modules that are compiled side by side.
 const PRODUCT: [&str; 4] = [COMMON, LINEAR_TASKS, MULTIPLY_ROWS, include_str!("kernels/product.cu")];
 const PRODUCTS: [&str; 3] = ["PRODUCT_SMALL\n", "PRODUCT_MEDIUM\n", "PRODUCT_LARGE\n"];
-const WEIGHTS: [&str; 3] = [COMMON, LINEAR_TASKS, include_str!("kernels/linear_weights.cu")];
+const WEIGHTS: [&str; 4] = [COMMON, LINEAR_TASKS, MULTIPLY_ROWS, include_str!("kernels/linear_weights.cu")];
 const BASE: [&str; 8] = [
     COMMON,
     LINEAR_TASKS,

@@ -1,7 +1,5 @@
 // Gradients of weights and biases, in parts that are summed in a fixed order. Blocks and warps as in `product.cu`, both operands in shared memory as they lie.
 
-#define BK 32
-
 // acc += Aᵀ B for one stage; both operands lie as [BK][columns].
 template <int WM, int WN, int SA, int SB>
 __device__ __forceinline__ void multiply_columns(float (*acc)[WN / 8][4], const float* a, const float* b, int wm, int wn) {
