@@ -81,10 +81,10 @@ plain! {
     struct PairTask {
         own: Address, partner: Address, w: Address, bias: Address, y: Address, kept: Address, dy: Address,
         d_own: Address, d_partner: Address, d_kept: Address, parts: Address, map: Address,
-        halves: Address, halves_map: Address, largest: Address,
+        halves: Address, halves_map: Address, own_halves: Address, partner_halves: Address, largest: Address,
         own_wins: Address, partner_wins: Address, starts: Address,
         ld_own: i32, ld_partner: i32, ldy: i32, hidden: i32, outputs: i32, splits: i32, vec: i32, vec_y: i32, tile: i32,
-        stages: i32, row_bytes: i32, pad: i32, space: Space, partners: Space,
+        stages: i32, row_bytes: i32, sides: i32, space: Space, partners: Space,
     }
     struct ConvolveTask {
         x: Address, w: Address, bias: Address, y: Address, from_h: i32, from_w: i32, from_c: i32, to_h: i32, to_w: i32, n: i32,

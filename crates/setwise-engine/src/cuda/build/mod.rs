@@ -95,6 +95,8 @@ pub(super) struct Builder<'a> {
     apart: BTreeSet<ParamId>,
     /// Where lists of what partners won lie.
     wins: Option<Address>,
+    /// Where rows of both sides of pairs lie in halves.
+    halves: Option<Address>,
     /// Parts of gradients, summed together at the end.
     sums: Vec<t::SumTask>,
     /// What the convolution just built leaves for the batch norm after it.
@@ -134,6 +136,7 @@ impl<'a> Builder<'a> {
             moments: None,
             gradients: Gradients::new(program),
             wins: None,
+            halves: None,
             gathered: Vec::new(),
             used: 0,
             workspace: 0,

@@ -5,7 +5,7 @@ use super::super::tables as t;
 use super::linear::{Product, Use, no_product};
 use super::{Builder, Work};
 use crate::error::Error;
-use crate::program::{Pair, Pairs, Reduce, Slice, Value};
+use crate::program::{Op, Pair, Pairs, Reduce, Slice, Value};
 
 /// Elements of a block of the maximum, and of the gradient of elements; partners of a block of the gradient of partners.
 const ELEMENTS: usize = 32;
@@ -18,6 +18,9 @@ const WEIGHT_BLOCKS: usize = 1056;
 const OUTPUTS_OF_WARP: usize = 16;
 const HELD_COLUMNS: usize = 64;
 const HELD_WARPS: usize = 16;
+/// Elements between two meetings of its warps where it makes their gradients too, and bytes for what the warps have of those, twice.
+const HELD_EACH: usize = 8;
+const OWN_BYTES: usize = 2 * HELD_EACH * HELD_WARPS * HELD_COLUMNS * 4;
 
 /// Outputs of a block of `pair_max_panels`, elements that one of its warps has, and bytes of shared memory: eight panels of 32 hidden columns, three steps
 /// of elements and partners for every warp, and its winners.
@@ -27,7 +30,7 @@ const PANEL_BYTES: usize = 1024 + 4 * (8 * PANEL_OUTPUTS * 32 + WARPS * (3 * 512
 
 /// Hidden columns of a panel of halves.
 const HALVES: usize = 64;
-/// Blocks that look for the largest of each operand.
+/// Blocks that round each operand and look for its largest number.
 const HALVES_BLOCKS: usize = 96;
 
 /// How shared memory is used for a maximum: all of the second layer for some outputs, two elements for
@@ -90,6 +93,8 @@ impl<'a> Builder<'a> {
                     map: 0,
                     halves: 0,
                     halves_map: 0,
+                    own_halves: 0,
+                    partner_halves: 0,
                     largest: 0,
                     own_wins: 0,
                     partner_wins: 0,
@@ -105,7 +110,7 @@ impl<'a> Builder<'a> {
                     tile: 0,
                     stages: 0,
                     row_bytes: 0,
-                    pad: 0,
+                    sides: 0,
                     space: self.space(n.own.value),
                     partners: self.space(n.partner.value),
                 }
@@ -174,11 +179,38 @@ impl<'a> Builder<'a> {
             && self.module.fits(PANEL_BYTES)
     }
 
+    /// Whether its products are of halves, where no number is too large or small for them: rows can be read sixteen bytes at a time.
+    fn in_halves(&self, op: &Pairs) -> bool {
+        self.in_panels(op) && op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner))
+    }
+
+    /// Of four bytes, for the rows of a value in halves.
+    fn numbers_for_halves(&self, v: Value, hidden: usize) -> usize {
+        (self.rows(v) * hidden.next_multiple_of(HALVES) / 2).next_multiple_of(64)
+    }
+
+    /// Rows in halves serve one operation at a time, so all share the place of the longest.
+    fn room_for_halves(&mut self) -> t::Address {
+        if let Some(at) = self.halves {
+            return at;
+        }
+        let of = |n: &Pair| [n.own, n.partner].iter().map(|s| self.numbers_for_halves(s.value, s.cols)).sum::<usize>();
+        let all = self.program.ops.iter().filter_map(|op| match op {
+            Op::Pairs(p) if p.nets[0].reduce == Reduce::Max && self.in_halves(p) => Some(p.nets.iter().map(of).sum()),
+            _ => None,
+        });
+        let numbers = all.max().unwrap_or(0);
+        let at = self.room(numbers);
+        self.halves = Some(at);
+        at
+    }
+
     fn pair_max_panels(&mut self, op: &Pairs, mut tasks: Vec<t::PairTask>) -> Result<(), Error> {
         let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
         // Halves where rows can be read sixteen bytes at a time; which of the two kernels has something to do is known once u and v are.
-        let halves = op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner));
+        let halves = self.in_halves(op);
         let padded = hidden.next_multiple_of(HALVES);
+        let mut rows_at = if halves { self.room_for_halves() } else { 0 };
         let largest = self.room(3 * tasks.len());
         for (i, task) in tasks.iter_mut().enumerate() {
             let map = driver::tensor_map(task.w, outputs, hidden, hidden, PANEL_OUTPUTS)?;
@@ -188,6 +220,12 @@ impl<'a> Builder<'a> {
                 task.largest = largest + 12 * i as u64;
                 let map = driver::half_tensor_map(task.halves, outputs, padded, PANEL_OUTPUTS)?;
                 task.halves_map = self.tables.push(&[map]);
+                let mut take = |v: Value| {
+                    let at = rows_at;
+                    rows_at += 4 * self.numbers_for_halves(v, hidden) as u64;
+                    at
+                };
+                (task.own_halves, task.partner_halves) = (take(op.nets[i].own.value), take(op.nets[i].partner.value));
             }
         }
         if halves {
@@ -220,17 +258,38 @@ impl<'a> Builder<'a> {
         self.launch(name, tasks, of(self, |n| n.partner.value, width), 256, 0)
     }
 
-    /// The gradient of the second layer through a maximum: with rows of both sides in shared memory where they fit and can be read sixteen bytes at a time.
-    fn pair_weights(&mut self, op: &Pairs, tasks: &mut [t::PairTask]) -> Result<(), Error> {
-        let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
-        let slabs = outputs.div_ceil(OUTPUTS_OF_WARP);
+    /// Rows of both sides that have to have room for the gradient of the second layer to be made from shared memory, and the bytes they take.
+    fn held_rows(&self, op: &Pairs) -> (usize, usize) {
         let rows = op.nets.iter().map(|n| self.longest(n.own.value).saturating_add(self.longest(n.partner.value)));
         let rows = rows.max().unwrap_or(0);
-        let bytes = rows.saturating_mul(2 * 4 * HELD_COLUMNS);
-        let held = tasks.iter().all(|t| t.vec == 1 && t.vec_y == 1) && self.module.fits(bytes);
+        (rows, rows.saturating_mul(2 * 4 * HELD_COLUMNS))
+    }
+
+    /// Whether the gradient of the second layer is made from rows in shared memory: where they fit and can be read sixteen bytes at a time.
+    fn rows_held(&self, op: &Pairs) -> bool {
+        let in_chunks = |n: &Pair| {
+            self.aligned(n.own) && self.aligned(n.partner) && self.aligned(n.y) && self.aligned_param(n.weight)
+        };
+        op.nets.iter().all(in_chunks) && self.module.fits(self.held_rows(op).1)
+    }
+
+    /// Whether gradients of elements are made on the way: where a block has all outputs.
+    pub(super) fn own_with_weights(&self, op: &Pairs) -> bool {
+        let all = op.nets[0].y.cols <= OUTPUTS_OF_WARP * HELD_WARPS;
+        all && self.rows_held(op) && self.module.fits(self.held_rows(op).1.saturating_add(OWN_BYTES))
+    }
+
+    /// The gradient of the second layer through a maximum, with those of elements where they are made on the way and `own` allows it.
+    fn pair_weights(&mut self, op: &Pairs, tasks: &mut [t::PairTask], own: bool) -> Result<(), Error> {
+        let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
+        let slabs = outputs.div_ceil(OUTPUTS_OF_WARP);
+        let (rows, bytes) = self.held_rows(op);
+        let (held, own) = (self.rows_held(op), own && self.own_with_weights(op));
+        let bytes = bytes + if own { OWN_BYTES } else { 0 };
         let (name, blocks, groups, most) = if held {
             let blocks = hidden.div_ceil(HELD_COLUMNS) * slabs.div_ceil(HELD_WARPS);
-            ("pair_max_weights_held", blocks, (HELD_WARPS / slabs).max(1), self.module.processors)
+            let name = if own { "pair_max_weights_own" } else { "pair_max_weights_held" };
+            (name, blocks, (HELD_WARPS / slabs).max(1), self.module.processors)
         } else {
             ("pair_max_weights", (slabs * hidden.div_ceil(32)).div_ceil(WARPS), 1, WEIGHT_BLOCKS)
         };
@@ -272,8 +331,9 @@ impl<'a> Builder<'a> {
         self.launch("pair_bias_gradient", &tasks, [outputs.div_ceil(128), examples, tasks.len()], 128, 0)?;
         self.sums.extend(sums);
         if max {
-            self.pair_weights(op, &mut tasks)?;
-            match self.sides(op) {
+            let sides = self.sides(op);
+            self.pair_weights(op, &mut tasks, sides.is_some())?;
+            match sides {
                 Some(sides) => self.pair_sides(op, &sides, tasks)?,
                 None => self.pair_gathers(op, &tasks)?,
             }
@@ -312,6 +372,14 @@ mod tests {
 
     /// Bytes a block may have on compute capability 9.
     const MOST: usize = 227 << 10;
+
+    #[test]
+    fn the_kernel_that_has_rows_in_shared_memory_is_made_for_these_sizes() {
+        let kernel = include_str!("../kernels/pair_weights.cu");
+        for (name, value) in [("HELD_COLUMNS", HELD_COLUMNS), ("HELD_WARPS", HELD_WARPS), ("HELD_EACH", HELD_EACH)] {
+            assert!(kernel.contains(&format!("#define {name} {value}\n")), "{name}");
+        }
+    }
 
     #[test]
     fn every_cut_fits_and_holds_whole_steps_of_partners() {

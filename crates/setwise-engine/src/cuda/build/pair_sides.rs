@@ -61,7 +61,7 @@ impl Builder<'_> {
         Sides::new(net.own.cols, net.y.cols, elements, partners, self.module.shared_memory)
     }
 
-    /// Both gradients of all networks: a launch that sorts, one that sums.
+    /// Both gradients of all networks, or those of partners where elements have theirs already: a launch that sorts, one that sums.
     pub(super) fn pair_sides(&mut self, op: &Pairs, sides: &Sides, mut tasks: Vec<t::PairTask>) -> Result<(), Error> {
         let mut place = self.room_for_wins();
         let mut take = |numbers: usize| {
@@ -69,19 +69,23 @@ impl Builder<'_> {
             place += 4 * numbers.next_multiple_of(64) as u64;
             at
         };
+        let both = !self.own_with_weights(op);
+        let summed = if both { 2 } else { 1 };
         for (task, n) in tasks.iter_mut().zip(&op.nets) {
             let (wins, starts) = self.numbers_for_wins(n);
-            (task.own_wins, task.partner_wins, task.starts) = (take(wins), take(wins), take(starts));
+            task.own_wins = if both { take(wins) } else { 0 };
+            (task.partner_wins, task.starts) = (take(wins), take(starts));
             task.row_bytes = 128 * sides.columns as i32;
+            task.sides = summed as i32;
         }
         let examples = self.capacity.examples;
         self.launch("pair_max_sort", &tasks, [examples, tasks.len(), 1], SORT_THREADS, sides.sort_bytes)?;
         // One round of blocks: as many as the card holds, each with the same columns of several examples.
         let slabs = op.nets[0].own.cols.div_ceil(32 * sides.columns);
         let blocks = self.module.processors * (self.module.shared_memory / sides.bytes).clamp(1, 2);
-        let splits = (blocks / (slabs * 2 * tasks.len())).clamp(1, examples.max(1));
+        let splits = (blocks / (slabs * summed * tasks.len())).clamp(1, examples.max(1));
         let name = format!("pair_max_sides_{}{}", sides.columns, if sides.held { "_held" } else { "" });
-        self.launch(&name, &tasks, [slabs, splits, 2 * tasks.len()], 32 * WARPS as u32, sides.bytes)
+        self.launch(&name, &tasks, [slabs, splits, summed * tasks.len()], 32 * WARPS as u32, sides.bytes)
     }
 
     /// Of each of a network's two lists of wins, and of the beginnings of its partners.
@@ -94,12 +98,15 @@ impl Builder<'_> {
         if let Some(at) = self.wins {
             return at;
         }
-        let of = |n: &Pair| {
+        let of = |n: &Pair, lists: usize| {
             let (wins, starts) = self.numbers_for_wins(n);
-            2 * wins.next_multiple_of(64) + starts.next_multiple_of(64)
+            lists * wins.next_multiple_of(64) + starts.next_multiple_of(64)
         };
         let all = self.program.ops.iter().filter_map(|op| match op {
-            Op::Pairs(p) if self.sides(p).is_some() => Some(p.nets.iter().map(of).sum::<usize>()),
+            Op::Pairs(p) if self.sides(p).is_some() => {
+                let lists = if self.own_with_weights(p) { 1 } else { 2 };
+                Some(p.nets.iter().map(|n| of(n, lists)).sum::<usize>())
+            }
             _ => None,
         });
         let numbers = all.max().unwrap_or(0);

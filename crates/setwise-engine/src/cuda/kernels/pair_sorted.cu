@@ -24,7 +24,7 @@ __device__ __forceinline__ int sum_before(int x, int& total) {
     return until - x;
 }
 
-// The lists of an example: by element, partner and output, and by partner, element and output. `starts` says where a partner's wins begin. Wins are counted
+// The lists of an example: by element, partner and output, if that is wanted, and by partner, element and output. `starts` says where a partner's wins begin. Wins are counted
 // by element and partner, counts become places, and wins are put there; a warp has one element at a time, 32 outputs together.
 extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS) pair_max_sort(const PairTask* tasks, const int* shape) {
     in_turn(tasks + blockIdx.y, shape);
@@ -82,7 +82,8 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS) pair_max_sort(cons
             if (j < m) counts[j] = sum + before;
         }
     };
-    for (int i = warp; i < n; i += SORT_WARPS) places(by_element + i * m);
+    if (task.own_wins)
+        for (int i = warp; i < n; i += SORT_WARPS) places(by_element + i * m);
     if (warp == 0) places(begin);
     __syncthreads();
     for (int j = threadIdx.x; j < m; j += 32 * SORT_WARPS) task.starts[j0 + j] = begin[j];
@@ -90,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS) pair_max_sort(cons
     each(true, [&](int i, int j, int c, int before, float d) {
         if (j < 0) return;
         int at = c * task.row_bytes;
-        own[(size_t)i * outputs + by_element[i * m + j] + before] = make_int2(j << WIN_BITS | at, __float_as_int(d));
+        if (task.own_wins) own[(size_t)i * outputs + by_element[i * m + j] + before] = make_int2(j << WIN_BITS | at, __float_as_int(d));
         partner[begin[j] + by_partner[i * m + j] + before] = make_int2(i << WIN_BITS | at, __float_as_int(d));
     });
 }
@@ -118,8 +119,10 @@ template <int V> __device__ __forceinline__ void write_columns(float* to, const 
 template <int V, bool HELD>
 __device__ __forceinline__ void pair_max_sides(const PairTask* tasks, const int* shape) {
     constexpr int WARPS = 32, COLUMNS = 32 * V;
-    const PairTask task = tasks[blockIdx.z / 2];
-    bool own = blockIdx.z % 2 == 0;
+    // Both sides, or partners alone.
+    int sides = tasks->sides;
+    const PairTask task = tasks[blockIdx.z / sides];
+    bool own = blockIdx.z % sides + 1 < sides;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, hidden = task.hidden, outputs = task.outputs;
     int h = blockIdx.x * COLUMNS + lane * V;
     bool inside = h < hidden;
@@ -174,10 +177,8 @@ __device__ __forceinline__ void pair_max_sides(const PairTask* tasks, const int*
             int other = -1;
             auto close = [&]() {
 #pragma unroll
-                for (int k = 0; k < V; k++) {
-                    sum[k] += u[k] + v[k] > 0.0f ? x[k] : 0.0f;
-                    x[k] = 0.0f;
-                }
+                for (int k = 0; k < V; k++)
+                    if (u[k] + v[k] > 0.0f) sum[k] += x[k];
             };
             // Beyond the end the last one again, with a factor of zero.
             auto fetch = [&](int at) {
@@ -198,18 +199,27 @@ __device__ __forceinline__ void pair_max_sides(const PairTask* tasks, const int*
                     float w[4][V];
 #pragma unroll
                     for (int q = 0; q < 4; q++) read_columns<V>(w[q], (const float*)(weights + (place[q] & ((1 << WIN_BITS) - 1))));
-                    // They are in order: if the last is another's win of the same pair, all are.
-                    bool same = place[3] >> WIN_BITS == other;
+                    auto add = [&](int q) {
+#pragma unroll
+                        for (int c = 0; c < V; c++) x[c] += __int_as_float(factor[q]) * w[q][c];
+                    };
+                    // They are in order: if the last is another win of the same pair, all are.
+                    if (place[3] >> WIN_BITS == other) {
+#pragma unroll
+                        for (int q = 0; q < 4; q++) add(q);
+                        continue;
+                    }
 #pragma unroll
                     for (int q = 0; q < 4; q++) {
-                        if (!same && place[q] >> WIN_BITS != other) {
+                        if (place[q] >> WIN_BITS != other) {
                             close();
                             other = place[q] >> WIN_BITS;
                             if constexpr (HELD) read_columns<V>(v, others + other * COLUMNS);
                             else read_columns<V>(v, other_values + row_at(other, ld_other));
-                        }
 #pragma unroll
-                        for (int c = 0; c < V; c++) x[c] += __int_as_float(factor[q]) * w[q][c];
+                            for (int c = 0; c < V; c++) x[c] = __int_as_float(factor[q]) * w[q][c];
+                        } else
+                            add(q);
                     }
                 }
             }
@@ -242,7 +252,7 @@ __device__ __forceinline__ void pair_max_sides(const PairTask* tasks, const int*
 
 #define PAIR_MAX_SIDES(NAME, V, HELD)                                                                                 \
     extern "C" __global__ void __launch_bounds__(1024) pair_max_sides_##NAME(const PairTask* t, const int* s) {       \
-        in_turn(t + blockIdx.z / 2, s);                                                                                \
+        in_turn(t + blockIdx.z / t->sides, s);                                                                         \
         pair_max_sides<V, HELD>(t, s);                                                                                 \
     }
 PAIR_MAX_SIDES(1, 1, false)

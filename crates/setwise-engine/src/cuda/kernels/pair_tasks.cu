@@ -8,19 +8,20 @@ struct PairTask {
     float *d_own, *d_partner, *d_kept, *parts;
     // Describes W to the copy engine, 128 outputs by 32 hidden columns at a time, for `pair_max_panels`.
     const void* map;
-    // W in half precision, in the order of `wide_pair_halves.cu`, and 64 hidden columns at a time to the copy engine; the largest numbers of u, v and W. None of
-    // them where products are not made of halves.
+    // W in half precision, in the order of `wide_pair_halves.cu`, and 64 hidden columns at a time to the copy engine; u and v, rows filled up to a multiple of 64; the largest numbers of
+    // all three. None of them where products are not made of halves.
     void* halves;
     const void* halves_map;
+    void *own_halves, *partner_halves;
     int* largest;
-    // What was won, as `pair_sorted.cu` sums it, and where the wins of each partner begin; bytes of a row of W there.
+    // What was won, as `pair_sorted.cu` sums it, and where the wins of each partner begin; bytes of a row of W there, and whether both sides' gradients are summed (2) or those of partners alone (1), without a list for elements.
     int2 *own_wins, *partner_wins;
     int* starts;
     // `vec` where rows of u, v and W can be read sixteen bytes at a time, `vec_y` where those of y and kept can.
     int ld_own, ld_partner, ldy, hidden, outputs, splits, vec, vec_y;
     // Forward: partners that are in shared memory together, a multiple of 16, and how often there is room for as many. Backward (`pair_weights.cu`): rows of both sides that have room there.
     int tile, stages;
-    int row_bytes, pad;
+    int row_bytes, sides;
     Space space, partners;
 };
 

@@ -58,15 +58,18 @@ extern "C" __global__ void __launch_bounds__(256, 3) pair_max_weights(const Pair
     else pair_max_weights<false>(t, s);
 }
 
-// Hidden columns of a block whose rows of u and v are in shared memory, its warps, and bytes of a row there.
+// Hidden columns of a block whose rows of u and v are in shared memory, its warps, and bytes of a row there; elements between two meetings of its warps where they sum gradients of elements too.
 #define HELD_COLUMNS 64
 #define HELD_WARPS 16
 #define HELD_BYTES (4 * HELD_COLUMNS)
+#define HELD_EACH 8
 
 // For examples whose rows fit twice, `tile` of them: those of the next example come while one is worked on. A warp has 16 outputs and all columns of the block, a lane four by eight;
 // where there are fewer outputs than warps for them, groups of warps take turns with elements and have parts of their own.
-extern "C" __global__ void __launch_bounds__(32 * HELD_WARPS, 1) pair_max_weights_held(const PairTask* tasks, const int* shape) {
-    in_turn(tasks + blockIdx.z, shape);
+//
+// With OWN a block has all outputs, and W in its registers: du_i[h] = Σ_c dy_i[c] W[c, h] [u_i[h] + v_w(i, c)[h] > 0] needs the same sums of u and v. What the warps have of an element is added up in their order when they meet.
+template <bool OWN>
+__device__ __forceinline__ void pair_max_weights_held(const PairTask* tasks, const int* shape) {
     const PairTask task = tasks[blockIdx.z];
     int outputs = task.outputs, hidden = task.hidden, slabs = (outputs + 15) / 16, across = (hidden + HELD_COLUMNS - 1) / HELD_COLUMNS;
     int groups = max(1, HELD_WARPS / slabs), warp = threadIdx.x / 32, lane = threadIdx.x % 32, side = lane % 8 * 4;
@@ -90,11 +93,19 @@ extern "C" __global__ void __launch_bounds__(32 * HELD_WARPS, 1) pair_max_weight
         }
         copies_commit();
     };
-    float4 sum[4][2];
+    float4 sum[4][2], w[4][2];
 #pragma unroll
-    for (int k = 0; k < 4; k++) sum[k][0] = sum[k][1] = make_float4(0, 0, 0, 0);
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            sum[k][half] = w[k][half] = make_float4(0, 0, 0, 0);
+            int h = h0 + side + 32 * half;
+            if (OWN && busy && c + k < outputs && h < hidden) w[k][half] = *(const float4*)(task.w + row_at(c + k, hidden) + h);
+        }
+    // What warps have of elements, for two meetings.
+    float* own_parts = stages + 2 * task.tile * HELD_COLUMNS;
     // Lanes without outputs read others in vain.
-    int out = c < outputs ? c : 0, stage = 0;
+    int out = c < outputs ? c : 0, stage = 0, meeting = 0;
     copy_example(blockIdx.y, 0);
     for (int e = blockIdx.y; e < shape[0]; e += gridDim.y, stage ^= 1) {
         copy_example(e + gridDim.y, stage ^ 1);
@@ -109,25 +120,73 @@ extern "C" __global__ void __launch_bounds__(32 * HELD_WARPS, 1) pair_max_weight
             dy += row_at(groups, task.ldy);
             kept += row_at(groups, outputs);
         };
+        // Takes up element i, the next one; what its own gradient gets from four outputs.
+        auto take = [&](int i, float4* own_sum) {
+            float factor[4] = {d.x, d.y, d.z, d.w}, winner[4] = {winners.x, winners.y, winners.z, winners.w};
+            if (i + groups < n) fetch();
+            float4 own[2] = {*(const float4*)u, *(const float4*)(u + 32)};
+            u += groups * HELD_COLUMNS;
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                // Added to 2²³ a whole number is in the last bits; the others leave with the product.
+                const char* row = v + __float_as_uint(winner[k] + 0x1p23f) * HELD_BYTES;
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    float4 x = own[half] + *(const float4*)(row + 128 * half);
+                    auto add = [&](float x, float& to, float weight, float& to_own) {
+                        // Nothing but two products under a condition.
+                        if (x > 0.0f) {
+                            to += x * factor[k];
+                            if constexpr (OWN) to_own += weight * factor[k];
+                        }
+                    };
+                    add(x.x, sum[k][half].x, w[k][half].x, own_sum[half].x);
+                    add(x.y, sum[k][half].y, w[k][half].y, own_sum[half].y);
+                    add(x.z, sum[k][half].z, w[k][half].z, own_sum[half].z);
+                    add(x.w, sum[k][half].w, w[k][half].w, own_sum[half].w);
+                }
+            }
+        };
         if (busy && group < n) fetch();
         copies_wait<1>();
         __syncthreads();
-        if (busy)
-            for (int i = group; i < n; i += groups, u += groups * HELD_COLUMNS) {
-                float factor[4] = {d.x, d.y, d.z, d.w}, winner[4] = {winners.x, winners.y, winners.z, winners.w};
-                if (i + groups < n) fetch();
-                float4 own[2] = {*(const float4*)u, *(const float4*)(u + 32)};
-#pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    // Added to 2²³ a whole number is in the last bits; the others leave with the product.
-                    const char* row = v + __float_as_uint(winner[k] + 0x1p23f) * HELD_BYTES;
-#pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        float4 x = own[half] + *(const float4*)(row + 128 * half);
-                        sum[k][half] = sum[k][half] + make_float4(fmaxf(x.x, 0.0f), fmaxf(x.y, 0.0f), fmaxf(x.z, 0.0f), fmaxf(x.w, 0.0f)) * factor[k];
+        if constexpr (!OWN) {
+            if (busy)
+                for (int i = group; i < n; i += groups) take(i, nullptr);
+        } else {
+            for (int base = 0; base < n; base += HELD_EACH * groups, meeting ^= 1) {
+                float* parts = own_parts + meeting * HELD_EACH * HELD_WARPS * HELD_COLUMNS;
+                for (int q = 0; q < HELD_EACH; q++) {
+                    int i = base + q * groups + group;
+                    if (!busy || i >= n) break;
+                    float4 x[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
+                    take(i, x);
+                    // Four lanes have the same columns: each keeps two of eight.
+                    bool right = lane & 16, odd = lane & 8;
+                    float4 kept4 = right ? x[1] : x[0], sent = right ? x[0] : x[1];
+                    kept4 = kept4 + make_float4(__shfl_xor_sync(~0u, sent.x, 16), __shfl_xor_sync(~0u, sent.y, 16), __shfl_xor_sync(~0u, sent.z, 16), __shfl_xor_sync(~0u, sent.w, 16));
+                    float2 two = odd ? make_float2(kept4.z, kept4.w) : make_float2(kept4.x, kept4.y);
+                    float2 other = odd ? make_float2(kept4.x, kept4.y) : make_float2(kept4.z, kept4.w);
+                    two.x += __shfl_xor_sync(~0u, other.x, 8);
+                    two.y += __shfl_xor_sync(~0u, other.y, 8);
+                    *(float2*)(parts + (q * HELD_WARPS + warp) * HELD_COLUMNS + side + (right ? 32 : 0) + (odd ? 2 : 0)) = two;
+                }
+                // Those of the meeting before last have been read.
+                __syncthreads();
+                for (int k = threadIdx.x; k < HELD_EACH * groups * (HELD_COLUMNS / 2); k += 32 * HELD_WARPS) {
+                    int at = k / (HELD_COLUMNS / 2), h = k % (HELD_COLUMNS / 2) * 2;
+                    if (base + at >= n || h0 + h >= hidden) continue;
+                    const float* from = parts + (at / groups * HELD_WARPS + at % groups * slabs) * HELD_COLUMNS + h;
+                    float2 total = make_float2(0, 0);
+                    for (int s = 0; s < slabs; s++, from += HELD_COLUMNS) {
+                        float2 x = *(const float2*)from;
+                        total.x += x.x;
+                        total.y += x.y;
                     }
+                    *(float2*)(task.d_own + row_at(i0 + base + at, task.ld_own) + h0 + h) = total;
                 }
             }
+        }
         __syncthreads();
     }
     if (!busy) return;
@@ -137,4 +196,13 @@ extern "C" __global__ void __launch_bounds__(32 * HELD_WARPS, 1) pair_max_weight
 #pragma unroll
         for (int half = 0; half < 2; half++)
             if (c + k < outputs) put_four<true>(part + (size_t)k * hidden + 32 * half, sum[k][half], hidden - h0 - side - 32 * half);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * HELD_WARPS, 1) pair_max_weights_held(const PairTask* t, const int* s) {
+    in_turn(t + blockIdx.z, s);
+    pair_max_weights_held<false>(t, s);
+}
+extern "C" __global__ void __launch_bounds__(32 * HELD_WARPS, 1) pair_max_weights_own(const PairTask* t, const int* s) {
+    in_turn(t + blockIdx.z, s);
+    pair_max_weights_held<true>(t, s);
 }

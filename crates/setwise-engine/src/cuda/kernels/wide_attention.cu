@@ -123,7 +123,6 @@ __device__ __forceinline__ bool find_place(Place& p, const AttentionTask& task, 
 }
 
 __device__ __forceinline__ void copies_arrive() {
-    copies_commit();
     copies_wait<0>();
     tiles_written();
     __syncthreads();
@@ -140,20 +139,27 @@ __device__ __forceinline__ void attention_forward_wide(const AttentionTask* task
     int t = threadIdx.x % 4, g = (threadIdx.x % 32) / 4;
     float out[DEPTH / 8][4] = {}, most[2] = {-1e30f, -1e30f}, sum[2] = {0.0f, 0.0f};
     float scale = task.scale * LOG2E;
+    // Keys and values are fetched while those before them are still being mixed.
+    auto fetch = [&](int base) {
+        if (base < at.keys) {
+            copy_head<N, DEPTH>(ks, task.key, shape, at.k0 + base, at.keys - base, at.head, task.width);
+            copy_head<N, DEPTH>(vs, task.value, shape, at.k0 + base, at.keys - base, at.head, task.width);
+        }
+        copies_commit();
+    };
+    fetch(0);
     for (int base = 0; base < at.keys; base += N) {
-        __syncthreads();
-        copy_head<N, DEPTH>(ks, task.key, shape, at.k0 + base, at.keys - base, at.head, task.width);
-        copy_head<N, DEPTH>(vs, task.value, shape, at.k0 + base, at.keys - base, at.head, task.width);
         copies_arrive();
         float s[N / 8][4];
         begin_scores<DEPTH, N>(s, qs, ks);
         turn<N, DEPTH>(vt, vs);
         tiles_written();
         multiply_wait();
+        __syncthreads();
+        fetch(base + N);
         take_up<N, DEPTH>(s, out, most, sum, base, at.keys, scale, [](float x) { return exp2f(x); });
         u32 p[N / 8][4];
         to_left<N>(p, s);
-        __syncthreads();
         begin_mix<DEPTH, N>(out, p, vt);
         multiply_wait();
     }
@@ -179,6 +185,14 @@ __device__ __forceinline__ void attention_queries_wide(const AttentionTask* task
     __shared__ float deltas[64], lses[64];
     copy_head<64, DEPTH>(qs, task.out, shape, at.q0 + at.first, at.queries - at.first, at.head, task.width);
     copy_head<64, DEPTH>(ds, task.d_out, shape, at.q0 + at.first, at.queries - at.first, at.head, task.width);
+    copies_commit();
+    auto fetch = [&](int base) {
+        if (base < at.keys) {
+            copy_head<N, DEPTH>(ks, task.key, shape, at.k0 + base, at.keys - base, at.head, task.width);
+            copy_head<N, DEPTH>(vs, task.value, shape, at.k0 + base, at.keys - base, at.head, task.width);
+        }
+        copies_commit();
+    };
     copies_arrive();
     {
         // Two lanes to a query.
@@ -206,10 +220,8 @@ __device__ __forceinline__ void attention_queries_wide(const AttentionTask* task
     int row = threadIdx.x / 32 * 16 + (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
     float acc[DEPTH / 8][4] = {};
     float scale = task.scale * LOG2E, lse[2] = {lses[row], lses[row + 8]}, delta[2] = {deltas[row], deltas[row + 8]};
+    fetch(0);
     for (int base = 0; base < at.keys; base += N) {
-        __syncthreads();
-        copy_head<N, DEPTH>(ks, task.key, shape, at.k0 + base, at.keys - base, at.head, task.width);
-        copy_head<N, DEPTH>(vs, task.value, shape, at.k0 + base, at.keys - base, at.head, task.width);
         copies_arrive();
         float s[N / 8][4], d[N / 8][4];
         begin_scores<DEPTH, N>(s, qs, ks);
@@ -217,6 +229,8 @@ __device__ __forceinline__ void attention_queries_wide(const AttentionTask* task
         turn<N, DEPTH>(kt, ks);
         tiles_written();
         multiply_wait();
+        __syncthreads();
+        fetch(base + N);
 #pragma unroll
         for (int j = 0; j < N / 8; j++)
 #pragma unroll
@@ -226,7 +240,6 @@ __device__ __forceinline__ void attention_queries_wide(const AttentionTask* task
             }
         u32 p[N / 8][4];
         to_left<N>(p, s);
-        __syncthreads();
         begin_mix<DEPTH, N>(acc, p, kt);
         multiply_wait();
     }
@@ -259,6 +272,7 @@ __device__ __forceinline__ void attention_keys_wide(const AttentionTask* tasks, 
             lses[r] = ok ? stats[0] : 1e30f;
             deltas[r] = ok ? stats[1] : 0.0f;
         }
+        copies_commit();
         copies_arrive();
         float s[N / 8][4], d[N / 8][4];
         begin_scores<DEPTH, N>(s, ks, qs);

@@ -1,13 +1,17 @@
 // The maximum over partners as in `wide_pair_panels.cu`, with products of halves: of as many bits as those of tf32, measured by the largest numbers of a batch, and twice as fast.
 //
-// Operands hold two neighbouring hidden columns in a register. Of 16 columns lane 4g + t reads four neighbours from 4t on, which are columns 2t, 2t + 1, 2t + 8 and 2t + 9 of a product,
-// so W has its columns in that order.
+// Operands hold two neighbouring hidden columns in a register. Of 32 columns lane 4g + t reads eight neighbours from 8t on, four for each of two products, which are columns 2t, 2t + 1, 2t + 8
+// and 2t + 9 there, so W has its columns in that order. Elements and partners are rounded to halves before they meet: what is read of them limits the kernel otherwise. Where they nearly
+// cancel, what is left has their errors and not smaller ones; it is then small beside hidden layers that decide.
 
 // Columns of a panel.
 #define HALVES 64
+// Steps of elements and partners in shared memory, and numbers of four bytes of one step: 32 columns.
+#define HALF_SLOTS 4
+#define HALF_SLOT ((PANEL_ELEMENTS + PANEL_PARTNERS) * 16)
 
 // The column of W that stands at a place of its halves.
-__device__ __forceinline__ int halves_column(int at) { return at / 16 * 16 + at % 8 / 2 * 4 + at / 8 % 2 * 2 + at % 2; }
+__device__ __forceinline__ int halves_column(int at) { return at / 32 * 32 + at % 8 / 2 * 8 + at / 16 % 2 * 4 + at / 8 % 2 * 2 + at % 2; }
 
 __device__ __forceinline__ unsigned short half_of(float x) {
     unsigned short h;
@@ -15,15 +19,21 @@ __device__ __forceinline__ unsigned short half_of(float x) {
     return h;
 }
 
-// The halves of W, and the largest of u, v and W, which are zero before: blocks by threes have one of them each.
+__device__ __forceinline__ u32 two_halves(float low, float high) {
+    u32 x;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
+    return x;
+}
+
+// The halves of u, v and W, rows filled up with zeros, and the largest of each, which are zero before: blocks by threes have one of them each.
 extern "C" __global__ void __launch_bounds__(256) pair_halves(const PairTask* tasks, const int* shape) {
     in_turn(tasks + blockIdx.y, shape);
     const PairTask task = tasks[blockIdx.y];
     int kind = blockIdx.x % 3, hidden = task.hidden;
+    u32 padded = (hidden + HALVES - 1) / HALVES * HALVES;
     u32 at = blockIdx.x / 3 * 256 + threadIdx.x, step = (gridDim.x + 2 - kind) / 3 * 256;
     float most = 0.0f;
     if (kind == 2) {
-        u32 padded = (hidden + HALVES - 1) / HALVES * HALVES;
         for (u32 i = at; i < task.outputs * padded; i += step) {
             u32 row = i / padded, c = halves_column(i - row * padded);
             float w = c < hidden ? task.w[row * hidden + c] : 0.0f;
@@ -32,10 +42,12 @@ extern "C" __global__ void __launch_bounds__(256) pair_halves(const PairTask* ta
         }
     } else {
         const float* from = kind ? task.partner : task.own;
-        u32 across = hidden / 4, total = rows_of(kind ? task.partners : task.space, shape) * across, ld = kind ? task.ld_partner : task.ld_own;
+        uint2* to = (uint2*)(kind ? task.partner_halves : task.own_halves);
+        u32 across = padded / 4, total = rows_of(kind ? task.partners : task.space, shape) * across, ld = kind ? task.ld_partner : task.ld_own;
         for (u32 i = at; i < total; i += step) {
-            u32 row = i / across;
-            float4 x = *(const float4*)(from + (size_t)row * ld + (i - row * across) * 4);
+            u32 row = i / across, c = (i - row * across) * 4;
+            float4 x = c < hidden ? *(const float4*)(from + (size_t)row * ld + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            to[i] = make_uint2(two_halves(x.x, x.y), two_halves(x.z, x.w));
             most = larger(most, larger(larger(fabsf(x.x), fabsf(x.y)), larger(fabsf(x.z), fabsf(x.w))));
         }
     }
@@ -51,10 +63,10 @@ __device__ __forceinline__ void multiply_halves(float* d, const u32* a, u64 b) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// Numbers that are not positive become zero.
-__device__ __forceinline__ u32 positive_halves(float low, float high) {
+// Two sums, or zero where they are not positive.
+__device__ __forceinline__ u32 positive_sums(u32 a, u32 b) {
     u32 x;
-    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
+    asm("fma.rn.relu.f16x2 %0, %1, %2, %3;" : "=r"(x) : "r"(a), "r"(0x3c003c00u), "r"(b));
     return x;
 }
 
@@ -84,38 +96,33 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
     int g = lane / 4, t = lane % 4;
     float* slots = panels + PANEL_STAGES * PANEL + warp * PANEL_SLOTS * PANEL_SLOT;
     float* winners = panels + PANEL_STAGES * PANEL + PAIR_WARPS * PANEL_SLOTS * PANEL_SLOT + warp * PANEL_WINNERS + lane;
-    // What is to be copied next: a step's tile and chunk of 32 columns, and the slot it goes to. A lane copies four columns of every fourth row.
-    int next_tile = 0, next_chunk = 0, next_slot = 0;
+    // What is to be copied next: a step's tile and chunk of 32 columns, and the slot it goes to. A lane copies eight columns of an element, and half of them of a partner.
+    int next_tile = 0, next_chunk = 0, next_slot = 0, padded = panels_of * HALVES;
+    const unsigned short *us = (const unsigned short*)task.own_halves + lane % 4 * 8, *vs = (const unsigned short*)task.partner_halves + lane % 4 * 8;
+    // Rows that are not there are others that are; what comes of them is not used, or is that of the last partner once more.
+    us += there ? row_at(i0 + min(first + lane / 4, n - 1), padded) : 0;
     auto copy_next = [&]() {
         if (next_tile < tiles) {
-            // Rows that are not there are others that are; what comes of them is not used, or is that of the last partner once more.
-            int c = next_chunk * 32 + lane % 8 * 4, r = lane / 8;
-            bool inside = there && c < hidden;
-            float* to = slots + next_slot * PANEL_SLOT + lane % 8 * 4;
-            const float *u = task.own + (size_t)i0 * task.ld_own + c, *v = task.partner + (size_t)j0 * task.ld_partner + c;
-#pragma unroll
-            for (int k = 0; k < PANEL_ELEMENTS; k += 4)
-                copy16(to + (r + k) * 48, inside ? u + row_at(min(first + r + k, n - 1), task.ld_own) : task.own, inside);
-            copy16(to + PANEL_ELEMENTS * 48 + r * 32, inside ? v + row_at(min(next_tile * PANEL_PARTNERS + r, m - 1), task.ld_partner) : task.own, inside);
+            float* to = slots + next_slot * HALF_SLOT + lane * 4;
+            copy16(to, (const float*)(us + next_chunk * 32), there);
+            const unsigned short* v = vs + next_chunk * 32 + (there ? row_at(j0 + min(next_tile * PANEL_PARTNERS + lane / 4, m - 1), padded) : 0);
+            if (lane < 4 * PANEL_PARTNERS) copy16(to + PANEL_ELEMENTS * 16, (const float*)v, there);
         }
         copies_commit();
-        next_slot = next_slot + 1 == PANEL_SLOTS ? 0 : next_slot + 1;
+        next_slot = next_slot + 1 == HALF_SLOTS ? 0 : next_slot + 1;
         if (++next_chunk == chunks) {
             next_chunk = 0;
             next_tile++;
         }
     };
-    // The hidden layer of 16 columns and two partners, as a left operand.
-    auto hidden_layer = [](u32* a, float4 u, float4 v, float4 w) {
-        a[0] = positive_halves(u.x + v.x, u.y + v.y);
-        a[1] = positive_halves(u.x + w.x, u.y + w.y);
-        a[2] = positive_halves(u.z + v.z, u.w + v.w);
-        a[3] = positive_halves(u.z + w.z, u.w + w.w);
+    // The hidden layer of 32 columns and two partners, as left operands of two products.
+    auto hidden_layer = [](u32 (*a)[4], uint4 u, uint4 v, uint4 w) {
+        a[0][0] = positive_sums(u.x, v.x), a[0][1] = positive_sums(u.x, w.x), a[0][2] = positive_sums(u.y, v.y), a[0][3] = positive_sums(u.y, w.y);
+        a[1][0] = positive_sums(u.z, v.z), a[1][1] = positive_sums(u.z, w.z), a[1][2] = positive_sums(u.w, v.w), a[1][3] = positive_sums(u.w, w.w);
     };
     float top[PANEL_OUTPUTS / 4];
     take_nothing(top, winners);
-    copy_next();
-    copy_next();
+    for (int k = 1; k < HALF_SLOTS; k++) copy_next();
     int stage = 0, phase = 0, slot = 0;
     for (int tile = 0; tile < tiles; tile++) {
         // Of the first two partners and of the others.
@@ -124,22 +131,17 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
             bool begins = chunk % 2 == 0;
             __syncwarp();
             copy_next();
-            copies_wait<PANEL_SLOTS - 1>();
+            copies_wait<HALF_SLOTS - 1>();
             __syncwarp();
             if (begins) barrier_wait(full + stage, phase);
-            const float *u = slots + slot * PANEL_SLOT + g * 48 + 4 * t, *v = slots + slot * PANEL_SLOT + PANEL_ELEMENTS * 48 + 4 * t;
+            const uint4* step = (const uint4*)(slots + slot * HALF_SLOT) + t;
             u64 b = tile_descriptor(panels + stage * PANEL) + (begins ? 0 : 4);
             u32 even[2][4], odd[2][4];
             // While the products of two partners run the operands of the others are made.
-            float4 x[2], y[2][PANEL_PARTNERS];
+            uint4 u = step[g * 4], v[PANEL_PARTNERS];
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                x[half] = *(const float4*)(u + 16 * half);
-#pragma unroll
-                for (int r = 0; r < PANEL_PARTNERS; r++) y[half][r] = *(const float4*)(v + r * 32 + 16 * half);
-            }
-#pragma unroll
-            for (int half = 0; half < 2; half++) hidden_layer(even[half], x[half], y[half][0], y[half][1]);
+            for (int r = 0; r < PANEL_PARTNERS; r++) v[r] = step[(PANEL_ELEMENTS + r) * 4];
+            hidden_layer(even, u, v[0], v[1]);
             multiply_begin();
 #pragma unroll
             for (int half = 0; half < 2; half++) multiply_halves(low, even[half], b + 2 * half);
@@ -147,14 +149,13 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
             multiply_wait_but_one();
             // The panel before is done with, too.
             barrier_arrive_if(empty + (stage + PANEL_STAGES - 1) % PANEL_STAGES, begins && !stay && tile + chunk > 0 && lane == 0);
-#pragma unroll
-            for (int half = 0; half < 2; half++) hidden_layer(odd[half], x[half], y[half][2], y[half][3]);
+            hidden_layer(odd, u, v[2], v[3]);
             multiply_begin();
 #pragma unroll
             for (int half = 0; half < 2; half++) multiply_halves(high, odd[half], b + 2 * half);
             multiply_commit();
             multiply_wait_but_one();
-            slot = slot + 1 == PANEL_SLOTS ? 0 : slot + 1;
+            slot = slot + 1 == HALF_SLOTS ? 0 : slot + 1;
             if (!begins && ++stage == (stay ? panels_of : PANEL_STAGES)) {
                 stage = 0;
                 phase ^= stay ? 0 : 1;
