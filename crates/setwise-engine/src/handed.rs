@@ -26,8 +26,8 @@ pub(crate) struct Later {
 /// Residuals a product can add besides what is there.
 const MOST_LATER: usize = 2;
 
-/// Finds what can be handed on, where gradients of linear maps' results are `kept` or not.
-pub(crate) fn handed_gradients(program: &Program, kept: bool) -> Handed {
+/// Finds what can be handed on, where gradients of linear maps' results are `kept` or not. Operations of chains see to theirs by themselves.
+pub(crate) fn handed_gradients(program: &Program, kept: bool, chained: impl Fn(usize) -> bool) -> Handed {
     let mut handed = Handed { kept, ..Handed::default() };
     if program.mode != Mode::Train {
         return handed;
@@ -38,7 +38,7 @@ pub(crate) fn handed_gradients(program: &Program, kept: bool) -> Handed {
     }
     // Whether a gradient has been added to before an operation runs backward.
     let begun = |v: Value, i: usize| program.outputs.contains(&v) || readers[v.0].iter().any(|&r| r > i);
-    for (i, op) in program.ops.iter().enumerate().rev() {
+    for (i, op) in program.ops.iter().enumerate().rev().filter(|(i, _)| !chained(*i)) {
         let (terms, written, inputs): (Vec<(Slice, Slice)>, Vec<Slice>, Vec<Value>) = match op {
             Op::AddNorm(a) => (a.inputs.iter().map(|&s| (s, a.y)).collect(), vec![a.y], Vec::new()),
             Op::Linear(l) => (
@@ -71,8 +71,9 @@ pub(crate) fn handed_gradients(program: &Program, kept: bool) -> Handed {
             let v = residual.value;
             let taken = handed.over.iter().any(|o| o.0 == y.value || *o == (y.value, v));
             let to = readers[v.0].iter().copied().filter(|&r| r < i).max();
-            let Some(to) = to.filter(|_| !taken && begun(v, i) && program.values[v.0].grad && !inputs.contains(&v))
-            else {
+            let Some(to) = to.filter(|&to| {
+                !chained(to) && !taken && begun(v, i) && program.values[v.0].grad && !inputs.contains(&v)
+            }) else {
                 continue;
             };
             let Op::Linear(l) = &program.ops[to] else { continue };
@@ -121,7 +122,7 @@ mod tests {
         let y = b.whole(z);
         b.op(Op::AddNorm(AddNorm { inputs: vec![whole[0], whole[3]], y, norm: None }));
         let program = b.finish(vec![z]);
-        let handed = handed_gradients(&program, false);
+        let handed = handed_gradients(&program, false, |_| false);
         assert_eq!(handed.over, [(z, x)]);
         let later = halves.map(|y| Later { residual: whole[0], y, from: 1, to: 0 });
         assert_eq!(handed.later, later);
@@ -138,8 +139,8 @@ mod tests {
             b.op(Op::Linear(Linear { maps, activation: Activation::None }));
         }
         let program = b.finish(vec![y]);
-        assert_eq!(handed_gradients(&program, false).over, [(y, x)]);
-        let kept = handed_gradients(&program, true);
+        assert_eq!(handed_gradients(&program, false, |_| false).over, [(y, x)]);
+        let kept = handed_gradients(&program, true, |_| false);
         assert!(kept.kept && kept.over.is_empty() && kept.later.is_empty());
     }
 }

@@ -359,7 +359,7 @@ mod tests {
             all.push(y);
         }
         let program = b.finish(vec![x]);
-        let handed = crate::handed::handed_gradients(&program, false);
+        let handed = crate::handed::handed_gradients(&program, false, |_| false);
         assert_eq!(handed.over.len(), 3);
         let mut lives = Lives::of(&program);
         lives.hand(&program, &handed);

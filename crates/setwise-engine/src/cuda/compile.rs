@@ -23,16 +23,19 @@ const MULTIPLY_ROWS: &str = include_str!("kernels/multiply_rows.cu");
 const PRODUCT: [&str; 4] = [COMMON, LINEAR_TASKS, MULTIPLY_ROWS, include_str!("kernels/product.cu")];
 const PRODUCTS: [&str; 3] = ["PRODUCT_SMALL\n", "PRODUCT_MEDIUM\n", "PRODUCT_LARGE\n"];
 const WEIGHTS: [&str; 4] = [COMMON, LINEAR_TASKS, MULTIPLY_ROWS, include_str!("kernels/linear_weights.cu")];
-const BASE: [&str; 8] = [
+const BASE: [&str; 9] = [
     COMMON,
     LINEAR_TASKS,
     include_str!("kernels/thin_linear.cu"),
     include_str!("kernels/gradient_parts.cu"),
     include_str!("kernels/norm.cu"),
     include_str!("kernels/rows.cu"),
+    include_str!("kernels/chain_weights.cu"),
     include_str!("kernels/optimise.cu"),
     include_str!("kernels/muon.cu"),
 ];
+/// What chains of operations are written with.
+const CHAIN: [&str; 3] = [COMMON, HOPPER, include_str!("kernels/row_chain.cu")];
 /// What programs with networks on pairs need.
 const PAIR: [&str; 7] = [
     COMMON,
@@ -79,10 +82,21 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
-    /// Compiles the kernels, with attention for heads of these widths and what else the operations of a program want, or loads them if that was
+    /// Whether there are kernels for a device's own matrix instructions.
+    pub fn wide(device: &Device, precision: Precision) -> bool {
+        device.capability.0 == 9 && precision == Precision::Tf32
+    }
+
+    /// Compiles the kernels, with attention for heads of these widths, chains of this source and what else the operations of a program want, or loads them if that was
     /// done before.
-    pub fn new(device: &Arc<Device>, precision: Precision, depths: &[usize], ops: &[Op]) -> Result<Self, Error> {
-        let wide = device.capability.0 == 9 && precision == Precision::Tf32;
+    pub fn new(
+        device: &Arc<Device>,
+        precision: Precision,
+        depths: &[usize],
+        ops: &[Op],
+        chains: Vec<String>,
+    ) -> Result<Self, Error> {
+        let wide = Self::wide(device, precision);
         let mut sources = vec![BASE.concat(), WEIGHTS.concat()];
         sources.extend(PRODUCTS.map(|kernel| PRODUCT.concat() + kernel));
         let pairs = ops.iter().any(|op| matches!(op, Op::Pairs(_)));
@@ -96,13 +110,15 @@ impl Kernels {
         if super::build::has_images(ops) {
             sources.push(IMAGES.concat() + &if wide { WIDE_IMAGES.concat() } else { String::new() });
         }
+        sources.extend(chains.iter().map(|text| CHAIN.concat() + text));
         if wide {
             sources.push(WIDE.concat());
             if pairs {
                 sources.push(WIDE_PAIR.concat());
             }
-            for (depth, tile) in depths.iter().filter_map(|&d| super::build::wide_depth(d)) {
-                let mut source = WIDE_ATTENTION.concat() + &format!("WIDE_ATTENTION({depth}, {tile})\n");
+            for &depth in depths {
+                let Some((wide, tile)) = super::build::wide_depth(depth) else { continue };
+                let mut source = WIDE_ATTENTION.concat() + &format!("WIDE_ATTENTION({wide}, {tile})\n");
                 for (warps, blocks) in super::build::whole_sets(depth) {
                     source += &format!("WHOLE_ATTENTION({depth}, {warps}, {blocks})\n");
                 }

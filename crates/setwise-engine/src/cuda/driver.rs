@@ -396,7 +396,7 @@ unsafe impl Send for Module {}
 pub(super) struct Function {
     raw: sys::CUfunction,
     /// Whether it may be started before the kernel it follows is done: all kernels wait for that themselves (`in_turn`).
-    early: bool,
+    pub early: bool,
 }
 
 // SAFETY: a handle; see `Device`.

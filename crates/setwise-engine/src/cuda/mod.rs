@@ -28,7 +28,6 @@ use crate::program::{Mode, Program};
 use build::{Builder, Places, Work};
 use compile::Kernels;
 use driver::{Memory, Stream};
-use tables::Tables;
 
 /// How the matrix products of a program are computed; sums and everything else are single precision always, but for the products that Muon makes
 /// matrices orthogonal with, which are of bf16 numbers.
@@ -67,14 +66,17 @@ struct Bound {
 impl Bound {
     fn new(device: &Arc<Device>, program: &Program, precision: Precision, capacity: Capacity) -> Result<Self, Error> {
         let depths = build::depths(program, &capacity)?;
-        let module = Kernels::new(device, precision, &depths, &program.ops)?;
+        let chains =
+            if Kernels::wide(device, precision) { build::chains(program, device.shared_memory) } else { Vec::new() };
+        let texts = chains.iter().flat_map(|c| c.texts(program)).collect();
+        let module = Kernels::new(device, precision, &depths, &program.ops, texts)?;
         let mut plan = Plan::default();
-        let mut lives = Lives::in_groups(program, build::together(program));
+        let mut lives = Lives::in_groups(program, build::together(program, &chains));
         let gathers = module.wide && build::gathers_weights(program, &capacity);
         if gathers {
             lives.keep_for_weights(program);
         }
-        let handed = handed_gradients(program, gathers);
+        let handed = handed_gradients(program, gathers, |op| chains.iter().any(|c| c.ops.contains(&op)));
         lives.hand(program, &handed);
         plan.make(program, &lives, &full_shape(&capacity))?;
         let params = Memory::new(device, 4 * program.params.len(), "the parameters")?;
@@ -91,9 +93,10 @@ impl Bound {
             transposed: transposed.ptr,
             workspace: 0,
             controls: io.ptr,
+            tables: tables.ptr,
         };
         let build = |places: Places| -> Result<_, Error> {
-            let mut b = Builder::new(program, &plan, &handed, &capacity, &module, places, Tables::new(tables.ptr));
+            let mut b = Builder::new(program, &plan, &handed, &chains, &capacity, &module, places);
             b.forward()?;
             let forward = std::mem::take(&mut b.work);
             if program.mode == Mode::Train {

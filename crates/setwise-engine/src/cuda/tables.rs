@@ -9,6 +9,9 @@ pub type Address = u64;
 /// Every byte of the type must belong to a field.
 pub unsafe trait Plain: Copy {}
 
+// SAFETY: a number.
+unsafe impl Plain for Address {}
+
 macro_rules! plain {
     ($($(#[$doc:meta])* struct $name:ident { $($field:ident: $t:ty),* $(,)? })*) => {
         $(
@@ -33,6 +36,8 @@ plain! {
         count: i32, ldy: i32, ldr: i32, ldr2: i32, ldg: i32, n: i32, activation: i32, accumulate: i32, pairs: i32, space: Space,
         steps: i32, stages: i32,
     }
+    struct ChainTask { places: Address, weights: Address, space: Space, pad: i32 }
+    struct ChainWeightTask { from: Address, to: Address, rows: i32, cols: i32, stride: i32, kind: i32 }
     struct TransposeTask { from: Address, to: Address, rows: i32, cols: i32 }
     struct WeightTask {
         dy: Address, x: Address, parts: Address, bias: Address, maps: Address,

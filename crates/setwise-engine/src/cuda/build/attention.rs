@@ -26,10 +26,14 @@ pub(in super::super) fn wide_depth(depth: usize) -> Option<(usize, usize)> {
     [(16, 64), (32, 64), (64, 32), (80, 32), (128, 32)].into_iter().find(|&(d, _)| d >= depth)
 }
 
-/// Warps of blocks that hold whole sets, 16 elements to each, and blocks to a processor, for a width of [`wide_depth`]; none for widths
-/// of which a processor would have room for one block only.
+/// Warps of blocks that hold whole sets, 16 elements to each, and blocks to a processor, for a width that attention is compiled for; none for
+/// widths of which a processor would have room for one block only.
 pub(in super::super) fn whole_sets(depth: usize) -> &'static [(usize, usize)] {
-    if depth <= 32 { &[(4, 4), (8, 2), (10, 2)] } else { &[] }
+    match depth {
+        8 => &[(4, 6), (8, 3), (10, 3)],
+        16 | 32 => &[(4, 4), (8, 2), (10, 2)],
+        _ => &[],
+    }
 }
 
 /// Widths of all heads of a program, as they are compiled.
@@ -97,7 +101,7 @@ impl<'a> Builder<'a> {
                 let in_chunks = |s: &Slice| self.aligned(*s) && (s.cols / op.heads).is_multiple_of(4);
                 let all = members.iter().map(|&i| &op.relations[i]);
                 let chunks = all.flat_map(|r| [r.query, r.key, r.value, r.out]).all(|s| in_chunks(&s));
-                if let Some((depth, tile)) = wide_depth(depth).filter(|_| self.module.wide && chunks) {
+                if let Some((wide, tile)) = wide_depth(depth).filter(|_| self.module.wide && chunks) {
                     let all = members.iter().flat_map(|&i| [op.relations[i].query, op.relations[i].key]);
                     let longest = all.map(|s| self.longest(s.value)).max().unwrap_or(0);
                     if let Some(warps) = whole_sets(depth).iter().map(|w| w.0).find(|w| 16 * w >= longest) {
@@ -120,9 +124,9 @@ impl<'a> Builder<'a> {
                         "attention_queries" => (2, 2, 1),
                         _ => (2, 2, 2),
                     };
-                    let columns = depth.next_multiple_of(32);
-                    let numbers = own * 64 * columns + others * tile * columns + turned * tile * depth;
-                    self.launch(&format!("{kernel}_wide_{depth}"), &tasks, grid, 128, numbers * 4 + 1024)?;
+                    let columns = wide.next_multiple_of(32);
+                    let numbers = own * 64 * columns + others * tile * columns + turned * tile * wide;
+                    self.launch(&format!("{kernel}_wide_{wide}"), &tasks, grid, 128, numbers * 4 + 1024)?;
                     continue;
                 }
                 let tile = key_tile(depth);

@@ -228,7 +228,7 @@ mod tests {
             if twice {
                 outputs.extend(b.max_pool(&normed[..1], image).0);
             }
-            together(&b.finish(outputs)).into_iter().map(|group| group.len()).collect::<Vec<_>>()
+            together(&b.finish(outputs), &[]).into_iter().map(|group| group.len()).collect::<Vec<_>>()
         };
         assert_eq!(sizes(8, false, false), [2]);
         assert_eq!(sizes(8, true, false), [1, 1]);

@@ -312,7 +312,8 @@ impl<'a> Builder<'a> {
     pub(super) fn transpose_weights(&mut self) -> Result<(), Error> {
         // Place, rows and columns.
         let mut weights: Vec<(usize, usize, usize)> = Vec::new();
-        for op in &self.program.ops {
+        let chained = |i: usize| self.chains.iter().any(|c| c.ops.contains(&i));
+        for (_, op) in self.program.ops.iter().enumerate().filter(|(i, _)| !chained(*i)) {
             match op {
                 Op::Linear(l) => {
                     let maps = joined(self.program, l, &self.apart);
@@ -359,7 +360,8 @@ impl<'a> Builder<'a> {
     /// Gradients of all weights that were left for the end, those whose tiles are alike in one launch.
     pub(super) fn gathered_weights(&mut self) -> Result<(), Error> {
         let uses = std::mem::take(&mut self.gathered);
-        for (_, members) in group_by(uses.iter().map(|u| self.weight_tiles(std::slice::from_ref(u)))) {
+        let few = |u: &Use| u.x.cols <= FEW_TERMS as usize;
+        for (_, members) in group_by(uses.iter().map(|u| (self.weight_tiles(std::slice::from_ref(u)), few(u)))) {
             let alike: Vec<Use> = members.iter().map(|&m| uses[m]).collect();
             self.linear_weights(&alike)?;
         }
@@ -381,6 +383,9 @@ impl<'a> Builder<'a> {
             };
             let shared = stages * 32 * (bm + bn) * 4 + 1024;
             (format!("weights_flow_m{bm}_n{bn}"), bm, bn, block, shared, each * self.module.processors)
+        } else if uses.iter().all(|u| u.x.cols <= FEW_TERMS as usize) {
+            let blocks = 4 * self.module.processors;
+            ("weights_few_terms".to_owned(), 32, FEW_TERMS as usize, 256, 0, blocks)
         } else {
             let narrowest = uses.iter().map(|u| u.dy.cols.min(u.x.cols)).min().unwrap_or(0);
             let (name, tile, block) = match narrowest {
@@ -473,11 +478,12 @@ impl<'a> Builder<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::FEW_OUTPUTS;
+    use super::{FEW_OUTPUTS, FEW_TERMS};
 
     #[test]
-    fn the_kernel_of_few_outputs_has_room_for_as_many() {
+    fn the_kernels_of_few_outputs_and_few_terms_have_room_for_as_many() {
         let kernel = include_str!("../kernels/thin_linear.cu");
         assert!(kernel.contains(&format!("#define FEW_OUTPUTS {FEW_OUTPUTS}\n")));
+        assert!(kernel.contains(&format!("#define FEW_TERMS {FEW_TERMS}\n")));
     }
 }

@@ -4,12 +4,14 @@
 //! and leave when there is nothing to do. So launches never change, and a captured graph of them serves every batch.
 
 //!
-//! `gradients` holds the sums that gradients of parameters are made of; `linear` (with `joined`, which maps are one product, and `tiles`, how products are cut into blocks), `norm`, `attention`, `rows`, `pair`, `pine`, `images` (with `few_channels`) and `batch_norm` (with the pooling of
+//! `gradients` holds the sums that gradients of parameters are made of; `chain` (with `chain_source`, their kernels' text) operations that go row by row as one launch; `linear` (with `joined`, which maps are one product, and `tiles`, how products are cut into blocks), `norm`, `attention`, `rows`, `pair`, `pine`, `images` (with `few_channels`) and `batch_norm` (with the pooling of
 //! images) hold one kind of operation each, forward and backward.
 
 mod attention;
 mod batch_norm;
 mod capacity;
+mod chain;
+mod chain_source;
 mod few_channels;
 mod gradients;
 mod images;
@@ -24,6 +26,7 @@ mod tiles;
 
 pub(super) use attention::{depths, key_tile, whole_sets, wide_depth};
 pub use capacity::Capacity;
+pub(super) use chain::{Chain, chains};
 pub(super) use images::has_images;
 pub(super) use linear::gathers_weights;
 pub(super) use norm::together;
@@ -73,6 +76,7 @@ pub(super) struct Places {
     pub transposed: Address,
     pub workspace: Address,
     pub controls: Address,
+    pub tables: Address,
 }
 
 /// Blocks of kernels that walk over all numbers.
@@ -83,6 +87,7 @@ pub(super) struct Builder<'a> {
     pub program: &'a Program,
     pub plan: &'a Plan,
     pub handed: &'a Handed,
+    pub chains: &'a [Chain],
     pub capacity: &'a Capacity,
     pub module: &'a Kernels,
     pub places: Places,
@@ -93,6 +98,10 @@ pub(super) struct Builder<'a> {
     gated: Vec<bool>,
     /// Weights of maps that are not joined with others.
     apart: BTreeSet<ParamId>,
+    /// Whether the next kernel may not start before the last one is done.
+    in_order: bool,
+    /// Where the weights of all lanes of all chains lie, those for the way forward and back.
+    chain_weights: Vec<Vec<[Address; 2]>>,
     /// Where lists of what partners won lie.
     wins: Option<Address>,
     /// Where rows of both sides of pairs lie in halves.
@@ -114,20 +123,21 @@ impl<'a> Builder<'a> {
         program: &'a Program,
         plan: &'a Plan,
         handed: &'a Handed,
+        chains: &'a [Chain],
         capacity: &'a Capacity,
         module: &'a Kernels,
         places: Places,
-        tables: Tables,
     ) -> Self {
         let written = vec![false; program.values.len()];
         Builder {
             program,
             plan,
             handed,
+            chains,
             capacity,
             module,
             places,
-            tables,
+            tables: Tables::new(places.tables),
             work: Vec::new(),
             written,
             gated: gated_values(program),
@@ -135,6 +145,8 @@ impl<'a> Builder<'a> {
             sums: Vec::new(),
             moments: None,
             gradients: Gradients::new(program),
+            in_order: false,
+            chain_weights: Vec::new(),
             wins: None,
             halves: None,
             gathered: Vec::new(),
@@ -145,7 +157,12 @@ impl<'a> Builder<'a> {
 
     /// All operations in order.
     pub fn forward(&mut self) -> Result<(), Error> {
-        for group in together(self.program) {
+        self.lay_out_chain_weights()?;
+        for group in together(self.program, self.chains) {
+            if let Some(chain) = self.chain_at(group.start) {
+                self.chain_forward(chain)?;
+                continue;
+            }
             if let Op::AddNorm(_) = &self.program.ops[group.start] {
                 self.add_norms_forward(group)?;
                 continue;
@@ -158,7 +175,7 @@ impl<'a> Builder<'a> {
                 Op::Pairs(p) => self.pairs_forward(p)?,
                 Op::ToUnion(u) => self.join_union(u)?,
                 Op::FromUnion(u) => self.split_union(u)?,
-                Op::Repeat(r) => self.repeat(r, false)?,
+                Op::Repeat(_) => self.repeats(group, false)?,
                 Op::Concat(c) => self.concat(c, false)?,
                 Op::PineSum(p) => self.pine_forward(p)?,
                 Op::Dropout(d) => self.dropout(d, false)?,
@@ -175,11 +192,15 @@ impl<'a> Builder<'a> {
         let clear = gradients_to_clear(self.program);
         self.program.outputs.iter().for_each(|v| self.written[v.0] = true);
         self.transpose_weights()?;
-        for group in together(self.program).into_iter().rev() {
+        for group in together(self.program, self.chains).into_iter().rev() {
             for &v in clear[group.clone()].iter().flatten() {
                 let bytes = self.len_of(v) * 4;
                 self.work.push(Work::Zero { at: self.grad(v), bytes });
                 self.written[v.0] = true;
+            }
+            if let Some(chain) = self.chain_at(group.start) {
+                self.chain_backward(chain)?;
+                continue;
             }
             if let Op::AddNorm(_) = &self.program.ops[group.start] {
                 self.add_norms_backward(group)?;
@@ -198,7 +219,7 @@ impl<'a> Builder<'a> {
                 Op::Pairs(p) => self.pairs_backward(p)?,
                 Op::ToUnion(u) => self.union_backward(u)?,
                 Op::FromUnion(u) => self.split_union_backward(u)?,
-                Op::Repeat(r) => self.repeat(r, true)?,
+                Op::Repeat(_) => self.repeats(group, true)?,
                 Op::Concat(c) => self.concat(c, true)?,
                 Op::PineSum(p) => self.pine_backward(p)?,
                 Op::Dropout(d) => self.dropout(d, true)?,
@@ -241,7 +262,8 @@ impl<'a> Builder<'a> {
             let examples = self.capacity.examples;
             return Err(Error::Device(format!("a batch of {examples} examples is too large; lower the batch size")));
         }
-        let f = self.module.function(name, shared)?;
+        let mut f = self.module.function(name, shared)?;
+        f.early &= !std::mem::take(&mut self.in_order);
         let tasks = self.tables.push(tasks);
         let grid = grid.map(|n| n.max(1) as u32);
         let blocks = Blocks { grid, threads, shared: shared as u32, cluster: cluster as u32 };

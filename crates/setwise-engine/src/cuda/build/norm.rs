@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::super::tables as t;
 use super::batch_norm::is_pooled;
-use super::{Builder, WALKERS};
+use super::{Builder, Chain, WALKERS};
 use crate::error::Error;
 use crate::flow::group_by;
 use crate::program::{Activation, AddNorm, Norm, Op, Program, Slice};
@@ -22,14 +22,28 @@ fn row_shape(cols: usize) -> Option<(usize, usize)> {
     [(16, 4), (32, 8), (64, 16), (128, 32), (256, 32), (512, 32)].into_iter().find(|&(most, _)| cols <= most)
 }
 
-/// Operations that run together: neighbouring sums that do not build on each other, a batch norm and the pooling of its images, and every
+/// Operations that run together: chains, neighbouring sums that do not build on each other, parameters that are laid out to every example, a batch norm and the pooling of its images, and every
 /// other operation alone.
-pub(in super::super) fn together(program: &Program) -> Vec<Range<usize>> {
+pub(in super::super) fn together(program: &Program, chains: &[Chain]) -> Vec<Range<usize>> {
     let ops = &program.ops;
     let mut groups: Vec<Range<usize>> = Vec::new();
     for (i, op) in ops.iter().enumerate() {
+        if let Some(chain) = chains.iter().find(|c| c.ops.contains(&i)) {
+            if chain.ops.start == i {
+                groups.push(chain.ops.clone());
+            }
+            continue;
+        }
         if i > 0 && is_pooled(program, i - 1) {
             groups.last_mut().expect("the batch norm's").end = i + 1;
+            continue;
+        }
+        let free = |group: &Range<usize>| chains.iter().all(|c| c.ops != *group);
+        if let (Op::Repeat(_), Some(last)) = (op, groups.last_mut())
+            && free(last)
+            && ops[last.clone()].iter().all(|o| matches!(o, Op::Repeat(_)))
+        {
+            last.end = i + 1;
             continue;
         }
         if let (Op::AddNorm(a), Some(last)) = (op, groups.last_mut()) {
@@ -41,7 +55,7 @@ pub(in super::super) fn together(program: &Program) -> Vec<Range<usize>> {
                 }
                 _ => false,
             };
-            if ops[last.clone()].iter().all(apart) {
+            if free(last) && ops[last.clone()].iter().all(apart) {
                 last.end = i + 1;
                 continue;
             }

@@ -1,9 +1,11 @@
 //! Operations that reduce or move rows.
 
+use std::ops::Range;
+
 use super::super::tables::{self as t, Address};
 use super::Builder;
 use crate::error::Error;
-use crate::program::{Concat, Dropout, FromUnion, Pool, Reduce, Repeat, Segments, Space, ToUnion, Value};
+use crate::program::{Concat, Dropout, FromUnion, Op, Pool, Reduce, Repeat, Segments, Space, ToUnion, Value};
 
 impl<'a> Builder<'a> {
     pub(super) fn pool_task(&self, op: &Pool) -> t::PoolTask {
@@ -102,17 +104,40 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    pub(super) fn repeat(&mut self, op: &Repeat, backward: bool) -> Result<(), Error> {
-        let len = self.program.params.spec(op.param).len();
-        let (param, y) = match backward {
-            false => (self.param(op.param), self.value(op.y)),
-            true => (self.param_grad(op.param), self.grad(op.y)),
-        };
-        let task = t::RepeatTask { param, y, len: len as i32, pad: 0 };
-        match backward {
-            false => self.walk("repeat_forward", &[task], len * self.capacity.examples),
-            true => self.launch("repeat_backward", &[task], [len.div_ceil(64), 1, 1], 64, 0),
+    /// All parameters that some operations lay out to every example, together; gradients of one that is laid out twice after each other.
+    pub(super) fn repeats(&mut self, ops: Range<usize>, backward: bool) -> Result<(), Error> {
+        let program = self.program;
+        let mut left: Vec<&Repeat> = program.ops[ops]
+            .iter()
+            .filter_map(|op| match op {
+                Op::Repeat(r) => Some(r),
+                _ => None,
+            })
+            .collect();
+        while !left.is_empty() {
+            let (mut now, mut later): (Vec<&Repeat>, Vec<&Repeat>) = (Vec::new(), Vec::new());
+            for r in left {
+                if now.iter().any(|o| o.param == r.param) { later.push(r) } else { now.push(r) }
+            }
+            left = later;
+            let len = |r: &Repeat| program.params.spec(r.param).len();
+            let most = now.iter().map(|r| len(r)).max().unwrap_or(0);
+            let tasks: Vec<t::RepeatTask> = now
+                .iter()
+                .map(|r| {
+                    let (param, y) = match backward {
+                        false => (self.param(r.param), self.value(r.y)),
+                        true => (self.param_grad(r.param), self.grad(r.y)),
+                    };
+                    t::RepeatTask { param, y, len: len(r) as i32, pad: 0 }
+                })
+                .collect();
+            match backward {
+                false => self.walk("repeat_forward", &tasks, most * self.capacity.examples)?,
+                true => self.launch("repeat_backward", &tasks, [most.div_ceil(64), tasks.len(), 1], 64, 0)?,
+            }
         }
+        Ok(())
     }
 
     pub(super) fn concat(&mut self, op: &Concat, backward: bool) -> Result<(), Error> {

@@ -53,3 +53,45 @@ extern "C" __global__ void __launch_bounds__(256) product_few_terms(const Produc
         task.y[(size_t)m * task.ldy + n] = finished(task, m, n, sum);
     }
 }
+
+#define FEW_TERMS 4
+
+// Gradients of weights with few inputs: a warp to a row, lanes to 32 outputs, all inputs at once. Warps of a block take turns with rows; what they have is added up in their order.
+extern "C" __global__ void __launch_bounds__(256) weights_few_terms(const WeightTask* tasks, const int* shape) {
+    in_turn();
+    const WeightTask& task = tasks[blockIdx.z];
+    constexpr int WARPS = 8, AHEAD = 4;
+    int split = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockIdx.x * 32 + lane, width = task.n, count = task.k;
+    if (split >= task.splits || (int)blockIdx.x * 32 >= width) return;
+    int rows = rows_of(task.space, shape), each = (rows + task.splits - 1) / task.splits, last = min(rows, (split + 1) * each);
+    // Of the inputs, and of the bias.
+    float sums[FEW_TERMS + 1] = {};
+    for (int first = split * each + warp; first < last; first += WARPS * AHEAD) {
+        float d[AHEAD], x[AHEAD][FEW_TERMS];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int row = first + i * WARPS;
+            bool there = row < last;
+            d[i] = there && n < width ? task.dy[(size_t)row * task.ldy + n] : 0.0f;
+#pragma unroll
+            for (int k = 0; k < FEW_TERMS; k++) x[i][k] = there && k < count ? task.x[(size_t)row * task.ldx + k] : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+#pragma unroll
+            for (int k = 0; k < FEW_TERMS; k++) sums[k] += d[i] * x[i][k];
+            sums[FEW_TERMS] += d[i];
+        }
+    }
+    __shared__ float parts[WARPS][FEW_TERMS + 1][32];
+#pragma unroll
+    for (int k = 0; k <= FEW_TERMS; k++) parts[warp][k][lane] = sums[k];
+    __syncthreads();
+    if (warp > FEW_TERMS || n >= width) return;
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) sum += parts[w][warp][lane];
+    size_t part = (size_t)split * (width * count + width);
+    if (warp == FEW_TERMS) task.bias[part + n] = sum;
+    else if (warp < count) task.parts[part + (size_t)n * count + warp] = sum;
+}

@@ -1,0 +1,274 @@
+// What chains of row-wise operations are written with (`build/chain_source.rs`). A warp takes 16 rows through all operations of a chain: rows stay in its registers, weights are in shared memory,
+// and warps never meet once those are there.
+//
+// Rows are held as sums of matrix products lie: of eight columns lane 4g + t has columns 2t and 2t + 1 of rows g and g + 8. The same numbers are the left operand of the next product, whose
+// eight terms are then in the order 0, 2, 4, 6, 1, 3, 5, 7; weights are read in that order too.
+
+#define CHAIN_WARPS 8
+
+struct ChainTask {
+    // Addresses, in the order in which the chain's source numbers them.
+    const u64* places;
+    // All that lies in shared memory, as `chain_weights.cu` leaves it.
+    u64 weights;
+    Space space;
+    int pad;
+};
+
+// Of a lane: its two rows, the last row instead of those that are not there, and which of them are.
+struct ChainRows {
+    int row[2], tile;
+    bool there[2];
+    __device__ __forceinline__ ChainRows(int tile, int count) : tile(tile) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int at = tile * 16 + h * 8 + threadIdx.x % 32 / 4;
+            there[h] = at < count;
+            row[h] = min(at, count - 1);
+        }
+    }
+};
+
+__device__ __forceinline__ float* chain_memory() {
+    extern __shared__ __align__(16) float weights[];
+    return weights;
+}
+
+// Has the copy engine fetch `bytes` that follow each other; they count for the barrier.
+__device__ __forceinline__ void fetch_weights(float* to, u64 from, int bytes, u64* barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_at(to)), "l"(from), "r"(bytes), "r"(shared_at(barrier)) : "memory");
+}
+
+// A lane's first number of one of its two rows, of LD numbers each.
+template <int LD> __device__ __forceinline__ float* lane_row(u64 base, const ChainRows& rows, int h) {
+    float* row = (float*)base + (u32)(rows.row[h] * LD + threadIdx.x % 4 * 2);
+    __builtin_assume(__isGlobal(row));
+    return row;
+}
+
+// x = N columns of rows of LD numbers, from column `col` on.
+template <int N, int LD> __device__ __forceinline__ void load_rows(float (*x)[4], u64 from, int col, const ChainRows& rows) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float* row = lane_row<LD>(from, rows, h);
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+            float2 two = *(const float2*)(row + col + j * 8);
+            x[j][2 * h] = two.x, x[j][2 * h + 1] = two.y;
+        }
+    }
+}
+
+// The same with zeros for rows that are not there.
+template <int N, int LD> __device__ __forceinline__ void load_gradients(float (*x)[4], u64 from, int col, const ChainRows& rows) {
+    load_rows<N, LD>(x, from, col, rows);
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) x[j][e] = rows.there[e / 2] ? x[j][e] : 0.0f;
+}
+
+template <int N, int LD> __device__ __forceinline__ void store_rows(u64 to, int col, const float (*x)[4], const ChainRows& rows) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float* row = lane_row<LD>(to, rows, h);
+        if (rows.there[h])
+#pragma unroll
+            for (int j = 0; j < N / 8; j++) *(float2*)(row + col + j * 8) = make_float2(x[j][2 * h], x[j][2 * h + 1]);
+    }
+}
+
+// x = a vector in every row.
+template <int N> __device__ __forceinline__ void spread(float (*x)[4], const float* vector) {
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+        float2 two = *(const float2*)(vector + j * 8 + threadIdx.x % 4 * 2);
+        x[j][0] = x[j][2] = two.x, x[j][1] = x[j][3] = two.y;
+    }
+}
+
+template <int N> __device__ __forceinline__ void add_to(float (*x)[4], const float (*y)[4]) {
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) x[j][e] += y[j][e];
+}
+
+template <int N> __device__ __forceinline__ void keep_positive(float (*x)[4]) {
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) x[j][e] = x[j][e] > 0.0f || x[j][e] != x[j][e] ? x[j][e] : 0.0f;
+}
+
+// Gradients of a ReLU's results are those of its sums where the results are positive.
+template <int N> __device__ __forceinline__ void gate(float (*d)[4], const float (*y)[4]) {
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) d[j][e] = y[j][e] > 0.0f ? d[j][e] : 0.0f;
+}
+
+// Eight columns as a left operand. Matrix units cut the last 13 bits off; what is added before is between 0.35 and 0.7 of the unit that is left, half of it in the middle. That takes one
+// instruction where exact rounding takes three, and what is no number stays none.
+__device__ __forceinline__ void as_left(u32* a, const float* x) {
+    constexpr float UP = 1.0f + 0.7f / 2048;
+    a[0] = __float_as_uint(x[0] * UP), a[1] = __float_as_uint(x[2] * UP), a[2] = __float_as_uint(x[1] * UP), a[3] = __float_as_uint(x[3] * UP);
+}
+
+// y += x Wᵀ, W of N rows of K numbers.
+template <int N, int K, int STRIDE> __device__ __forceinline__ void multiply(float (*y)[4], const float (*x)[4], const float* w) {
+    w += threadIdx.x % 32 / 4 * STRIDE + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int k = 0; k < K / 8; k++) {
+        u32 a[4];
+        as_left(a, x[k]);
+#pragma unroll
+        for (int n = 0; n < N / 8; n++) {
+            uint2 two = *(const uint2*)(w + n * 8 * STRIDE + k * 8);
+            u32 b[2] = {two.x, two.y};
+            mma_tf32(y[n], a, b);
+        }
+    }
+}
+
+// dx += dy W, W of N rows of K numbers, two rows of which lie together, number by number, STRIDE from one pair to the next.
+template <int N, int K, int STRIDE> __device__ __forceinline__ void multiply_back(float (*dx)[4], const float (*dy)[4], const float* w) {
+    w += threadIdx.x % 4 * STRIDE + threadIdx.x % 32 / 4 * 2;
+#pragma unroll
+    for (int n = 0; n < N / 8; n++) {
+        u32 a[4];
+        as_left(a, dy[n]);
+#pragma unroll
+        for (int k = 0; k < K / 8; k++) {
+            uint2 two = *(const uint2*)(w + n * 4 * STRIDE + k * 16);
+            u32 b[2] = {two.x, two.y};
+            mma_tf32(dx[k], a, b);
+        }
+    }
+}
+
+// y = x Wᵀ + b, or max(0, that), written and not held, C columns at a time.
+template <int N, int K, int STRIDE, int LD, int C, bool BIAS, bool RELU>
+__device__ __forceinline__ void stream_product(u64 to, int col, const float (*x)[4], const float* w, const float* bias, const ChainRows& rows) {
+#pragma unroll 1
+    for (int n = 0; n < N; n += C) {
+        float y[C / 8][4] = {};
+        if (BIAS) spread<C>(y, bias + n);
+        multiply<C, K, STRIDE>(y, x, w + n * STRIDE);
+        if (RELU) keep_positive<C>(y);
+        store_rows<C, LD>(to, col + n, y, rows);
+    }
+}
+
+// dx += dy W, with dy from memory, C columns at a time.
+template <int N, int K, int STRIDE, int LD, int C>
+__device__ __forceinline__ void stream_back(float (*dx)[4], u64 from, int col, const float* w, const ChainRows& rows) {
+    float dy[C / 8][4], next[C / 8][4];
+    load_gradients<C, LD>(next, from, col, rows);
+#pragma unroll 1
+    for (int n = 0; n < N; n += C) {
+#pragma unroll
+        for (int j = 0; j < C / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) dy[j][e] = next[j][e];
+        if (n + C < N) load_gradients<C, LD>(next, from, col + n + C, rows);
+        multiply_back<C, K, STRIDE>(dx, dy, w + n / 2 * STRIDE);
+    }
+}
+
+// Over the four lanes that have a row.
+__device__ __forceinline__ float row_sum(float x) { return lanes_sum<4>(x); }
+
+// x = LayerNorm(x); with KEEP what the way back needs is written.
+template <int N, bool KEEP>
+__device__ __forceinline__ void normalise(float (*x)[4], const float* gain, const float* shift, u64 normalised, u64 inv_std, const ChainRows& rows) {
+    float mean[2], inverse[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float sum = 0.0f, square = 0.0f;
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) sum += x[j][2 * h] + x[j][2 * h + 1];
+        mean[h] = row_sum(sum) / N;
+#pragma unroll
+        for (int j = 0; j < N / 8; j++)
+#pragma unroll
+            for (int e = 2 * h; e < 2 * h + 2; e++) {
+                x[j][e] -= mean[h];
+                square += x[j][e] * x[j][e];
+            }
+        inverse[h] = rsqrtf(row_sum(square) / N + 1e-5f);
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) x[j][2 * h] *= inverse[h], x[j][2 * h + 1] *= inverse[h];
+        if (KEEP && rows.there[h] && threadIdx.x % 4 == 0) ((float*)inv_std)[(u32)rows.row[h]] = inverse[h];
+    }
+    if (KEEP) store_rows<N, N>(normalised, 0, x, rows);
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+        float2 g = *(const float2*)(gain + j * 8 + threadIdx.x % 4 * 2), s = *(const float2*)(shift + j * 8 + threadIdx.x % 4 * 2);
+        x[j][0] = x[j][0] * g.x + s.x, x[j][1] = x[j][1] * g.y + s.y, x[j][2] = x[j][2] * g.x + s.x, x[j][3] = x[j][3] * g.y + s.y;
+    }
+}
+
+__device__ __forceinline__ void load_inverses(float* x, u64 from, const ChainRows& rows) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) x[h] = ((const float*)from)[(u32)rows.row[h]];
+}
+
+// Half of some numbers, or all of them where they cannot be halved.
+constexpr __device__ int halved(int count) { return count % 2 ? count : count / 2; }
+
+// Sums over the eight lanes that have the same columns. Lanes hand each other half of what they have left, three times, and so have sums of their own, x[0] and on, from `first` on of those there were.
+template <int COUNT, int STEP> __device__ __forceinline__ void sum_columns(float* x, int& first) {
+    if constexpr (STEP < 32) {
+        constexpr int LEFT = halved(COUNT);
+        bool upper = LEFT < COUNT && threadIdx.x & STEP, lower = LEFT < COUNT && !upper;
+#pragma unroll
+        for (int i = 0; i < LEFT; i++) {
+            int other = LEFT < COUNT ? i + LEFT : i;
+            float kept = upper ? x[other] : x[i], sent = lower ? x[other] : x[i];
+            x[i] = kept + __shfl_xor_sync(~0u, sent, STEP);
+        }
+        if (upper) first += LEFT;
+        sum_columns<LEFT, STEP * 2>(x, first);
+    }
+}
+
+// d = the gradient before a LayerNorm, from that behind it; what gain and shift get from the warp's rows is a part of its own, [tile][2 · N].
+template <int N>
+__device__ __forceinline__ void normalise_back(float (*d)[4], const float (*hat)[4], const float* inverse, const float* gain, u64 parts, const ChainRows& rows) {
+    // Of gain and of shift, columns 2t and 2t + 1 of eight after each other.
+    float sums[N / 2], a[2] = {0.0f, 0.0f}, b[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+        float2 g = *(const float2*)(gain + j * 8 + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            sums[2 * j + e] = d[j][e] * hat[j][e] + d[j][e + 2] * hat[j][e + 2];
+            sums[N / 4 + 2 * j + e] = d[j][e] + d[j][e + 2];
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            d[j][e] *= e % 2 ? g.y : g.x;
+            a[e / 2] += d[j][e];
+            b[e / 2] += d[j][e] * hat[j][e];
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        a[h] = row_sum(a[h]) / N;
+        b[h] = row_sum(b[h]) / N;
+#pragma unroll
+        for (int j = 0; j < N / 8; j++)
+#pragma unroll
+            for (int e = 2 * h; e < 2 * h + 2; e++) d[j][e] = (d[j][e] - a[h] - hat[j][e] * b[h]) * inverse[h];
+    }
+    int first = 0;
+    sum_columns<N / 2, 4>(sums, first);
+    float* to = (float*)parts + (u32)(rows.tile * 2 * N);
+#pragma unroll
+    for (int i = 0; i < halved(halved(halved(N / 2))); i++) {
+        int at = first + i, column = at % (N / 4);
+        to[at / (N / 4) * N + column / 2 * 8 + threadIdx.x % 4 * 2 + column % 2] = sums[i];
+    }
+}
