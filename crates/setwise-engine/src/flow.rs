@@ -23,6 +23,32 @@ pub(crate) fn users(program: &Program, v: Value) -> impl Iterator<Item = usize> 
     program.ops.iter().enumerate().filter(move |(_, op)| uses(op)).map(|(i, _)| i)
 }
 
+/// Who reads and who writes each value, by operation, in order.
+#[cfg(any(feature = "cuda", test))]
+pub(crate) struct Users {
+    pub readers: Vec<Vec<usize>>,
+    pub writers: Vec<Vec<usize>>,
+}
+
+#[cfg(any(feature = "cuda", test))]
+impl Users {
+    pub fn of(program: &Program) -> Self {
+        let none = vec![Vec::new(); program.values.len()];
+        let mut users = Users { readers: none.clone(), writers: none };
+        for (i, op) in program.ops.iter().enumerate() {
+            let uses = op.uses();
+            uses.reads.iter().for_each(|v| users.readers[v.0].push(i));
+            uses.writes.iter().for_each(|v| users.writers[v.0].push(i));
+        }
+        users
+    }
+
+    /// Whether a gradient has been begun when the way back comes to what is before an operation: by those from there on, or by whoever asked for the outputs.
+    pub fn begun(&self, program: &Program, v: Value, from: usize) -> bool {
+        program.outputs.contains(&v) || self.readers[v.0].iter().any(|&r| r >= from)
+    }
+}
+
 /// Operations that are the first to add to a gradient but touch only some of its columns need it zeroed.
 pub(crate) fn gradients_to_clear(program: &Program) -> Vec<Vec<Value>> {
     let mut seen = vec![false; program.values.len()];
@@ -90,4 +116,26 @@ pub(crate) fn gated_values(program: &Program) -> Vec<bool> {
         }
     }
     gated.iter().zip(readers).map(|(&g, n)| g && n == 1).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::{AddNorm, Mode, Space};
+
+    #[test]
+    fn a_gradient_is_begun_by_whoever_reads_the_value_later_or_asks_for_it() {
+        let mut b = Program::builder(&[4], false, Mode::Train, true);
+        let (x, y, z) = (b.input(0), b.fresh(Space::Set(0), 4, false), b.fresh(Space::Set(0), 4, false));
+        for (inputs, sum) in [(vec![x], y), (vec![x, y], z)] {
+            let inputs = inputs.into_iter().map(|v| b.whole(v)).collect();
+            b.op(Op::AddNorm(AddNorm { inputs, y: b.whole(sum), norm: None }));
+        }
+        let program = b.finish(vec![z]);
+        let users = Users::of(&program);
+        assert_eq!([x, y, z].map(|v| users.readers[v.0].clone()), [vec![0, 1], vec![1], vec![]]);
+        assert_eq!([x, y, z].map(|v| users.writers[v.0].clone()), [vec![], vec![0], vec![1]]);
+        assert_eq!([x, y, z].map(|v| users.begun(&program, v, 1)), [true, true, true]);
+        assert_eq!([x, y, z].map(|v| users.begun(&program, v, 2)), [false, false, true]);
+    }
 }

@@ -1,6 +1,6 @@
 //! How gradients of sums reach their terms without additions of their own.
 
-use crate::flow::group_by;
+use crate::flow::{Users, group_by};
 use crate::program::{Mode, Op, Program, Slice, Value};
 
 /// What is handed on in a program.
@@ -32,12 +32,9 @@ pub(crate) fn handed_gradients(program: &Program, kept: bool, chained: impl Fn(u
     if program.mode != Mode::Train {
         return handed;
     }
-    let mut readers = vec![Vec::new(); program.values.len()];
-    for (i, op) in program.ops.iter().enumerate() {
-        op.uses().reads.iter().for_each(|v| readers[v.0].push(i));
-    }
+    let users = Users::of(program);
     // Whether a gradient has been added to before an operation runs backward.
-    let begun = |v: Value, i: usize| program.outputs.contains(&v) || readers[v.0].iter().any(|&r| r > i);
+    let begun = |v: Value, i: usize| users.begun(program, v, i + 1);
     for (i, op) in program.ops.iter().enumerate().rev().filter(|(i, _)| !chained(*i)) {
         let (terms, written, inputs): (Vec<(Slice, Slice)>, Vec<Slice>, Vec<Value>) = match op {
             Op::AddNorm(a) => (a.inputs.iter().map(|&s| (s, a.y)).collect(), vec![a.y], Vec::new()),
@@ -70,7 +67,7 @@ pub(crate) fn handed_gradients(program: &Program, kept: bool, chained: impl Fn(u
         for &(residual, y) in &terms {
             let v = residual.value;
             let taken = handed.over.iter().any(|o| o.0 == y.value || *o == (y.value, v));
-            let to = readers[v.0].iter().copied().filter(|&r| r < i).max();
+            let to = users.readers[v.0].iter().copied().filter(|&r| r < i).max();
             let Some(to) = to.filter(|&to| {
                 !chained(to) && !taken && begun(v, i) && program.values[v.0].grad && !inputs.contains(&v)
             }) else {

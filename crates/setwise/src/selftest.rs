@@ -252,6 +252,7 @@ pub fn run(
     }
     suite.case("training a classifier", |rng| classifier_steps(device, precision, rng))?;
     suite.case("training with labels of elements", |rng| element_steps(device, precision, rng))?;
+    suite.case("training on a set as wide as the model", |rng| wide_input_steps(device, precision, rng))?;
     // Matrices narrower than a tile, as wide as some, and neither.
     for (latent, hidden) in [(16, 24), (64, 128), (72, 200)] {
         let case = format!("training by Muon, latent {latent}, hidden {hidden}");
@@ -356,23 +357,44 @@ fn drawn(n: usize, rng: &mut Generator) -> Vec<f32> {
     (0..n).map(|_| rng.random::<f32>() * 2.0 - 1.0).collect()
 }
 
-/// Examples of two sets of random points in three dimensions, with these numbers of points.
-fn drawn_batch(sizes: &[[usize; 2]], rng: &mut Generator) -> Result<SetBatch> {
-    let examples: Vec<[Vec<f32>; 2]> = sizes.iter().map(|s| s.map(|n| drawn(3 * n, rng))).collect();
+/// Examples of two sets of random points, with these widths and numbers of points.
+fn drawn_batch(widths: [usize; 2], sizes: &[[usize; 2]], rng: &mut Generator) -> Result<SetBatch> {
+    let mut set = |n: usize, set: usize| drawn(widths[set] * n, rng);
+    let examples: Vec<[Vec<f32>; 2]> = sizes.iter().map(|&[a, b]| [set(a, 0), set(b, 1)]).collect();
     let examples: Vec<Vec<&[f32]>> = examples.iter().map(|e| e.iter().map(|s| &s[..]).collect()).collect();
-    SetBatch::from_examples(3, &examples)
+    SetBatch::from_widths(&widths, &examples)
 }
 
-/// Whole steps of a model that answers for every element, with the loss of single elements and their means: losses, and both moments after them, which come back in several pieces.
+/// Whole steps of a model that answers for every element, with the loss of single elements and their means.
 fn element_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -> Result<Vec<Found>> {
     let config = ModelConfig::preset("multi-set-transformer", 3)?.with_latent(32).with_hidden(64);
     let config = config.with_output(OutputKind::Equivariant).validate()?;
     let trainer = || Trainer::new(Model::new(config.clone(), 4), Loss::Elements { weight: 0.5 });
     let sizes = [[1, 40], [33, 7], [130, 64]];
-    let batch = drawn_batch(&sizes, rng)?;
     let targets = drawn(sizes.as_flattened().iter().sum(), rng);
+    steps_and_moments(device, precision, trainer, &drawn_batch([3, 3], &sizes, rng)?, &targets)
+}
+
+/// Whole steps of a model one of whose sets is as wide as its rows, so that nothing leads back from the first operation on it.
+fn wide_input_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -> Result<Vec<Found>> {
+    let config = ModelConfig::preset("multi-set-transformer", 8)?.with_latent(16).with_hidden(32).with_blocks(2);
+    let config = ModelConfig { input_widths: vec![16, 8], ..config }.validate()?;
+    let trainer = || Trainer::new(Model::new(config.clone(), 6), Loss::L1);
+    let sizes = [[1, 40], [33, 7], [130, 64]];
+    let targets = drawn(sizes.len(), rng);
+    steps_and_moments(device, precision, trainer, &drawn_batch([16, 8], &sizes, rng)?, &targets)
+}
+
+/// Two steps: losses, and both moments after them, which come back in several pieces.
+fn steps_and_moments(
+    device: &Arc<Device>,
+    precision: Precision,
+    trainer: impl Fn() -> Trainer,
+    batch: &SetBatch,
+    targets: &[f32],
+) -> Result<Vec<Found>> {
     let limits = BatchLimits { examples: 4, set_size: 150, dims: 1 };
-    let (mut both, losses) = two_steps(device, precision, trainer, limits, &batch, &targets)?;
+    let (mut both, losses) = two_steps(device, precision, trainer, limits, batch, targets)?;
     let tolerance = ALLOWED * unit(precision);
     let [gpu, cpu] = both.each_mut().map(|trainer| {
         let adam = trainer.adam();
@@ -400,7 +422,7 @@ fn muon_steps(
     let training = Training { optimizer: Optimizer::Muon { rate: 0.01 }, learning_rate: 1e-3, ..Training::default() };
     let trainer = || Trainer::of(Model::new(config.clone(), 5), &training, 0);
     let sizes: Vec<[usize; 2]> = (0..24).map(|i| [1 + 5 * i % 40, 3 + 7 * i % 50]).collect();
-    let batch = drawn_batch(&sizes, rng)?;
+    let batch = drawn_batch([3, 3], &sizes, rng)?;
     let limits = BatchLimits { examples: 24, set_size: 60, dims: 1 };
     let targets = drawn(24, rng);
     let mut both = [trainer(), trainer()];

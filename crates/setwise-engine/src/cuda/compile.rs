@@ -83,7 +83,7 @@ pub(super) struct Kernels {
 
 impl Kernels {
     /// Whether there are kernels for a device's own matrix instructions.
-    pub fn wide(device: &Device, precision: Precision) -> bool {
+    pub fn can_be_wide(device: &Device, precision: Precision) -> bool {
         device.capability.0 == 9 && precision == Precision::Tf32
     }
 
@@ -94,9 +94,9 @@ impl Kernels {
         precision: Precision,
         depths: &[usize],
         ops: &[Op],
-        chains: Vec<String>,
+        chains: &[&str],
     ) -> Result<Self, Error> {
-        let wide = Self::wide(device, precision);
+        let wide = Self::can_be_wide(device, precision);
         let mut sources = vec![BASE.concat(), WEIGHTS.concat()];
         sources.extend(PRODUCTS.map(|kernel| PRODUCT.concat() + kernel));
         let pairs = ops.iter().any(|op| matches!(op, Op::Pairs(_)));
@@ -110,7 +110,7 @@ impl Kernels {
         if super::build::has_images(ops) {
             sources.push(IMAGES.concat() + &if wide { WIDE_IMAGES.concat() } else { String::new() });
         }
-        sources.extend(chains.iter().map(|text| CHAIN.concat() + text));
+        sources.extend(chains.iter().map(|text| CHAIN.concat() + *text));
         if wide {
             sources.push(WIDE.concat());
             if pairs {
@@ -118,11 +118,13 @@ impl Kernels {
             }
             for &depth in depths {
                 let Some((wide, tile)) = super::build::wide_depth(depth) else { continue };
-                let mut source = WIDE_ATTENTION.concat() + &format!("WIDE_ATTENTION({wide}, {tile})\n");
-                for (warps, blocks) in super::build::whole_sets(depth) {
-                    source += &format!("WHOLE_ATTENTION({depth}, {warps}, {blocks})\n");
+                sources.push(WIDE_ATTENTION.concat() + &format!("WIDE_ATTENTION({wide}, {tile})\n"));
+                let whole = super::build::whole_sets(depth).iter();
+                let whole: String =
+                    whole.map(|(warps, blocks)| format!("WHOLE_ATTENTION({depth}, {warps}, {blocks})\n")).collect();
+                if !whole.is_empty() {
+                    sources.push(WIDE_ATTENTION.concat() + &whole);
                 }
-                sources.push(source);
             }
             sources.sort_unstable();
             sources.dedup();

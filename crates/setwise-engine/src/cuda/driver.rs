@@ -395,7 +395,7 @@ unsafe impl Send for Module {}
 #[derive(Clone, Copy)]
 pub(super) struct Function {
     raw: sys::CUfunction,
-    /// Whether it may be started before the kernel it follows is done: all kernels wait for that themselves (`in_turn`).
+    /// Whether it may be started before the kernel it follows is done: all kernels wait for that themselves (`common.cu`).
     pub early: bool,
 }
 

@@ -66,17 +66,20 @@ struct Bound {
 impl Bound {
     fn new(device: &Arc<Device>, program: &Program, precision: Precision, capacity: Capacity) -> Result<Self, Error> {
         let depths = build::depths(program, &capacity)?;
-        let chains =
-            if Kernels::wide(device, precision) { build::chains(program, device.shared_memory) } else { Vec::new() };
-        let texts = chains.iter().flat_map(|c| c.texts(program)).collect();
-        let module = Kernels::new(device, precision, &depths, &program.ops, texts)?;
+        let chains = if Kernels::can_be_wide(device, precision) {
+            build::chains(program, device.shared_memory)
+        } else {
+            Vec::new()
+        };
+        let texts: Vec<&str> = chains.iter().flat_map(|c| c.texts()).collect();
+        let module = Kernels::new(device, precision, &depths, &program.ops, &texts)?;
         let mut plan = Plan::default();
         let mut lives = Lives::in_groups(program, build::together(program, &chains));
         let gathers = module.wide && build::gathers_weights(program, &capacity);
         if gathers {
             lives.keep_for_weights(program);
         }
-        let handed = handed_gradients(program, gathers, |op| chains.iter().any(|c| c.ops.contains(&op)));
+        let handed = handed_gradients(program, gathers, |op| build::in_chain(&chains, op));
         lives.hand(program, &handed);
         plan.make(program, &lives, &full_shape(&capacity))?;
         let params = Memory::new(device, 4 * program.params.len(), "the parameters")?;

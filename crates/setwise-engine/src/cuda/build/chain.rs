@@ -1,26 +1,27 @@
 //! Chains: neighbouring operations that go row by row, as one launch. Output projections, networks of elements, merge, norms and the projections of the next block lie between two attentions.
+//!
+//! This file finds them; `chain_source` writes their kernels, `chain_launch` launches them. (The chains of a CPU, in `cpu/`, are another way to the same end.)
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::super::tables as t;
-use super::Builder;
-use super::chain_source::{CHAIN_ROWS, CHAIN_THREADS, Lie, Place, Source, backward_source, forward_source, inputs};
+use super::chain_source::{Source, backward_source, forward_source, inputs};
 use super::joined::{Joined, joined, kept_apart};
-use super::linear::Use;
-use crate::error::Error;
-use crate::flow::{gated_values, group_by};
+use crate::flow::{Users, gated_values};
 use crate::program::{Activation, Linear, Mode, Norm, Op, Program, Slice, Space, Value};
 
 /// Rows are in registers, which limits their columns: of the input of a product, of a result that is held, of one with a norm or residual and of a sum, of all that a lane reads from memory, and
 /// of a value whose columns are held one after another.
-const MOST_INPUTS: usize = 128;
-const MOST_HELD: usize = 128;
-const MOST_NORMED: usize = 64;
-const MOST_READ: usize = 192;
-const MOST_TOGETHER: usize = 256;
+const WIDEST_INPUT: usize = 128;
+const WIDEST_HELD: usize = 128;
+const WIDEST_NORMED: usize = 64;
+const WIDEST_READ: usize = 192;
+const WIDEST_VALUE: usize = 256;
 
-/// Blocks of a chain that a processor holds at once, at most.
-const MOST_BLOCKS: usize = 2;
+/// Operations of a chain, and steps of a lane, at most: kernels are compiled with every step written out.
+const LONGEST: usize = 24;
+/// Steps of all lanes up to which a chain is looked for.
+const MOST_STEPS: usize = 256;
 
 /// One product or sum.
 #[derive(Clone)]
@@ -50,6 +51,11 @@ impl Step {
             Step::Sum { inputs, .. } => inputs.clone(),
         }
     }
+
+    /// Whether it is a product and nothing else but perhaps a ReLU.
+    fn is_plain(&self) -> bool {
+        matches!(self, Step::Map { map, .. } if map.norm.is_none() && map.residual.is_none())
+    }
 }
 
 /// What is done with the rows of values that have to do with each other, in an order in which few rows are held at a time.
@@ -57,16 +63,34 @@ pub(super) struct Lane {
     pub steps: Vec<Step>,
 }
 
+/// A lane and its kernels; there is none for the way back where nothing is to be done there.
+pub(super) struct Written {
+    pub lane: Lane,
+    pub forward: Source,
+    pub backward: Option<Source>,
+}
+
 /// Operations that are one launch, or as many as lanes differ. Parameters that are laid out to every example may be among them.
 pub(in super::super) struct Chain {
     pub ops: Range<usize>,
-    pub(super) lanes: Vec<Lane>,
+    pub(super) lanes: Vec<Written>,
+}
+
+impl Chain {
+    /// The text of all kernels.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.lanes.iter().flat_map(|l| std::iter::once(&l.forward).chain(&l.backward)).map(|s| s.text.as_str())
+    }
+}
+
+/// Whether an operation belongs to a chain.
+pub(in super::super) fn in_chain(chains: &[Chain], op: usize) -> bool {
+    chains.iter().any(|c| c.ops.contains(&op))
 }
 
 /// All chains of a program whose blocks may have this many bytes of shared memory.
 pub(in super::super) fn chains(program: &Program, most: usize) -> Vec<Chain> {
     let apart = kept_apart(program);
-    let gated = gated_values(program);
     let steps: Vec<Option<Vec<Step>>> = program
         .ops
         .iter()
@@ -80,20 +104,19 @@ pub(in super::super) fn chains(program: &Program, most: usize) -> Vec<Chain> {
             _ => None,
         })
         .collect();
+    let surroundings = Surroundings { program, users: Users::of(program), gated: gated_values(program), most };
+    let busy = |i: usize| steps[i].as_ref().is_some_and(|s| !s.is_empty());
     let mut chains = Vec::new();
     let mut at = 0;
     while at < steps.len() {
+        let last = (at..steps.len()).find(|&i| steps[i].is_none()).unwrap_or(steps.len()).min(at + LONGEST);
         // The longest that fits, ends with something to do, and is more than sums, which run together anyway.
-        let end = (at..steps.len()).find(|&i| steps[i].is_none()).unwrap_or(steps.len());
-        let found = (at + 2..=end).rev().find_map(|end| {
-            let busy = |i: usize| steps[i].as_ref().is_some_and(|s| !s.is_empty());
+        let found = (at + 2..=last).rev().find_map(|end| {
             let all: Vec<Step> = steps[at..end].iter().flatten().flatten().cloned().collect();
             let products = all.iter().any(|s| matches!(s, Step::Map { .. }));
-            if !busy(at) || !busy(end - 1) || (at..end).filter(|&i| busy(i)).count() < 2 || !products {
-                return None;
-            }
-            let chain = Chain { ops: at..end, lanes: lanes(&all) };
-            chain.fits(program, &gated, most).then_some(chain)
+            let several = (at..end).filter(|&i| busy(i)).count() > 1;
+            let wanted = busy(at) && busy(end - 1) && several && products && all.len() <= MOST_STEPS;
+            wanted.then(|| surroundings.chain(at..end, &all)).flatten()
         });
         at = found.as_ref().map_or(at + 1, |c| c.ops.end);
         chains.extend(found);
@@ -114,20 +137,13 @@ fn suits(program: &Program, step: &Step) -> bool {
     let rows = |s: Slice| (spec(s).space, spec(s).per_dim);
     let in_eights = |s: &Slice| [s.col, s.cols, spec(*s).cols].iter().all(|n| n.is_multiple_of(8));
     let alike = |s: &Slice| rows(*s) == rows(y) && in_eights(s);
-    let in_fours = |at: usize| at.is_multiple_of(4);
-    let vectors = step.norm().into_iter().flat_map(|n| [n.gain, n.shift]);
-    let params = vectors.map(|p| program.params.spec(p).offset).all(in_fours);
-    let own = match step {
+    let narrow = match step {
         Step::Map { map, relu } => {
-            let plain = map.norm.is_none() && map.residual.is_none();
-            map.x.cols <= MOST_INPUTS
-                && (plain || (!relu && y.cols <= MOST_NORMED))
-                && in_fours(map.weight)
-                && map.bias.is_none_or(in_fours)
+            map.x.cols <= WIDEST_INPUT && (step.is_plain() || (!relu && y.cols <= WIDEST_NORMED))
         }
-        Step::Sum { inputs, .. } => inputs.iter().all(|s| s.cols == y.cols) && y.cols <= MOST_NORMED,
+        Step::Sum { inputs, .. } => inputs.iter().all(|s| s.cols == y.cols) && y.cols <= WIDEST_NORMED,
     };
-    own && params && rows(y).0 != Space::Batch && in_eights(&y) && step.reads().iter().all(alike)
+    narrow && rows(y).0 != Space::Batch && in_eights(&y) && step.reads().iter().all(alike)
 }
 
 fn overlap(a: Slice, b: Slice) -> bool {
@@ -136,35 +152,42 @@ fn overlap(a: Slice, b: Slice) -> bool {
 
 /// Steps by the values they have to do with; each follows what it needs as soon as it can.
 fn lanes(steps: &[Step]) -> Vec<Lane> {
-    let needs = |s: usize| -> Vec<usize> {
-        let reads = steps[s].reads();
-        (0..s).filter(|&o| reads.iter().any(|&r| overlap(r, steps[o].y()))).collect()
-    };
-    let mut lane_of: Vec<usize> = (0..steps.len()).collect();
-    let touched =
-        |s: usize| steps[s].reads().into_iter().chain([steps[s].y()]).map(|s| s.value).collect::<Vec<Value>>();
-    for a in 0..steps.len() {
-        for b in 0..a {
-            if touched(a).iter().any(|v| touched(b).contains(v)) {
-                let (from, to) = (lane_of[a], lane_of[b]);
-                lane_of.iter_mut().filter(|l| **l == from).for_each(|l| *l = to);
-            }
+    let mut writers: BTreeMap<Value, Vec<usize>> = BTreeMap::new();
+    let mut needs: Vec<Vec<usize>> = Vec::new();
+    // The first step of the lane that each value belongs to, or of one that was taken up into it.
+    let mut lane_of: BTreeMap<Value, usize> = BTreeMap::new();
+    let mut taken_up: Vec<usize> = (0..steps.len()).collect();
+    let first = |taken_up: &[usize], mut lane: usize| {
+        while taken_up[lane] != lane {
+            lane = taken_up[lane];
         }
+        lane
+    };
+    for (i, step) in steps.iter().enumerate() {
+        let reads = step.reads();
+        let earlier = |r: &Slice| writers.get(&r.value).into_iter().flatten().copied().collect::<Vec<_>>();
+        let needed = reads.iter().flat_map(|r| earlier(r).into_iter().filter(|&o| overlap(*r, steps[o].y())));
+        needs.push(needed.collect());
+        for v in reads.iter().map(|s| s.value).chain([step.y().value]) {
+            let (a, b) = (first(&taken_up, i), first(&taken_up, *lane_of.entry(v).or_insert(i)));
+            taken_up[a.max(b)] = a.min(b);
+        }
+        writers.entry(step.y().value).or_default().push(i);
     }
-    fn visit(s: usize, needs: &dyn Fn(usize) -> Vec<usize>, order: &mut Vec<usize>) {
-        if !order.contains(&s) {
-            needs(s).into_iter().for_each(|n| visit(n, needs, order));
-            order.push(s);
+    fn visit(step: usize, needs: &[Vec<usize>], order: &mut Vec<usize>) {
+        if !order.contains(&step) {
+            needs[step].iter().for_each(|&n| visit(n, needs, order));
+            order.push(step);
         }
     }
     let mut order = Vec::new();
-    let needed: Vec<usize> = (0..steps.len()).flat_map(needs).collect();
+    let needed: Vec<usize> = needs.iter().flatten().copied().collect();
     (0..steps.len()).filter(|s| !needed.contains(s)).for_each(|s| visit(s, &needs, &mut order));
-    let mut firsts = lane_of.clone();
-    firsts.sort_unstable();
-    firsts.dedup();
-    let of = |lane: usize| order.iter().filter(|&&s| lane_of[s] == lane).map(|&s| steps[s].clone()).collect();
-    firsts.into_iter().map(|lane| Lane { steps: of(lane) }).collect()
+    let mut found: BTreeMap<usize, Vec<Step>> = BTreeMap::new();
+    for s in order {
+        found.entry(first(&taken_up, s)).or_default().push(steps[s].clone());
+    }
+    found.into_values().map(|steps| Lane { steps }).collect()
 }
 
 impl Lane {
@@ -175,173 +198,49 @@ impl Lane {
 
     /// Whether rows of a result are held: others read them, or a norm or residual needs them.
     pub fn holds(&self, step: &Step) -> bool {
-        let plain = match step {
-            Step::Map { map, .. } => map.norm.is_none() && map.residual.is_none(),
-            Step::Sum { .. } => false,
-        };
-        !plain || self.steps.iter().any(|s| s.reads().iter().any(|r| overlap(*r, step.y())))
+        !step.is_plain() || self.steps.iter().any(|s| s.reads().iter().any(|r| overlap(*r, step.y())))
     }
 }
 
-impl Chain {
-    /// Whether all blocks have room, nothing is written here and elsewhere, and no gradient has to be gated for somebody else.
-    fn fits(&self, program: &Program, gated: &[bool], most: usize) -> bool {
-        let outside = |v: Value| {
-            let elsewhere = |(i, op): (usize, &Op)| !self.ops.contains(&i) && op.uses().writes.contains(&v);
-            program.ops.iter().enumerate().any(elsewhere)
-        };
-        self.lanes.iter().all(|lane| {
-            let held: Vec<Slice> = lane.steps.iter().filter(|s| lane.holds(s)).map(Step::y).collect();
-            let narrow = |s: &Slice| s.cols <= MOST_HELD && program.values[s.value.0].cols <= MOST_TOGETHER;
-            let read: usize = inputs(program, lane).iter().map(|s| s.cols).sum();
-            let sources = self.sources(program, lane);
-            // What a ReLU leaves in memory has to be gated by whoever writes its gradient.
-            let left = |s: &Step| matches!(s, Step::Map { relu: true, .. }) && !lane.holds(s);
-            held.iter().all(narrow)
-                && read <= MOST_READ
-                && lane.steps.iter().all(|s| !left(s) || gated[s.y().value.0])
-                && sources.iter().all(|s| s.room <= most)
-                && lane.steps.iter().all(|s| !outside(s.y().value))
-                && lane.steps.iter().flat_map(Step::reads).all(|s| lane.writes(s.value) || !gated[s.value.0])
-        })
-    }
-
-    /// The source of a lane forward and, in training, backward.
-    fn sources(&self, program: &Program, lane: &Lane) -> Vec<Source> {
-        let mut sources = vec![forward_source(program, &self.ops, lane)];
-        if program.mode == Mode::Train {
-            sources.push(backward_source(program, &self.ops, lane));
-        }
-        sources
-    }
-
-    /// The text of all kernels.
-    pub fn texts<'a>(&'a self, program: &'a Program) -> impl Iterator<Item = String> + 'a {
-        self.lanes.iter().flat_map(|lane| self.sources(program, lane)).map(|s| s.text)
-    }
+/// What a chain is part of.
+struct Surroundings<'a> {
+    program: &'a Program,
+    users: Users,
+    gated: Vec<bool>,
+    /// Bytes a block may have.
+    most: usize,
 }
 
-impl Builder<'_> {
-    /// The chain that begins with an operation.
-    pub(super) fn chain_at(&self, op: usize) -> Option<usize> {
-        self.chains.iter().position(|c| c.ops.start == op)
+impl Surroundings<'_> {
+    /// Operations as a chain, if it has room everywhere.
+    fn chain(&self, ops: Range<usize>, steps: &[Step]) -> Option<Chain> {
+        let lanes: Vec<Lane> = lanes(steps);
+        if !lanes.iter().all(|lane| self.fits(&ops, lane)) {
+            return None;
+        }
+        let written = lanes.into_iter().map(|lane| {
+            let forward = forward_source(self.program, &self.users, &ops, &lane);
+            let back =
+                (self.program.mode == Mode::Train).then(|| backward_source(self.program, &self.users, &ops, &lane));
+            let backward = back.filter(|s| !s.places.is_empty());
+            let has_room = std::iter::once(&forward).chain(&backward).all(|s| s.room <= self.most);
+            has_room.then_some(Written { lane, forward, backward })
+        });
+        let lanes = written.collect::<Option<_>>()?;
+        Some(Chain { ops, lanes })
     }
 
-    /// Lays the weights of all chains out as their kernels want them, before everything else.
-    pub(super) fn lay_out_chain_weights(&mut self) -> Result<(), Error> {
-        let (program, chains) = (self.program, self.chains);
-        let mut tasks = Vec::new();
-        let mut most = 0;
-        for chain in chains {
-            let mut lanes = Vec::new();
-            for lane in &chain.lanes {
-                let mut places = [0; 2];
-                for (source, place) in chain.sources(program, lane).iter().zip(&mut places) {
-                    *place = self.room(source.shared / 4);
-                    for w in &source.weights {
-                        let (stride, kind) = match w.lie {
-                            Lie::Rows { stride } => (stride, 0),
-                            Lie::Pairs { stride } => (stride, 1),
-                            Lie::Plain => (w.cols, 2),
-                        };
-                        let (from, to) = (self.param_at(w.param), *place + 4 * w.at as u64);
-                        let [rows, cols, stride] = [w.rows, w.cols, stride].map(|n| n as i32);
-                        tasks.push(t::ChainWeightTask { from, to, rows, cols, stride, kind });
-                        most = most.max(w.rows * w.cols);
-                    }
-                }
-                lanes.push(places);
-            }
-            self.chain_weights.push(lanes);
-        }
-        self.launch("chain_weights", &tasks, [most.div_ceil(1024), tasks.len(), 1], 256, 0)?;
-        // Chains fetch their weights before they wait for what they follow.
-        self.in_order = !tasks.is_empty();
-        Ok(())
-    }
-
-    pub(super) fn chain_forward(&mut self, index: usize) -> Result<(), Error> {
-        let (program, chain) = (self.program, &self.chains[index]);
-        self.repeats(chain.ops.clone(), false)?;
-        let sources: Vec<Source> = chain.lanes.iter().map(|l| forward_source(program, &chain.ops, l)).collect();
-        self.launch_chain(index, sources, 0)
-    }
-
-    pub(super) fn chain_backward(&mut self, index: usize) -> Result<(), Error> {
-        let (program, chain) = (self.program, &self.chains[index]);
-        let sources: Vec<Source> = chain.lanes.iter().map(|l| backward_source(program, &chain.ops, l)).collect();
-        self.launch_chain(index, sources, 1)?;
-        for step in chain.lanes.iter().flat_map(|l| &l.steps) {
-            step.reads().iter().for_each(|s| self.written[s.value.0] = true);
-            if let Step::Map { map, .. } = step {
-                self.gathered.push(Use { weight: map.weight, bias: map.bias, x: map.x, dy: map.y });
-            }
-        }
-        if !self.handed.kept {
-            self.gathered_weights()?;
-        }
-        self.repeats(chain.ops.clone(), true)
-    }
-
-    /// One launch for all lanes of the same source, forward (0) or back (1).
-    fn launch_chain(&mut self, index: usize, sources: Vec<Source>, way: usize) -> Result<(), Error> {
-        let lanes = &self.chains[index].lanes;
-        for (_, members) in group_by(sources.iter().map(|s| &s.name)) {
-            let Source { name, shared, room, .. } = &sources[members[0]];
-            let mut tasks = Vec::new();
-            let mut rows = 0;
-            for &lane in &members {
-                let y = lanes[lane].steps[0].y().value;
-                rows = rows.max(self.rows(y));
-                self.check_chain(&lanes[lane])?;
-                let places: Vec<t::Address> = sources[lane].places.iter().map(|p| self.chain_place(p, y)).collect();
-                let (places, weights) = (self.tables.push(&places), self.chain_weights[index][lane][way]);
-                tasks.push(t::ChainTask { places, weights, space: self.space(y), pad: 0 });
-            }
-            // Weights are fetched once for a block, so there are no more blocks than the card may hold at once.
-            let blocks = (self.module.shared_memory / room).clamp(1, MOST_BLOCKS) * self.module.processors;
-            let blocks = rows.div_ceil(CHAIN_ROWS).min(blocks.div_ceil(tasks.len()));
-            self.launch(name, &tasks, [blocks, tasks.len(), 1], CHAIN_THREADS, *shared)?;
-        }
-        Ok(())
-    }
-
-    /// Numbers of a value are counted in 32 bits.
-    fn check_chain(&self, lane: &Lane) -> Result<(), Error> {
-        let slices = lane.steps.iter().flat_map(|s| s.reads().into_iter().chain([s.y()]));
-        let most = slices.map(|s| self.len_of(s.value)).max().unwrap_or(0);
-        if u32::try_from(most).is_err() {
-            return Err(Error::Device(format!(
-                "{most} numbers of one value are too many; lower the batch or set size"
-            )));
-        }
-        Ok(())
-    }
-
-    /// Where something lies; rows are those of `y`. Parts of a norm's gradients are summed at the end.
-    fn chain_place(&mut self, place: &Place, y: Value) -> t::Address {
-        match *place {
-            Place::Value(v) => self.value(v),
-            Place::Gradient(v) => self.grad(v),
-            Place::Parts { norm, cols } => {
-                let count = self.rows(y).div_ceil(16);
-                let parts = self.room(count * 2 * cols);
-                for (half, p) in [norm.gain, norm.shift].into_iter().enumerate() {
-                    self.sums.push(t::SumTask {
-                        parts: parts + 4 * (half * cols) as u64,
-                        out: self.param_grad(p),
-                        stride: 2 * cols as u64,
-                        count: count as i32,
-                        len: cols as i32,
-                        rows_per_part: 16,
-                        vec: 0,
-                        space: self.space(y),
-                        fresh: 0,
-                    });
-                }
-                parts
-            }
-        }
+    /// Whether a lane's rows can be held, nothing is written here and elsewhere, and no gradient has to be gated for somebody else.
+    fn fits(&self, ops: &Range<usize>, lane: &Lane) -> bool {
+        let outside = |v: Value| self.users.writers[v.0].iter().any(|i| !ops.contains(i));
+        let narrow = |s: Slice| s.cols <= WIDEST_HELD && self.program.values[s.value.0].cols <= WIDEST_VALUE;
+        // What a ReLU leaves in memory has to be gated by whoever writes its gradient.
+        let gated = |s: &Step| !matches!(s, Step::Map { relu: true, .. }) || self.gated[s.y().value.0];
+        lane.steps.len() <= LONGEST
+            && lane.steps.iter().all(|s| if lane.holds(s) { narrow(s.y()) } else { gated(s) })
+            && lane.steps.iter().all(|s| !outside(s.y().value))
+            && lane.steps.iter().flat_map(Step::reads).all(|s| lane.writes(s.value) || !self.gated[s.value.0])
+            && inputs(self.program, lane).iter().map(|s| s.cols).sum::<usize>() <= WIDEST_READ
     }
 }
 
@@ -385,19 +284,30 @@ mod tests {
 
     #[test]
     fn rows_of_each_set_are_a_lane_of_the_same_kernels() {
-        let program = networks(16, 32);
-        let chains = chains(&program, MOST);
+        let chains = chains(&networks(16, 32), MOST);
         assert_eq!((chains.len(), &chains[0].ops, chains[0].lanes.len()), (1, &(0..4), 2));
-        let texts: Vec<String> = chains[0].texts(&program).collect();
+        let texts: Vec<&str> = chains[0].texts().collect();
         // Forward and backward of one set, then of the other.
-        assert_eq!((texts.len(), &texts[0], &texts[1]), (4, &texts[2], &texts[3]));
+        assert_eq!((texts.len(), texts[0], texts[1]), (4, texts[2], texts[3]));
         assert_ne!(texts[0], texts[1]);
     }
 
     #[test]
+    fn kernels_of_chains_wait_for_the_one_before_and_let_the_next_one_start() {
+        for text in chains(&networks(16, 32), MOST)[0].texts() {
+            let (begins, rest) =
+                text.split_once("wait_for_last();\n        return;").expect("who has no rows waits too");
+            assert!(begins.contains("{\n    next_may_start();\n"));
+            let (before, after) = rest.split_once("wait_for_last();").expect("and everybody else");
+            let touches = |text: &str| ["load_rows", "load_gradients", "store_rows"].iter().any(|f| text.contains(f));
+            assert!(!touches(begins) && !touches(before) && touches(after), "{text}");
+        }
+    }
+
+    #[test]
     fn each_step_follows_what_it_needs_as_soon_as_it_can() {
-        let program = networks(16, 32);
-        let lane = &chains(&program, MOST)[0].lanes[0];
+        let chains = chains(&networks(16, 32), MOST);
+        let lane = &chains[0].lanes[0].lane;
         let widths: Vec<usize> = lane.steps.iter().map(|s| s.y().cols).collect();
         // One network after the other: both hidden layers are never held together.
         assert_eq!(widths, [32, 16, 32, 16, 16]);
@@ -407,12 +317,12 @@ mod tests {
     #[test]
     fn a_chain_ends_where_weights_have_no_room() {
         let program = networks(64, 128);
-        let whole = chains(&program, MOST)[0].sources(&program, &chains(&program, MOST)[0].lanes[0]);
-        let room = whole.iter().map(|s| s.room).max().unwrap();
+        let whole = chains(&program, MOST);
+        let room = |l: &Written| l.forward.room.max(l.backward.as_ref().map_or(0, |s| s.room));
+        let room = whole[0].lanes.iter().map(room).max().unwrap();
         assert_eq!(chains(&program, room)[0].ops, 0..4);
-        // What is left of it is shorter, and still made of everything that reads what it holds.
-        let shorter = chains(&program, room - 1);
-        assert!(shorter.iter().all(|c| c.ops.len() < 4) && shorter.iter().all(|c| c.ops.start > 0 || c.ops.end < 4));
+        // What is left of it is shorter.
+        assert!(chains(&program, room - 1).iter().all(|c| c.ops.len() < 4));
         assert!(chains(&program, 1000).is_empty());
     }
 
@@ -432,5 +342,37 @@ mod tests {
             y
         });
         assert!(chains(&b.finish(outputs.to_vec()), MOST).is_empty());
+    }
+
+    #[test]
+    fn a_lane_with_nothing_to_do_on_the_way_back_has_no_kernel_for_it() {
+        // One set is mapped twice, the other once and from an input that wants no gradient.
+        let mut b = Program::builder(&[16, 8], false, Mode::Train, false);
+        let values = [(1, 16), (0, 32), (1, 32)].map(|(set, cols)| b.fresh(Space::Set(set), cols, false));
+        let whole = values.map(|v| b.whole(v));
+        let inputs = [0, 1].map(|set| b.whole(b.input(set)));
+        let first = vec![b.map("a", inputs[1], whole[0], true)];
+        linear(&mut b, first, Activation::None);
+        let second = vec![b.map("b", inputs[0], whole[1], true), b.map("c", whole[0], whole[2], true)];
+        linear(&mut b, second, Activation::None);
+        let found = chains(&b.finish(values[1..].to_vec()), MOST);
+        assert_eq!(found[0].ops, 0..2);
+        let ways: Vec<bool> = found[0].lanes.iter().map(|l| l.backward.is_some()).collect();
+        assert_eq!(ways, [true, false]);
+    }
+
+    #[test]
+    fn long_stacks_are_several_chains() {
+        let mut b = Program::builder(&[16], false, Mode::Train, true);
+        let mut x = b.input(0);
+        for i in 0..300 {
+            let y = b.fresh(Space::Set(0), 16, false);
+            let map = b.map(&format!("{i}"), b.whole(x), b.whole(y), true);
+            linear(&mut b, vec![map], Activation::None);
+            x = y;
+        }
+        let found = chains(&b.finish(vec![x]), MOST);
+        assert!(found.iter().all(|c| c.ops.len() <= LONGEST));
+        assert_eq!(found.iter().map(|c| c.ops.len()).sum::<usize>(), 300);
     }
 }

@@ -1,4 +1,4 @@
-//! Chains as CUDA source: shapes are written out, so that rows stay in registers. What the source is made of is in `kernels/row_chain.cu`.
+//! Chains as CUDA source: shapes are written out, so that rows stay in registers. What it is made of is in `kernels/row_chain.cu`.
 
 use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,11 +6,13 @@ use std::ops::Range;
 
 use super::chain::{Lane, Step};
 use super::joined::Joined;
+use crate::flow::Users;
 use crate::program::{Mode, Norm, Program, Slice, Value};
 
-/// Threads of a block, and the rows it has.
+/// Threads of a block, rows of a warp, and rows of a block.
 pub(super) const CHAIN_THREADS: u32 = 256;
-pub(super) const CHAIN_ROWS: usize = 128;
+pub(super) const WARP_ROWS: usize = 16;
+pub(super) const CHAIN_ROWS: usize = CHAIN_THREADS as usize / 32 * WARP_ROWS;
 /// Columns up to which what a step reads from memory is fetched before the step ahead of it.
 const MOST_AHEAD: usize = 64;
 
@@ -31,13 +33,13 @@ pub(super) enum Place {
 
 /// How a weight lies in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Lie {
+pub(super) enum Layout {
     /// Row by row, so many numbers from one to the next.
     Rows { stride: usize },
     /// Two rows number by number, so many numbers from one pair to the next.
     Pairs { stride: usize },
-    /// A vector, not rounded.
-    Plain,
+    /// One row, not rounded.
+    Vector,
 }
 
 /// A weight or vector among the parameters, and its first number in shared memory.
@@ -45,7 +47,7 @@ pub(super) struct Weight {
     pub param: usize,
     pub rows: usize,
     pub cols: usize,
-    pub lie: Lie,
+    pub layout: Layout,
     pub at: usize,
 }
 
@@ -62,6 +64,7 @@ pub(super) struct Source {
 /// The kernel of a lane, as it is being written.
 struct Writer<'a> {
     program: &'a Program,
+    users: &'a Users,
     ops: &'a Range<usize>,
     /// Values in the order in which they are named.
     values: Vec<Value>,
@@ -74,9 +77,9 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(program: &'a Program, ops: &'a Range<usize>) -> Self {
+    fn new(program: &'a Program, users: &'a Users, ops: &'a Range<usize>) -> Self {
         let (values, places, weights, body) = (Vec::new(), Vec::new(), Vec::new(), String::new());
-        Writer { program, ops, values, places, weights, body, used: 0 }
+        Writer { program, users, ops, values, places, weights, body, used: 0 }
     }
 
     fn line(&mut self, text: &str) {
@@ -115,29 +118,28 @@ impl<'a> Writer<'a> {
     }
 
     /// Something in shared memory, as source.
-    fn weight(&mut self, param: usize, rows: usize, cols: usize, lie: Lie) -> String {
+    fn weight(&mut self, param: usize, rows: usize, cols: usize, layout: Layout) -> String {
         let at = self.used;
-        self.weights.push(Weight { param, rows, cols, lie, at });
-        self.used += match lie {
-            Lie::Rows { stride } => rows * stride,
-            Lie::Pairs { stride } => rows / 2 * stride,
-            Lie::Plain => cols,
+        self.weights.push(Weight { param, rows, cols, layout, at });
+        self.used += match layout {
+            Layout::Rows { stride } => rows * stride,
+            Layout::Pairs { stride } => rows / 2 * stride,
+            Layout::Vector => cols,
         };
         format!("shared + {at}")
     }
 
-    fn weight_of(&mut self, map: &Joined, lie: Lie) -> String {
-        self.weight(map.weight, map.y.cols, map.x.cols, lie)
+    fn weight_of(&mut self, map: &Joined, layout: Layout) -> String {
+        self.weight(map.weight, map.y.cols, map.x.cols, layout)
     }
 
     fn vector(&mut self, param: usize, n: usize) -> String {
-        self.weight(param, 1, n, Lie::Plain)
+        self.weight(param, 1, n, Layout::Vector)
     }
 
     /// Whether operations after the chain, or whoever asked for the outputs, add to a gradient.
     fn begun(&self, v: Value) -> bool {
-        let later = self.program.ops[self.ops.end..].iter();
-        self.program.outputs.contains(&v) || { later }.any(|op| op.uses().reads.contains(&v))
+        self.users.begun(self.program, v, self.ops.end)
     }
 
     fn finish(self, kind: &str) -> Source {
@@ -163,7 +165,7 @@ impl<'a> Writer<'a> {
     if (threadIdx.x == 0) {{
         barrier_init(&arrived, 1);
         asm volatile(\"fence.mbarrier_init.release.cluster;\" ::: \"memory\");
-        // They were made before anything that follows them could start.
+        // Weights were laid out before anything that follows could start.
         barrier_expect(&arrived, {shared});
         {fetch}
     }}
@@ -219,8 +221,8 @@ fn streamed(n: usize) -> usize {
     [32, 16, 8].into_iter().find(|c| n.is_multiple_of(*c)).expect("results are in eights")
 }
 
-pub(super) fn forward_source(program: &Program, ops: &Range<usize>, lane: &Lane) -> Source {
-    let mut w = Writer::new(program, ops);
+pub(super) fn forward_source(program: &Program, users: &Users, ops: &Range<usize>, lane: &Lane) -> Source {
+    let mut w = Writer::new(program, users, ops);
     let training = program.mode == Mode::Train;
     let held: Vec<Slice> = lane.steps.iter().filter(|s| lane.holds(s)).map(Step::y).collect();
     let inputs = inputs(program, lane);
@@ -235,7 +237,7 @@ pub(super) fn forward_source(program: &Program, ops: &Range<usize>, lane: &Lane)
         let ld = w.ld(y.value);
         if let (Step::Map { map, relu }, false) = (step, lane.holds(step)) {
             let (k, stride, c) = (map.x.cols, forward_stride(map.x.cols), streamed(n));
-            let (x, weight) = (w.rows("v", map.x), w.weight_of(map, Lie::Rows { stride }));
+            let (x, weight) = (w.rows("v", map.x), w.weight_of(map, Layout::Rows { stride }));
             let bias = map.bias.map_or("nullptr".to_owned(), |b| w.vector(b, n));
             let (to, biased) = (w.at(Place::Value(y.value)), map.bias.is_some());
             w.line(&format!(
@@ -252,7 +254,7 @@ pub(super) fn forward_source(program: &Program, ops: &Range<usize>, lane: &Lane)
                     w.line(&format!("spread<{n}>({to}, {bias});"));
                 }
                 let stride = forward_stride(map.x.cols);
-                let (x, weight) = (w.rows("v", map.x), w.weight_of(map, Lie::Rows { stride }));
+                let (x, weight) = (w.rows("v", map.x), w.weight_of(map, Layout::Rows { stride }));
                 w.line(&format!("multiply<{n}, {}, {stride}>({to}, {x}, {weight});", map.x.cols));
                 if *relu {
                     w.line(&format!("keep_positive<{n}>({to});"));
@@ -274,11 +276,8 @@ pub(super) fn forward_source(program: &Program, ops: &Range<usize>, lane: &Lane)
             let [hat, inverse] = [norm.normalised, norm.inv_std].map(|v| w.at(Place::Value(v)));
             w.line(&format!("normalise<{n}, {training}>({to}, {gain}, {shift}, {hat}, {inverse}, rows);"));
         }
-        let wanted = program.outputs.contains(&y.value) || {
-            let mut others = program.ops.iter().enumerate().filter(|(i, _)| !ops.contains(i));
-            others.any(|(_, op)| op.uses().reads.contains(&y.value))
-        };
-        if training || wanted {
+        let outside = users.readers[y.value.0].iter().any(|i| !ops.contains(i));
+        if training || outside || program.outputs.contains(&y.value) {
             let place = w.at(Place::Value(y.value));
             w.line(&format!("store_rows<{n}, {ld}>({place}, {}, {to}, rows);", y.col));
         }
@@ -286,8 +285,8 @@ pub(super) fn forward_source(program: &Program, ops: &Range<usize>, lane: &Lane)
     w.finish("forward")
 }
 
-pub(super) fn backward_source(program: &Program, ops: &Range<usize>, lane: &Lane) -> Source {
-    let mut w = Writer::new(program, ops);
+pub(super) fn backward_source(program: &Program, users: &Users, ops: &Range<usize>, lane: &Lane) -> Source {
+    let mut w = Writer::new(program, users, ops);
     let wants = |s: Slice| program.values[s.value.0].grad;
     let held: Vec<Slice> = lane.steps.iter().filter(|s| lane.holds(s)).map(Step::y).collect();
     let inputs: Vec<Slice> = inputs(program, lane).into_iter().filter(|&s| wants(s)).collect();
@@ -303,7 +302,7 @@ pub(super) fn backward_source(program: &Program, ops: &Range<usize>, lane: &Lane
             if wants(map.x) {
                 let (k, stride, c) = (map.x.cols, backward_stride(map.x.cols), streamed(n));
                 let (to, from) = (w.rows("d", map.x), w.at(Place::Gradient(y.value)));
-                let weight = w.weight_of(map, Lie::Pairs { stride });
+                let weight = w.weight_of(map, Layout::Pairs { stride });
                 w.line(&format!(
                     "stream_back<{n}, {k}, {stride}, {ld}, {c}>({to}, {from}, {}, {weight}, rows);",
                     y.col
@@ -352,7 +351,7 @@ pub(super) fn backward_source(program: &Program, ops: &Range<usize>, lane: &Lane
                 }
                 if wants(map.x) {
                     let (k, stride) = (map.x.cols, backward_stride(map.x.cols));
-                    let (to, weight) = (w.rows("d", map.x), w.weight_of(map, Lie::Pairs { stride }));
+                    let (to, weight) = (w.rows("d", map.x), w.weight_of(map, Layout::Pairs { stride }));
                     w.line(&format!("multiply_back<{n}, {k}, {stride}>({to}, {d}, {weight});"));
                 }
             }
@@ -417,6 +416,6 @@ mod tests {
     fn blocks_are_those_of_the_kernel() {
         let kernel = include_str!("../kernels/row_chain.cu");
         assert!(kernel.contains(&format!("#define CHAIN_WARPS {}\n", CHAIN_THREADS / 32)));
-        assert_eq!(CHAIN_ROWS, CHAIN_THREADS as usize / 32 * 16);
+        assert!(kernel.contains(&format!("tile * {WARP_ROWS} + h * 8")));
     }
 }

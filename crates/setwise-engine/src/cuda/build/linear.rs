@@ -6,7 +6,7 @@ use super::super::driver;
 use super::super::tables::{self as t, Address};
 use super::joined::joined;
 use super::tiles::{Split, Tiles};
-use super::{Builder, Capacity, WALKERS};
+use super::{Builder, Capacity, WALKERS, in_chain};
 use crate::error::Error;
 use crate::flow::group_by;
 use crate::program::{Activation, Linear, Map, Mode, Op, Program, Slice};
@@ -81,7 +81,7 @@ fn activation(a: Activation) -> i32 {
 }
 
 /// Numbers a product's sums have, and results its rows have, up to which it needs no matrix units.
-const FEW_TERMS: i32 = 4;
+const FEW_TERMS: usize = 4;
 const FEW_OUTPUTS: usize = 8;
 
 /// Parts a weight's gradient is summed from are spread over about this many blocks.
@@ -153,7 +153,7 @@ impl<'a> Builder<'a> {
         // Norms are taken where whole rows lie in one block, unless wide rows are so few that narrower blocks and a launch of its own for the norm are done sooner.
         let few_rows = widest > 128 && 16 * products.len() * rows.div_ceil(128) <= self.module.processors;
         let whole_rows = wide && normed && widest <= 256 && !few_rows;
-        let few = |p: &Product| p.terms.iter().map(|t| t.k).sum::<i32>() <= FEW_TERMS;
+        let few = |p: &Product| p.terms.iter().map(|t| t.k as usize).sum::<usize>() <= FEW_TERMS;
         let few_terms = products.iter().all(few) && u32::try_from(rows * widest).is_ok();
         let thin = !whole_rows && (few_terms || widest <= FEW_OUTPUTS);
         if wide && !thin {
@@ -312,8 +312,7 @@ impl<'a> Builder<'a> {
     pub(super) fn transpose_weights(&mut self) -> Result<(), Error> {
         // Place, rows and columns.
         let mut weights: Vec<(usize, usize, usize)> = Vec::new();
-        let chained = |i: usize| self.chains.iter().any(|c| c.ops.contains(&i));
-        for (_, op) in self.program.ops.iter().enumerate().filter(|(i, _)| !chained(*i)) {
+        for (_, op) in self.program.ops.iter().enumerate().filter(|(i, _)| !in_chain(self.chains, *i)) {
             match op {
                 Op::Linear(l) => {
                     let maps = joined(self.program, l, &self.apart);
@@ -360,7 +359,7 @@ impl<'a> Builder<'a> {
     /// Gradients of all weights that were left for the end, those whose tiles are alike in one launch.
     pub(super) fn gathered_weights(&mut self) -> Result<(), Error> {
         let uses = std::mem::take(&mut self.gathered);
-        let few = |u: &Use| u.x.cols <= FEW_TERMS as usize;
+        let few = |u: &Use| u.x.cols <= FEW_TERMS;
         for (_, members) in group_by(uses.iter().map(|u| (self.weight_tiles(std::slice::from_ref(u)), few(u)))) {
             let alike: Vec<Use> = members.iter().map(|&m| uses[m]).collect();
             self.linear_weights(&alike)?;
@@ -383,9 +382,9 @@ impl<'a> Builder<'a> {
             };
             let shared = stages * 32 * (bm + bn) * 4 + 1024;
             (format!("weights_flow_m{bm}_n{bn}"), bm, bn, block, shared, each * self.module.processors)
-        } else if uses.iter().all(|u| u.x.cols <= FEW_TERMS as usize) {
+        } else if uses.iter().all(|u| u.x.cols <= FEW_TERMS) {
             let blocks = 4 * self.module.processors;
-            ("weights_few_terms".to_owned(), 32, FEW_TERMS as usize, 256, 0, blocks)
+            ("weights_few_terms".to_owned(), 32, FEW_TERMS, 256, 0, blocks)
         } else {
             let narrowest = uses.iter().map(|u| u.dy.cols.min(u.x.cols)).min().unwrap_or(0);
             let (name, tile, block) = match narrowest {

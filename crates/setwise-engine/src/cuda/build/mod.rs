@@ -4,13 +4,14 @@
 //! and leave when there is nothing to do. So launches never change, and a captured graph of them serves every batch.
 
 //!
-//! `gradients` holds the sums that gradients of parameters are made of; `chain` (with `chain_source`, their kernels' text) operations that go row by row as one launch; `linear` (with `joined`, which maps are one product, and `tiles`, how products are cut into blocks), `norm`, `attention`, `rows`, `pair`, `pine`, `images` (with `few_channels`) and `batch_norm` (with the pooling of
+//! `gradients` holds the sums that gradients of parameters are made of; `chain` (with `chain_source`, their kernels' text, and `chain_launch`) operations that go row by row as one launch; `linear` (with `joined`, which maps are one product, and `tiles`, how products are cut into blocks), `norm`, `attention`, `rows`, `pair`, `pine`, `images` (with `few_channels`) and `batch_norm` (with the pooling of
 //! images) hold one kind of operation each, forward and backward.
 
 mod attention;
 mod batch_norm;
 mod capacity;
 mod chain;
+mod chain_launch;
 mod chain_source;
 mod few_channels;
 mod gradients;
@@ -26,7 +27,7 @@ mod tiles;
 
 pub(super) use attention::{depths, key_tile, whole_sets, wide_depth};
 pub use capacity::Capacity;
-pub(super) use chain::{Chain, chains};
+pub(super) use chain::{Chain, chains, in_chain};
 pub(super) use images::has_images;
 pub(super) use linear::gathers_weights;
 pub(super) use norm::together;
@@ -98,7 +99,7 @@ pub(super) struct Builder<'a> {
     gated: Vec<bool>,
     /// Weights of maps that are not joined with others.
     apart: BTreeSet<ParamId>,
-    /// Whether the next kernel may not start before the last one is done.
+    /// Whether the next kernel may not start before the last one is done. Nothing after it can then start earlier either.
     in_order: bool,
     /// Where the weights of all lanes of all chains lie, those for the way forward and back.
     chain_weights: Vec<Vec<[Address; 2]>>,
@@ -273,12 +274,15 @@ impl<'a> Builder<'a> {
 
     /// A launch of a kernel that walks over `most` numbers of each task.
     fn walk<T: t::Plain>(&mut self, name: &str, tasks: &[T], most: usize) -> Result<(), Error> {
-        if u32::try_from(most).is_err() {
-            return Err(Error::Device(format!(
-                "{most} numbers of one value are too many; lower the batch or set size"
-            )));
-        }
+        self.check_count(most)?;
         self.launch(name, tasks, [most.div_ceil(256).min(WALKERS), tasks.len(), 1], 256, 0)
+    }
+
+    /// Numbers of a value are counted in 32 bits.
+    fn check_count(&self, most: usize) -> Result<(), Error> {
+        let too_many =
+            |_| Error::Device(format!("{most} numbers of one value are too many; lower the batch or set size"));
+        u32::try_from(most).map(drop).map_err(too_many)
     }
 
     fn value(&self, v: Value) -> Address {

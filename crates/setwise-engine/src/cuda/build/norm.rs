@@ -213,19 +213,7 @@ impl<'a> Builder<'a> {
                 space,
                 rows: each,
             });
-            for (half, p) in [n.gain, n.shift].into_iter().enumerate() {
-                sums.push(t::SumTask {
-                    parts: parts + 4 * (half * y.cols) as u64,
-                    out: self.param_grad(p),
-                    stride: 2 * y.cols as u64,
-                    count: blocks as i32,
-                    len: cols,
-                    rows_per_part: each,
-                    vec: 0,
-                    space,
-                    fresh: 0,
-                });
-            }
+            sums.extend(self.norm_sums(n, y.cols, parts, blocks, rows_each, space));
             most = most.max(blocks);
             widest = widest.max(y.cols);
         }
@@ -241,6 +229,29 @@ impl<'a> Builder<'a> {
         self.launch(&name, &tasks, grid, 256, 256 / lanes * 2 * widest * 4)?;
         self.sums.extend(sums);
         Ok(())
+    }
+
+    /// Sums of what gain and shift get from parts of so many rows each, [parts][2 · cols].
+    pub(super) fn norm_sums(
+        &self,
+        norm: Norm,
+        cols: usize,
+        parts: t::Address,
+        count: usize,
+        rows: usize,
+        space: t::Space,
+    ) -> [t::SumTask; 2] {
+        [(norm.gain, 0), (norm.shift, cols)].map(|(p, first)| t::SumTask {
+            parts: parts + 4 * first as u64,
+            out: self.param_grad(p),
+            stride: 2 * cols as u64,
+            count: count as i32,
+            len: cols as i32,
+            rows_per_part: rows as i32,
+            vec: 0,
+            space,
+            fresh: 0,
+        })
     }
 
     /// Rows of a block of the norm's backward pass: blocks of wide rows are all on the card at once, three to a processor, or two where they write copies, and few rows are spread over it.

@@ -5,8 +5,8 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// Every kernel begins with this. It may have been started before the one it follows was done: it lets the next one start likewise, then waits
-// until what came before has been written.
+// Every kernel begins with `in_turn`. It may have been started before the one it follows was done: it lets the next one start likewise, then waits
+// until what came before has been written. Before it waits it may read tables, the shape, and weights that were laid out for chains, which do it in two steps.
 __device__ __forceinline__ void next_may_start() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");

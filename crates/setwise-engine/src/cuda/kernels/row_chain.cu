@@ -41,7 +41,7 @@ __device__ __forceinline__ void fetch_weights(float* to, u64 from, int bytes, u6
 
 // A lane's first number of one of its two rows, of LD numbers each.
 template <int LD> __device__ __forceinline__ float* lane_row(u64 base, const ChainRows& rows, int h) {
-    float* row = (float*)base + (u32)(rows.row[h] * LD + threadIdx.x % 4 * 2);
+    float* row = (float*)base + ((u32)rows.row[h] * LD + threadIdx.x % 4 * 2);
     __builtin_assume(__isGlobal(row));
     return row;
 }
@@ -265,7 +265,7 @@ __device__ __forceinline__ void normalise_back(float (*d)[4], const float (*hat)
     }
     int first = 0;
     sum_columns<N / 2, 4>(sums, first);
-    float* to = (float*)parts + (u32)(rows.tile * 2 * N);
+    float* to = (float*)parts + (u32)rows.tile * (2 * N);
 #pragma unroll
     for (int i = 0; i < halved(halved(halved(N / 2))); i++) {
         int at = first + i, column = at % (N / 4);

@@ -1,6 +1,7 @@
-// Products with few outputs, or of few numbers: rows and results are all there is to move, and sums are of single precision.
+// Products with few outputs, or of few numbers, and gradients of weights of the latter: rows and results are all there is to move, and sums are of single precision.
 
 #define FEW_OUTPUTS 8
+#define FEW_TERMS 4
 
 // A warp to a row, whose lanes share the sums.
 extern "C" __global__ void __launch_bounds__(128) product_few_outputs(const ProductTask* tasks, const int* shape) {
@@ -53,8 +54,6 @@ extern "C" __global__ void __launch_bounds__(256) product_few_terms(const Produc
         task.y[(size_t)m * task.ldy + n] = finished(task, m, n, sum);
     }
 }
-
-#define FEW_TERMS 4
 
 // Gradients of weights with few inputs: a warp to a row, lanes to 32 outputs, all inputs at once. Warps of a block take turns with rows; what they have is added up in their order.
 extern "C" __global__ void __launch_bounds__(256) weights_few_terms(const WeightTask* tasks, const int* shape) {
