@@ -1,4 +1,6 @@
-//! How gradients flow through a program, whoever runs it.
+//! How values and gradients flow through a program, whoever runs it.
+
+use std::ops::Range;
 
 use crate::program::{Activation, Op, Program, Slice, Value};
 
@@ -14,23 +16,12 @@ pub(crate) fn group_by<K: PartialEq>(keys: impl Iterator<Item = K>) -> Vec<(K, V
     groups
 }
 
-/// The operations that read or write a value, in order.
-pub(crate) fn users(program: &Program, v: Value) -> impl Iterator<Item = usize> + '_ {
-    let uses = move |op: &Op| {
-        let uses = op.uses();
-        uses.reads.contains(&v) || uses.writes.contains(&v)
-    };
-    program.ops.iter().enumerate().filter(move |(_, op)| uses(op)).map(|(i, _)| i)
-}
-
 /// Who reads and who writes each value, by operation, in order.
-#[cfg(any(feature = "cuda", test))]
 pub(crate) struct Users {
     pub readers: Vec<Vec<usize>>,
     pub writers: Vec<Vec<usize>>,
 }
 
-#[cfg(any(feature = "cuda", test))]
 impl Users {
     pub fn of(program: &Program) -> Self {
         let none = vec![Vec::new(); program.values.len()];
@@ -43,7 +34,21 @@ impl Users {
         users
     }
 
+    /// The operations that read or write a value, in order.
+    pub fn of_value(&self, v: Value) -> Vec<usize> {
+        let mut all = [&self.readers[v.0][..], &self.writers[v.0]].concat();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Whether operations besides some write a value, perhaps in part.
+    pub fn written_elsewhere(&self, v: Value, ops: &Range<usize>) -> bool {
+        self.writers[v.0].iter().any(|i| !ops.contains(i))
+    }
+
     /// Whether a gradient has been begun when the way back comes to what is before an operation: by those from there on, or by whoever asked for the outputs.
+    #[cfg(any(feature = "cuda", test))]
     pub fn begun(&self, program: &Program, v: Value, from: usize) -> bool {
         program.outputs.contains(&v) || self.readers[v.0].iter().any(|&r| r >= from)
     }
@@ -124,7 +129,7 @@ mod tests {
     use crate::program::{AddNorm, Mode, Space};
 
     #[test]
-    fn a_gradient_is_begun_by_whoever_reads_the_value_later_or_asks_for_it() {
+    fn readers_and_writers_are_known_and_who_begins_a_gradient() {
         let mut b = Program::builder(&[4], false, Mode::Train, true);
         let (x, y, z) = (b.input(0), b.fresh(Space::Set(0), 4, false), b.fresh(Space::Set(0), 4, false));
         for (inputs, sum) in [(vec![x], y), (vec![x, y], z)] {
@@ -135,6 +140,8 @@ mod tests {
         let users = Users::of(&program);
         assert_eq!([x, y, z].map(|v| users.readers[v.0].clone()), [vec![0, 1], vec![1], vec![]]);
         assert_eq!([x, y, z].map(|v| users.writers[v.0].clone()), [vec![], vec![0], vec![1]]);
+        assert_eq!([x, y, z].map(|v| users.of_value(v)), [vec![0, 1], vec![0, 1], vec![1]]);
+        assert_eq!([x, y, z].map(|v| users.written_elsewhere(v, &(0..1))), [false, false, true]);
         assert_eq!([x, y, z].map(|v| users.begun(&program, v, 1)), [true, true, true]);
         assert_eq!([x, y, z].map(|v| users.begun(&program, v, 2)), [false, false, true]);
     }

@@ -10,7 +10,7 @@ use super::linear::LinearPlan;
 use super::local::place_size;
 use super::panels::Panels;
 use super::worker::{Run, Worker};
-use crate::flow::users;
+use crate::flow::Users;
 use crate::program::{Activation, AddNorm, Linear, Norm, Op, Program, Slice, Space, Value};
 use crate::real::Real;
 
@@ -59,17 +59,14 @@ struct Written {
 
 impl Chain {
     /// The longest chain that begins with operation `first`, if there is one.
-    pub fn find(program: &Program, first: usize) -> Option<Self> {
+    pub fn find(program: &Program, users: &Users, first: usize) -> Option<Self> {
         let mut last = first;
         while last < program.ops.len() && on_rows(program, &program.ops[last]) && !feeds_attention(program, last) {
             last += 1;
         }
         let ops = first..last;
         // A value that others write in part would lack their part when it is made again.
-        let shared = |v: &Value| {
-            let mut others = program.ops.iter().enumerate().filter(|(i, _)| !ops.contains(i));
-            others.any(|(_, op)| op.uses().writes.contains(v))
-        };
+        let shared = |v: &Value| users.written_elsewhere(*v, &ops);
         if ops.len() < 2 || ops.clone().any(|i| program.ops[i].uses().writes.iter().any(shared)) {
             return None;
         }
@@ -80,7 +77,7 @@ impl Chain {
                 spaces.push(space);
             }
         }
-        let parts: Vec<Part> = spaces.iter().map(|&s| Part::of(program, &ops, s)).collect();
+        let parts: Vec<Part> = spaces.iter().map(|&s| Part::of(program, users, &ops, s)).collect();
         parts.iter().all(|p| p.rows > 0).then_some(Chain { ops, parts })
     }
 
@@ -103,7 +100,7 @@ impl Chain {
 }
 
 impl Part {
-    fn of(program: &Program, ops: &Range<usize>, space: Space) -> Self {
+    fn of(program: &Program, users: &Users, ops: &Range<usize>, space: Space) -> Self {
         let here = |v: Value| program.values[v.0].space == space;
         let read: Vec<Value> = ops.clone().flat_map(|i| program.ops[i].uses().reads).collect();
         let mut steps = Vec::new();
@@ -131,7 +128,7 @@ impl Part {
             if written.iter().any(|w| w.whole.value == v) {
                 continue;
             }
-            let inner = users(program, v).all(|i| ops.contains(&i)) && !program.outputs.contains(&v);
+            let inner = users.of_value(v).iter().all(|i| ops.contains(i)) && !program.outputs.contains(&v);
             let spec = &program.values[v.0];
             let grad = inner && spec.grad && program.training();
             written.push(Written { whole: Slice { value: v, col: 0, cols: spec.cols }, inner, grad });

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::local::place_size;
 use super::panels::Panels;
 use super::worker::{Run, Worker};
-use crate::flow::users;
+use crate::flow::Users;
 use crate::program::{Activation, Attention, Linear, Map, Op, Program, Slice, Value};
 use crate::real::Real;
 
@@ -34,13 +34,13 @@ pub struct Projected {
 
 impl Projected {
     /// Finds out whether operation `op` is such projections.
-    pub fn find(program: &Program, op: usize) -> Option<Self> {
+    pub fn find(program: &Program, users: &Users, op: usize) -> Option<Self> {
         let (Op::Linear(l), Op::Attention(a)) = (&program.ops[op], program.ops.get(op + 1)?) else { return None };
         let plain = l.activation == Activation::None
             && l.maps.len() == 3 * a.relations.len()
             && l.maps.iter().all(|m| m.residual.is_none() && m.norm.is_none());
         let mut values = l.maps.iter().map(|m| m.y.value);
-        let alone = |v: Value| users(program, v).eq([op, op + 1]) && !program.outputs.contains(&v);
+        let alone = |v: Value| users.of_value(v) == [op, op + 1] && !program.outputs.contains(&v);
         if !plain || !values.all(alone) {
             return None;
         }

@@ -15,7 +15,7 @@ use super::tasks::{Ptr, Scratch, Threads, align_offset};
 use super::tiles::InUse;
 use crate::batch::{BatchView, SetView};
 use crate::error::Error;
-use crate::flow::{gated_values, gradients_to_clear};
+use crate::flow::{Users, gated_values, gradients_to_clear};
 use crate::params::ParamId;
 use crate::plan::{Lives, NONE, Plan, Shape};
 use crate::program::{Op, Program, Slice, Space, Value};
@@ -418,13 +418,14 @@ impl<T: Real> Worker<T> {
 
 /// Finds out how operations run. Only who works alone takes several of them together.
 fn plans(program: &Program, threads: Threads) -> Vec<OpPlan> {
+    let users = Users::of(program);
     let mut plans: Vec<OpPlan> = Vec::new();
     while plans.len() < program.ops.len() {
         let i = plans.len();
         let alone = (threads == Threads::One).then_some(i);
-        if let Some(projected) = alone.and_then(|i| Projected::find(program, i)) {
+        if let Some(projected) = alone.and_then(|i| Projected::find(program, &users, i)) {
             plans.extend([OpPlan::Projected(projected), OpPlan::Done]);
-        } else if let Some(chain) = alone.and_then(|i| Chain::find(program, i)) {
+        } else if let Some(chain) = alone.and_then(|i| Chain::find(program, &users, i)) {
             let last = chain.ops.end;
             plans.push(OpPlan::Chain(chain));
             plans.resize_with(last, || OpPlan::Done);

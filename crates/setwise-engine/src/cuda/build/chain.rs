@@ -165,9 +165,9 @@ fn lanes(steps: &[Step]) -> Vec<Lane> {
     };
     for (i, step) in steps.iter().enumerate() {
         let reads = step.reads();
-        let earlier = |r: &Slice| writers.get(&r.value).into_iter().flatten().copied().collect::<Vec<_>>();
-        let needed = reads.iter().flat_map(|r| earlier(r).into_iter().filter(|&o| overlap(*r, steps[o].y())));
-        needs.push(needed.collect());
+        let earlier = |r: &Slice| writers.get(&r.value).map_or(&[][..], Vec::as_slice);
+        let needed = |r: &Slice| earlier(r).iter().copied().filter(|&o| overlap(*r, steps[o].y())).collect::<Vec<_>>();
+        needs.push(reads.iter().flat_map(needed).collect());
         for v in reads.iter().map(|s| s.value).chain([step.y().value]) {
             let (a, b) = (first(&taken_up, i), first(&taken_up, *lane_of.entry(v).or_insert(i)));
             taken_up[a.max(b)] = a.min(b);
@@ -232,13 +232,12 @@ impl Surroundings<'_> {
 
     /// Whether a lane's rows can be held, nothing is written here and elsewhere, and no gradient has to be gated for somebody else.
     fn fits(&self, ops: &Range<usize>, lane: &Lane) -> bool {
-        let outside = |v: Value| self.users.writers[v.0].iter().any(|i| !ops.contains(i));
         let narrow = |s: Slice| s.cols <= WIDEST_HELD && self.program.values[s.value.0].cols <= WIDEST_VALUE;
         // What a ReLU leaves in memory has to be gated by whoever writes its gradient.
         let gated = |s: &Step| !matches!(s, Step::Map { relu: true, .. }) || self.gated[s.y().value.0];
         lane.steps.len() <= LONGEST
             && lane.steps.iter().all(|s| if lane.holds(s) { narrow(s.y()) } else { gated(s) })
-            && lane.steps.iter().all(|s| !outside(s.y().value))
+            && lane.steps.iter().all(|s| !self.users.written_elsewhere(s.y().value, ops))
             && lane.steps.iter().flat_map(Step::reads).all(|s| lane.writes(s.value) || !self.gated[s.value.0])
             && inputs(self.program, lane).iter().map(|s| s.cols).sum::<usize>() <= WIDEST_READ
     }

@@ -32,7 +32,7 @@ pub(super) enum Place {
 }
 
 /// How a weight lies in shared memory.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy)]
 pub(super) enum Layout {
     /// Row by row, so many numbers from one to the next.
     Rows { stride: usize },

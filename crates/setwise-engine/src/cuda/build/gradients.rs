@@ -68,6 +68,18 @@ impl Gradients {
     }
 }
 
+/// Cuts things into rounds that follow each other: none clashes with another of its round, each is in the first that it can be in.
+pub(super) fn in_rounds<T>(things: impl IntoIterator<Item = T>, clash: impl Fn(&T, &T) -> bool) -> Vec<Vec<T>> {
+    let mut rounds: Vec<Vec<T>> = Vec::new();
+    for thing in things {
+        match rounds.iter_mut().find(|round| round.iter().all(|o| !clash(o, &thing))) {
+            Some(round) => round.push(thing),
+            None => rounds.push(vec![thing]),
+        }
+    }
+    rounds
+}
+
 fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start < b.end && b.start < a.end
 }
@@ -81,16 +93,10 @@ impl<'a> Builder<'a> {
             let start = (s.out - grads) as usize / 4;
             start..start + s.len as usize
         };
-        let mut rest = std::mem::take(&mut self.sums);
-        while !rest.is_empty() {
-            let mut now: Vec<t::SumTask> = Vec::new();
-            let mut later = Vec::new();
-            for s in rest {
-                if now.iter().any(|o| overlap(&region(o), &region(&s))) { later.push(s) } else { now.push(s) }
-            }
-            now.iter_mut().for_each(|s| s.fresh = i32::from(self.gradients.begin(region(s))));
-            self.sum(&now)?;
-            rest = later;
+        let sums = std::mem::take(&mut self.sums);
+        for mut round in in_rounds(sums, |a, b| overlap(&region(a), &region(b))) {
+            round.iter_mut().for_each(|s| s.fresh = i32::from(self.gradients.begin(region(s))));
+            self.sum(&round)?;
         }
         let zeros: Vec<t::SumTask> = self
             .gradients
@@ -137,6 +143,12 @@ mod tests {
     use super::*;
     use crate::params::Init;
     use crate::program::{Mode, Repeat, Space};
+
+    #[test]
+    fn what_clashes_is_in_rounds_after_each_other() {
+        let rounds = in_rounds([3, 5, 3, 7, 3, 5], |a, b| a == b);
+        assert_eq!(rounds, [vec![3, 5, 7], vec![3, 5], vec![3]]);
+    }
 
     #[test]
     fn only_the_first_writes_and_what_nobody_writes_is_zero() {

@@ -20,6 +20,12 @@ pub(super) struct Use {
     pub dy: Slice,
 }
 
+impl Use {
+    fn has_few_inputs(&self) -> bool {
+        self.x.cols <= FEW_TERMS
+    }
+}
+
 /// A product and what it is a sum of.
 pub(super) struct Product {
     pub task: t::ProductTask,
@@ -359,8 +365,8 @@ impl<'a> Builder<'a> {
     /// Gradients of all weights that were left for the end, those whose tiles are alike in one launch.
     pub(super) fn gathered_weights(&mut self) -> Result<(), Error> {
         let uses = std::mem::take(&mut self.gathered);
-        let few = |u: &Use| u.x.cols <= FEW_TERMS;
-        for (_, members) in group_by(uses.iter().map(|u| (self.weight_tiles(std::slice::from_ref(u)), few(u)))) {
+        let kind = |u: &Use| (self.weight_tiles(std::slice::from_ref(u)), u.has_few_inputs());
+        for (_, members) in group_by(uses.iter().map(kind)) {
             let alike: Vec<Use> = members.iter().map(|&m| uses[m]).collect();
             self.linear_weights(&alike)?;
         }
@@ -382,7 +388,7 @@ impl<'a> Builder<'a> {
             };
             let shared = stages * 32 * (bm + bn) * 4 + 1024;
             (format!("weights_flow_m{bm}_n{bn}"), bm, bn, block, shared, each * self.module.processors)
-        } else if uses.iter().all(|u| u.x.cols <= FEW_TERMS) {
+        } else if uses.iter().all(Use::has_few_inputs) {
             let blocks = 4 * self.module.processors;
             ("weights_few_terms".to_owned(), 32, FEW_TERMS, 256, 0, blocks)
         } else {

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::super::tables::{self as t, Address};
 use super::Builder;
+use super::gradients::in_rounds;
 use crate::error::Error;
 use crate::program::{Concat, Dropout, FromUnion, Op, Pool, Reduce, Repeat, Segments, Space, ToUnion, Value};
 
@@ -107,19 +108,11 @@ impl<'a> Builder<'a> {
     /// All parameters that some operations lay out to every example, together; gradients of one that is laid out twice after each other.
     pub(super) fn repeats(&mut self, ops: Range<usize>, backward: bool) -> Result<(), Error> {
         let program = self.program;
-        let mut left: Vec<&Repeat> = program.ops[ops]
-            .iter()
-            .filter_map(|op| match op {
-                Op::Repeat(r) => Some(r),
-                _ => None,
-            })
-            .collect();
-        while !left.is_empty() {
-            let (mut now, mut later): (Vec<&Repeat>, Vec<&Repeat>) = (Vec::new(), Vec::new());
-            for r in left {
-                if now.iter().any(|o| o.param == r.param) { later.push(r) } else { now.push(r) }
-            }
-            left = later;
+        let all = program.ops[ops].iter().filter_map(|op| match op {
+            Op::Repeat(r) => Some(r),
+            _ => None,
+        });
+        for now in in_rounds(all, |a, b| a.param == b.param) {
             let len = |r: &Repeat| program.params.spec(r.param).len();
             let most = now.iter().map(|r| len(r)).max().unwrap_or(0);
             let tasks: Vec<t::RepeatTask> = now

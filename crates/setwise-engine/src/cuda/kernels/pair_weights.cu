@@ -152,7 +152,10 @@ __device__ __forceinline__ void pair_max_weights_held(const PairTask* tasks, con
         __syncthreads();
         if constexpr (!OWN) {
             if (busy)
-                for (int i = group; i < n; i += groups) take(i, nullptr);
+                for (int i = group; i < n; i += groups) {
+                    float4 unused[2];
+                    take(i, unused);
+                }
         } else {
             for (int base = 0; base < n; base += HELD_EACH * groups, meeting ^= 1) {
                 float* parts = own_parts + meeting * HELD_EACH * HELD_WARPS * HELD_COLUMNS;

@@ -46,6 +46,14 @@ template <int LD> __device__ __forceinline__ float* lane_row(u64 base, const Cha
     return row;
 }
 
+// For all of a lane's numbers of N columns: which eight columns, and which of its four there.
+template <int N, class F> __device__ __forceinline__ void each_number(F apply) {
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) apply(j, e);
+}
+
 // x = N columns of rows of LD numbers, from column `col` on.
 template <int N, int LD> __device__ __forceinline__ void load_rows(float (*x)[4], u64 from, int col, const ChainRows& rows) {
 #pragma unroll
@@ -62,10 +70,7 @@ template <int N, int LD> __device__ __forceinline__ void load_rows(float (*x)[4]
 // The same with zeros for rows that are not there.
 template <int N, int LD> __device__ __forceinline__ void load_gradients(float (*x)[4], u64 from, int col, const ChainRows& rows) {
     load_rows<N, LD>(x, from, col, rows);
-#pragma unroll
-    for (int j = 0; j < N / 8; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) x[j][e] = rows.there[e / 2] ? x[j][e] : 0.0f;
+    each_number<N>([&](int j, int e) { x[j][e] = rows.there[e / 2] ? x[j][e] : 0.0f; });
 }
 
 template <int N, int LD> __device__ __forceinline__ void store_rows(u64 to, int col, const float (*x)[4], const ChainRows& rows) {
@@ -88,25 +93,16 @@ template <int N> __device__ __forceinline__ void spread(float (*x)[4], const flo
 }
 
 template <int N> __device__ __forceinline__ void add_to(float (*x)[4], const float (*y)[4]) {
-#pragma unroll
-    for (int j = 0; j < N / 8; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) x[j][e] += y[j][e];
+    each_number<N>([&](int j, int e) { x[j][e] += y[j][e]; });
 }
 
 template <int N> __device__ __forceinline__ void keep_positive(float (*x)[4]) {
-#pragma unroll
-    for (int j = 0; j < N / 8; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) x[j][e] = x[j][e] > 0.0f || x[j][e] != x[j][e] ? x[j][e] : 0.0f;
+    each_number<N>([&](int j, int e) { x[j][e] = x[j][e] > 0.0f || x[j][e] != x[j][e] ? x[j][e] : 0.0f; });
 }
 
 // Gradients of a ReLU's results are those of its sums where the results are positive.
 template <int N> __device__ __forceinline__ void gate(float (*d)[4], const float (*y)[4]) {
-#pragma unroll
-    for (int j = 0; j < N / 8; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) d[j][e] = y[j][e] > 0.0f ? d[j][e] : 0.0f;
+    each_number<N>([&](int j, int e) { d[j][e] = y[j][e] > 0.0f ? d[j][e] : 0.0f; });
 }
 
 // Eight columns as a left operand. Matrix units cut the last 13 bits off; what is added before is between 0.35 and 0.7 of the unit that is left, half of it in the middle. That takes one
@@ -168,10 +164,7 @@ __device__ __forceinline__ void stream_back(float (*dx)[4], u64 from, int col, c
     load_gradients<C, LD>(next, from, col, rows);
 #pragma unroll 1
     for (int n = 0; n < N; n += C) {
-#pragma unroll
-        for (int j = 0; j < C / 8; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) dy[j][e] = next[j][e];
+        each_number<C>([&](int j, int e) { dy[j][e] = next[j][e]; });
         if (n + C < N) load_gradients<C, LD>(next, from, col + n + C, rows);
         multiply_back<C, K, STRIDE>(dx, dy, w + n / 2 * STRIDE);
     }
@@ -183,24 +176,23 @@ __device__ __forceinline__ float row_sum(float x) { return lanes_sum<4>(x); }
 // x = LayerNorm(x); with KEEP what the way back needs is written.
 template <int N, bool KEEP>
 __device__ __forceinline__ void normalise(float (*x)[4], const float* gain, const float* shift, u64 normalised, u64 inv_std, const ChainRows& rows) {
-    float mean[2], inverse[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float sum = 0.0f, square = 0.0f;
 #pragma unroll
         for (int j = 0; j < N / 8; j++) sum += x[j][2 * h] + x[j][2 * h + 1];
-        mean[h] = row_sum(sum) / N;
+        float mean = row_sum(sum) / N;
 #pragma unroll
         for (int j = 0; j < N / 8; j++)
 #pragma unroll
             for (int e = 2 * h; e < 2 * h + 2; e++) {
-                x[j][e] -= mean[h];
+                x[j][e] -= mean;
                 square += x[j][e] * x[j][e];
             }
-        inverse[h] = rsqrtf(row_sum(square) / N + 1e-5f);
+        float inverse = rsqrtf(row_sum(square) / N + 1e-5f);
 #pragma unroll
-        for (int j = 0; j < N / 8; j++) x[j][2 * h] *= inverse[h], x[j][2 * h + 1] *= inverse[h];
-        if (KEEP && rows.there[h] && threadIdx.x % 4 == 0) ((float*)inv_std)[(u32)rows.row[h]] = inverse[h];
+        for (int j = 0; j < N / 8; j++) x[j][2 * h] *= inverse, x[j][2 * h + 1] *= inverse;
+        if (KEEP && rows.there[h] && threadIdx.x % 4 == 0) ((float*)inv_std)[(u32)rows.row[h]] = inverse;
     }
     if (KEEP) store_rows<N, N>(normalised, 0, x, rows);
 #pragma unroll

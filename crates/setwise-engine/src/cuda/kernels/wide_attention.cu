@@ -122,6 +122,16 @@ __device__ __forceinline__ bool find_place(Place& p, const AttentionTask& task, 
     return p.first < (over_keys ? p.keys : p.queries);
 }
 
+// Starts copying N keys and values from the `base`th on, if there are any; those before them may still be being mixed.
+template <int N, int DEPTH>
+__device__ __forceinline__ void fetch_keys(float* ks, float* vs, const AttentionTask& task, const int* shape, const Place& at, int base) {
+    if (base < at.keys) {
+        copy_head<N, DEPTH>(ks, task.key, shape, at.k0 + base, at.keys - base, at.head, task.width);
+        copy_head<N, DEPTH>(vs, task.value, shape, at.k0 + base, at.keys - base, at.head, task.width);
+    }
+    copies_commit();
+}
+
 __device__ __forceinline__ void copies_arrive() {
     copies_wait<0>();
     tiles_written();
@@ -139,14 +149,7 @@ __device__ __forceinline__ void attention_forward_wide(const AttentionTask* task
     int t = threadIdx.x % 4, g = (threadIdx.x % 32) / 4;
     float out[DEPTH / 8][4] = {}, most[2] = {-1e30f, -1e30f}, sum[2] = {0.0f, 0.0f};
     float scale = task.scale * LOG2E;
-    // Keys and values are fetched while those before them are still being mixed.
-    auto fetch = [&](int base) {
-        if (base < at.keys) {
-            copy_head<N, DEPTH>(ks, task.key, shape, at.k0 + base, at.keys - base, at.head, task.width);
-            copy_head<N, DEPTH>(vs, task.value, shape, at.k0 + base, at.keys - base, at.head, task.width);
-        }
-        copies_commit();
-    };
+    auto fetch = [&](int base) { fetch_keys<N, DEPTH>(ks, vs, task, shape, at, base); };
     fetch(0);
     for (int base = 0; base < at.keys; base += N) {
         copies_arrive();
@@ -186,13 +189,7 @@ __device__ __forceinline__ void attention_queries_wide(const AttentionTask* task
     copy_head<64, DEPTH>(qs, task.out, shape, at.q0 + at.first, at.queries - at.first, at.head, task.width);
     copy_head<64, DEPTH>(ds, task.d_out, shape, at.q0 + at.first, at.queries - at.first, at.head, task.width);
     copies_commit();
-    auto fetch = [&](int base) {
-        if (base < at.keys) {
-            copy_head<N, DEPTH>(ks, task.key, shape, at.k0 + base, at.keys - base, at.head, task.width);
-            copy_head<N, DEPTH>(vs, task.value, shape, at.k0 + base, at.keys - base, at.head, task.width);
-        }
-        copies_commit();
-    };
+    auto fetch = [&](int base) { fetch_keys<N, DEPTH>(ks, vs, task, shape, at, base); };
     copies_arrive();
     {
         // Two lanes to a query.

@@ -1,0 +1,141 @@
+//! One program on both, and how far they may be apart.
+
+use std::sync::Arc;
+
+use rand::RngExt;
+use setwise_engine::cuda::{Cuda, Device, Precision};
+use setwise_engine::{BatchView, Cpu, Program, SetView};
+
+use super::Found;
+use crate::data::Generator;
+use crate::{Error, Result};
+
+pub(super) struct Inputs {
+    data: Vec<Vec<f32>>,
+    offsets: Vec<Vec<usize>>,
+    dim: usize,
+}
+
+impl Inputs {
+    pub fn random(sets: usize, sizes: &[usize], dim: usize, rng: &mut Generator) -> Self {
+        let mut data = Vec::new();
+        let mut offsets = Vec::new();
+        for k in 0..sets {
+            let mut at = vec![0];
+            for i in 0..sizes.len() {
+                at.push(at[i] + sizes[(i + 3 * k) % sizes.len()]);
+            }
+            data.push((0..at[sizes.len()] * dim).map(|_| rng.random::<f32>() * 4.0 - 2.0).collect());
+            offsets.push(at);
+        }
+        Inputs { data, offsets, dim }
+    }
+
+    fn view(&self) -> BatchView<'_, f32> {
+        let sets = self.data.iter().zip(&self.offsets);
+        BatchView { sets: sets.map(|(data, offsets)| SetView { data, width: self.dim, offsets }).collect() }
+    }
+}
+
+/// Numbers from −1 to 1.
+pub(super) fn drawn(n: usize, rng: &mut Generator) -> Vec<f32> {
+    (0..n).map(|_| rng.random::<f32>() * 2.0 - 1.0).collect()
+}
+
+/// Outputs of a program and, where it is for training, what its gradients come to, on a GPU and on the CPU.
+pub(super) fn compare(
+    device: &Arc<Device>,
+    precision: Precision,
+    program: Arc<Program>,
+    params: &[f32],
+    inputs: &Inputs,
+    rng: &mut Generator,
+) -> Result<Vec<Found>> {
+    let (trained, training) = (program.params().trained(), program.training());
+    let mut gpu = Cuda::new(device, program.clone(), precision)?;
+    let mut cpu = Cpu::<f64>::new(program);
+    // Once to make room, and once more with everything in it poisoned.
+    gpu.forward(params, &inputs.view())?;
+    gpu.poison()?;
+    let outputs = gpu.forward(params, &inputs.view())?;
+    let slopes: Vec<Vec<f32>> = outputs.iter().map(|o| drawn(o.len(), rng)).collect();
+    let wide = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<f64>>();
+    let mut found = vec![wide(&outputs.concat())];
+    if training {
+        let grads = gpu.backward(&slopes)?;
+        let mut input_grads = Vec::new();
+        for k in 0..inputs.data.len() {
+            input_grads.extend(gpu.input_grad(k)?.ok_or_else(|| Error::Device("no gradient of an input".into()))?);
+        }
+        found.extend([wide(&input_grads), wide(&grads[..trained]), wide(&grads[trained..])]);
+    }
+    let expected = exact(&mut cpu, params, inputs, &slopes, 0.0, rng)?;
+    // How far the exact result moves when parameters and inputs are rounded as the GPU rounds operands: where a ReLU, a maximum
+    // or a row of almost equal numbers makes it move far, the GPU's may too.
+    let unit = unit(precision);
+    let mut moved = vec![0.0f64; expected.len()];
+    for _ in 0..4 {
+        let rounded = exact(&mut cpu, params, inputs, &slopes, unit, rng)?;
+        for (m, (a, b)) in moved.iter_mut().zip(rounded.iter().zip(&expected)) {
+            *m = m.max(relative(a, b));
+        }
+    }
+    let first = if training { "outputs" } else { "answers" };
+    let names = [first, "gradients of inputs", "gradients of parameters", "statistics of batch norms"];
+    Ok((0..expected.len())
+        .filter(|&i| !expected[i].is_empty())
+        .map(|i| (names[i], relative(&found[i], &expected[i]), ALLOWED * moved[i].max(unit)))
+        .collect())
+}
+
+/// Errors may be this many times what rounding parameters and inputs alone does: the GPU rounds in every layer.
+pub(super) const ALLOWED: f64 = 16.0;
+
+/// How far a product's operands are from what they stand for, relative to it: half the distance of neighbours where they are rounded, all of it
+/// where matrix units cut them.
+pub(super) fn unit(precision: Precision) -> f64 {
+    match precision {
+        // Products of halves keep two bits less than single precision, and sums over hundreds of rows lose as many again.
+        Precision::F32 => 2f64.powi(-20),
+        Precision::Tf32 => 2f64.powi(-10),
+        Precision::Bf16 => 2f64.powi(-8),
+    }
+}
+
+/// ‖a − b‖ / ‖b‖; no number if their lengths differ.
+pub(super) fn relative(a: &[f64], b: &[f64]) -> f64 {
+    if a.len() != b.len() {
+        return f64::NAN;
+    }
+    let difference: f64 = a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum();
+    (difference / b.iter().map(|b| b * b).sum::<f64>().max(1e-30)).sqrt()
+}
+
+/// Outputs and, of training programs, gradients of inputs and of parameters and the statistics of batch norms, in double precision, with
+/// parameters and inputs off by up to `noise` of themselves.
+fn exact(
+    cpu: &mut Cpu<f64>,
+    params: &[f32],
+    inputs: &Inputs,
+    slopes: &[Vec<f32>],
+    noise: f64,
+    rng: &mut Generator,
+) -> Result<Vec<Vec<f64>>> {
+    let mut off = |x: &[f32]| -> Vec<f64> {
+        x.iter().map(|&v| f64::from(v) * (1.0 + noise * (rng.random::<f64>() * 2.0 - 1.0))).collect()
+    };
+    let params = off(params);
+    let data: Vec<Vec<f64>> = inputs.data.iter().map(|d| off(d)).collect();
+    let sets = data.iter().zip(&inputs.offsets).map(|(data, offsets)| SetView { data, width: inputs.dim, offsets });
+    cpu.forward(&params, &BatchView { sets: sets.collect() })?;
+    let outputs = (0..slopes.len()).flat_map(|i| cpu.output(i).to_vec()).collect();
+    if !cpu.program().training() {
+        return Ok(vec![outputs]);
+    }
+    let slopes: Vec<Vec<f64>> = slopes.iter().map(|s| s.iter().map(|&v| f64::from(v)).collect()).collect();
+    let mut grads = vec![0.0; params.len()];
+    cpu.backward(&params, &slopes.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut grads)?;
+    let input_grads = (0..inputs.data.len()).flat_map(|k| cpu.input_grad(k).unwrap_or(&[]).to_vec()).collect();
+    let averages = grads.split_off(cpu.program().params().trained());
+    Ok(vec![outputs, input_grads, grads, averages])
+}
