@@ -27,11 +27,13 @@ pub(in super::super) fn wide_depth(depth: usize) -> Option<(usize, usize)> {
 }
 
 /// Warps of blocks that hold whole sets, 16 elements to each, and blocks to a processor, for a width that attention is compiled for; none for
-/// widths of which a processor would have room for one block only.
+/// widths of which no block has room for a set.
 pub(in super::super) fn whole_sets(depth: usize) -> &'static [(usize, usize)] {
     match depth {
-        8 => &[(4, 6), (8, 3), (10, 3)],
-        16 | 32 => &[(4, 4), (8, 2), (10, 2)],
+        8 => &[(4, 6), (8, 4), (10, 3)],
+        16 => &[(4, 6), (8, 3), (10, 2)],
+        32 => &[(4, 4), (8, 2), (10, 2)],
+        64 => &[(4, 2), (8, 1), (10, 1)],
         _ => &[],
     }
 }
@@ -106,13 +108,12 @@ impl<'a> Builder<'a> {
                     let longest = all.map(|s| self.longest(s.value)).max().unwrap_or(0);
                     if let Some(warps) = whole_sets(depth).iter().map(|w| w.0).find(|w| 16 * w >= longest) {
                         let rows = 16 * warps;
-                        // Keys and values; backward queries, keys, gradients of results, gradients of scores for 32 queries twice, and
-                        // two numbers to a query.
+                        // Queries, keys and values; backward gradients of results as well, and two numbers to a query.
                         let (name, numbers) = match *kernel {
-                            "attention_forward" => ("attention_forward", 2 * rows * (depth + 4)),
+                            "attention_forward" => ("attention_forward", 3 * rows * (depth + 4)),
                             // One pass is enough.
                             "attention_keys" => continue,
-                            _ => ("attention_backward", 3 * rows * (depth + 4) + 64 * (rows + 4) + 2 * rows),
+                            _ => ("attention_backward", 4 * rows * (depth + 4) + 2 * rows),
                         };
                         let name = format!("{name}_whole_{depth}_{warps}");
                         self.launch(&name, &tasks, [1, grid[1], grid[2]], 32 * warps as u32, numbers * 4)?;

@@ -1,8 +1,6 @@
 // Attention of sets that a block holds as a whole: one block per example, head and relation. Forward a warp has 16 queries and goes over the keys.
-//
-// Backward it has 16 keys, and one pass is enough. It goes over the queries, 32 at a time: probabilities and gradients of scores leave one product as sums and enter the next as its left operand, as in `attention.cu`, for the
-// gradients of its keys and values. Those of scores also go to shared memory, from where some warps multiply them with all keys for the gradients of the queries. There are two places
-// for them, so that a barrier for each 32 queries is enough. Matrix units cut what they are given to tf32.
+// Backward it has 16 keys and goes over the queries, then 16 queries and goes over the keys, 32 at a time: probabilities and gradients of scores leave one product as sums and enter the next as its
+// left operand, as in `attention.cu`. Matrix units cut what they are given to tf32.
 
 __device__ __forceinline__ float power_of_two(float x) {
     float y;
@@ -51,61 +49,83 @@ __device__ __forceinline__ void mix(float (*acc)[4], const float (*p)[4], const 
     }
 }
 
-// Where number `column` of an element's head lies, columns of one chunk being together.
-__device__ __forceinline__ float* head_at(const HeadSlice& h, int dims, int width, int head, int element, int column) {
-    int dim = dims == 1 ? 0 : column / width;
-    return h.data + ((size_t)element * dims + dim) * h.ld + head * width + column - dim * width;
+// A column of a head: the dimension that has it, and where it lies in that dimension's rows.
+struct HeadColumn {
+    int dim, at;
+    __device__ __forceinline__ HeadColumn(int dims, int width, int head, int column) {
+        dim = dims == 1 ? 0 : column / width;
+        at = head * width + column - dim * width;
+    }
+};
+
+__device__ __forceinline__ float* head_at(const HeadSlice& h, int dims, HeadColumn column, int element) {
+    float* place = h.data + (size_t)(u32)(element * dims + column.dim) * (u32)h.ld + column.at;
+    __builtin_assume(__isGlobal(place));
+    return place;
 }
 
-// Numbers of 16 elements of a warp, `count` of them there, as they stand on the left of a product.
-template <int DEPTH>
-__device__ __forceinline__ void load_left(u32 (*to)[4], const HeadSlice& h, int dims, int width, int head, int start, int count) {
-    int first = threadIdx.x / 32 * 16 + (threadIdx.x % 32) / 4, t = threadIdx.x % 4, depth = dims * width;
+// What a block has: an example's queries and keys, one head. Tiles hold R rows of DEPTH numbers, DEPTH + 4 apart; a thread has four columns, from `column` on, of every STEPth row from `row` on.
+template <int DEPTH, int R> struct WholeSets {
+    static constexpr int S = DEPTH + 4, TILE = R * S, ACROSS = DEPTH / 4, COUNT = DEPTH / 8, STEP = 8 * R / DEPTH;
+    int heads, head, example, q0, queries, k0, keys, dims, width, depth, row, column;
+    bool inside;
+    HeadColumn place;
+    __device__ __forceinline__ WholeSets(const AttentionTask& task, const int* shape)
+        : heads(task.heads), head(blockIdx.y % task.heads), example(blockIdx.y / task.heads), dims(dims_of(task.query.space, shape)), width(task.width), depth(dims * width),
+          row(threadIdx.x / ACROSS), column(threadIdx.x % ACROSS * 4), inside(column < depth), place(dims, width, head, inside ? column : 0) {
+        q0 = element(task.query.space, shape, example), queries = element(task.query.space, shape, example + 1) - q0;
+        k0 = element(task.key.space, shape, example), keys = element(task.key.space, shape, example + 1) - k0;
+    }
+    // Starts copying `count` elements from `start` on, zeros after them.
+    __device__ __forceinline__ void copy(float* tile, HeadSlice h, int start, int count) const {
 #pragma unroll
-    for (int k = 0; k < DEPTH / 8; k++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            int r = first + e % 2 * 8, column = k * 8 + e / 2 * 4;
-            to[k][e] = r < count && column < depth ? __float_as_uint(head_at(h, dims, width, head, start + r, column)[t]) : 0;
+        for (int i = 0; i < COUNT; i++) {
+            int r = row + i * STEP;
+            bool there = inside && r < count;
+            copy16(tile + r * S + column, head_at(h, dims, place, start + (there ? r : 0)), there);
         }
-}
+    }
+    // Writes a warp's 16 rows, as sums lie, each multiplied by a number.
+    __device__ __forceinline__ void write(HeadSlice h, int start, int count, const float (*x)[4], float first, float second) const {
+        int r = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+        for (int j = 0; j < DEPTH / 8; j++) {
+            int column = j * 8 + 2 * t;
+            if (column >= depth) break;
+            HeadColumn place(dims, width, head, column);
+            if (r < count) *(float2*)head_at(h, dims, place, start + r) = make_float2(x[j][0] * first, x[j][1] * first);
+            if (r + 8 < count) *(float2*)head_at(h, dims, place, start + r + 8) = make_float2(x[j][2] * second, x[j][3] * second);
+        }
+    }
+};
+
+// A warp's 16 rows of a tile on the left of a product, eight columns at a time.
+template <int S> struct OwnRows {
+    u32 at;
+    __device__ __forceinline__ OwnRows(const float* tile) : at(shared_at(tile + (threadIdx.x / 32 * 16 + threadIdx.x % 16) * S + threadIdx.x % 32 / 16 * 4)) {}
+    __device__ __forceinline__ void operator()(u32* a, int k) const { load_bits(a, at + k * 32); }
+};
 
 template <int DEPTH, int WARPS>
 __device__ __forceinline__ void attention_forward_whole(const AttentionTask* tasks, const int* shape) {
-    constexpr int R = 16 * WARPS, S = DEPTH + 4, C = 32, ACROSS = DEPTH / 4, COUNT = DEPTH / 8, STEP = 8 * R / DEPTH;
+    constexpr int R = 16 * WARPS, S = DEPTH + 4, C = 32;
     const AttentionTask& task = tasks[blockIdx.z];
-    int heads = task.heads, width = task.width, example = blockIdx.y / heads, head = blockIdx.y % heads;
-    if (example >= examples_of(shape)) return;
-    int q0 = element(task.query.space, shape, example), queries = element(task.query.space, shape, example + 1) - q0;
-    int k0 = element(task.key.space, shape, example), keys = element(task.key.space, shape, example + 1) - k0;
-    int dims = dims_of(task.query.space, shape), depth = dims * width;
+    if (blockIdx.y / task.heads >= examples_of(shape)) return;
+    const WholeSets<DEPTH, R> sets(task, shape);
     extern __shared__ __align__(16) float shared[];
-    float *ks = shared, *vs = ks + R * S;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    {
-        int row = threadIdx.x / ACROSS, c = threadIdx.x % ACROSS * 4;
-        bool inside = c < depth;
-        int column = inside ? c : 0;
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            int r = row + i * STEP, at = k0 + (r < keys ? r : 0);
-            copy16(ks + r * S + c, head_at(task.key, dims, width, head, at, column), inside && r < keys);
-            copy16(vs + r * S + c, head_at(task.value, dims, width, head, at, column), inside && r < keys);
-        }
-        copies_commit();
-    }
-    u32 left[DEPTH / 8][4];
-    load_left<DEPTH>(left, task.query, dims, width, head, q0, queries);
+    float *qs = shared, *ks = qs + R * S, *vs = ks + R * S;
+    sets.copy(qs, task.query, sets.q0, sets.queries);
+    sets.copy(ks, task.key, sets.k0, sets.keys);
+    sets.copy(vs, task.value, sets.k0, sets.keys);
+    copies_commit();
     copies_wait<0>();
     __syncthreads();
-    if (warp * 16 >= queries) return;
+    int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, keys = sets.keys;
+    if (warp * 16 >= sets.queries) return;
     float out[DEPTH / 8][4] = {}, most[2] = {-1e30f, -1e30f}, sum[2] = {0.0f, 0.0f}, scale = task.scale * LOG2E;
     for (int base = 0; base < keys; base += C) {
         float s[C / 8][4];
-        scores<DEPTH, C>(s, [&](u32* a, int k) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) a[e] = left[k][e];
-        }, ks + base * S);
+        scores<DEPTH, C>(s, OwnRows<S>(qs), ks + base * S);
         take_up<C, DEPTH>(s, out, most, sum, base, keys, scale, [](float x) { return power_of_two(x); });
         mix<DEPTH, C>(out, s, vs + base * S);
     }
@@ -113,78 +133,58 @@ __device__ __forceinline__ void attention_forward_whole(const AttentionTask* tas
     for (int h = 0; h < 2; h++) {
         sum[h] = lanes_sum<4>(sum[h]);
         int q = warp * 16 + g + h * 8;
-        if (q >= queries) continue;
-        float factor = 1.0f / sum[h];
-        if (t == 0) task.stats[((size_t)(q0 + q) * heads + head) * 2] = most[h] + log2f(sum[h]);
-#pragma unroll
-        for (int j = 0; j < DEPTH / 8; j++)
-            if (j * 8 + 2 * t < depth)
-                *(float2*)head_at(task.out, dims, width, head, q0 + q, j * 8 + 2 * t) = make_float2(out[j][2 * h] * factor, out[j][2 * h + 1] * factor);
+        if (t == 0 && q < sets.queries) task.stats[((size_t)(sets.q0 + q) * sets.heads + sets.head) * 2] = most[h] + log2f(sum[h]);
     }
+    sets.write(task.out, sets.q0, sets.queries, out, 1.0f / sum[0], 1.0f / sum[1]);
 }
 
+// Probabilities and gradients of scores are made twice, from the same tiles: with keys as rows for the gradients of keys and values, with queries as rows for those of queries. So no warp needs what
+// another has made.
 template <int DEPTH, int WARPS>
 __device__ __forceinline__ void attention_backward_whole(const AttentionTask* tasks, const int* shape) {
-    constexpr int R = 16 * WARPS, S = DEPTH + 4, C = 32, T = R + 4, ACROSS = DEPTH / 4, COUNT = DEPTH / 8, STEP = 8 * R / DEPTH;
-    // Values are wanted by the warp of their element only, on the left: they stay in registers where there are enough.
-    constexpr bool KEPT = DEPTH <= 32;
+    constexpr int R = 16 * WARPS, S = DEPTH + 4, C = 32;
+    using Sets = WholeSets<DEPTH, R>;
     const AttentionTask& task = tasks[blockIdx.z];
-    int heads = task.heads, width = task.width, example = blockIdx.y / heads, head = blockIdx.y % heads;
-    if (example >= examples_of(shape)) return;
-    int q0 = element(task.query.space, shape, example), queries = element(task.query.space, shape, example + 1) - q0;
-    int k0 = element(task.key.space, shape, example), keys = element(task.key.space, shape, example + 1) - k0;
-    int dims = dims_of(task.query.space, shape), depth = dims * width;
+    if (blockIdx.y / task.heads >= examples_of(shape)) return;
+    const Sets sets(task, shape);
+    int q0 = sets.q0, queries = sets.queries, k0 = sets.k0, keys = sets.keys;
     extern __shared__ __align__(16) float shared[];
-    float *qs = shared, *ks = qs + R * S, *ds = ks + R * S, *gradients = ds + R * S, *lses = gradients + 2 * C * T, *deltas = lses + R, *vs = deltas + R;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    {
-        // A thread has one chunk of every so many elements.
-        int row = threadIdx.x / ACROSS, c = threadIdx.x % ACROSS * 4;
-        bool inside = c < depth;
-        int column = inside ? c : 0;
+    float *qs = shared, *ds = qs + R * S, *ks = ds + R * S, *vs = ks + R * S, *lses = vs + R * S, *deltas = lses + R;
+    sets.copy(qs, task.query, q0, queries);
+    sets.copy(ks, task.key, k0, keys);
+    sets.copy(vs, task.value, k0, keys);
+    copies_commit();
+    const HeadSlice results = task.out, of_results = task.d_out;
+    float4 out[Sets::COUNT], d_out[Sets::COUNT];
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            int r = row + i * STEP;
-            bool is_query = inside && r < queries, is_key = inside && r < keys;
-            copy16(qs + r * S + c, head_at(task.query, dims, width, head, q0 + (is_query ? r : 0), column), is_query);
-            copy16(ks + r * S + c, head_at(task.key, dims, width, head, k0 + (is_key ? r : 0), column), is_key);
-            if constexpr (!KEPT) copy16(vs + r * S + c, head_at(task.value, dims, width, head, k0 + (is_key ? r : 0), column), is_key);
-        }
-        copies_commit();
-        float4 out[COUNT], d_out[COUNT];
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            int r = row + i * STEP;
-            out[i] = d_out[i] = make_float4(0, 0, 0, 0);
-            if (inside && r < queries) {
-                out[i] = *(const float4*)head_at(task.out, dims, width, head, q0 + r, column);
-                d_out[i] = *(const float4*)head_at(task.d_out, dims, width, head, q0 + r, column);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            int r = row + i * STEP;
-            *(float4*)(ds + r * S + c) = d_out[i];
-            float delta = lanes_sum<ACROSS>(total(out[i] * d_out[i]));
-            if (c == 0) {
-                lses[r] = r < queries ? task.stats[((size_t)(q0 + r) * heads + head) * 2] : 1e30f;
-                deltas[r] = delta;
-            }
+    for (int i = 0; i < Sets::COUNT; i++) {
+        int r = sets.row + i * Sets::STEP;
+        out[i] = d_out[i] = make_float4(0, 0, 0, 0);
+        if (sets.inside && r < queries) {
+            out[i] = *(const float4*)head_at(results, sets.dims, sets.place, q0 + r);
+            d_out[i] = *(const float4*)head_at(of_results, sets.dims, sets.place, q0 + r);
         }
     }
-    u32 values[KEPT ? DEPTH / 8 : 1][4];
-    if constexpr (KEPT) load_left<DEPTH>(values, task.value, dims, width, head, k0, keys);
+#pragma unroll
+    for (int i = 0; i < Sets::COUNT; i++) {
+        int r = sets.row + i * Sets::STEP;
+        *(float4*)(ds + r * S + sets.column) = d_out[i];
+        float delta = lanes_sum<Sets::ACROSS>(total(out[i] * d_out[i]));
+        if (sets.column == 0) {
+            lses[r] = r < queries ? task.stats[((size_t)(q0 + r) * sets.heads + sets.head) * 2] : 1e30f;
+            deltas[r] = delta;
+        }
+    }
     copies_wait<0>();
     __syncthreads();
-    float dk[DEPTH / 8][4] = {}, dv[DEPTH / 8][4] = {};
+    int warp = threadIdx.x / 32, t = threadIdx.x % 4, row = warp * 16 + threadIdx.x % 32 / 4;
     float scale = task.scale * LOG2E, factor = task.scale;
-    bool active = warp * 16 < keys, there[2] = {warp * 16 + g < keys, warp * 16 + g + 8 < keys};
-    const float* own = ks + (warp * 16 + lane % 16) * S + lane / 16 * 4;
-    for (int base = 0, turn = 0; base < queries; base += C, turn ^= 1) {
-        float* here = gradients + turn * C * T;
-        if (active) {
+    if (warp * 16 < keys) {
+        float dk[DEPTH / 8][4] = {}, dv[DEPTH / 8][4] = {};
+        bool there[2] = {row < keys, row + 8 < keys};
+        for (int base = 0; base < queries; base += C) {
             float s[C / 8][4], d[C / 8][4];
-            scores<DEPTH, C>(s, [&](u32* a, int k) { load_bits(a, own + k * 8); }, qs + base * S);
+            scores<DEPTH, C>(s, OwnRows<S>(ks), qs + base * S);
 #pragma unroll
             for (int j = 0; j < C / 8; j++) {
                 float2 lse = *(const float2*)(lses + base + j * 8 + 2 * t);
@@ -192,57 +192,35 @@ __device__ __forceinline__ void attention_backward_whole(const AttentionTask* ta
                 for (int e = 0; e < 4; e++) s[j][e] = there[e / 2] ? power_of_two(s[j][e] * scale - (e % 2 ? lse.y : lse.x)) : 0.0f;
             }
             mix<DEPTH, C>(dv, s, ds + base * S);
-            scores<DEPTH, C>(d, [&](u32* a, int k) {
-                if constexpr (KEPT) {
-#pragma unroll
-                    for (int e = 0; e < 4; e++) a[e] = values[k][e];
-                } else load_bits(a, own + (vs - ks) + k * 8);
-            }, ds + base * S);
+            scores<DEPTH, C>(d, OwnRows<S>(vs), ds + base * S);
 #pragma unroll
             for (int j = 0; j < C / 8; j++) {
                 float2 delta = *(const float2*)(deltas + base + j * 8 + 2 * t);
 #pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    s[j][e] *= (d[j][e] - (e % 2 ? delta.y : delta.x)) * factor;
-                    here[(j * 8 + 2 * t + e % 2) * T + warp * 16 + g + e / 2 * 8] = s[j][e];
-                }
+                for (int e = 0; e < 4; e++) s[j][e] *= (d[j][e] - (e % 2 ? delta.y : delta.x)) * factor;
             }
             mix<DEPTH, C>(dk, s, qs + base * S);
         }
-        __syncthreads();
-        // 16 queries by 8 numbers a warp, over all keys; the other place is written meanwhile.
-        for (int job = warp; job < C / 16 * (DEPTH / 8); job += WARPS) {
-            int row = job / (DEPTH / 8) * 16, column = job % (DEPTH / 8) * 8;
-            if (base + row >= queries) continue;
-            float sums[2][4] = {};
-            const float *left = here + (row + lane % 16) * T + lane / 16 * 4, *right = ks + t * S + column + g;
-            for (int k = 0; k < keys; k += 16)
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    u32 a[4], b[2] = {__float_as_uint(right[(k + h * 8) * S]), __float_as_uint(right[(k + h * 8 + 4) * S])};
-                    load_bits(a, left + k + h * 8);
-                    mma_tf32(sums[h], a, b);
-                }
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                int q = base + row + g + h * 8;
-                if (q < queries && column + 2 * t < depth)
-                    *(float2*)head_at(task.d_query, dims, width, head, q0 + q, column + 2 * t) =
-                        make_float2(sums[0][2 * h] + sums[1][2 * h], sums[0][2 * h + 1] + sums[1][2 * h + 1]);
-            }
-        }
+        sets.write(task.d_key, k0, keys, dk, 1.0f, 1.0f);
+        sets.write(task.d_value, k0, keys, dv, 1.0f, 1.0f);
     }
+    if (warp * 16 < queries) {
+        float dq[DEPTH / 8][4] = {}, lse[2] = {lses[row], lses[row + 8]}, delta[2] = {deltas[row], deltas[row + 8]};
+        for (int base = 0; base < keys; base += C) {
+            float s[C / 8][4], d[C / 8][4];
+            int left = keys - base - 2 * t;
+            scores<DEPTH, C>(s, OwnRows<S>(qs), ks + base * S);
+            scores<DEPTH, C>(d, OwnRows<S>(ds), vs + base * S);
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        if (!there[h]) continue;
-        int k = k0 + warp * 16 + g + h * 8;
+            for (int j = 0; j < C / 8; j++)
 #pragma unroll
-        for (int j = 0; j < DEPTH / 8; j++) {
-            int column = j * 8 + 2 * t;
-            if (column >= depth) continue;
-            *(float2*)head_at(task.d_key, dims, width, head, k, column) = make_float2(dk[j][2 * h], dk[j][2 * h + 1]);
-            *(float2*)head_at(task.d_value, dims, width, head, k, column) = make_float2(dv[j][2 * h], dv[j][2 * h + 1]);
+                for (int e = 0; e < 4; e++) {
+                    float p = j * 8 + e % 2 < left ? power_of_two(s[j][e] * scale - lse[e / 2]) : 0.0f;
+                    s[j][e] = p * ((d[j][e] - delta[e / 2]) * factor);
+                }
+            mix<DEPTH, C>(dq, s, ks + base * S);
         }
+        sets.write(task.d_query, q0, queries, dq, 1.0f, 1.0f);
     }
 }
 
