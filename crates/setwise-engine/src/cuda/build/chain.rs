@@ -135,15 +135,15 @@ fn suits(program: &Program, step: &Step) -> bool {
     let y = step.y();
     let spec = |s: Slice| &program.values[s.value.0];
     let rows = |s: Slice| (spec(s).space, spec(s).per_dim);
-    let in_eights = |s: &Slice| [s.col, s.cols, spec(*s).cols].iter().all(|n| n.is_multiple_of(8));
-    let alike = |s: &Slice| rows(*s) == rows(y) && in_eights(s);
+    let in_sixteens = |s: &Slice| [s.col, s.cols, spec(*s).cols].iter().all(|n| n.is_multiple_of(16));
+    let alike = |s: &Slice| rows(*s) == rows(y) && in_sixteens(s);
     let narrow = match step {
         Step::Map { map, relu } => {
             map.x.cols <= WIDEST_INPUT && (step.is_plain() || (!relu && y.cols <= WIDEST_NORMED))
         }
         Step::Sum { inputs, .. } => inputs.iter().all(|s| s.cols == y.cols) && y.cols <= WIDEST_NORMED,
     };
-    narrow && rows(y).0 != Space::Batch && in_eights(&y) && step.reads().iter().all(alike)
+    narrow && rows(y).0 != Space::Batch && in_sixteens(&y) && step.reads().iter().all(alike)
 }
 
 fn overlap(a: Slice, b: Slice) -> bool {
@@ -326,8 +326,8 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_cannot_be_held_in_eights_or_in_registers_are_left_alone() {
-        assert!(chains(&networks(12, 32), MOST).is_empty());
+    fn rows_that_cannot_be_held_in_sixteens_or_in_registers_are_left_alone() {
+        assert!(chains(&networks(24, 32), MOST).is_empty());
         assert!(chains(&networks(128, 128), MOST).is_empty());
         assert!(chains(&networks(16, 256), MOST).is_empty());
     }
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn a_lane_with_nothing_to_do_on_the_way_back_has_no_kernel_for_it() {
         // One set is mapped twice, the other once and from an input that wants no gradient.
-        let mut b = Program::builder(&[16, 8], false, Mode::Train, false);
+        let mut b = Program::builder(&[16, 32], false, Mode::Train, false);
         let values = [(1, 16), (0, 32), (1, 32)].map(|(set, cols)| b.fresh(Space::Set(set), cols, false));
         let whole = values.map(|v| b.whole(v));
         let inputs = [0, 1].map(|set| b.whole(b.input(set)));

@@ -44,9 +44,9 @@ impl Builder<'_> {
         let place = self.room(source.shared / 4);
         for w in &source.weights {
             let (stride, kind) = match w.layout {
-                Layout::Rows { stride } => (stride, 0),
-                Layout::Pairs { stride } => (stride, 1),
-                Layout::Vector => (w.cols, 2),
+                Layout::Rows => (0, 0),
+                Layout::Fours { stride } => (stride, 1),
+                Layout::Vector => (0, 2),
             };
             let (from, to) = (self.param_at(w.param), place + 4 * w.at as u64);
             let [rows, cols, stride] = [w.rows, w.cols, stride].map(|n| n as i32);

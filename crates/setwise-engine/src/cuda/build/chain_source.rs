@@ -34,10 +34,10 @@ pub(super) enum Place {
 /// How a weight lies in shared memory.
 #[derive(Clone, Copy)]
 pub(super) enum Layout {
-    /// Row by row, so many numbers from one to the next.
-    Rows { stride: usize },
-    /// Two rows number by number, so many numbers from one pair to the next.
-    Pairs { stride: usize },
+    /// Row by row.
+    Rows,
+    /// Four rows number by number, so many numbers from them to the next four.
+    Fours { stride: usize },
     /// One row, not rounded.
     Vector,
 }
@@ -122,8 +122,8 @@ impl<'a> Writer<'a> {
         let at = self.used;
         self.weights.push(Weight { param, rows, cols, layout, at });
         self.used += match layout {
-            Layout::Rows { stride } => rows * stride,
-            Layout::Pairs { stride } => rows / 2 * stride,
+            Layout::Rows => rows * cols,
+            Layout::Fours { stride } => rows / 4 * stride,
             Layout::Vector => cols,
         };
         format!("shared + {at}")
@@ -206,19 +206,14 @@ pub(super) fn inputs(program: &Program, lane: &Lane) -> Vec<Slice> {
     runs
 }
 
-/// The length of rows of weights in shared memory with which lanes that multiply by eight of them, two neighbours each, meet no bank twice.
-fn forward_stride(k: usize) -> usize {
-    if k.is_multiple_of(16) { k + 8 } else { k }
-}
-
-/// The length of two rows for lanes that multiply by eight columns of four pairs.
+/// The length of four rows for lanes that multiply by columns of four such fours.
 fn backward_stride(k: usize) -> usize {
-    2 * k + 8
+    4 * k + 8
 }
 
 /// Columns of a result that is not held which are made at a time.
 fn streamed(n: usize) -> usize {
-    [32, 16, 8].into_iter().find(|c| n.is_multiple_of(*c)).expect("results are in eights")
+    [32, 16].into_iter().find(|c| n.is_multiple_of(*c)).expect("results are in sixteens")
 }
 
 pub(super) fn forward_source(program: &Program, users: &Users, ops: &Range<usize>, lane: &Lane) -> Source {
@@ -236,12 +231,12 @@ pub(super) fn forward_source(program: &Program, users: &Users, ops: &Range<usize
         let (y, n) = (step.y(), step.y().cols);
         let ld = w.ld(y.value);
         if let (Step::Map { map, relu }, false) = (step, lane.holds(step)) {
-            let (k, stride, c) = (map.x.cols, forward_stride(map.x.cols), streamed(n));
-            let (x, weight) = (w.rows("v", map.x), w.weight_of(map, Layout::Rows { stride }));
+            let (k, c) = (map.x.cols, streamed(n));
+            let (x, weight) = (w.rows("v", map.x), w.weight_of(map, Layout::Rows));
             let bias = map.bias.map_or("nullptr".to_owned(), |b| w.vector(b, n));
             let (to, biased) = (w.at(Place::Value(y.value)), map.bias.is_some());
             w.line(&format!(
-                "stream_product<{n}, {k}, {stride}, {ld}, {c}, {biased}, {relu}>({to}, {}, {x}, {weight}, {bias}, rows);",
+                "stream_product<{n}, {k}, {ld}, {c}, {biased}, {relu}>({to}, {}, {x}, {weight}, {bias}, rows);",
                 y.col
             ));
             continue;
@@ -253,9 +248,8 @@ pub(super) fn forward_source(program: &Program, users: &Users, ops: &Range<usize
                     let bias = w.vector(b, n);
                     w.line(&format!("spread<{n}>({to}, {bias});"));
                 }
-                let stride = forward_stride(map.x.cols);
-                let (x, weight) = (w.rows("v", map.x), w.weight_of(map, Layout::Rows { stride }));
-                w.line(&format!("multiply<{n}, {}, {stride}>({to}, {x}, {weight});", map.x.cols));
+                let (x, weight) = (w.rows("v", map.x), w.weight_of(map, Layout::Rows));
+                w.line(&format!("multiply<{n}, {}>({to}, {x}, {weight});", map.x.cols));
                 if *relu {
                     w.line(&format!("keep_positive<{n}>({to});"));
                 }
@@ -302,7 +296,7 @@ pub(super) fn backward_source(program: &Program, users: &Users, ops: &Range<usiz
             if wants(map.x) {
                 let (k, stride, c) = (map.x.cols, backward_stride(map.x.cols), streamed(n));
                 let (to, from) = (w.rows("d", map.x), w.at(Place::Gradient(y.value)));
-                let weight = w.weight_of(map, Layout::Pairs { stride });
+                let weight = w.weight_of(map, Layout::Fours { stride });
                 w.line(&format!(
                     "stream_back<{n}, {k}, {stride}, {ld}, {c}>({to}, {from}, {}, {weight}, rows);",
                     y.col
@@ -351,7 +345,7 @@ pub(super) fn backward_source(program: &Program, users: &Users, ops: &Range<usiz
                 }
                 if wants(map.x) {
                     let (k, stride) = (map.x.cols, backward_stride(map.x.cols));
-                    let (to, weight) = (w.rows("d", map.x), w.weight_of(map, Layout::Pairs { stride }));
+                    let (to, weight) = (w.rows("d", map.x), w.weight_of(map, Layout::Fours { stride }));
                     w.line(&format!("multiply_back<{n}, {k}, {stride}>({to}, {d}, {weight});"));
                 }
             }
@@ -397,18 +391,21 @@ mod tests {
 
     #[test]
     fn lanes_that_read_weights_together_meet_no_bank_twice() {
-        for k in (8..=256).step_by(8) {
-            // Sixteen lanes read eight bytes each at a time.
+        for k in (16..=256_usize).step_by(16) {
+            // Eight lanes read sixteen bytes each at a time: two rows, or columns, and all t.
             let apart = |place: &dyn Fn(usize, usize) -> usize| {
-                for half in 0..2 {
-                    let mut banks: Vec<usize> = (0..16).map(|lane| place(4 * half + lane / 4, lane % 4) % 32).collect();
+                for first in [0, 2, 4, 6] {
+                    let lanes = (0..8).map(|lane| place(first + lane / 4, lane % 4));
+                    let mut banks: Vec<usize> = lanes.flat_map(|at| (at..at + 4).map(|n| n % 32)).collect();
                     banks.sort_unstable();
                     banks.dedup();
-                    assert_eq!(banks.len(), 16, "{k} columns");
+                    assert_eq!(banks.len(), 32, "{k} columns");
                 }
             };
-            apart(&|g, t| g * forward_stride(k) + 2 * t);
-            apart(&|g, t| t * backward_stride(k) + 2 * g);
+            let dealt = |g: usize| g / 2 * 4 + g % 2;
+            let aside = |g: usize| if k.is_multiple_of(32) { g % 2 * 16 } else { 0 };
+            apart(&|g, t| dealt(g) * k + ((4 * t) ^ aside(g)));
+            apart(&|g, t| t * backward_stride(k) + dealt(g) * 4);
         }
     }
 

@@ -3,7 +3,7 @@
 struct ChainWeightTask {
     const float* from;
     float* to;
-    // `stride` numbers from one row to the next, or from two rows to the next two where these lie in pairs, number by number; `kind` is 0 for rows, 1 for such pairs and 2 for vectors, which are as they were.
+    // Kind 0 is rows, kind 1 four rows number by number, `stride` from them to the next four, kind 2 a vector, which is as it was.
     int rows, cols, stride, kind;
 };
 
@@ -13,7 +13,9 @@ extern "C" __global__ void __launch_bounds__(256) chain_weights(const ChainWeigh
     for (int i = blockIdx.x * 256 + threadIdx.x; i < task.rows * task.cols; i += gridDim.x * 256) {
         int row = i / task.cols, col = i % task.cols;
         float x = task.from[i];
-        int at = task.kind == 1 ? row / 2 * task.stride + col * 2 + row % 2 : row * task.stride + col;
+        // Rows that begin at the same bank are read two at a time.
+        int aside = task.kind == 0 && task.cols % 32 == 0 && row % 2 ? 16 : 0;
+        int at = task.kind == 1 ? row / 4 * task.stride + col * 4 + row % 4 : row * task.cols + (col ^ aside);
         task.to[at] = task.kind == 2 ? x : __uint_as_float(tf32(x));
     }
 }

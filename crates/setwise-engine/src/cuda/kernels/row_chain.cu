@@ -1,8 +1,9 @@
 // What chains of row-wise operations are written with (`build/chain_source.rs`). A warp takes 16 rows through all operations of a chain: rows stay in its registers, weights are in shared memory,
 // and warps never meet once those are there.
 //
-// Rows are held as sums of matrix products lie: of eight columns lane 4g + t has columns 2t and 2t + 1 of rows g and g + 8. The same numbers are the left operand of the next product, whose
-// eight terms are then in the order 0, 2, 4, 6, 1, 3, 5, 7; weights are read in that order too.
+// Rows are held as sums of matrix products lie, in eights, of which lane 4g + t has four numbers: two of row g and two of row g + 8. Columns are dealt so that two eights in a row give a lane four neighbours:
+// of sixteen columns it has 4t and 4t + 1 in the first eight, 4t + 2 and 4t + 3 in the second, and reads and writes them at once. The same numbers are the left operand of the next product; rows and columns of
+// weights are read in the order that follows from it, sixteen bytes at a time.
 
 #define CHAIN_WARPS 8
 
@@ -41,7 +42,7 @@ __device__ __forceinline__ void fetch_weights(float* to, u64 from, int bytes, u6
 
 // A lane's first number of one of its two rows, of LD numbers each.
 template <int LD> __device__ __forceinline__ float* lane_row(u64 base, const ChainRows& rows, int h) {
-    float* row = (float*)base + ((u32)rows.row[h] * LD + threadIdx.x % 4 * 2);
+    float* row = (float*)base + ((u32)rows.row[h] * LD + threadIdx.x % 4 * 4);
     __builtin_assume(__isGlobal(row));
     return row;
 }
@@ -60,9 +61,9 @@ template <int N, int LD> __device__ __forceinline__ void load_rows(float (*x)[4]
     for (int h = 0; h < 2; h++) {
         const float* row = lane_row<LD>(from, rows, h);
 #pragma unroll
-        for (int j = 0; j < N / 8; j++) {
-            float2 two = *(const float2*)(row + col + j * 8);
-            x[j][2 * h] = two.x, x[j][2 * h + 1] = two.y;
+        for (int j = 0; j < N / 8; j += 2) {
+            float4 four = *(const float4*)(row + col + j * 8);
+            x[j][2 * h] = four.x, x[j][2 * h + 1] = four.y, x[j + 1][2 * h] = four.z, x[j + 1][2 * h + 1] = four.w;
         }
     }
 }
@@ -79,17 +80,22 @@ template <int N, int LD> __device__ __forceinline__ void store_rows(u64 to, int 
         float* row = lane_row<LD>(to, rows, h);
         if (rows.there[h])
 #pragma unroll
-            for (int j = 0; j < N / 8; j++) *(float2*)(row + col + j * 8) = make_float2(x[j][2 * h], x[j][2 * h + 1]);
+            for (int j = 0; j < N / 8; j += 2) *(float4*)(row + col + j * 8) = make_float4(x[j][2 * h], x[j][2 * h + 1], x[j + 1][2 * h], x[j + 1][2 * h + 1]);
+    }
+}
+
+// For all of a lane's columns of N: a vector's number there, which eight columns, and which of the two there.
+template <int N, class F> __device__ __forceinline__ void each_column(const float* vector, F apply) {
+#pragma unroll
+    for (int j = 0; j < N / 8; j += 2) {
+        float4 four = *(const float4*)(vector + j * 8 + threadIdx.x % 4 * 4);
+        apply(four.x, j, 0), apply(four.y, j, 1), apply(four.z, j + 1, 0), apply(four.w, j + 1, 1);
     }
 }
 
 // x = a vector in every row.
 template <int N> __device__ __forceinline__ void spread(float (*x)[4], const float* vector) {
-#pragma unroll
-    for (int j = 0; j < N / 8; j++) {
-        float2 two = *(const float2*)(vector + j * 8 + threadIdx.x % 4 * 2);
-        x[j][0] = x[j][2] = two.x, x[j][1] = x[j][3] = two.y;
-    }
+    each_column<N>(vector, [&](float v, int j, int e) { x[j][e] = x[j][e + 2] = v; });
 }
 
 template <int N> __device__ __forceinline__ void add_to(float (*x)[4], const float (*y)[4]) {
@@ -112,46 +118,56 @@ __device__ __forceinline__ void as_left(u32* a, const float* x) {
     a[0] = __float_as_uint(x[0] * UP), a[1] = __float_as_uint(x[2] * UP), a[2] = __float_as_uint(x[1] * UP), a[3] = __float_as_uint(x[3] * UP);
 }
 
-// y += x Wᵀ, W of N rows of K numbers.
-template <int N, int K, int STRIDE> __device__ __forceinline__ void multiply(float (*y)[4], const float (*x)[4], const float* w) {
-    w += threadIdx.x % 32 / 4 * STRIDE + threadIdx.x % 4 * 2;
+// The column, or row of weights, that eight lanes with the same t deal with, of those that eight sums have; the next eight have those two further on, and sixteen the next sixteen.
+__device__ __forceinline__ int dealt() { return threadIdx.x % 32 / 8 * 4 + threadIdx.x % 8 / 4; }
+constexpr __device__ int dealt_from(int eight) { return eight / 2 * 16 + eight % 2 * 2; }
+
+// y += x Wᵀ, W of N rows of K numbers. Where rows begin at the same bank, every second one has each sixteen numbers exchanged with the next sixteen.
+template <int N, int K> __device__ __forceinline__ void multiply(float (*y)[4], const float (*x)[4], const float* w) {
+    w += dealt() * K + threadIdx.x % 4 * 4;
+    int further = K % 32 == 0 && threadIdx.x % 8 / 4 ? 16 : 0;
+    const float* from[2] = {w + further, w - further};
 #pragma unroll
-    for (int k = 0; k < K / 8; k++) {
-        u32 a[4];
-        as_left(a, x[k]);
+    for (int k = 0; k < K / 16; k++) {
+        u32 a[2][4];
+        as_left(a[0], x[2 * k]);
+        as_left(a[1], x[2 * k + 1]);
 #pragma unroll
         for (int n = 0; n < N / 8; n++) {
-            uint2 two = *(const uint2*)(w + n * 8 * STRIDE + k * 8);
-            u32 b[2] = {two.x, two.y};
-            mma_tf32(y[n], a, b);
+            uint4 four = *(const uint4*)(from[k % 2] + dealt_from(n) * K + k * 16);
+            u32 b[2][2] = {{four.x, four.y}, {four.z, four.w}};
+            mma_tf32(y[n], a[0], b[0]);
+            mma_tf32(y[n], a[1], b[1]);
         }
     }
 }
 
-// dx += dy W, W of N rows of K numbers, two rows of which lie together, number by number, STRIDE from one pair to the next.
+// dx += dy W, W of N rows of K numbers, four rows of which lie together, number by number, STRIDE from one four to the next.
 template <int N, int K, int STRIDE> __device__ __forceinline__ void multiply_back(float (*dx)[4], const float (*dy)[4], const float* w) {
-    w += threadIdx.x % 4 * STRIDE + threadIdx.x % 32 / 4 * 2;
+    w += threadIdx.x % 4 * STRIDE + dealt() * 4;
 #pragma unroll
-    for (int n = 0; n < N / 8; n++) {
-        u32 a[4];
-        as_left(a, dy[n]);
+    for (int n = 0; n < N / 16; n++) {
+        u32 a[2][4];
+        as_left(a[0], dy[2 * n]);
+        as_left(a[1], dy[2 * n + 1]);
 #pragma unroll
         for (int k = 0; k < K / 8; k++) {
-            uint2 two = *(const uint2*)(w + n * 4 * STRIDE + k * 16);
-            u32 b[2] = {two.x, two.y};
-            mma_tf32(dx[k], a, b);
+            uint4 four = *(const uint4*)(w + n * 4 * STRIDE + dealt_from(k) * 4);
+            u32 b[2][2] = {{four.x, four.y}, {four.z, four.w}};
+            mma_tf32(dx[k], a[0], b[0]);
+            mma_tf32(dx[k], a[1], b[1]);
         }
     }
 }
 
 // y = x Wᵀ + b, or max(0, that), written and not held, C columns at a time.
-template <int N, int K, int STRIDE, int LD, int C, bool BIAS, bool RELU>
+template <int N, int K, int LD, int C, bool BIAS, bool RELU>
 __device__ __forceinline__ void stream_product(u64 to, int col, const float (*x)[4], const float* w, const float* bias, const ChainRows& rows) {
 #pragma unroll 1
     for (int n = 0; n < N; n += C) {
         float y[C / 8][4] = {};
         if (BIAS) spread<C>(y, bias + n);
-        multiply<C, K, STRIDE>(y, x, w + n * STRIDE);
+        multiply<C, K>(y, x, w + n * K);
         if (RELU) keep_positive<C>(y);
         store_rows<C, LD>(to, col + n, y, rows);
     }
@@ -166,7 +182,7 @@ __device__ __forceinline__ void stream_back(float (*dx)[4], u64 from, int col, c
     for (int n = 0; n < N; n += C) {
         each_number<C>([&](int j, int e) { dy[j][e] = next[j][e]; });
         if (n + C < N) load_gradients<C, LD>(next, from, col + n + C, rows);
-        multiply_back<C, K, STRIDE>(dx, dy, w + n / 2 * STRIDE);
+        multiply_back<C, K, STRIDE>(dx, dy, w + n / 4 * STRIDE);
     }
 }
 
@@ -195,11 +211,8 @@ __device__ __forceinline__ void normalise(float (*x)[4], const float* gain, cons
         if (KEEP && rows.there[h] && threadIdx.x % 4 == 0) ((float*)inv_std)[(u32)rows.row[h]] = inverse;
     }
     if (KEEP) store_rows<N, N>(normalised, 0, x, rows);
-#pragma unroll
-    for (int j = 0; j < N / 8; j++) {
-        float2 g = *(const float2*)(gain + j * 8 + threadIdx.x % 4 * 2), s = *(const float2*)(shift + j * 8 + threadIdx.x % 4 * 2);
-        x[j][0] = x[j][0] * g.x + s.x, x[j][1] = x[j][1] * g.y + s.y, x[j][2] = x[j][2] * g.x + s.x, x[j][3] = x[j][3] * g.y + s.y;
-    }
+    each_column<N>(gain, [&](float g, int j, int e) { x[j][e] *= g, x[j][e + 2] *= g; });
+    each_column<N>(shift, [&](float s, int j, int e) { x[j][e] += s, x[j][e + 2] += s; });
 }
 
 __device__ __forceinline__ void load_inverses(float* x, u64 from, const ChainRows& rows) {
@@ -229,23 +242,19 @@ template <int COUNT, int STEP> __device__ __forceinline__ void sum_columns(float
 // d = the gradient before a LayerNorm, from that behind it; what gain and shift get from the warp's rows is a part of its own, [tile][2 · N].
 template <int N>
 __device__ __forceinline__ void normalise_back(float (*d)[4], const float (*hat)[4], const float* inverse, const float* gain, u64 parts, const ChainRows& rows) {
-    // Of gain and of shift, columns 2t and 2t + 1 of eight after each other.
+    // Of gain and of shift, a lane's columns after each other.
     float sums[N / 2], a[2] = {0.0f, 0.0f}, b[2] = {0.0f, 0.0f};
+    each_column<N>(gain, [&](float g, int j, int e) {
+        sums[2 * j + e] = d[j][e] * hat[j][e] + d[j][e + 2] * hat[j][e + 2];
+        sums[N / 4 + 2 * j + e] = d[j][e] + d[j][e + 2];
 #pragma unroll
-    for (int j = 0; j < N / 8; j++) {
-        float2 g = *(const float2*)(gain + j * 8 + threadIdx.x % 4 * 2);
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            sums[2 * j + e] = d[j][e] * hat[j][e] + d[j][e + 2] * hat[j][e + 2];
-            sums[N / 4 + 2 * j + e] = d[j][e] + d[j][e + 2];
+        for (int h = 0; h < 2; h++) {
+            float& x = d[j][e + 2 * h];
+            x *= g;
+            a[h] += x;
+            b[h] += x * hat[j][e + 2 * h];
         }
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            d[j][e] *= e % 2 ? g.y : g.x;
-            a[e / 2] += d[j][e];
-            b[e / 2] += d[j][e] * hat[j][e];
-        }
-    }
+    });
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         a[h] = row_sum(a[h]) / N;
@@ -261,6 +270,6 @@ __device__ __forceinline__ void normalise_back(float (*d)[4], const float (*hat)
 #pragma unroll
     for (int i = 0; i < halved(halved(halved(N / 2))); i++) {
         int at = first + i, column = at % (N / 4);
-        to[at / (N / 4) * N + column / 2 * 8 + threadIdx.x % 4 * 2 + column % 2] = sums[i];
+        to[at / (N / 4) * N + column / 4 * 16 + threadIdx.x % 4 * 4 + column % 4] = sums[i];
     }
 }
