@@ -66,8 +66,8 @@ const WIDE_PAIR: [&str; 6] = [
     include_str!("kernels/wide_pair_panels.cu"),
     include_str!("kernels/wide_pair_halves.cu"),
 ];
-const WIDE_ATTENTION: [&str; 5] =
-    [COMMON, ATTENTION, HOPPER, include_str!("kernels/wide_attention.cu"), include_str!("kernels/whole_attention.cu")];
+const WIDE_ATTENTION: [&str; 4] = [COMMON, ATTENTION, HOPPER, include_str!("kernels/wide_attention.cu")];
+const WHOLE_ATTENTION: [&str; 3] = [COMMON, ATTENTION, include_str!("kernels/whole_attention.cu")];
 
 /// All kernels a program needs, in modules that are compiled side by side. Attention is compiled for each width of heads on its own,
 /// those of images and of pairs only for programs that have them.
@@ -123,7 +123,7 @@ impl Kernels {
                 let whole: String =
                     whole.map(|(warps, blocks)| format!("WHOLE_ATTENTION({depth}, {warps}, {blocks})\n")).collect();
                 if !whole.is_empty() {
-                    sources.push(WIDE_ATTENTION.concat() + &whole);
+                    sources.push(WHOLE_ATTENTION.concat() + &whole);
                 }
             }
             sources.sort_unstable();

@@ -9,8 +9,8 @@ mod steps;
 use std::sync::Arc;
 
 use rand::{RngExt, SeedableRng};
-use setwise_engine::Mode;
 use setwise_engine::cuda::{Device, Precision};
+use setwise_engine::{Mode, Program};
 
 use self::cases::{LARGE, MANY, SIZES, SOME, SORTED, cases, layers, windows};
 use self::compare::{Inputs, compare};
@@ -110,18 +110,35 @@ pub fn run(
             let config = config.with_latent(latent).with_hidden(hidden).with_blocks(1).validate()?;
             let mut params = Model::new(config.clone(), rng.random()).params().to_vec();
             let program = program(&config, Mode::Train, true);
-            let mut scaled = 0;
-            for spec in program.params().specs() {
-                let factor = match spec.name.rsplit('.').nth(1) {
-                    Some("own" | "partner") => scale,
-                    Some("pair") if spec.name.ends_with("weight") => 1.0 / scale,
-                    _ => continue,
-                };
-                params[spec.range()].iter_mut().for_each(|p| *p *= factor);
-                scaled += 1;
-            }
-            assert!(scaled > 0, "relation networks have parameters of these names");
+            multiply_params(&program, &mut params, |name| match name.rsplit('.').nth(1) {
+                Some("own" | "partner") => Some(scale),
+                Some("pair") if name.ends_with("weight") => Some(1.0 / scale),
+                _ => None,
+            });
             let inputs = Inputs::random(config.sets, sizes, 3, rng);
+            compare(device, precision, Arc::new(program), &params, &inputs, rng)
+        })?;
+    }
+    // Sets that blocks of a GPU hold as a whole; and numbers that are too large and too small for halves.
+    let mut attentions = Vec::new();
+    for latent in [32, 64, 128, 256] {
+        attentions
+            .extend([50, 120].map(|n| (format!("attention of up to {n} elements, latent {latent}"), latent, n, 1.0)));
+    }
+    attentions.push(("attention of large and small numbers".to_owned(), 64, 120, 1e6));
+    for (case, latent, longest, scale) in attentions {
+        suite.case(&case, |rng| {
+            let config = ModelConfig::preset("multi-set-transformer", 3)?;
+            let config = config.with_latent(latent).with_hidden(32).with_blocks(1).validate()?;
+            let mut params = Model::new(config.clone(), rng.random()).params().to_vec();
+            let program = program(&config, Mode::Train, true);
+            multiply_params(&program, &mut params, |name| match name.rsplit('.').nth(1) {
+                Some("query" | "value") => Some(scale),
+                Some("key") => Some(1.0 / scale),
+                Some("output") if name.ends_with("weight") => Some(1.0 / scale),
+                _ => None,
+            });
+            let inputs = Inputs::random(config.sets, &[longest, 1, longest / 2 + 3, 17, longest - 1], 3, rng);
             compare(device, precision, Arc::new(program), &params, &inputs, rng)
         })?;
     }
@@ -147,4 +164,16 @@ pub fn run(
         suite.case(&case, |rng| muon_steps(device, precision, [latent, hidden], rng))?;
     }
     Ok(suite.checks)
+}
+
+/// Multiplies those parameters of a program that a name gives a factor to, of which there must be some.
+fn multiply_params(program: &Program, params: &mut [f32], factor: impl Fn(&str) -> Option<f32>) {
+    let mut multiplied = 0;
+    for spec in program.params().specs() {
+        if let Some(factor) = factor(&spec.name) {
+            params[spec.range()].iter_mut().for_each(|p| *p *= factor);
+            multiplied += 1;
+        }
+    }
+    assert!(multiplied > 0, "the program has parameters of these names");
 }

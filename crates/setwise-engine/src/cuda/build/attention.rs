@@ -33,9 +33,18 @@ pub(in super::super) fn whole_sets(depth: usize) -> &'static [(usize, usize)] {
         8 => &[(4, 6), (8, 4), (10, 3)],
         16 => &[(4, 6), (8, 3), (10, 2)],
         32 => &[(4, 4), (8, 2), (10, 2)],
-        64 => &[(4, 2), (8, 1), (10, 1)],
+        64 => &[(4, 4), (8, 2), (10, 2)],
         _ => &[],
     }
+}
+
+/// Bytes of shared memory that a block of so many warps has for whole sets: queries, keys and values, and the largest number of each to a warp; backward gradients of results as well, two numbers to a query,
+/// and gradients of scores where they stay.
+fn whole_bytes(depth: usize, warps: usize, backward: bool) -> usize {
+    let rows = 16 * warps;
+    let tile = rows * if depth == 8 { 16 } else { 2 * depth + 16 };
+    let stays = if depth < 64 || warps <= 8 { rows * (2 * rows + 16).max(4 * depth) } else { 0 };
+    if backward { 4 * tile + stays + 8 * rows + 4 * warps } else { 3 * tile + 12 * warps }
 }
 
 /// Widths of all heads of a program, as they are compiled.
@@ -107,16 +116,16 @@ impl<'a> Builder<'a> {
                     let all = members.iter().flat_map(|&i| [op.relations[i].query, op.relations[i].key]);
                     let longest = all.map(|s| self.longest(s.value)).max().unwrap_or(0);
                     if let Some(warps) = whole_sets(depth).iter().map(|w| w.0).find(|w| 16 * w >= longest) {
-                        let rows = 16 * warps;
-                        // Queries, keys and values; backward gradients of results as well, and two numbers to a query.
-                        let (name, numbers) = match *kernel {
-                            "attention_forward" => ("attention_forward", 3 * rows * (depth + 4)),
+                        let backward = *kernel != "attention_forward";
+                        if *kernel == "attention_keys" {
                             // One pass is enough.
-                            "attention_keys" => continue,
-                            _ => ("attention_backward", 4 * rows * (depth + 4) + 2 * rows),
-                        };
-                        let name = format!("{name}_whole_{depth}_{warps}");
-                        self.launch(&name, &tasks, [1, grid[1], grid[2]], 32 * warps as u32, numbers * 4)?;
+                            continue;
+                        }
+                        let way = if backward { "backward" } else { "forward" };
+                        let name = format!("attention_{way}_whole_{depth}_{warps}");
+                        let bytes = whole_bytes(depth, warps, backward);
+                        let grid = [op.heads, self.capacity.examples, tasks.len()];
+                        self.launch(&name, &tasks, grid, 32 * warps as u32, bytes)?;
                         continue;
                     }
                     // Rows of 64 and of a tile in slabs of 32 columns; turned tiles are as long as the head.
@@ -136,5 +145,32 @@ impl<'a> Builder<'a> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_whole_sets_have_the_room_their_kernels_take_and_the_card_has() {
+        let kernel = include_str!("../kernels/whole_attention.cu");
+        for formula in [
+            "row_bytes(int depth) { return depth == 8 ? 16 : 2 * depth + 16; }",
+            "scores_stay(int depth, int warps) { return depth < 64 || warps <= 8; }",
+            "? max(16 * warps * (32 * warps + 16), 64 * warps * depth) : 0; }",
+        ] {
+            assert!(kernel.contains(formula), "{formula}");
+        }
+        for depth in DEPTHS {
+            for &(warps, blocks) in whole_sets(depth) {
+                // A processor of compute capability 9 has 228 KB, of which each block takes one besides its own.
+                let all = blocks * (whole_bytes(depth, warps, true) + 1024);
+                assert!(all <= 228 << 10, "heads of {depth}, {warps} warps: {all} bytes");
+                // What is fetched as it is lies where tiles will.
+                let tiles = whole_bytes(depth, warps, false) - 12 * warps;
+                assert!(2 * 16 * warps * depth * 4 <= tiles / 3 * 4);
+            }
+        }
     }
 }
