@@ -1,0 +1,74 @@
+//! CUDA kernels without a card: their source is compiled as C++, with lanes as fibers and assembly replaced by what it does (`kernels/lanes.h`), and held against the same written out plainly.
+//!
+//! What this cannot tell is whether a card's instructions do what we think; `setwise selftest --device cuda` does, where there is one.
+
+#![cfg(target_os = "linux")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Source without the functions that have assembly in them.
+fn without_assembly(source: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    let mut lines = source.lines();
+    while let Some(line) = lines.next() {
+        let mut function = vec![line];
+        if line.starts_with("__device__") || (line.starts_with("template") && line.contains("__device__")) {
+            let mut depth = braces(line);
+            while depth > 0 || !function.iter().any(|l| l.contains('{')) {
+                let next = lines.next().expect("functions end");
+                depth += braces(next);
+                function.push(next);
+            }
+            if function.iter().any(|l| l.contains("asm(") || l.contains("asm volatile(")) {
+                kept.pop_if(|above| above.starts_with("template"));
+                continue;
+            }
+        }
+        kept.extend(function);
+    }
+    kept.join("\n").replace("extern __shared__", "extern")
+}
+
+fn braces(line: &str) -> i32 {
+    line.chars().map(|c| i32::from(c == '{') - i32::from(c == '}')).sum()
+}
+
+/// Compiles a test with the kernels it is about, and runs it. Without a compiler for C++ there is nothing to be tested.
+fn run(test: &str, kernels: &[&str]) {
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    if Command::new(&compiler).arg("--version").output().is_err() {
+        eprintln!("{compiler} is not there; kernels are not tested");
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(test);
+    std::fs::create_dir_all(&folder).unwrap();
+    let sources =
+        kernels.iter().map(|k| std::fs::read_to_string(root.join(format!("src/cuda/kernels/{k}.cu"))).unwrap());
+    let source: Vec<String> = sources.map(|s| without_assembly(&s)).collect();
+    std::fs::write(folder.join("kernels.inc"), source.join("\n")).unwrap();
+    let program = folder.join("test");
+    let compiled = Command::new(&compiler)
+        .args(["-std=c++17", "-O2", "-w", "-I"])
+        .arg(&folder)
+        .arg(root.join(format!("tests/kernels/{test}.cpp")))
+        .arg("-o")
+        .arg(&program)
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let ran = Command::new(&program).output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+}
+
+#[test]
+fn attention_and_its_gradients_are_those_written_out() {
+    run("attention", &["common", "attention", "whole_attention"]);
+}
+
+#[test]
+fn products_and_norms_of_chains_are_those_written_out() {
+    run("row_chain", &["common", "row_chain"]);
+}

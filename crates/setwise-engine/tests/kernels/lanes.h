@@ -1,0 +1,289 @@
+// CUDA threads on a CPU, for tests of kernels where there is no card. Every thread of a block is a fiber; what a whole warp or block does together waits until all of it has come there. What kernels write as
+// assembly is here as what it does, number by number.
+//
+// Between such meetings threads run one after another in an order that `run_block` is given, so a kernel whose result changes with the order has a race.
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#define PRECISION 1
+#define __device__
+#define __host__
+#define __forceinline__ inline
+// Of a dynamic size it is `shared`, below.
+#define __shared__ static
+#define __align__(bytes)
+#define __builtin_assume(fact)
+
+struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
+struct uint2 { uint32_t x, y; };
+struct uint4 { uint32_t x, y, z, w; };
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
+
+template <class To, class From> To as_bits_of(From x) {
+    static_assert(sizeof(To) == sizeof(From));
+    To y;
+    memcpy(&y, &x, sizeof y);
+    return y;
+}
+inline uint32_t __float_as_uint(float x) { return as_bits_of<uint32_t>(x); }
+inline float __uint_as_float(uint32_t x) { return as_bits_of<float>(x); }
+inline bool __isGlobal(const void*) { return true; }
+inline float4 __ldcg(const float4* from) { return *from; }
+inline float __fdividef(float x, float y) { return x / y; }
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+#define __log2f(x) std::log2(x)
+template <class T> constexpr T max(T a, T b) { return a > b ? a : b; }
+template <class T> constexpr T min(T a, T b) { return a < b ? a : b; }
+
+// A test that does not hold ends the program.
+[[noreturn]] inline void fail(const char* what) {
+    fprintf(stderr, "%s\n", what);
+    exit(1);
+}
+
+// --- threads
+
+struct Index { int x, y, z; };
+inline Index threadIdx, blockIdx, blockDim;
+
+constexpr int LANES = 32, MOST_THREADS = 320, SHARED_BYTES = 228 << 10;
+// The shared memory that a launch asks for, by the name kernels have for it.
+alignas(128) float shared[SHARED_BYTES / 4];
+
+struct Meeting {
+    int there = 0;
+    unsigned times = 0;
+};
+
+struct Fiber {
+    ucontext_t context;
+    std::vector<char> stack = std::vector<char>(1 << 18);
+    bool done = false;
+};
+
+inline std::vector<Fiber> fibers(MOST_THREADS);
+inline ucontext_t scheduler;
+inline const std::function<void()>* running;
+inline Meeting warps[MOST_THREADS / LANES], block;
+inline int living;
+
+inline void pause() { swapcontext(&fibers[threadIdx.x].context, &scheduler); }
+
+inline void meet(Meeting& meeting, int all) {
+    unsigned times = meeting.times;
+    if (++meeting.there == all) {
+        meeting.there = 0;
+        meeting.times++;
+    } else {
+        while (meeting.times == times) pause();
+    }
+}
+
+inline void meet_warp() { meet(warps[threadIdx.x / LANES], LANES); }
+inline void __syncthreads() { meet(block, living); }
+
+inline void fiber_main() {
+    (*running)();
+    fibers[threadIdx.x].done = true;
+    living--;
+    pause();
+}
+
+// Runs one block; threads take turns in an order that follows from the seed. Shared memory holds no numbers at first.
+inline void run_block(const std::function<void()>& kernel, int threads, Index index, unsigned seed) {
+    running = &kernel, living = threads, blockIdx = index, blockDim = {threads, 1, 1}, block = {};
+    std::fill(std::begin(warps), std::end(warps), Meeting{});
+    std::fill(std::begin(shared), std::end(shared), NAN);
+    for (int i = 0; i < threads; i++) {
+        getcontext(&fibers[i].context);
+        fibers[i].context.uc_stack.ss_sp = fibers[i].stack.data();
+        fibers[i].context.uc_stack.ss_size = fibers[i].stack.size();
+        makecontext(&fibers[i].context, fiber_main, 0);
+        fibers[i].done = false;
+    }
+    std::vector<int> order(threads);
+    std::iota(order.begin(), order.end(), 0);
+    std::mt19937 rng(seed);
+    for (int rounds = 0; living > 0; rounds++) {
+        if (rounds > 1 << 20) fail("threads wait for each other for ever");
+        std::shuffle(order.begin(), order.end(), rng);
+        for (int i : order) {
+            if (fibers[i].done) continue;
+            threadIdx = {i, 0, 0};
+            swapcontext(&scheduler, &fibers[i].context);
+        }
+    }
+}
+
+// --- what lanes of a warp do together
+
+// Each lane lays down some bits and sees those of all.
+struct Table { uint32_t of[LANES][8]; };
+
+template <class F> void exchange(const uint32_t* mine, int count, F use) {
+    static Table tables[MOST_THREADS / LANES];
+    Table& table = tables[threadIdx.x / LANES];
+    std::copy(mine, mine + count, table.of[threadIdx.x % LANES]);
+    meet_warp();
+    use(table);
+    meet_warp();
+}
+
+inline float __shfl_xor_sync(uint32_t, float x, int mask) {
+    uint32_t mine = __float_as_uint(x);
+    exchange(&mine, 1, [&](const Table& t) { x = __uint_as_float(t.of[threadIdx.x % LANES ^ mask][0]); });
+    return x;
+}
+
+inline uint32_t warp_most(uint32_t x) {
+    uint32_t most = 0;
+    exchange(&x, 1, [&](const Table& t) { for (auto& lane : t.of) most = max(most, lane[0]); });
+    return most;
+}
+
+inline size_t __cvta_generic_to_shared(const void* p) { return (const char*)p - (const char*)shared; }
+
+inline char* row_at(uint32_t at) {
+    if (at % 16 != 0 || at + 16 > SHARED_BYTES) fail("a row of a block in shared memory begins at sixteen bytes");
+    return (char*)shared + at;
+}
+
+inline void load_bits(uint32_t* r, uint32_t row) {
+    int g = threadIdx.x % LANES / 4, t = threadIdx.x % 4;
+    exchange(&row, 1, [&](const Table& table) {
+        for (int i = 0; i < 4; i++) memcpy(&r[i], row_at(table.of[8 * i + g][0]) + 4 * t, 4);
+    });
+}
+
+inline void load_turned(uint32_t* r, uint32_t row) {
+    int g = threadIdx.x % LANES / 4, t = threadIdx.x % 4;
+    exchange(&row, 1, [&](const Table& table) {
+        for (int i = 0; i < 4; i++)
+            for (int h = 0; h < 2; h++) memcpy((char*)&r[i] + 2 * h, row_at(table.of[8 * i + 2 * t + h][0]) + 2 * g, 2);
+    });
+}
+
+inline void store_bits(uint32_t row, const uint32_t* r) {
+    int g = threadIdx.x % LANES / 4, t = threadIdx.x % 4;
+    exchange(&row, 1, [&](const Table& table) {
+        for (int i = 0; i < 4; i++) memcpy(row_at(table.of[8 * i + g][0]) + 4 * t, &r[i], 4);
+    });
+}
+
+// Of a 16 by 8 product over K terms, rows g and g + 8 and columns 2t and 2t + 1. `left` and `right` find a number among all lanes' registers.
+template <int K, class Left, class Right> void add_product(float* c, const Table& table, Left left, Right right) {
+    int g = threadIdx.x % LANES / 4, t = threadIdx.x % 4;
+    for (int e = 0; e < 4; e++) {
+        float sum = 0.0f;
+        for (int k = 0; k < K; k++) sum += left(table, g + e / 2 * 8, k) * right(table, k, 2 * t + e % 2);
+        c[e] += sum;
+    }
+}
+
+// Matrix units see the first 19 bits.
+inline float cut_bits(uint32_t x) { return __uint_as_float(x & 0xffffe000u); }
+
+inline void mma_tf32(float* c, const uint32_t* a, const uint32_t* b) {
+    uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    auto left = [](const Table& t, int r, int k) { return cut_bits(t.of[r % 8 * 4 + k % 4][r / 8 + k / 4 * 2]); };
+    auto right = [](const Table& t, int k, int n) { return cut_bits(t.of[n * 4 + k % 4][4 + k / 4]); };
+    exchange(mine, 6, [&](const Table& t) { add_product<8>(c, t, left, right); });
+}
+
+template <class A, class B> void mma(float* c, const A& a, const B& b) { mma_tf32(c, a.v, b.v); }
+
+// The nearest half, and the number a half stands for.
+inline uint32_t half_of(float x) {
+    uint32_t sign = __float_as_uint(x) >> 16 & 0x8000u;
+    float size = std::fabs(x);
+    if (!(size == size)) return 0x7fffu;
+    if (size >= 65520.0f) return sign | 0x7c00u;
+    int exponent = size > 0.0f ? std::max(std::ilogb(size), -14) : -14;
+    // In units of the last place; ties go to even.
+    float units = std::nearbyint(std::ldexp(size, 10 - exponent));
+    return sign | ((uint32_t)(exponent + 14) * 1024u + (uint32_t)units);
+}
+
+inline std::vector<float> all_halves() {
+    std::vector<float> numbers(1 << 16);
+    for (int half = 0; half < 1 << 16; half++) {
+        int exponent = half >> 10 & 31, bits = half & 1023;
+        float size = exponent == 31 ? (bits ? NAN : INFINITY) : std::ldexp((float)(exponent ? bits + 1024 : bits), std::max(exponent, 1) - 25);
+        numbers[half] = half & 0x8000 ? -size : size;
+    }
+    return numbers;
+}
+
+inline float number_of(uint32_t half) {
+    static const std::vector<float> numbers = all_halves();
+    return numbers[half];
+}
+
+inline uint32_t halves(float low, float high) { return half_of(low) | half_of(high) << 16; }
+inline float one_of(uint32_t both, int which) { return number_of(which ? both >> 16 : both & 0xffffu); }
+
+inline void mma_halves(float* c, const uint32_t* a, const uint32_t* b) {
+    uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    auto left = [](const Table& t, int r, int k) { return one_of(t.of[r % 8 * 4 + k % 8 / 2][r / 8 + k / 8 * 2], k % 2); };
+    auto right = [](const Table& t, int k, int n) { return one_of(t.of[n * 4 + k % 8 / 2][4 + k / 8], k % 2); };
+    exchange(mine, 6, [&](const Table& t) { add_product<16>(c, t, left, right); });
+}
+
+inline void mma_halves(float* c, const uint32_t* a, uint32_t b) {
+    uint32_t mine[3] = {a[0], a[1], b};
+    auto left = [](const Table& t, int r, int k) { return one_of(t.of[r % 8 * 4 + k / 2][r / 8], k % 2); };
+    auto right = [](const Table& t, int k, int n) { return one_of(t.of[n * 4 + k / 2][2], k % 2); };
+    exchange(mine, 3, [&](const Table& t) { add_product<8>(c, t, left, right); });
+}
+
+// --- what a lane does alone
+
+inline float power_of_two(float x) { return std::exp2(x); }
+inline float larger(float a, float b) { return a != a || b != b ? NAN : std::max(a, b); }
+inline void next_may_start() {}
+inline void wait_for_last() {}
+inline void bring_near(const void*) {}
+
+// Copies are there as soon as they are asked for.
+inline void copy16(uint32_t to, const void* from, bool valid) {
+    if (valid) memcpy(row_at(to), from, 16);
+    else memset(row_at(to), 0, 16);
+}
+inline void copy4(float* to, const float* from, bool valid) { *to = valid ? *from : 0.0f; }
+inline void copies_commit() {}
+template <int LEFT> void copies_wait() {}
+
+// --- for tests
+
+inline std::mt19937_64 drawing(7);
+inline float drawn() { return std::normal_distribution<float>()(drawing); }
+
+// The largest difference, and the largest number there should be.
+struct Compared {
+    double off = 0.0, largest = 0.0;
+    void operator()(double found, double expected) {
+        off = std::isnan(found) ? INFINITY : std::max(off, std::fabs(found - expected));
+        largest = std::max(largest, std::fabs(expected));
+    }
+    void check(const char* what, double allowed) const {
+        if (!(off <= allowed * largest)) {
+            fprintf(stderr, "%s: off by %g where the largest is %g\n", what, off, largest);
+            exit(1);
+        }
+    }
+};

@@ -1,0 +1,105 @@
+// What chains are made of (`row_chain.cu`): products both ways, norms both ways, held and streamed, for numbers of rows that are no multiple of anything.
+
+#include "lanes.h"
+//
+#include "kernels.inc"
+
+using Rows = std::vector<float>;
+
+Rows random(size_t count) {
+    Rows x(count);
+    for (auto& v : x) v = cut_bits(__float_as_uint(drawn()));
+    return x;
+}
+
+template <int N, int K> void test(int count) {
+    printf("%d by %d weights, %d rows\n", N, K, count);
+    constexpr int STRIDE = 4 * K + 8, C = N % 32 == 0 ? 32 : 16;
+    int tiles = (count + 15) / 16;
+    Rows x = random(count * K), w = random(N * K), dy = random(count * N), bias = random(N), gain = random(N), shift = random(N);
+    Rows y(count * N, NAN), streamed = y, normed = y, hat = y, d_normed = y, dx(count * K, NAN), d_streamed = dx, inverse(count, NAN), parts(tiles * 2 * N, NAN);
+    // As `chain_weights.cu` leaves them.
+    Rows in_rows(N * K, NAN), in_fours(N / 4 * STRIDE, NAN);
+    for (int r = 0; r < N; r++)
+        for (int c = 0; c < K; c++) {
+            in_rows[r * K + (c ^ (K % 32 == 0 && r % 2 ? 16 : 0))] = w[r * K + c];
+            in_fours[r / 4 * STRIDE + c * 4 + r % 4] = w[r * K + c];
+        }
+    auto at = [](Rows& r) { return (u64)r.data(); };
+    auto for_tiles = [&](auto work) {
+        auto all = [&] {
+            for (int tile = 0; tile < tiles; tile++) work(ChainRows(tile, count));
+        };
+        run_block(all, LANES, {0, 0, 0}, 1);
+    };
+    for_tiles([&](ChainRows rows) {
+        float held[K / 8][4], sums[N / 8][4];
+        load_rows<K, K>(held, at(x), 0, rows);
+        spread<N>(sums, bias.data());
+        multiply<N, K>(sums, held, in_rows.data());
+        store_rows<N, N>(at(y), 0, sums, rows);
+        stream_product<N, K, N, C, true, false>(at(streamed), 0, held, in_rows.data(), bias.data(), rows);
+        normalise<N, true>(sums, gain.data(), shift.data(), at(hat), at(inverse), rows);
+        store_rows<N, N>(at(normed), 0, sums, rows);
+    });
+    for_tiles([&](ChainRows rows) {
+        float d[N / 8][4], back[K / 8][4] = {}, back_streamed[K / 8][4] = {}, hats[N / 8][4], inverses[2];
+        load_gradients<N, N>(d, at(dy), 0, rows);
+        multiply_back<N, K, STRIDE>(back, d, in_fours.data());
+        store_rows<K, K>(at(dx), 0, back, rows);
+        stream_back<N, K, STRIDE, N, C>(back_streamed, at(dy), 0, in_fours.data(), rows);
+        store_rows<K, K>(at(d_streamed), 0, back_streamed, rows);
+        load_rows<N, N>(hats, at(hat), 0, rows);
+        load_inverses(inverses, at(inverse), rows);
+        normalise_back<N>(d, hats, inverses, gain.data(), at(parts), rows);
+        store_rows<N, N>(at(d_normed), 0, d, rows);
+    });
+    Compared products, gradients, norms, norm_gradients, gains;
+    std::vector<double> d_gain(N), d_shift(N);
+    for (int i = 0; i < count; i++) {
+        std::vector<double> row(N);
+        double mean = 0.0, variance = 0.0, a = 0.0, b = 0.0;
+        for (int n = 0; n < N; n++) {
+            row[n] = bias[n];
+            for (int k = 0; k < K; k++) row[n] += (double)x[i * K + k] * w[n * K + k];
+            products(y[i * N + n], row[n]);
+            products(streamed[i * N + n], row[n]);
+            mean += row[n] / N;
+        }
+        for (int k = 0; k < K; k++) {
+            double sum = 0.0;
+            for (int n = 0; n < N; n++) sum += (double)dy[i * N + n] * w[n * K + k];
+            gradients(dx[i * K + k], sum);
+            gradients(d_streamed[i * K + k], sum);
+        }
+        for (double v : row) variance += (v - mean) * (v - mean) / N;
+        double inverse = 1.0 / std::sqrt(variance + 1e-5);
+        for (int n = 0; n < N; n++) {
+            double h = (row[n] - mean) * inverse, d = dy[i * N + n];
+            norms(normed[i * N + n], h * gain[n] + shift[n]);
+            d_gain[n] += d * h, d_shift[n] += d;
+            a += d * gain[n] / N, b += d * gain[n] * h / N;
+        }
+        for (int n = 0; n < N; n++) norm_gradients(d_normed[i * N + n], (dy[i * N + n] * gain[n] - a - (row[n] - mean) * inverse * b) * inverse);
+    }
+    for (int n = 0; n < N; n++) {
+        double g = 0.0, s = 0.0;
+        for (int tile = 0; tile < tiles; tile++) g += parts[tile * 2 * N + n], s += parts[tile * 2 * N + N + n];
+        gains(g, d_gain[n]);
+        gains(s, d_shift[n]);
+    }
+    // Operands have no bits to lose, and what is added to round them is lost again.
+    products.check("products", 1e-5);
+    gradients.check("products on the way back", 1e-5);
+    norms.check("norms", 1e-5);
+    norm_gradients.check("norms on the way back", 1e-4);
+    gains.check("gradients of gains and shifts", 1e-4);
+}
+
+int main() {
+    test<16, 16>(5);
+    test<32, 64>(37);
+    test<64, 32>(16);
+    test<64, 128>(33);
+    test<48, 48>(20);
+}
