@@ -64,7 +64,7 @@ pub struct Relation {
     pub value: Slice,
     /// Output, in the rows of the queries.
     pub out: Slice,
-    /// Kept for the backward pass: for every query and head the largest score and one over the sum of exponentials.
+    /// Kept for the backward pass: two numbers for every query and head, on a CPU the largest score and one over the sum of exponentials.
     pub stats: Value,
 }
 

@@ -25,6 +25,7 @@ template <int N, int K> void test(int count) {
             in_rows[r * K + (c ^ (K % 32 == 0 && r % 2 ? 16 : 0))] = w[r * K + c];
             in_fours[r / 4 * STRIDE + c * 4 + r % 4] = w[r * K + c];
         }
+    Rows positive = y, gated = y;
     auto at = [](Rows& r) { return (u64)r.data(); };
     auto for_tiles = [&](auto work) {
         auto all = [&] {
@@ -39,16 +40,21 @@ template <int N, int K> void test(int count) {
         multiply<N, K>(sums, held, in_rows.data());
         store_rows<N, N>(at(y), 0, sums, rows);
         stream_product<N, K, N, C, true, false>(at(streamed), 0, held, in_rows.data(), bias.data(), rows);
+        stream_product<N, K, N, C, true, true>(at(positive), 0, held, in_rows.data(), bias.data(), rows);
         normalise<N, true>(sums, gain.data(), shift.data(), at(hat), at(inverse), rows);
         store_rows<N, N>(at(normed), 0, sums, rows);
     });
     for_tiles([&](ChainRows rows) {
-        float d[N / 8][4], back[K / 8][4] = {}, back_streamed[K / 8][4] = {}, hats[N / 8][4], inverses[2];
+        float d[N / 8][4], open[N / 8][4], results[N / 8][4], back[K / 8][4] = {}, back_streamed[K / 8][4] = {}, hats[N / 8][4], inverses[2];
         load_gradients<N, N>(d, at(dy), 0, rows);
         multiply_back<N, K, STRIDE>(back, d, in_fours.data());
         store_rows<K, K>(at(dx), 0, back, rows);
         stream_back<N, K, STRIDE, N, C>(back_streamed, at(dy), 0, in_fours.data(), rows);
         store_rows<K, K>(at(d_streamed), 0, back_streamed, rows);
+        load_gradients<N, N>(open, at(dy), 0, rows);
+        load_rows<N, N>(results, at(positive), 0, rows);
+        gate<N>(open, results);
+        store_rows<N, N>(at(gated), 0, open, rows);
         load_rows<N, N>(hats, at(hat), 0, rows);
         load_inverses(inverses, at(inverse), rows);
         normalise_back<N>(d, hats, inverses, gain.data(), at(parts), rows);
@@ -64,6 +70,8 @@ template <int N, int K> void test(int count) {
             for (int k = 0; k < K; k++) row[n] += (double)x[i * K + k] * w[n * K + k];
             products(y[i * N + n], row[n]);
             products(streamed[i * N + n], row[n]);
+            products(positive[i * N + n], std::max(row[n], 0.0));
+            gradients(gated[i * N + n], positive[i * N + n] > 0.0f ? dy[i * N + n] : 0.0f);
             mean += row[n] / N;
         }
         for (int k = 0; k < K; k++) {

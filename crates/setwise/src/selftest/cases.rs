@@ -44,6 +44,10 @@ pub(super) fn cases() -> Result<Vec<(String, ModelConfig, usize)>> {
     let base = || small("multi-set-transformer", 3);
     let mut option = |name: &str, config: ModelConfig, dim: usize| cases.push((name.to_owned(), config, dim));
     option("latent 256, hidden 512", ModelConfig::preset("multi-set-transformer", 16)?.with_blocks(1), 16);
+    // Rows in sixteens, some of which are no multiple of 32: chains of a GPU hold them.
+    for (latent, hidden) in [(16, 48), (48, 16)] {
+        option(&format!("latent {latent}, hidden {hidden}"), base()?.with_latent(latent).with_hidden(hidden), 3);
+    }
     // Second layers of pair networks that stay in shared memory, as halves and not, that pass through it, and of widths that are no multiple of a tile.
     for (latent, hidden, blocks) in [(128, 256, 2), (256, 512, 1), (140, 300, 1), (24, 48, 1), (72, 600, 1)] {
         let config = ModelConfig::preset("multi-set-rn", 8)?.with_latent(latent).with_hidden(hidden);

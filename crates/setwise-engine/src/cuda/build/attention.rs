@@ -27,7 +27,7 @@ pub(in super::super) fn wide_depth(depth: usize) -> Option<(usize, usize)> {
 }
 
 /// Warps of blocks that hold whole sets, 16 elements to each, and blocks to a processor, for a width that attention is compiled for; none for
-/// widths of which no block has room for a set.
+/// the widest, of which two blocks would not have room for sets of the usual size.
 pub(in super::super) fn whole_sets(depth: usize) -> &'static [(usize, usize)] {
     match depth {
         8 => &[(4, 6), (8, 4), (10, 3)],
@@ -115,7 +115,9 @@ impl<'a> Builder<'a> {
                 if let Some((wide, tile)) = wide_depth(depth).filter(|_| self.module.wide && chunks) {
                     let all = members.iter().flat_map(|&i| [op.relations[i].query, op.relations[i].key]);
                     let longest = all.map(|s| self.longest(s.value)).max().unwrap_or(0);
-                    if let Some(warps) = whole_sets(depth).iter().map(|w| w.0).find(|w| 16 * w >= longest) {
+                    // Their largest score is the largest sum of products.
+                    let whole = whole_sets(depth).iter().map(|w| w.0).find(|w| 16 * w >= longest && op.scale > 0.0);
+                    if let Some(warps) = whole {
                         let backward = *kernel != "attention_forward";
                         if *kernel == "attention_keys" {
                             // One pass is enough.

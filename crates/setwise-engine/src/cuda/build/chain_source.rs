@@ -34,7 +34,7 @@ pub(super) enum Place {
 /// How a weight lies in shared memory.
 #[derive(Clone, Copy)]
 pub(super) enum Layout {
-    /// Row by row.
+    /// Row by row; where rows begin at the same bank, every second one has each sixteen numbers exchanged with the next sixteen.
     Rows,
     /// Four rows number by number, so many numbers from them to the next four.
     Fours { stride: usize },

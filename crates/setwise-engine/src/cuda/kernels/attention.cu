@@ -14,7 +14,7 @@ struct HeadSlice {
 struct AttentionTask {
     HeadSlice query, key, value, out;
     HeadSlice d_query, d_key, d_value, d_out;
-    // Per query and head: log2 of the sum of exponentials, and Σ dO · O.
+    // Per query and head: log2 of the sum of exponentials, and Σ dO · O. (Of whole sets the second is something else: `whole_attention.cu`.)
     float* stats;
     float scale;
     int heads, width, pad;
@@ -109,8 +109,8 @@ __device__ __forceinline__ void tile_by_rows(float (*acc)[4], const float (*p)[4
 
 // Takes N more keys into the running softmax of 16 queries a warp: scores become powers of two below the largest so far, and what was summed
 // before shrinks to it. Scores of keys from `keys` on count for nothing.
-template <int N, int DEPTH, typename Power>
-__device__ __forceinline__ void take_up(float (*s)[4], float (*out)[4], float* most, float* sum, int base, int keys, float scale, Power power) {
+template <int N, int DEPTH>
+__device__ __forceinline__ void take_up(float (*s)[4], float (*out)[4], float* most, float* sum, int base, int keys, float scale) {
     int t = threadIdx.x % 4;
     float top[2] = {most[0], most[1]};
 #pragma unroll
@@ -124,7 +124,7 @@ __device__ __forceinline__ void take_up(float (*s)[4], float (*out)[4], float* m
     for (int h = 0; h < 2; h++) {
         top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
         top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2));
-        float shrink = power(most[h] - top[h]);
+        float shrink = exp2f(most[h] - top[h]);
         sum[h] *= shrink;
         most[h] = top[h];
 #pragma unroll
@@ -133,7 +133,7 @@ __device__ __forceinline__ void take_up(float (*s)[4], float (*out)[4], float* m
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) { s[j][e] = power(s[j][e] - most[e / 2]); sum[e / 2] += s[j][e]; }
+        for (int e = 0; e < 4; e++) { s[j][e] = exp2f(s[j][e] - most[e / 2]); sum[e / 2] += s[j][e]; }
 }
 
 template <int DEPTH, int N>
@@ -159,7 +159,7 @@ __device__ __forceinline__ void attention_forward(const AttentionTask* tasks, co
         __syncthreads();
         float s[N / 8][4];
         rows_by_rows<DEPTH, N>(s, qs, ks, row0);
-        take_up<N, DEPTH>(s, out, most, sum, base, keys, scale, [](float x) { return exp2f(x); });
+        take_up<N, DEPTH>(s, out, most, sum, base, keys, scale);
         tile_by_rows<DEPTH, N>(out, s, vs);
     }
     float factor[2];

@@ -169,7 +169,8 @@ __device__ __forceinline__ void copy4(float* to, const float* from, bool valid) 
 }
 
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;"); }
-template <int LEFT> __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT)); }
+// What was copied is not read before.
+template <int LEFT> __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 
 // Starts copying rows row0.. and columns col0.. of a row-major matrix into shared memory, R by C at a distance of STRIDE; zeros
 // outside. `vec` if rows start at multiples of four numbers and are a multiple of four long.

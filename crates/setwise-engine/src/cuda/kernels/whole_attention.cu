@@ -1,6 +1,6 @@
 // Attention of sets that a block holds as a whole: one block per example, head and relation. Forward a warp has 16 queries and goes over the keys. Backward it has 16 keys and goes over the queries, then
-// 16 queries and goes over the keys. Probabilities and gradients of scores leave one product as sums and enter the next as its left operand, 32 columns at a time; the latter also lie in shared memory for
-// the second pass.
+// 16 queries and goes over the keys. Probabilities and gradients of scores leave one product as sums and enter the next as its left operand, 32 or 16 columns at a time; the latter also lie in shared memory for
+// the second pass, where there is room.
 //
 // Matrix units get halves, which have as many bits as tf32 and take half the room, reads and products. What they lack is range, so queries, keys, values and gradients of results are multiplied by a power
 // of two that belongs to the block: their largest number lies between 8 and 16 then, and a gradient of scores, below 2 · 64 · 16², is a half too. A number 2¹⁷ times smaller than the largest keeps all its bits.
@@ -128,10 +128,11 @@ __device__ __forceinline__ void mix(float (*acc)[4], const u32 (*a)[4], u32 b) {
     }
 }
 
-// The power of two that brings numbers of a size between 8 and 16, and its inverse; a size is the exponent of the largest number as it stands in its bits.
+// The power of two that brings numbers of a size between 8 and 16, and its inverse; a size is the exponent of the largest number as it stands in its bits. Nothing brings the infinite there: beside it all
+// others would be lost, so it makes everything no number.
 struct Unit {
     float to, from;
-    __device__ __forceinline__ Unit(u32 size) : to(__uint_as_float((257 - size) << 23)), from(__uint_as_float((size - 3) << 23)) {}
+    __device__ __forceinline__ Unit(u32 size) : to(__uint_as_float(size == 255 ? 0x7fc00000u : (257 - size) << 23)), from(__uint_as_float((size - 3) << 23)) {}
 };
 
 // The size of a block's numbers from the bits of its warps' largest: those of nothing but zeros are as good as 8, the smallest as good as none.

@@ -160,7 +160,7 @@ __device__ __forceinline__ void attention_forward_wide(const AttentionTask* task
         multiply_wait();
         __syncthreads();
         fetch(base + N);
-        take_up<N, DEPTH>(s, out, most, sum, base, at.keys, scale, [](float x) { return exp2f(x); });
+        take_up<N, DEPTH>(s, out, most, sum, base, at.keys, scale);
         u32 p[N / 8][4];
         to_left<N>(p, s);
         begin_mix<DEPTH, N>(out, p, vt);
