@@ -234,7 +234,7 @@ inline float number_of(uint32_t half) {
     return numbers[half];
 }
 
-inline uint32_t halves(float low, float high) { return half_of(low) | half_of(high) << 16; }
+inline uint32_t two_halves(float low, float high) { return half_of(low) | half_of(high) << 16; }
 inline float one_of(uint32_t both, int which) { return number_of(which ? both >> 16 : both & 0xffffu); }
 
 inline void mma_halves(float* c, const uint32_t* a, const uint32_t* b) {

@@ -79,6 +79,12 @@ __device__ __forceinline__ u32 bf16x2(float low, float high) {
     return r;
 }
 
+__device__ __forceinline__ u32 two_halves(float low, float high) {
+    u32 x;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
+    return x;
+}
+
 // Operands of a 16 by 8 by 8 product. Lane l has g = l / 4 and t = l % 4. A holds (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4) of
 // its 16 by 8, B holds (t, g), (t + 4, g) of its 8 by 8, C holds (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
 struct FragA {
@@ -146,6 +152,13 @@ __device__ __forceinline__ void load_bits(u32* r, u32 row) {
 }
 
 __device__ __forceinline__ void load_bits(u32* r, const void* row) { load_bits(r, shared_at(row)); }
+
+// The same with rows and columns of every block of 8 by 8 numbers of 16 bits exchanged.
+__device__ __forceinline__ void load_turned(u32* r, u32 row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row));
+}
+
+__device__ __forceinline__ void load_turned(u32* r, const void* row) { load_turned(r, shared_at(row)); }
 
 // As numbers.
 __device__ __forceinline__ void load_blocks(float* v, u32 row) {

@@ -102,13 +102,7 @@ extern "C" __global__ void __launch_bounds__(256) muon_finish(const MuonTask* ta
     }
 }
 
-// As `load_bits`, with rows and columns of every block exchanged.
-__device__ __forceinline__ void load_turned(u32* r, const void* at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_at(at)));
-}
-
-__device__ __forceinline__ void mma_halves(float* c, const u32* a, const u32* b) {
+__device__ __forceinline__ void mma_bf16(float* c, const u32* a, const u32* b) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -161,7 +155,7 @@ __device__ __forceinline__ void muon_product(const unsigned short* left, const u
 #pragma unroll
             for (int i = 0; i < 2; i++)
 #pragma unroll
-                for (int j = 0; j < 4; j++) mma_halves(sums[i][j], a[i], &b[j / 2][j % 2 * 2]);
+                for (int j = 0; j < 4; j++) mma_bf16(sums[i][j], a[i], &b[j / 2][j % 2 * 2]);
         }
         __syncthreads();
     }

@@ -11,17 +11,6 @@ __device__ __forceinline__ float power_of_two(float x) {
     return y;
 }
 
-__device__ __forceinline__ u32 halves(float low, float high) {
-    u32 x;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
-    return x;
-}
-
-// As `load_bits`, with rows and columns of every block of 8 by 8 halves exchanged.
-__device__ __forceinline__ void load_turned(u32* r, u32 row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row));
-}
-
 // Writes four blocks of 8 by 8 halves, as `load_bits` reads them.
 __device__ __forceinline__ void store_bits(u32 row, const u32* r) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
@@ -102,7 +91,7 @@ template <int N> __device__ __forceinline__ void pack(u32 (*a)[4], const float (
 #pragma unroll
     for (int k = 0; k < N / 16; k++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) a[k][i] = halves(x[2 * k + i / 2][i % 2 * 2], x[2 * k + i / 2][i % 2 * 2 + 1]);
+        for (int i = 0; i < 4; i++) a[k][i] = two_halves(x[2 * k + i / 2][i % 2 * 2], x[2 * k + i / 2][i % 2 * 2 + 1]);
 }
 
 // acc += a b, with N rows of b.
@@ -198,7 +187,7 @@ template <int DEPTH, int R> struct WholeSets {
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             float4 y = x[i] * unit;
-            *(uint2*)(tile + (row + i * STEP) * S + column * 2) = make_uint2(halves(y.x, y.y), halves(y.z, y.w));
+            *(uint2*)(tile + (row + i * STEP) * S + column * 2) = make_uint2(two_halves(y.x, y.y), two_halves(y.z, y.w));
         }
     }
     // Writes a warp's 16 rows, as sums lie, each multiplied by a number.

@@ -19,12 +19,6 @@ __device__ __forceinline__ unsigned short half_of(float x) {
     return h;
 }
 
-__device__ __forceinline__ u32 two_halves(float low, float high) {
-    u32 x;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
-    return x;
-}
-
 // The halves of u, v and W, rows filled up with zeros, and the largest of each, which are zero before: blocks by threes have one of them each.
 extern "C" __global__ void __launch_bounds__(256) pair_halves(const PairTask* tasks, const int* shape) {
     in_turn(tasks + blockIdx.y, shape);
