@@ -9,15 +9,15 @@ mod steps;
 use std::sync::Arc;
 
 use rand::{RngExt, SeedableRng};
+use setwise_engine::Mode;
 use setwise_engine::cuda::{Device, Precision};
-use setwise_engine::{Mode, Program};
 
 use self::cases::{LARGE, MANY, SIZES, SOME, SORTED, cases, layers, windows};
 use self::compare::{Inputs, compare};
 use self::steps::{classifier_steps, element_steps, muon_steps, wide_input_steps};
 use crate::data::Generator;
 use crate::models::{ModelConfig, program};
-use crate::{Model, Result};
+use crate::{Model, Result, ValidConfig};
 
 /// One comparison.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,15 +108,11 @@ pub fn run(
         suite.case(case, |rng| {
             let config = ModelConfig::preset("multi-set-rn", 3)?;
             let config = config.with_latent(latent).with_hidden(hidden).with_blocks(1).validate()?;
-            let mut params = Model::new(config.clone(), rng.random()).params().to_vec();
-            let program = program(&config, Mode::Train, true);
-            multiply_params(&program, &mut params, |name| match name.rsplit('.').nth(1) {
+            compare_multiplied(device, precision, &config, sizes, rng, |name| match name.rsplit('.').nth(1) {
                 Some("own" | "partner") => Some(scale),
                 Some("pair") if name.ends_with("weight") => Some(1.0 / scale),
                 _ => None,
-            });
-            let inputs = Inputs::random(config.sets, sizes, 3, rng);
-            compare(device, precision, Arc::new(program), &params, &inputs, rng)
+            })
         })?;
     }
     // Sets that blocks of a GPU hold as a whole; and numbers that are too large and too small for halves.
@@ -130,16 +126,13 @@ pub fn run(
         suite.case(&case, |rng| {
             let config = ModelConfig::preset("multi-set-transformer", 3)?;
             let config = config.with_latent(latent).with_hidden(32).with_blocks(1).validate()?;
-            let mut params = Model::new(config.clone(), rng.random()).params().to_vec();
-            let program = program(&config, Mode::Train, true);
-            multiply_params(&program, &mut params, |name| match name.rsplit('.').nth(1) {
+            let sizes = [longest, 1, longest / 2 + 3, 17, longest - 1];
+            compare_multiplied(device, precision, &config, &sizes, rng, |name| match name.rsplit('.').nth(1) {
                 Some("query" | "value") => Some(scale),
                 Some("key") => Some(1.0 / scale),
                 Some("output") if name.ends_with("weight") => Some(1.0 / scale),
                 _ => None,
-            });
-            let inputs = Inputs::random(config.sets, &[longest, 1, longest / 2 + 3, 17, longest - 1], 3, rng);
-            compare(device, precision, Arc::new(program), &params, &inputs, rng)
+            })
         })?;
     }
     // Rows of 384 are too wide for a norm within a product, and have an odd number of tiles.
@@ -166,8 +159,17 @@ pub fn run(
     Ok(suite.checks)
 }
 
-/// Multiplies those parameters of a program that a name gives a factor to, of which there must be some.
-fn multiply_params(program: &Program, params: &mut [f32], factor: impl Fn(&str) -> Option<f32>) {
+/// Compares a model on sets of three dimensions, after multiplying those parameters that a name gives a factor to, of which there must be some.
+fn compare_multiplied(
+    device: &Arc<Device>,
+    precision: Precision,
+    config: &ValidConfig,
+    sizes: &[usize],
+    rng: &mut Generator,
+    factor: impl Fn(&str) -> Option<f32>,
+) -> Result<Vec<Found>> {
+    let mut params = Model::new(config.clone(), rng.random()).params().to_vec();
+    let program = program(config, Mode::Train, true);
     let mut multiplied = 0;
     for spec in program.params().specs() {
         if let Some(factor) = factor(&spec.name) {
@@ -176,4 +178,6 @@ fn multiply_params(program: &Program, params: &mut [f32], factor: impl Fn(&str) 
         }
     }
     assert!(multiplied > 0, "the program has parameters of these names");
+    let inputs = Inputs::random(config.sets, sizes, 3, rng);
+    compare(device, precision, Arc::new(program), &params, &inputs, rng)
 }

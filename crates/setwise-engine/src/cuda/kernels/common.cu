@@ -142,6 +142,14 @@ __device__ __forceinline__ void mma(float* c, const FragA& a, const FragB& b) {
 #endif
 }
 
+// For all of a lane's sums of N columns: which eight columns, and which of its four there.
+template <int N, class F> __device__ __forceinline__ void each_number(F apply) {
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) apply(j, e);
+}
+
 // An address in shared memory. Kernels whose addresses change with every step keep them in this form, which takes one register and no conversion.
 __device__ __forceinline__ u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 

@@ -47,14 +47,6 @@ template <int LD> __device__ __forceinline__ float* lane_row(u64 base, const Cha
     return row;
 }
 
-// For all of a lane's numbers of N columns: which eight columns, and which of its four there.
-template <int N, class F> __device__ __forceinline__ void each_number(F apply) {
-#pragma unroll
-    for (int j = 0; j < N / 8; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) apply(j, e);
-}
-
 // x = N columns of rows of LD numbers, from column `col` on.
 template <int N, int LD> __device__ __forceinline__ void load_rows(float (*x)[4], u64 from, int col, const ChainRows& rows) {
 #pragma unroll
@@ -118,6 +110,20 @@ __device__ __forceinline__ void as_left(u32* a, const float* x) {
     a[0] = __float_as_uint(x[0] * UP), a[1] = __float_as_uint(x[2] * UP), a[2] = __float_as_uint(x[1] * UP), a[3] = __float_as_uint(x[3] * UP);
 }
 
+// Sixteen columns as two left operands.
+__device__ __forceinline__ void as_left(u32 (*a)[4], const float (*x)[4]) {
+    as_left(a[0], x[0]);
+    as_left(a[1], x[1]);
+}
+
+// y += both times four numbers of weights, two for each.
+__device__ __forceinline__ void multiply_four(float* y, const u32 (*a)[4], const float* w) {
+    uint4 four = *(const uint4*)w;
+    u32 b[2][2] = {{four.x, four.y}, {four.z, four.w}};
+    mma_tf32(y, a[0], b[0]);
+    mma_tf32(y, a[1], b[1]);
+}
+
 // The column, or row of weights, that eight lanes with the same t deal with, of those that eight sums have; the next eight have those two further on, and sixteen the next sixteen.
 __device__ __forceinline__ int dealt() { return threadIdx.x % 32 / 8 * 4 + threadIdx.x % 8 / 4; }
 constexpr __device__ int dealt_from(int eight) { return eight / 2 * 16 + eight % 2 * 2; }
@@ -130,15 +136,9 @@ template <int N, int K> __device__ __forceinline__ void multiply(float (*y)[4], 
 #pragma unroll
     for (int k = 0; k < K / 16; k++) {
         u32 a[2][4];
-        as_left(a[0], x[2 * k]);
-        as_left(a[1], x[2 * k + 1]);
+        as_left(a, x + 2 * k);
 #pragma unroll
-        for (int n = 0; n < N / 8; n++) {
-            uint4 four = *(const uint4*)(from[k % 2] + dealt_from(n) * K + k * 16);
-            u32 b[2][2] = {{four.x, four.y}, {four.z, four.w}};
-            mma_tf32(y[n], a[0], b[0]);
-            mma_tf32(y[n], a[1], b[1]);
-        }
+        for (int n = 0; n < N / 8; n++) multiply_four(y[n], a, from[k % 2] + dealt_from(n) * K + k * 16);
     }
 }
 
@@ -148,15 +148,9 @@ template <int N, int K, int STRIDE> __device__ __forceinline__ void multiply_bac
 #pragma unroll
     for (int n = 0; n < N / 16; n++) {
         u32 a[2][4];
-        as_left(a[0], dy[2 * n]);
-        as_left(a[1], dy[2 * n + 1]);
+        as_left(a, dy + 2 * n);
 #pragma unroll
-        for (int k = 0; k < K / 8; k++) {
-            uint4 four = *(const uint4*)(w + n * 4 * STRIDE + dealt_from(k) * 4);
-            u32 b[2][2] = {{four.x, four.y}, {four.z, four.w}};
-            mma_tf32(dx[k], a[0], b[0]);
-            mma_tf32(dx[k], a[1], b[1]);
-        }
+        for (int k = 0; k < K / 8; k++) multiply_four(dx[k], a, w + n * 4 * STRIDE + dealt_from(k) * 4);
     }
 }
 

@@ -117,6 +117,14 @@ __device__ __forceinline__ void mix(float (*acc)[4], const u32 (*a)[4], u32 b) {
     }
 }
 
+// Scores of N keys, of which `left` are there: those of the others become a number.
+template <int N> __device__ __forceinline__ void set_missing(float (*s)[4], int left, float number) {
+    if (N > left)
+        each_number<N>([&](int j, int e) {
+            if (j * 8 + threadIdx.x % 4 * 2 + e % 2 >= left) s[j][e] = number;
+        });
+}
+
 // The power of two that brings numbers of a size between 8 and 16, and its inverse; a size is the exponent of the largest number as it stands in its bits. Nothing brings the infinite there: beside it all
 // others would be lost, so it makes everything no number.
 struct Unit {
@@ -241,13 +249,7 @@ __device__ __forceinline__ void attention_forward_whole(const AttentionTask* tas
     for (int base = 0; base < keys; base += C) {
         float s[C / 8][4] = {};
         scores<DEPTH, C>(s, own, key_rows + base * Sets::S);
-        if (base + C > keys) {
-#pragma unroll
-            for (int j = 0; j < C / 8; j++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    if (base + j * 8 + 2 * t + e % 2 >= keys) s[j][e] = -1e38f;
-        }
+        set_missing<C>(s, keys - base, -1e38f);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float top = most[h];
@@ -364,10 +366,7 @@ __device__ __forceinline__ void attention_backward_whole(const AttentionTask* ta
             pack<C>(a, s);
             mix<DEPTH, C>(dv, a, result_rows + base * Sets::S);
             scores<DEPTH, C>(d, own_values, result_rows + base * Sets::S);
-#pragma unroll
-            for (int j = 0; j < C / 8; j++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) s[j][e] *= d[j][e];
+            each_number<C>([&](int j, int e) { s[j][e] *= d[j][e]; });
             pack<C>(a, s);
             mix<DEPTH, C>(dk, a, query_rows + base * Sets::S);
             if constexpr (STAY) {
@@ -403,22 +402,10 @@ __device__ __forceinline__ void attention_backward_whole(const AttentionTask* ta
             float s[C / 8][4] = {}, d[C / 8][4];
             u32 a[C / 16][4];
             scores<DEPTH, C>(s, own_queries, key_rows + base * Sets::S);
-#pragma unroll
-            for (int j = 0; j < C / 8; j++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) d[j][e] = delta[e / 2];
+            each_number<C>([&](int j, int e) { d[j][e] = delta[e / 2]; });
             scores<DEPTH, C>(d, own_results, value_rows + base * Sets::S);
-#pragma unroll
-            for (int j = 0; j < C / 8; j++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) s[j][e] = power_of_two(s[j][e] * factor - lse[e / 2]) * d[j][e];
-            if (base + C > keys) {
-#pragma unroll
-                for (int j = 0; j < C / 8; j++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        if (base + j * 8 + 2 * t + e % 2 >= keys) s[j][e] = 0.0f;
-            }
+            each_number<C>([&](int j, int e) { s[j][e] = power_of_two(s[j][e] * factor - lse[e / 2]) * d[j][e]; });
+            set_missing<C>(s, keys - base, 0.0f);
             pack<C>(a, s);
             mix<DEPTH, C>(dq, a, key_rows + base * Sets::S);
         }
