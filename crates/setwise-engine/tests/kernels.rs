@@ -27,7 +27,14 @@ fn without_assembly(source: &str) -> String {
         }
         kept.extend(function);
     }
-    kept.join("\n").replace("extern __shared__", "extern")
+    kept.into_iter().map(with_shared_memory).collect()
+}
+
+/// A line with its end. Shared memory of a dynamic size is what the block that runs has.
+fn with_shared_memory(line: &str) -> String {
+    let declared =
+        line.trim().strip_prefix("extern __shared__ __align__(16) float ").and_then(|l| l.strip_suffix("[];"));
+    declared.map_or_else(|| format!("{line}\n"), |name| format!("float* {name} = ::shared;\n"))
 }
 
 fn braces(line: &str) -> i32 {
@@ -65,10 +72,15 @@ fn run(test: &str, kernels: &[&str]) {
 
 #[test]
 fn attention_and_its_gradients_are_those_written_out() {
-    run("attention", &["common", "attention", "whole_attention"]);
+    run("attention", &["common", "attention", "clusters", "whole_attention"]);
 }
 
 #[test]
 fn products_and_norms_of_chains_are_those_written_out() {
     run("row_chain", &["common", "row_chain"]);
+}
+
+#[test]
+fn norms_of_rows_and_their_gradients_are_those_written_out() {
+    run("norm", &["common", "norm"]);
 }

@@ -16,6 +16,7 @@ const COMMON: &str = include_str!("kernels/common.cu");
 const LINEAR_TASKS: &str = include_str!("kernels/linear_tasks.cu");
 const ATTENTION: &str = include_str!("kernels/attention.cu");
 const HOPPER: &str = include_str!("kernels/hopper.cu");
+const CLUSTERS: &str = include_str!("kernels/clusters.cu");
 const PAIR_TASKS: &str = include_str!("kernels/pair_tasks.cu");
 const MULTIPLY_ROWS: &str = include_str!("kernels/multiply_rows.cu");
 
@@ -56,8 +57,14 @@ const IMAGES: [&str; 5] = [
 /// What follows them with the instructions of compute capability 9.
 const WIDE_IMAGES: [&str; 2] = [HOPPER, include_str!("kernels/wide_convolution.cu")];
 /// With the same instructions.
-const WIDE: [&str; 5] =
-    [COMMON, LINEAR_TASKS, HOPPER, include_str!("kernels/wide_linear.cu"), include_str!("kernels/wide_weights.cu")];
+const WIDE: [&str; 6] = [
+    COMMON,
+    LINEAR_TASKS,
+    HOPPER,
+    CLUSTERS,
+    include_str!("kernels/wide_linear.cu"),
+    include_str!("kernels/wide_weights.cu"),
+];
 const WIDE_PAIR: [&str; 6] = [
     COMMON,
     HOPPER,
@@ -67,7 +74,7 @@ const WIDE_PAIR: [&str; 6] = [
     include_str!("kernels/wide_pair_halves.cu"),
 ];
 const WIDE_ATTENTION: [&str; 4] = [COMMON, ATTENTION, HOPPER, include_str!("kernels/wide_attention.cu")];
-const WHOLE_ATTENTION: [&str; 3] = [COMMON, ATTENTION, include_str!("kernels/whole_attention.cu")];
+const WHOLE_ATTENTION: [&str; 4] = [COMMON, ATTENTION, CLUSTERS, include_str!("kernels/whole_attention.cu")];
 
 /// All kernels a program needs, in modules that are compiled side by side. Attention is compiled for each width of heads on its own,
 /// those of images and of pairs only for programs that have them.
@@ -119,11 +126,13 @@ impl Kernels {
             for &depth in depths {
                 let Some((wide, tile)) = super::build::wide_depth(depth) else { continue };
                 sources.push(WIDE_ATTENTION.concat() + &format!("WIDE_ATTENTION({wide}, {tile})\n"));
-                let whole = super::build::whole_sets(depth).iter();
-                let whole: String =
-                    whole.map(|(warps, blocks)| format!("WHOLE_ATTENTION({depth}, {warps}, {blocks})\n")).collect();
-                if !whole.is_empty() {
-                    sources.push(WHOLE_ATTENTION.concat() + &whole);
+                let whole = super::build::whole_sets(depth);
+                let kinds = ["WHOLE_ATTENTION", "PAIRED_ATTENTION"];
+                for kind in &kinds[..if depth > 8 && super::build::has_narrow_heads(ops) { 2 } else { 1 }] {
+                    let kernels = whole.iter().map(|(warps, blocks)| format!("{kind}({depth}, {warps}, {blocks})\n"));
+                    if !whole.is_empty() {
+                        sources.push(WHOLE_ATTENTION.concat() + &kernels.collect::<String>());
+                    }
                 }
             }
             sources.sort_unstable();

@@ -449,20 +449,20 @@ impl Drop for Module {
     }
 }
 
-/// The blocks of a launch: how many, of how many threads, with how much shared memory, and how many neighbours along the grid's second dimension are a
+/// The blocks of a launch: how many, of how many threads, with how much shared memory, and how many neighbours along the grid's first two dimensions are a
 /// cluster, whose blocks run at the same time and read each other's shared memory.
 #[derive(Clone, Copy)]
 pub(super) struct Blocks {
     pub grid: [u32; 3],
     pub threads: u32,
     pub shared: u32,
-    pub cluster: u32,
+    pub cluster: [u32; 2],
 }
 
 impl Blocks {
     /// Each alone and without dynamic shared memory.
     pub fn plain(grid: [u32; 3], threads: u32) -> Self {
-        Blocks { grid, threads, shared: 0, cluster: 1 }
+        Blocks { grid, threads, shared: 0, cluster: [1, 1] }
     }
 
     /// What the driver is told of them, with room for the attributes.
@@ -478,8 +478,9 @@ impl Blocks {
             let value = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
             tell(Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, value);
         }
-        if self.cluster > 1 {
-            let size = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: 1, y: self.cluster, z: 1 };
+        if self.cluster != [1, 1] {
+            let [x, y] = self.cluster;
+            let size = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z: 1 };
             tell(Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, sys::CUlaunchAttributeValue { clusterDim: size });
         }
         sys::CUlaunchConfig {
@@ -497,9 +498,10 @@ impl Blocks {
     }
 }
 
-/// Clusters of so many blocks that the card holds at a time; none where it cannot tell.
+/// Clusters of so many blocks, along the grid's second dimension, that the card holds at a time; none where it cannot tell.
 pub(super) fn active_clusters(f: Function, threads: u32, shared: usize, cluster: usize) -> usize {
-    let blocks = Blocks { grid: [1, cluster as u32, 1], threads, shared: shared as u32, cluster: cluster as u32 };
+    let cluster = cluster as u32;
+    let blocks = Blocks { grid: [1, cluster, 1], threads, shared: shared as u32, cluster: [1, cluster] };
     let mut attributes = Vec::new();
     let config = blocks.config(std::ptr::null_mut(), false, &mut attributes);
     let mut count = 0;

@@ -101,18 +101,19 @@ void test(const Launches& launches, int width, int dims, int heads, std::vector<
     d_value.check("gradients of values", 2e-3);
 }
 
-// A block to an example and a head.
-template <int DEPTH, int WARPS> void whole(const AttentionTask& task, const int* shape, int examples, unsigned seed) {
-    for (auto kernel : {attention_forward_whole<DEPTH, WARPS>, attention_backward_whole<DEPTH, WARPS>})
+// A block to an example and a head, or two that belong together.
+template <int DEPTH, int WARPS, bool PAIRED = false> void whole(const AttentionTask& task, const int* shape, int examples, unsigned seed) {
+    int together = PAIRED ? 2 : 1;
+    for (auto kernel : {attention_forward_whole<DEPTH, WARPS, PAIRED>, attention_backward_whole<DEPTH, WARPS, PAIRED>})
         for (int e = 0; e < examples; e++)
-            for (int h = 0; h < task.heads; h++) run_block([&] { kernel(&task, shape); }, 32 * WARPS, {h, e, 0}, seed);
+            for (int h = 0; h < task.heads; h += together) run_blocks([&] { kernel(&task, shape); }, 32 * WARPS, {h, e, 0}, seed, together);
 }
 
 // Blocks of 64 queries, or keys, of which there are at most 160.
 template <int DEPTH, int N> void in_tiles(const AttentionTask& task, const int* shape, int examples, unsigned seed) {
     for (auto kernel : {attention_forward<DEPTH, N>, attention_queries<DEPTH, N>, attention_keys<DEPTH, N>})
         for (int y = 0; y < examples * task.heads; y++)
-            for (int x = 0; x < 3; x++) run_block([&] { kernel(&task, shape); }, 128, {x, y, 0}, seed);
+            for (int x = 0; x < 3; x++) run_blocks([&] { kernel(&task, shape); }, 128, {x, y, 0}, seed);
 }
 
 int main() {
@@ -122,6 +123,11 @@ int main() {
     test(whole<64, 8>, 64, 1, 1, {125, 128}, {100, 33}, {1e-3f, 1e3f, 1, 1e-3f});
     test(whole<64, 10>, 16, 4, 2, {150, 1}, {131, 160}, {1, 1, 1, 1e-12f});
     test(whole<64, 4>, 4, 15, 2, {33, 60}, {64, 2}, {2, 2, 1, 1});
+    test(whole<64, 8, true>, 4, 15, 4, {100, 7}, {128, 33}, {1, 1, 1, 1e-3f});
+    test(whole<64, 10, true>, 4, 16, 2, {131, 160}, {150, 3}, {1, 1, 1, 1});
+    test(whole<32, 4, true>, 4, 8, 2, {3, 64}, {60, 17}, {1, 1, 1, 1});
+    test(whole<8, 10, true>, 4, 2, 2, {160, 20}, {9, 130}, {1, 1, 1, 1});
+    test(whole<8, 8, true>, 4, 1, 4, {125}, {100}, {1, 1, 1, 1});
     test(whole<32, 10>, 8, 3, 1, {159, 60}, {64, 160}, {2, 2, 0, 1});
     test(whole<16, 4>, 12, 1, 2, {1, 64, 17}, {64, 2, 31}, {1e-20f, 1e-20f, 1e-20f, 1e20f});
     test(whole<8, 4>, 4, 1, 1, {5, 60}, {64, 2}, {0, 0, 1, 1});

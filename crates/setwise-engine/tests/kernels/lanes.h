@@ -1,7 +1,7 @@
 // CUDA threads on a CPU, for tests of kernels where there is no card. Every thread of a block is a fiber; what a whole warp or block does together waits until all of it has come there. What kernels write as
 // assembly is here as what it does, number by number.
 //
-// Between such meetings threads run one after another in an order that `run_block` is given, so a kernel whose result changes with the order has a race.
+// Between such meetings threads run one after another, in an order that `run_blocks` is given: all in turn, or a warp as far as it can get. A kernel whose result changes with the order has a race.
 
 #include <ucontext.h>
 
@@ -20,6 +20,8 @@
 #define PRECISION 1
 #define __device__
 #define __host__
+#define __global__
+#define __launch_bounds__(...)
 #define __forceinline__ inline
 // Of a dynamic size it is `shared`, below.
 #define __shared__ static
@@ -59,15 +61,18 @@ template <class T> constexpr T min(T a, T b) { return a < b ? a : b; }
 // --- threads
 
 struct Index { int x, y, z; };
-inline Index threadIdx, blockIdx, blockDim;
+inline Index threadIdx, blockIdx, blockDim, gridDim;
 
-constexpr int LANES = 32, MOST_THREADS = 320, SHARED_BYTES = 228 << 10;
-// The shared memory that a launch asks for, by the name kernels have for it.
-alignas(128) float shared[SHARED_BYTES / 4];
+constexpr int LANES = 32, MOST_THREADS = 320, MOST_BLOCKS = 2, MOST_FIBERS = MOST_BLOCKS * MOST_THREADS, SHARED_BYTES = 228 << 10;
 
 struct Meeting {
-    int there = 0;
+    int there = 0, living = 0;
     unsigned times = 0;
+};
+
+struct Block {
+    std::vector<float> memory = std::vector<float>(SHARED_BYTES / 4);
+    Meeting meeting;
 };
 
 struct Fiber {
@@ -76,57 +81,86 @@ struct Fiber {
     bool done = false;
 };
 
-inline std::vector<Fiber> fibers(MOST_THREADS);
+inline std::vector<Fiber> fibers(MOST_FIBERS);
 inline ucontext_t scheduler;
 inline const std::function<void()>* running;
-inline Meeting warps[MOST_THREADS / LANES], block;
-inline int living;
+// Blocks of the cluster that runs, which fiber has its turn, of which block, and the shared memory that a launch asks for, by the name kernels have for it.
+inline Block blocks[MOST_BLOCKS];
+inline Meeting warps[MOST_FIBERS / LANES], cluster;
+inline int turn, block;
+inline float* shared;
 
-inline void pause() { swapcontext(&fibers[threadIdx.x].context, &scheduler); }
+inline void pause() { swapcontext(&fibers[turn].context, &scheduler); }
 
-inline void meet(Meeting& meeting, int all) {
-    unsigned times = meeting.times;
-    if (++meeting.there == all) {
-        meeting.there = 0;
-        meeting.times++;
-    } else {
-        while (meeting.times == times) pause();
-    }
+inline void end_if_all_are_there(Meeting& meeting) {
+    if (meeting.there < meeting.living) return;
+    meeting.there = 0;
+    meeting.times++;
 }
 
-inline void meet_warp() { meet(warps[threadIdx.x / LANES], LANES); }
-inline void __syncthreads() { meet(block, living); }
+inline void meet(Meeting& meeting) {
+    unsigned times = meeting.times;
+    meeting.there++;
+    end_if_all_are_there(meeting);
+    while (meeting.times == times) pause();
+}
+
+inline void meet_warp() { meet(warps[turn / LANES]); }
+inline void __syncwarp() { meet_warp(); }
+inline void __syncthreads() { meet(blocks[block].meeting); }
+inline void cluster_meet() { meet(cluster); }
+
+// Memory of a block that has ended is no one's.
+inline void forget(Block& block) { std::fill(block.memory.begin(), block.memory.end(), NAN); }
 
 inline void fiber_main() {
     (*running)();
-    fibers[threadIdx.x].done = true;
-    living--;
+    fibers[turn].done = true;
+    Meeting& own = blocks[block].meeting;
+    if (--own.living == 0) forget(blocks[block]);
+    cluster.living--;
+    end_if_all_are_there(own);
+    end_if_all_are_there(cluster);
     pause();
 }
 
-// Runs one block; threads take turns in an order that follows from the seed. Shared memory holds no numbers at first.
-inline void run_block(const std::function<void()>& kernel, int threads, Index index, unsigned seed) {
-    running = &kernel, living = threads, blockIdx = index, blockDim = {threads, 1, 1}, block = {};
-    std::fill(std::begin(warps), std::end(warps), Meeting{});
-    std::fill(std::begin(shared), std::end(shared), NAN);
-    for (int i = 0; i < threads; i++) {
+// Runs a block, or the `together` blocks of a cluster, neighbours along the grid's first dimension; threads take turns in an order that follows from the seed, with an even one warp after warp. Shared memory holds no numbers at first.
+inline void run_blocks(const std::function<void()>& kernel, int threads, Index index, unsigned seed, int together = 1) {
+    int all = threads * together;
+    running = &kernel, blockDim = {threads, 1, 1}, cluster = {0, all};
+    std::fill(std::begin(warps), std::end(warps), Meeting{0, LANES});
+    for (auto& block : blocks) forget(block), block.meeting = {0, threads};
+    for (int i = 0; i < all; i++) {
         getcontext(&fibers[i].context);
         fibers[i].context.uc_stack.ss_sp = fibers[i].stack.data();
         fibers[i].context.uc_stack.ss_size = fibers[i].stack.size();
         makecontext(&fibers[i].context, fiber_main, 0);
         fibers[i].done = false;
     }
-    std::vector<int> order(threads);
-    std::iota(order.begin(), order.end(), 0);
+    auto run = [&](int i) {
+        if (fibers[i].done) return;
+        turn = i, block = i / threads, shared = blocks[block].memory.data();
+        threadIdx = {i % threads, 0, 0}, blockIdx = {index.x + block, index.y, index.z};
+        swapcontext(&scheduler, &fibers[i].context);
+    };
+    std::vector<int> order(all), lanes(LANES), of_warps(all / LANES);
+    for (auto list : {&order, &lanes, &of_warps}) std::iota(list->begin(), list->end(), 0);
     std::mt19937 rng(seed);
-    for (int rounds = 0; living > 0; rounds++) {
+    for (int rounds = 0; cluster.living > 0; rounds++) {
         if (rounds > 1 << 20) fail("threads wait for each other for ever");
-        std::shuffle(order.begin(), order.end(), rng);
-        for (int i : order) {
-            if (fibers[i].done) continue;
-            threadIdx = {i, 0, 0};
-            swapcontext(&scheduler, &fibers[i].context);
+        if (seed % 2) {
+            std::shuffle(order.begin(), order.end(), rng);
+            for (int i : order) run(i);
+            continue;
         }
+        // A warp goes as far as it can before the next one has its turn.
+        std::shuffle(of_warps.begin(), of_warps.end(), rng);
+        for (int warp : of_warps)
+            for (unsigned met = ~0u; met != warps[warp].times;) {
+                met = warps[warp].times;
+                std::shuffle(lanes.begin(), lanes.end(), rng);
+                for (int lane : lanes) run(warp * LANES + lane);
+            }
     }
 }
 
@@ -136,8 +170,8 @@ inline void run_block(const std::function<void()>& kernel, int threads, Index in
 struct Table { uint32_t of[LANES][8]; };
 
 template <class F> void exchange(const uint32_t* mine, int count, F use) {
-    static Table tables[MOST_THREADS / LANES];
-    Table& table = tables[threadIdx.x / LANES];
+    static Table tables[MOST_FIBERS / LANES];
+    Table& table = tables[turn / LANES];
     std::copy(mine, mine + count, table.of[threadIdx.x % LANES]);
     meet_warp();
     use(table);
@@ -252,6 +286,8 @@ inline void mma_halves(float* c, const uint32_t* a, uint32_t b) {
 }
 
 // --- what a lane does alone
+
+inline float2 of_block(const float2* mine, int rank) { return *(const float2*)((const char*)blocks[rank].memory.data() + __cvta_generic_to_shared(mine)); }
 
 inline float power_of_two(float x) { return std::exp2(x); }
 inline float larger(float a, float b) { return a != a || b != b ? NAN : std::max(a, b); }

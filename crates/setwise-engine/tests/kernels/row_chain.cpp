@@ -31,7 +31,7 @@ template <int N, int K> void test(int count) {
         auto all = [&] {
             for (int tile = 0; tile < tiles; tile++) work(ChainRows(tile, count));
         };
-        run_block(all, LANES, {0, 0, 0}, 1);
+        run_blocks(all, LANES, {0, 0, 0}, 1);
     };
     for_tiles([&](ChainRows rows) {
         float held[K / 8][4], sums[N / 8][4];

@@ -39,12 +39,24 @@ pub(in super::super) fn whole_sets(depth: usize) -> &'static [(usize, usize)] {
 }
 
 /// Bytes of shared memory that a block of so many warps has for whole sets: queries, keys and values, and the largest number of each to a warp; backward gradients of results as well, two numbers to a query,
-/// and gradients of scores where they stay.
-fn whole_bytes(depth: usize, warps: usize, backward: bool) -> usize {
+/// and gradients of scores where they stay. Where they do not, pairs of blocks have a place more for what one hands to the other.
+fn whole_bytes(depth: usize, warps: usize, backward: bool, paired: bool) -> usize {
     let rows = 16 * warps;
     let tile = rows * if depth == 8 { 16 } else { 2 * depth + 16 };
-    let stays = if depth < 64 || warps <= 8 { rows * (2 * rows + 16).max(4 * depth) } else { 0 };
-    if backward { 4 * tile + stays + 8 * rows + 4 * warps } else { 3 * tile + 12 * warps }
+    let stay = depth < 64 || warps <= 8;
+    let stays = if stay { rows * (2 * rows + 16).max(4 * depth) } else { 0 };
+    let place = if paired && !stay { 2 * rows * depth } else { 0 };
+    if backward { 4 * tile + stays + 8 * rows + 4 * warps + place } else { 3 * tile + 12 * warps }
+}
+
+/// Whether a relation's heads are so narrow that blocks of two write together.
+fn narrow_heads(heads: usize, r: &Relation) -> bool {
+    r.query.cols == 4 * heads && heads.is_multiple_of(2)
+}
+
+/// Whether a program has such heads.
+pub(in super::super) fn has_narrow_heads(ops: &[Op]) -> bool {
+    ops.iter().any(|op| matches!(op, Op::Attention(a) if a.relations.iter().any(|r| narrow_heads(a.heads, r))))
 }
 
 /// Widths of all heads of a program, as they are compiled.
@@ -124,10 +136,13 @@ impl<'a> Builder<'a> {
                             continue;
                         }
                         let way = if backward { "backward" } else { "forward" };
-                        let name = format!("attention_{way}_whole_{depth}_{warps}");
-                        let bytes = whole_bytes(depth, warps, backward);
+                        // The rows of two dimensions and fewer are soon written.
+                        let paired = depth > 8 && members.iter().all(|&i| narrow_heads(op.heads, &op.relations[i]));
+                        let (kind, cluster) = if paired { ("paired", [2, 1]) } else { ("whole", [1, 1]) };
+                        let name = format!("attention_{way}_{kind}_{depth}_{warps}");
+                        let bytes = whole_bytes(depth, warps, backward, paired);
                         let grid = [op.heads, self.capacity.examples, tasks.len()];
-                        self.launch(&name, &tasks, grid, 32 * warps as u32, bytes)?;
+                        self.launch_clusters(&name, &tasks, grid, 32 * warps as u32, bytes, cluster)?;
                         continue;
                     }
                     // Rows of 64 and of a tile in slabs of 32 columns; turned tiles are as long as the head.
@@ -167,10 +182,10 @@ mod tests {
         for depth in DEPTHS {
             for &(warps, blocks) in whole_sets(depth) {
                 // A processor of compute capability 9 has 228 KB, of which each block takes one besides its own.
-                let all = blocks * (whole_bytes(depth, warps, true) + 1024);
+                let all = blocks * (whole_bytes(depth, warps, true, true) + 1024);
                 assert!(all <= 228 << 10, "heads of {depth}, {warps} warps: {all} bytes");
                 // What is fetched as it is lies where tiles will.
-                let tiles = whole_bytes(depth, warps, false) - 12 * warps;
+                let tiles = whole_bytes(depth, warps, false, false) - 12 * warps;
                 assert!(2 * 16 * warps * depth * 4 <= tiles / 3 * 4);
             }
         }

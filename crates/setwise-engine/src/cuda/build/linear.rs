@@ -475,7 +475,7 @@ impl<'a> Builder<'a> {
             }
         }
         let most = uses.iter().map(tiles).max().unwrap_or(0);
-        self.launch_clusters(&name, &tasks, [most, splits, tasks.len()], block, shared, together)?;
+        self.launch_clusters(&name, &tasks, [most, splits, tasks.len()], block, shared, [1, together])?;
         self.sums.extend(sums);
         Ok(())
     }

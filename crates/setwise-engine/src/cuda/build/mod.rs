@@ -25,7 +25,7 @@ mod pine;
 mod rows;
 mod tiles;
 
-pub(super) use attention::{depths, key_tile, whole_sets, wide_depth};
+pub(super) use attention::{depths, has_narrow_heads, key_tile, whole_sets, wide_depth};
 pub use capacity::Capacity;
 pub(super) use chain::{Chain, chains, in_chain};
 pub(super) use images::has_images;
@@ -242,10 +242,10 @@ impl<'a> Builder<'a> {
         threads: u32,
         shared: usize,
     ) -> Result<(), Error> {
-        self.launch_clusters(name, tasks, grid, threads, shared, 1)
+        self.launch_clusters(name, tasks, grid, threads, shared, [1, 1])
     }
 
-    /// The same in clusters of so many blocks.
+    /// The same in clusters of so many blocks along the grid's first two dimensions.
     fn launch_clusters<T: t::Plain>(
         &mut self,
         name: &str,
@@ -253,7 +253,7 @@ impl<'a> Builder<'a> {
         grid: [usize; 3],
         threads: u32,
         shared: usize,
-        cluster: usize,
+        cluster: [usize; 2],
     ) -> Result<(), Error> {
         if tasks.is_empty() {
             return Ok(());
@@ -267,7 +267,7 @@ impl<'a> Builder<'a> {
         f.early &= !std::mem::take(&mut self.in_order);
         let tasks = self.tables.push(tasks);
         let grid = grid.map(|n| n.max(1) as u32);
-        let blocks = Blocks { grid, threads, shared: shared as u32, cluster: cluster as u32 };
+        let blocks = Blocks { grid, threads, shared: shared as u32, cluster: cluster.map(|n| n as u32) };
         self.work.push(Work::Launch { name: name.to_owned(), f, blocks, tasks });
         Ok(())
     }

@@ -104,33 +104,6 @@ __device__ __forceinline__ void fetch_tile(float* tile, const void* map, int x, 
 template <int COUNT> __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 template <int COUNT> __device__ __forceinline__ void registers_take() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 
-// Clusters of blocks, neighbours along the grid's second dimension: how many there are in one, and which of them this is.
-__device__ __forceinline__ int cluster_blocks() {
-    int n;
-    asm("mov.u32 %0, %%cluster_nctaid.y;" : "=r"(n));
-    return n;
-}
-
-__device__ __forceinline__ int cluster_rank() {
-    int n;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(n));
-    return n;
-}
-
-// Waits for all threads of the cluster that are still there; what they wrote to shared memory before can be read after.
-__device__ __forceinline__ void cluster_meet() {
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-}
-
-// What lies in another block of the cluster where `mine` lies here.
-__device__ __forceinline__ float4 of_block(const float4* mine, int rank) {
-    float4 x;
-    asm volatile("{.reg .u32 at; mapa.shared::cluster.u32 at, %4, %5; ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [at];}"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(shared_at(mine)), "r"(rank) : "memory");
-    return x;
-}
-
 // Makes what this thread wrote to shared memory visible to the matrix units; a barrier of all writers has to follow.
 __device__ __forceinline__ void tiles_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -14,39 +14,56 @@ struct NormTask {
     Space space;
 };
 
-// y = LayerNorm(Σ inputs); without a gain only the sum.
+// y = LayerNorm(Σ inputs); without a gain only the sum. The first inputs are read together.
 template <int LANES, int CHUNKS>
 __device__ __forceinline__ void add_norm_rows(const NormTask* tasks, const int* shape) {
+    constexpr int TOGETHER = 2;
     const NormTask& task = tasks[blockIdx.y];
-    int rows = rows_of(task.space, shape), lane = threadIdx.x % LANES;
+    int rows = rows_of(task.space, shape), lane = threadIdx.x % LANES, cols = task.cols, count = task.count;
+    const float* inputs[TOGETHER];
+    int ld[TOGETHER];
+#pragma unroll
+    for (int k = 0; k < TOGETHER; k++) {
+        inputs[k] = task.inputs[k];
+        ld[k] = task.ld[k];
+    }
     for (int base = blockIdx.x * (256 / LANES); base < rows; base += gridDim.x * (256 / LANES)) {
         // Lanes without a row take part in the sums.
         int row = base + threadIdx.x / LANES;
         bool ok = row < rows;
-        float4 v[CHUNKS];
+        float4 none = make_float4(0, 0, 0, 0), x[TOGETHER][CHUNKS], v[CHUNKS];
         float sum = 0.0f;
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++)
+#pragma unroll
+            for (int i = 0; i < CHUNKS; i++) {
+                int c = (lane + i * LANES) * 4;
+                x[k][i] = k < count && ok && c < cols ? *(const float4*)(inputs[k] + (size_t)row * ld[k] + c) : none;
+            }
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++) {
             int c = (lane + i * LANES) * 4;
-            v[i] = make_float4(0, 0, 0, 0);
-            if (ok && c < task.cols)
-                for (int k = 0; k < task.count; k++) v[i] = v[i] + *(const float4*)(task.inputs[k] + (size_t)row * task.ld[k] + c);
+            v[i] = none;
+#pragma unroll
+            for (int k = 0; k < TOGETHER; k++) v[i] = v[i] + x[k][i];
+            if (ok && c < cols)
+                for (int k = TOGETHER; k < count; k++) v[i] = v[i] + *(const float4*)(task.inputs[k] + (size_t)row * task.ld[k] + c);
             sum += total(v[i]);
         }
-        float mean = lanes_sum<LANES>(sum) / task.cols, square = 0.0f;
+        float mean = lanes_sum<LANES>(sum) / cols, square = 0.0f;
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++)
-            if ((lane + i * LANES) * 4 < task.cols) { float4 d = v[i] - mean; square += total(d * d); }
-        float inv_std = rsqrtf(lanes_sum<LANES>(square) / task.cols + 1e-5f);
+            if ((lane + i * LANES) * 4 < cols) { float4 d = v[i] - mean; square += total(d * d); }
+        float inv_std = rsqrtf(lanes_sum<LANES>(square) / cols + 1e-5f);
         if (!ok) continue;
         if (task.gain && lane == 0) task.inv_std[row] = inv_std;
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++) {
             int c = (lane + i * LANES) * 4;
-            if (c >= task.cols) continue;
+            if (c >= cols) continue;
             if (task.gain) {
                 v[i] = (v[i] - mean) * inv_std;
-                *(float4*)(task.normalised + (size_t)row * task.cols + c) = v[i];
+                *(float4*)(task.normalised + (size_t)row * cols + c) = v[i];
                 v[i] = v[i] * *(const float4*)(task.gain + c) + *(const float4*)(task.shift + c);
             }
             *(float4*)(task.y + (size_t)row * task.ldy + c) = v[i];
@@ -96,75 +113,87 @@ struct NormBackwardTask {
     int rows;
 };
 
-// In place: dx = inv_std · (g − mean(g) − x̂ · mean(g · x̂)), g = gain · dy. Each lane owns its columns of the sums.
+// In place: dx = inv_std · (g − mean(g) − x̂ · mean(g · x̂)), g = gain · dy. Each lane owns its columns of the sums. Narrow rows are read several together, so that few
+// waits are enough for all of a block; a row that is not there reads one that is.
 template <int LANES, int CHUNKS, int COPIES>
 __device__ __forceinline__ void norm_backward_rows(const NormBackwardTask* tasks, const int* shape) {
+    constexpr int TOGETHER = CHUNKS == 1 ? 4 : 1, GROUPS = 256 / LANES;
     const NormBackwardTask task = tasks[blockIdx.y];
     int rows = rows_of(task.space, shape), first = blockIdx.x * task.rows, last = min(rows, first + task.rows);
     if (first >= rows) return;
     extern __shared__ __align__(16) float sums[];
     int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
-    float4 gains[CHUNKS], d_gain[CHUNKS], d_shift[CHUNKS];
+    float4 none = make_float4(0, 0, 0, 0), gains[CHUNKS], d_gain[CHUNKS], d_shift[CHUNKS];
+    // Where a lane reads, and whether that is there.
+    int column[CHUNKS];
+    bool inside[CHUNKS];
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++) {
         int c = (lane + i * LANES) * 4;
-        gains[i] = c < task.cols ? *(const float4*)(task.gain + c) : make_float4(0, 0, 0, 0);
-        d_gain[i] = d_shift[i] = make_float4(0, 0, 0, 0);
+        inside[i] = c < task.cols;
+        column[i] = inside[i] ? c : 0;
+        gains[i] = inside[i] ? *(const float4*)(task.gain + c) : none;
+        d_gain[i] = d_shift[i] = none;
     }
-    for (int base = first; base < last; base += 256 / LANES) {
-        int row = base + group;
-        bool ok = row < last;
-        float4 d[CHUNKS], hat[CHUNKS], gate[COPIES + 1][CHUNKS];
-        float a = 0.0f, b = 0.0f;
+    for (int base = first; base < last; base += GROUPS * TOGETHER) {
+        float4 d[TOGETHER][CHUNKS], hat[TOGETHER][CHUNKS], gate[TOGETHER][COPIES + 1][CHUNKS];
+        float inv_std[TOGETHER];
+        int at[TOGETHER];
 #pragma unroll
-        for (int i = 0; i < CHUNKS; i++) {
-            int c = (lane + i * LANES) * 4;
-            d[i] = hat[i] = make_float4(0, 0, 0, 0);
-            if (ok && c < task.cols) {
-                d[i] = *(const float4*)(task.dy + (size_t)row * task.ld + c);
-                hat[i] = *(const float4*)(task.normalised + (size_t)row * task.cols + c);
+        for (int t = 0; t < TOGETHER; t++) {
+            at[t] = min(base + t * GROUPS + group, last - 1);
+            inv_std[t] = task.inv_std[at[t]];
+#pragma unroll
+            for (int i = 0; i < CHUNKS; i++) {
+                d[t][i] = *(const float4*)(task.dy + (size_t)at[t] * task.ld + column[i]);
+                hat[t][i] = *(const float4*)(task.normalised + (size_t)at[t] * task.cols + column[i]);
             }
 #pragma unroll
-            for (int k = 0; k < COPIES; k++) {
-                gate[k][i] = make_float4(1, 1, 1, 1);
-                if (task.gates[k] && ok && c < task.cols) gate[k][i] = *(const float4*)(task.gates[k] + (size_t)row * task.ld_copies[k] + c);
-            }
-            d_gain[i] = d_gain[i] + d[i] * hat[i];
-            d_shift[i] = d_shift[i] + d[i];
-            d[i] = d[i] * gains[i];
-            a += total(d[i]);
-            b += total(d[i] * hat[i]);
+            for (int k = 0; k < COPIES; k++)
+                if (task.gates[k])
+#pragma unroll
+                    for (int i = 0; i < CHUNKS; i++) gate[t][k][i] = *(const float4*)(task.gates[k] + (size_t)at[t] * task.ld_copies[k] + column[i]);
         }
-        a = lanes_sum<LANES>(a) / task.cols;
-        b = lanes_sum<LANES>(b) / task.cols;
-        if (!ok) continue;
-        float inv_std = task.inv_std[row];
 #pragma unroll
-        for (int i = 0; i < CHUNKS; i++) {
-            int c = (lane + i * LANES) * 4;
-            if (c >= task.cols) continue;
-            float4 x = (d[i] - a + hat[i] * -b) * inv_std;
-            *(float4*)(task.dy + (size_t)row * task.ld + c) = x;
+        for (int t = 0; t < TOGETHER; t++) {
+            bool ok = base + t * GROUPS + group < last;
+            float a = 0.0f, b = 0.0f;
 #pragma unroll
-            for (int k = 0; k < COPIES; k++) {
-                float4 g = gate[k][i];
-                if (task.copies[k])
-                    *(float4*)(task.copies[k] + (size_t)row * task.ld_copies[k] + c) =
-                        make_float4(g.x > 0.0f ? x.x : 0.0f, g.y > 0.0f ? x.y : 0.0f, g.z > 0.0f ? x.z : 0.0f, g.w > 0.0f ? x.w : 0.0f);
+            for (int i = 0; i < CHUNKS; i++) {
+                if (!ok || !inside[i]) d[t][i] = hat[t][i] = none;
+                d_gain[i] = d_gain[i] + d[t][i] * hat[t][i];
+                d_shift[i] = d_shift[i] + d[t][i];
+                d[t][i] = d[t][i] * gains[i];
+                a += total(d[t][i]);
+                b += total(d[t][i] * hat[t][i]);
+            }
+            a = lanes_sum<LANES>(a) / task.cols;
+            b = lanes_sum<LANES>(b) / task.cols;
+#pragma unroll
+            for (int i = 0; i < CHUNKS; i++) {
+                if (!ok || !inside[i]) continue;
+                float4 x = (d[t][i] - a + hat[t][i] * -b) * inv_std[t];
+                *(float4*)(task.dy + (size_t)at[t] * task.ld + column[i]) = x;
+#pragma unroll
+                for (int k = 0; k < COPIES; k++) {
+                    if (!task.copies[k]) continue;
+                    float4 g = gate[t][k][i], y = x;
+                    if (task.gates[k]) y = make_float4(g.x > 0.0f ? x.x : 0.0f, g.y > 0.0f ? x.y : 0.0f, g.z > 0.0f ? x.z : 0.0f, g.w > 0.0f ? x.w : 0.0f);
+                    *(float4*)(task.copies[k] + (size_t)at[t] * task.ld_copies[k] + column[i]) = y;
+                }
             }
         }
     }
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++) {
-        int c = (lane + i * LANES) * 4;
-        if (c >= task.cols) continue;
-        *(float4*)(sums + group * 2 * task.cols + c) = d_gain[i];
-        *(float4*)(sums + (group * 2 + 1) * task.cols + c) = d_shift[i];
+        if (!inside[i]) continue;
+        *(float4*)(sums + group * 2 * task.cols + column[i]) = d_gain[i];
+        *(float4*)(sums + (group * 2 + 1) * task.cols + column[i]) = d_shift[i];
     }
     __syncthreads();
     for (int c = threadIdx.x; c < 2 * task.cols; c += 256) {
         float sum = 0.0f;
-        for (int w = 0; w < 256 / LANES; w++) sum += sums[w * 2 * task.cols + c];
+        for (int w = 0; w < GROUPS; w++) sum += sums[w * 2 * task.cols + c];
         task.parts[(size_t)blockIdx.x * 2 * task.cols + c] = sum;
     }
 }

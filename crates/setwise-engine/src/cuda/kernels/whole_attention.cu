@@ -4,6 +4,9 @@
 //
 // Matrix units get halves, which have as many bits as tf32 and take half the room, reads and products. What they lack is range, so queries, keys, values and gradients of results are multiplied by a power
 // of two that belongs to the block: their largest number lies between 8 and 16 then, and a gradient of scores, below 2 · 64 · 16², is a half too. A number 2¹⁷ times smaller than the largest keeps all its bits.
+//
+// Heads of four numbers are pieces of 16 bytes of each row, half of what memory is written by, and writing halves takes several times as long. So blocks of two neighbouring heads can be a cluster: each hands
+// half of its rows to the other, and writes the other half for both heads.
 
 __device__ __forceinline__ float power_of_two(float x) {
     float y;
@@ -211,6 +214,34 @@ template <int DEPTH, int R> struct WholeSets {
             if (r + 8 < count) *(float2*)(below + at) = make_float2(x[j][2] * second, x[j][3] * second);
         }
     }
+    // The same for both heads of a cluster, in two steps with a meeting between them. Of each warp the block of the first head writes the first 8 rows and leaves the others where the other block finds them.
+    __device__ __forceinline__ void leave(char* place, const float (*x)[4], float first, float second) const {
+#pragma unroll
+        for (int j = 0; j < DEPTH / 8; j++)
+            ((float2*)place)[j * R * 2 + threadIdx.x] = head % 2 ? make_float2(x[j][0] * first, x[j][1] * first) : make_float2(x[j][2] * second, x[j][3] * second);
+    }
+    // A lane has two of the four numbers of its own head's dimension, and takes two of the other head's that lie beside its neighbours'.
+    __device__ __forceinline__ void write_both(const HeadSlice& h, int start, int count, const char* place, const float (*x)[4], float first, float second) const {
+        int own = head % 2, r = threadIdx.x / 32 * 16 + own * 8 + threadIdx.x % 32 / 4;
+        bool low = threadIdx.x % 4 < 2;
+        if (r >= count) return;
+        float* to = element_at(h, start + r) + threadIdx.x % 2 * 2;
+        float* others = to + (own ? -4 : 4);
+#pragma unroll
+        for (int j = 0; j < DEPTH / 8; j++) {
+            float2 mine = own ? make_float2(x[j][2] * second, x[j][3] * second) : make_float2(x[j][0] * first, x[j][1] * first);
+            float2 theirs = of_block((const float2*)place + j * R * 2 + (threadIdx.x ^ 2), 1 - own);
+            if (2 * j < dims) *(float2*)((low ? to : others) + 2 * j * h.ld) = low ? mine : theirs;
+            if (2 * j + 1 < dims) *(float2*)((low ? others : to) + (2 * j + 1) * h.ld) = low ? theirs : mine;
+        }
+    }
+    // Both, with a place that can be used again.
+    __device__ __forceinline__ void hand_over(const HeadSlice& h, int start, int count, char* place, const float (*x)[4], float first, float second) const {
+        leave(place, x, first, second);
+        cluster_meet();
+        write_both(h, start, count, place, x, first, second);
+        cluster_meet();
+    }
     // Two numbers to a query: log2 of the sum of exponentials, and for the first of a set the sizes of queries, keys and values.
     __device__ __forceinline__ float* stats(float* of_task, int query) const { return of_task + ((size_t)(u32)(q0 + query) * (u32)heads + head) * 2; }
 };
@@ -218,7 +249,7 @@ template <int DEPTH, int R> struct WholeSets {
 // What sums of products of queries and keys are multiplied by to become powers of two; never so small that what stands for a missing key could count.
 __device__ __forceinline__ float score_factor(float scale, Unit query, Unit key) { return fmaxf(scale * LOG2E * query.from * key.from, 1e-36f); }
 
-template <int DEPTH, int WARPS>
+template <int DEPTH, int WARPS, bool PAIRED>
 __device__ __forceinline__ void attention_forward_whole(const AttentionTask* tasks, const int* shape) {
     constexpr int R = 16 * WARPS, C = 32;
     using Sets = WholeSets<DEPTH, R>;
@@ -278,7 +309,13 @@ __device__ __forceinline__ void attention_forward_whole(const AttentionTask* tas
         if (t == 0 && q < queries) sets.stats(task.stats, q)[0] = most[h] * factor + __log2f(sum[h]);
     }
     if (threadIdx.x == 0) sets.stats(task.stats, 0)[1] = __uint_as_float(sizes[0] | sizes[1] << 8 | sizes[2] << 16);
-    sets.write(task.out, sets.q0, queries, out, __fdividef(value.from, sum[0]), __fdividef(value.from, sum[1]));
+    float first = __fdividef(value.from, sum[0]), second = __fdividef(value.from, sum[1]);
+    if constexpr (PAIRED) {
+        __syncthreads();
+        sets.hand_over(task.out, sets.q0, queries, qs, out, first, second);
+    } else {
+        sets.write(task.out, sets.q0, queries, out, first, second);
+    }
 }
 
 // Whether gradients of scores stay in shared memory from the pass over keys to the one over queries, as two blocks to a processor leave room for them. Otherwise they are made again, with queries as rows.
@@ -286,7 +323,7 @@ __host__ __device__ constexpr bool scores_stay(int depth, int warps) { return de
 // Bytes for them, or for the values that lie there before.
 __host__ __device__ constexpr int kept_bytes(int depth, int warps) { return scores_stay(depth, warps) ? max(16 * warps * (32 * warps + 16), 64 * warps * depth) : 0; }
 
-template <int DEPTH, int WARPS>
+template <int DEPTH, int WARPS, bool PAIRED>
 __device__ __forceinline__ void attention_backward_whole(const AttentionTask* tasks, const int* shape) {
     // Fewer queries at a time where registers are few.
     constexpr int R = 16 * WARPS, C = DEPTH == 64 && WARPS > 8 ? 16 : 32;
@@ -303,6 +340,8 @@ __device__ __forceinline__ void attention_backward_whole(const AttentionTask* ta
     char* ss = vs + Sets::TILE;
     float *lses = (float*)(ss + kept_bytes(DEPTH, WARPS)), *deltas = lses + R;
     u32* tops = (u32*)(deltas + R);
+    // For what is left to the other block, where no tile is done with.
+    char* place = (char*)(tops + WARPS);
     // All is asked for before anything is waited for: queries and keys go where tiles will be, values where gradients of scores will.
     constexpr int RAW = R * DEPTH * 4;
     sets.copy(qs, task.query, q0, queries);
@@ -347,8 +386,8 @@ __device__ __forceinline__ void attention_backward_whole(const AttentionTask* ta
     int lane = threadIdx.x % 32, t = lane % 4, row = warp * 16 + lane / 4;
     u32 query_rows = shared_at(qs), result_rows = shared_at(ds), key_rows = shared_at(ks), value_rows = shared_at(vs), stays = shared_at(ss);
     float factor = score_factor(task_scale, query, key), scale = task_scale * result.from * value.from;
+    float dk[DEPTH / 8][4] = {}, dv[DEPTH / 8][4] = {};
     if (warp * 16 < keys) {
-        float dk[DEPTH / 8][4] = {}, dv[DEPTH / 8][4] = {};
         const OwnRows<DEPTH> own_keys(key_rows), own_values(value_rows);
         for (int base = 0; base < queries; base += C) {
             float s[C / 8][4] = {}, d[C / 8][4];
@@ -381,11 +420,24 @@ __device__ __forceinline__ void attention_backward_whole(const AttentionTask* ta
                 for (int k = 0; k < C / 16; k++) store_bits(stays + (warp * 16 + lane % 16) * T + (base + k * 16 + lane / 16 * 8) * 2, a[k]);
             }
         }
-        sets.write(task.d_key, k0, keys, dk, scale * query.from, scale * query.from);
-        sets.write(task.d_value, k0, keys, dv, result.from, result.from);
+    }
+    float of_keys = scale * query.from, of_values = result.from, of_queries = scale * key.from;
+    if constexpr (!PAIRED) {
+        if (warp * 16 < keys) {
+            sets.write(task.d_key, k0, keys, dk, of_keys, of_keys);
+            sets.write(task.d_value, k0, keys, dv, of_values, of_values);
+        }
+    } else if constexpr (!STAY) {
+        sets.hand_over(task.d_key, k0, keys, place, dk, of_keys, of_keys);
+        sets.hand_over(task.d_value, k0, keys, place, dv, of_values, of_values);
     }
     if constexpr (STAY) __syncthreads();
-    if (warp * 16 >= queries) return;
+    if constexpr (PAIRED && STAY) {
+        sets.leave(qs, dk, of_keys, of_keys);
+        sets.leave(vs, dv, of_values, of_values);
+    }
+    // Blocks of a pair end together.
+    if (!PAIRED && warp * 16 >= queries) return;
     float dq[DEPTH / 8][4] = {};
     if constexpr (STAY) {
         u32 own = stays + (lane % 8 + lane / 16 * 8) * T + (warp * 16 + lane / 8 % 2 * 8) * 2;
@@ -410,13 +462,26 @@ __device__ __forceinline__ void attention_backward_whole(const AttentionTask* ta
             mix<DEPTH, C>(dq, a, key_rows + base * Sets::S);
         }
     }
-    sets.write(task.d_query, q0, queries, dq, scale * key.from, scale * key.from);
+    if constexpr (!PAIRED) {
+        sets.write(task.d_query, q0, queries, dq, of_queries, of_queries);
+    } else if constexpr (!STAY) {
+        sets.hand_over(task.d_query, q0, queries, place, dq, of_queries, of_queries);
+    } else {
+        sets.leave(ds, dq, of_queries, of_queries);
+        cluster_meet();
+        sets.write_both(task.d_key, k0, keys, qs, dk, of_keys, of_keys);
+        sets.write_both(task.d_value, k0, keys, vs, dv, of_values, of_values);
+        sets.write_both(task.d_query, q0, queries, ds, dq, of_queries, of_queries);
+        cluster_meet();
+    }
 }
 
-#define WHOLE_ATTENTION(DEPTH, WARPS, BLOCKS)                                                                                           \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) attention_backward_whole_##DEPTH##_##WARPS(const AttentionTask* t, const int* s) { in_turn(t + blockIdx.z, s); \
-        attention_backward_whole<DEPTH, WARPS>(t, s);                                                                                            \
+#define ATTENTION_OF_SETS(NAME, DEPTH, WARPS, BLOCKS, PAIRED)                                                                           \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) attention_backward_##NAME##_##DEPTH##_##WARPS(const AttentionTask* t, const int* s) { in_turn(t + blockIdx.z, s); \
+        attention_backward_whole<DEPTH, WARPS, PAIRED>(t, s);                                                                           \
     }                                                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) attention_forward_whole_##DEPTH##_##WARPS(const AttentionTask* t, const int* s) { in_turn(t + blockIdx.z, s); \
-        attention_forward_whole<DEPTH, WARPS>(t, s);                                                                                    \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) attention_forward_##NAME##_##DEPTH##_##WARPS(const AttentionTask* t, const int* s) { in_turn(t + blockIdx.z, s); \
+        attention_forward_whole<DEPTH, WARPS, PAIRED>(t, s);                                                                            \
     }
+#define WHOLE_ATTENTION(DEPTH, WARPS, BLOCKS) ATTENTION_OF_SETS(whole, DEPTH, WARPS, BLOCKS, false)
+#define PAIRED_ATTENTION(DEPTH, WARPS, BLOCKS) ATTENTION_OF_SETS(paired, DEPTH, WARPS, BLOCKS, true)

@@ -1,0 +1,91 @@
+// `norm.cu`: sums of rows with their LayerNorm, and its gradients, against the same written out in double precision.
+
+#include "lanes.h"
+//
+#include "kernels.inc"
+
+using Rows = std::vector<float>;
+
+Rows random(size_t count) {
+    Rows x(count);
+    for (auto& v : x) v = drawn();
+    return x;
+}
+
+// Some inputs, with rows of `cols` numbers at a distance of `cols` + 4; `blocks` of them a pass, and `each` rows to a block on the way back.
+template <int LANES, int CHUNKS> void test(int cols, int rows, int inputs, int blocks, int each, bool gated) {
+    printf("%d rows of %d, %d inputs\n", rows, cols, inputs);
+    int ld = cols + 4, parts_count = (rows + each - 1) / each;
+    std::vector<Rows> x;
+    for (int i = 0; i < inputs; i++) x.push_back(random(rows * ld));
+    Rows gain = random(cols), shift = random(cols), y(rows * ld, NAN), hat(rows * cols, NAN), inverse(rows, NAN), parts(parts_count * 2 * cols, NAN);
+    Rows dy = random(rows * ld), before = dy, copy(rows * ld, NAN), open(rows * ld, NAN), gate = random(rows * ld);
+    int shape[4] = {1, 1, 0, rows};
+    NormTask task = {};
+    for (int i = 0; i < inputs; i++) task.inputs[i] = x[i].data(), task.ld[i] = ld;
+    task.y = y.data(), task.gain = gain.data(), task.shift = shift.data(), task.normalised = hat.data(), task.inv_std = inverse.data();
+    task.count = inputs, task.ldy = ld, task.cols = cols, task.space = {2, 0, 0};
+    gridDim = {blocks, 1, 1};
+    for (int b = 0; b < blocks; b++) run_blocks([&] { add_norm_rows<LANES, CHUNKS>(&task, shape); }, 256, {b, 0, 0}, 1);
+    NormBackwardTask back = {};
+    back.dy = dy.data(), back.gain = gain.data(), back.normalised = hat.data(), back.inv_std = inverse.data(), back.parts = parts.data();
+    back.ld = ld, back.cols = cols, back.space = {2, 0, 0}, back.rows = each;
+    if (gated) {
+        back.copies[0] = copy.data(), back.copies[1] = open.data(), back.gates[1] = gate.data();
+        back.ld_copies[0] = back.ld_copies[1] = ld;
+    }
+    // One block more than there are rows for.
+    for (int b = 0; b <= parts_count; b++)
+        run_blocks([&] {
+            if (gated) norm_backward_rows<LANES, CHUNKS, MOST_COPIES>(&back, shape);
+            else norm_backward_rows<LANES, CHUNKS, 0>(&back, shape);
+        }, 256, {b, 0, 0}, 1);
+    Compared results, normalised, gradients, copies, passed, sums;
+    std::vector<double> d_gain(cols), d_shift(cols);
+    for (int r = 0; r < rows; r++) {
+        std::vector<double> v(cols), g(cols);
+        double mean = 0.0, square = 0.0, a = 0.0, b = 0.0;
+        for (int c = 0; c < cols; c++) {
+            for (auto& input : x) v[c] += input[r * ld + c];
+            mean += v[c] / cols;
+        }
+        for (int c = 0; c < cols; c++) square += (v[c] - mean) * (v[c] - mean) / cols;
+        double scale = 1.0 / std::sqrt(square + 1e-5);
+        for (int c = 0; c < cols; c++) {
+            v[c] = (v[c] - mean) * scale;
+            normalised(hat[r * cols + c], v[c]);
+            results(y[r * ld + c], v[c] * gain[c] + shift[c]);
+            double d = before[r * ld + c];
+            d_gain[c] += d * v[c], d_shift[c] += d;
+            g[c] = d * gain[c];
+            a += g[c] / cols, b += g[c] * v[c] / cols;
+        }
+        for (int c = 0; c < cols; c++) {
+            double expected = (g[c] - a - v[c] * b) * scale;
+            gradients(dy[r * ld + c], expected);
+            if (!gated) continue;
+            copies(copy[r * ld + c], expected);
+            passed(open[r * ld + c], gate[r * ld + c] > 0.0f ? expected : 0.0);
+        }
+    }
+    for (int c = 0; c < cols; c++) {
+        double of_gain = 0.0, of_shift = 0.0;
+        for (int p = 0; p < parts_count; p++) of_gain += parts[p * 2 * cols + c], of_shift += parts[(p * 2 + 1) * cols + c];
+        sums(of_gain, d_gain[c]), sums(of_shift, d_shift[c]);
+    }
+    results.check("results", 1e-5);
+    normalised.check("normalised rows", 1e-5);
+    gradients.check("gradients", 1e-5);
+    copies.check("gradients of a term", 1e-5);
+    passed.check("gradients of a term with a gate", 1e-5);
+    sums.check("gradients of gain and shift", 1e-5);
+}
+
+int main() {
+    test<32, 1>(128, 77, 2, 3, 64, true);
+    test<32, 1>(100, 40, 1, 9, 8, false);
+    test<32, 2>(256, 33, 3, 2, 24, true);
+    test<32, 4>(500, 19, 2, 1, 16, true);
+    test<4, 1>(16, 333, 2, 2, 64, true);
+    test<8, 1>(20, 65, 5, 1, 64, false);
+}
