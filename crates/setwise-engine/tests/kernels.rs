@@ -84,3 +84,8 @@ fn products_and_norms_of_chains_are_those_written_out() {
 fn norms_of_rows_and_their_gradients_are_those_written_out() {
     run("norm", &["common", "norm"]);
 }
+
+#[test]
+fn what_products_end_with_is_that_written_out() {
+    run("finish_rows", &["common", "linear_tasks", "finish_rows"]);
+}

@@ -57,11 +57,12 @@ const IMAGES: [&str; 5] = [
 /// What follows them with the instructions of compute capability 9.
 const WIDE_IMAGES: [&str; 2] = [HOPPER, include_str!("kernels/wide_convolution.cu")];
 /// With the same instructions.
-const WIDE: [&str; 6] = [
+const WIDE: [&str; 7] = [
     COMMON,
     LINEAR_TASKS,
     HOPPER,
     CLUSTERS,
+    include_str!("kernels/finish_rows.cu"),
     include_str!("kernels/wide_linear.cu"),
     include_str!("kernels/wide_weights.cu"),
 ];

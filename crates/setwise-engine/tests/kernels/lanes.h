@@ -49,6 +49,7 @@ inline float4 __ldcg(const float4* from) { return *from; }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 #define __log2f(x) std::log2(x)
+#define __expf(x) std::exp(x)
 template <class T> constexpr T max(T a, T b) { return a > b ? a : b; }
 template <class T> constexpr T min(T a, T b) { return a < b ? a : b; }
 
@@ -287,6 +288,8 @@ inline void mma_halves(float* c, const uint32_t* a, uint32_t b) {
 
 // --- what a lane does alone
 
+inline float4 read_chunk(const float* from) { return *(const float4*)from; }
+inline void write_chunk(float* to, float4 x) { *(float4*)to = x; }
 inline float2 of_block(const float2* mine, int rank) { return *(const float2*)((const char*)blocks[rank].memory.data() + __cvta_generic_to_shared(mine)); }
 
 inline float power_of_two(float x) { return std::exp2(x); }
@@ -294,6 +297,7 @@ inline float larger(float a, float b) { return a != a || b != b ? NAN : std::max
 inline void next_may_start() {}
 inline void wait_for_last() {}
 inline void bring_near(const void*) {}
+inline void describe(const void*) {}
 
 // Copies are there as soon as they are asked for.
 inline void copy16(uint32_t to, const void* from, bool valid) {

@@ -108,26 +108,34 @@ pub fn run(
         suite.case(case, |rng| {
             let config = ModelConfig::preset("multi-set-rn", 3)?;
             let config = config.with_latent(latent).with_hidden(hidden).with_blocks(1).validate()?;
-            compare_multiplied(device, precision, &config, sizes, rng, |name| match name.rsplit('.').nth(1) {
+            compare_multiplied(device, precision, &config, (sizes, 3), rng, |name| match name.rsplit('.').nth(1) {
                 Some("own" | "partner") => Some(scale),
                 Some("pair") if name.ends_with("weight") => Some(1.0 / scale),
                 _ => None,
             })
         })?;
     }
-    // Sets that blocks of a GPU hold as a whole; and numbers that are too large and too small for halves.
+    // Sets that blocks of a GPU hold as a whole, with heads of rows and of narrow pieces of several; and numbers that are too large and too small for halves.
     let mut attentions = Vec::new();
     for latent in [32, 64, 128, 256] {
-        attentions
-            .extend([50, 120].map(|n| (format!("attention of up to {n} elements, latent {latent}"), latent, n, 1.0)));
+        attentions.extend(
+            [50, 120].map(|n| (format!("attention of up to {n} elements, latent {latent}"), latent, 1, n, 1.0)),
+        );
     }
-    attentions.push(("attention of large and small numbers".to_owned(), 64, 120, 1e6));
-    for (case, latent, longest, scale) in attentions {
+    attentions.push(("attention of large and small numbers".to_owned(), 64, 1, 120, 1e6));
+    for dims in [4, 7, 16] {
+        attentions.extend(
+            [50, 120].map(|n| (format!("attention of up to {n} elements in {dims} dimensions"), 16, dims, n, 1.0)),
+        );
+    }
+    for (case, latent, dims, longest, scale) in attentions {
         suite.case(&case, |rng| {
-            let config = ModelConfig::preset("multi-set-transformer", 3)?;
+            let (preset, dims) =
+                if dims > 1 { ("multi-set-transformer-equi", dims) } else { ("multi-set-transformer", 3) };
+            let config = ModelConfig::preset(preset, dims)?;
             let config = config.with_latent(latent).with_hidden(32).with_blocks(1).validate()?;
             let sizes = [longest, 1, longest / 2 + 3, 17, longest - 1];
-            compare_multiplied(device, precision, &config, &sizes, rng, |name| match name.rsplit('.').nth(1) {
+            compare_multiplied(device, precision, &config, (&sizes, dims), rng, |name| match name.rsplit('.').nth(1) {
                 Some("query" | "value") => Some(scale),
                 Some("key") => Some(1.0 / scale),
                 Some("output") if name.ends_with("weight") => Some(1.0 / scale),
@@ -159,12 +167,12 @@ pub fn run(
     Ok(suite.checks)
 }
 
-/// Compares a model on sets of three dimensions, after multiplying those parameters that a name gives a factor to, of which there must be some.
+/// Compares a model on sets of some sizes and dimensions, after multiplying those parameters that a name gives a factor to, of which there must be some.
 fn compare_multiplied(
     device: &Arc<Device>,
     precision: Precision,
     config: &ValidConfig,
-    sizes: &[usize],
+    (sizes, dims): (&[usize], usize),
     rng: &mut Generator,
     factor: impl Fn(&str) -> Option<f32>,
 ) -> Result<Vec<Found>> {
@@ -178,6 +186,6 @@ fn compare_multiplied(
         }
     }
     assert!(multiplied > 0, "the program has parameters of these names");
-    let inputs = Inputs::random(config.sets, sizes, 3, rng);
+    let inputs = Inputs::random(config.sets, sizes, dims, rng);
     compare(device, precision, Arc::new(program), &params, &inputs, rng)
 }
