@@ -70,22 +70,42 @@ pub(super) fn compare(
         found.extend([wide(&input_grads), wide(&grads[..trained]), wide(&grads[trained..])]);
     }
     let expected = exact(&mut cpu, params, inputs, &slopes, 0.0, rng)?;
-    // How far the exact result moves when parameters and inputs are rounded as the GPU rounds operands: where a ReLU, a maximum
-    // or a row of almost equal numbers makes it move far, the GPU's may too.
     let unit = unit(precision);
-    let mut moved = vec![0.0f64; expected.len()];
-    for _ in 0..4 {
-        let rounded = exact(&mut cpu, params, inputs, &slopes, unit, rng)?;
-        for (m, (a, b)) in moved.iter_mut().zip(rounded.iter().zip(&expected)) {
-            *m = m.max(relative(a, b));
-        }
-    }
+    let held = hold(&found, &expected, unit, || exact(&mut cpu, params, inputs, &slopes, unit, rng))?;
     let first = if training { "outputs" } else { "answers" };
     let names = [first, "gradients of inputs", "gradients of parameters", "statistics of batch norms"];
-    Ok((0..expected.len())
-        .filter(|&i| !expected[i].is_empty())
-        .map(|i| (names[i], relative(&found[i], &expected[i]), ALLOWED * moved[i].max(unit)))
-        .collect())
+    let there = names.into_iter().zip(held).zip(&expected).filter(|(_, e)| !e.is_empty());
+    Ok(there.map(|((name, (error, tolerance)), _)| (name, error, tolerance)).collect())
+}
+
+/// How often numbers are rounded to see how far results move, and how often where one is farther off than that.
+const DRAWS: usize = 4;
+const MOST_DRAWS: usize = 64;
+
+/// The error of each result and how large it may be: by how far the exact one moves when parameters and inputs are rounded, each time anew, as the GPU rounds operands. Where a ReLU, a maximum or a row of
+/// almost equal numbers makes it move far, the GPU's may too, and since few roundings may not show it, more are tried before a result counts as missed.
+pub(super) fn hold(
+    found: &[Vec<f64>],
+    expected: &[Vec<f64>],
+    unit: f64,
+    mut rounded: impl FnMut() -> Result<Vec<Vec<f64>>>,
+) -> Result<Vec<(f64, f64)>> {
+    let errors = found.iter().zip(expected).map(|(a, b)| relative(a, b));
+    let mut held: Vec<(f64, f64)> = errors.map(|error| (error, ALLOWED * unit)).collect();
+    for draw in 0..MOST_DRAWS {
+        if draw >= DRAWS && held.iter().all(|(error, tolerance)| error <= tolerance) {
+            break;
+        }
+        for ((_, tolerance), (a, b)) in held.iter_mut().zip(rounded()?.iter().zip(expected)) {
+            *tolerance = tolerance.max(ALLOWED * relative(a, b));
+        }
+    }
+    Ok(held)
+}
+
+/// Numbers off by up to `noise` of themselves.
+pub(super) fn off(numbers: &[f32], noise: f64, rng: &mut Generator) -> Vec<f64> {
+    numbers.iter().map(|&v| f64::from(v) * (1.0 + noise * (rng.random::<f64>() * 2.0 - 1.0))).collect()
 }
 
 /// Errors may be this many times what rounding parameters and inputs alone does: the GPU rounds in every layer.
@@ -121,11 +141,8 @@ fn exact(
     noise: f64,
     rng: &mut Generator,
 ) -> Result<Vec<Vec<f64>>> {
-    let mut off = |x: &[f32]| -> Vec<f64> {
-        x.iter().map(|&v| f64::from(v) * (1.0 + noise * (rng.random::<f64>() * 2.0 - 1.0))).collect()
-    };
-    let params = off(params);
-    let data: Vec<Vec<f64>> = inputs.data.iter().map(|d| off(d)).collect();
+    let params = off(params, noise, rng);
+    let data: Vec<Vec<f64>> = inputs.data.iter().map(|d| off(d, noise, rng)).collect();
     let sets = data.iter().zip(&inputs.offsets).map(|(data, offsets)| SetView { data, width: inputs.dim, offsets });
     cpu.forward(&params, &BatchView { sets: sets.collect() })?;
     let outputs = (0..slopes.len()).flat_map(|i| cpu.output(i).to_vec()).collect();
@@ -138,4 +155,32 @@ fn exact(
     let input_grads = (0..inputs.data.len()).flat_map(|k| cpu.input_grad(k).unwrap_or(&[]).to_vec()).collect();
     let averages = grads.split_off(cpu.program().params().trained());
     Ok(vec![outputs, input_grads, grads, averages])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_missed_unless_some_rounding_moves_it_as_far() {
+        let (expected, found) = ([vec![1.0, 0.0]], [vec![1.0, 0.5]]);
+        let mut draws = 0;
+        // Every tenth rounding moves it.
+        let mut rounded = || {
+            draws += 1;
+            Ok(vec![vec![1.0, if draws % 10 == 0 { 0.04 } else { 0.0 }]])
+        };
+        let held = hold(&found, &expected, 1e-3, &mut rounded).unwrap();
+        assert!(held[0].0 == 0.5 && (held[0].1 - 0.64).abs() < 1e-12, "{held:?}");
+        assert_eq!(draws, 10);
+        draws = 0;
+        let still = hold(&found, &expected, 1e-3, || {
+            draws += 1;
+            Ok(vec![vec![1.0, 0.0]])
+        });
+        assert_eq!((still.unwrap(), draws), (vec![(0.5, 0.016)], MOST_DRAWS));
+        // What is no number stays none.
+        let none = hold(&[vec![f64::NAN, 0.0]], &expected, 1e-3, || Ok(vec![vec![2.0, 0.0]])).unwrap();
+        assert!(none[0].0.is_nan());
+    }
 }

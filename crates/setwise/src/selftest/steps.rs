@@ -6,31 +6,23 @@ use rand::RngExt;
 use setwise_engine::cuda::{Device, Precision};
 
 use super::Found;
-use super::compare::{ALLOWED, drawn, relative, unit};
+use super::compare::{ALLOWED, drawn, hold, off, relative, unit};
 use crate::data::Generator;
 use crate::experiment::{Optimizer, Training};
 use crate::models::{ImageEncoder, Images, ModelConfig, OutputKind};
 use crate::train::BatchLimits;
 use crate::{Loss, Model, Result, SetBatch, Trainer};
 
-/// Trainers on the GPU and on the CPU after two steps on a batch, and how far their losses differ.
-fn two_steps(
-    device: &Arc<Device>,
-    precision: Precision,
-    trainer: impl Fn() -> Trainer,
-    limits: BatchLimits,
-    batch: &SetBatch,
-    targets: &[f32],
-) -> Result<([Trainer; 2], f64)> {
-    let mut both = [trainer(), trainer()];
-    both[0].use_device(&crate::Device::Cuda { device: device.clone(), precision }, limits)?;
-    let mut losses = [Vec::new(), Vec::new()];
-    for (trainer, losses) in both.iter_mut().zip(&mut losses) {
-        for _ in 0..2 {
-            losses.push(trainer.step(batch, targets, 1e-3)?);
-        }
-    }
-    Ok((both, relative(&losses[0], &losses[1])))
+/// A trainer after two steps on a batch, and their losses.
+fn two_steps(mut trainer: Trainer, batch: &SetBatch, targets: &[f32]) -> Result<(Trainer, Vec<f64>)> {
+    let losses = (0..2).map(|_| trainer.step(batch, targets, 1e-3)).collect::<Result<_>>()?;
+    Ok((trainer, losses))
+}
+
+/// A trainer that takes its steps on a GPU.
+fn on_gpu(device: &Arc<Device>, precision: Precision, limits: BatchLimits, mut trainer: Trainer) -> Result<Trainer> {
+    trainer.use_device(&crate::Device::Cuda { device: device.clone(), precision }, limits)?;
+    Ok(trainer)
 }
 
 /// A whole step of a classifier: its loss, and the running averages after it.
@@ -43,13 +35,15 @@ pub(super) fn classifier_steps(device: &Arc<Device>, precision: Precision, rng: 
     let batch = SetBatch::from_examples(images.numbers(), &[vec![&pixels[..]]])?;
     let labels: Vec<f32> = (0..count).map(|i| (i * 7 % classes) as f32).collect();
     let limits = BatchLimits { examples: 2, set_size: count, dims: 1 };
-    let ([mut gpu, mut cpu], losses) = two_steps(device, precision, model, limits, &batch, &labels)?;
+    let (mut gpu, found) = two_steps(on_gpu(device, precision, limits, model())?, &batch, &labels)?;
+    let (mut cpu, expected) = two_steps(model(), &batch, &labels)?;
     let averages = |t: &mut Trainer| -> Vec<f64> {
         let trained = t.model().layout().trained();
         t.model().params()[trained..].iter().map(|&v| f64::from(v)).collect()
     };
     let tolerance = ALLOWED * unit(precision);
     let averages = relative(&averages(&mut gpu), &averages(&mut cpu));
+    let losses = relative(&found, &expected);
     Ok(vec![("losses of two steps", losses, tolerance), ("running averages", averages, tolerance)])
 }
 
@@ -68,7 +62,7 @@ pub(super) fn element_steps(device: &Arc<Device>, precision: Precision, rng: &mu
     let trainer = || Trainer::new(Model::new(config.clone(), 4), Loss::Elements { weight: 0.5 });
     let sizes = [[1, 40], [33, 7], [130, 64]];
     let targets = drawn(sizes.as_flattened().iter().sum(), rng);
-    steps_and_moments(device, precision, trainer, &drawn_batch([3, 3], &sizes, rng)?, &targets)
+    steps_and_moments(device, precision, trainer, &drawn_batch([3, 3], &sizes, rng)?, &targets, rng)
 }
 
 /// Whole steps of a model one of whose sets is as wide as its rows, so that nothing leads back from the first operation on it.
@@ -78,7 +72,7 @@ pub(super) fn wide_input_steps(device: &Arc<Device>, precision: Precision, rng: 
     let trainer = || Trainer::new(Model::new(config.clone(), 6), Loss::L1);
     let sizes = [[1, 40], [33, 7], [130, 64]];
     let targets = drawn(sizes.len(), rng);
-    steps_and_moments(device, precision, trainer, &drawn_batch([16, 32], &sizes, rng)?, &targets)
+    steps_and_moments(device, precision, trainer, &drawn_batch([16, 32], &sizes, rng)?, &targets, rng)
 }
 
 /// Two steps: losses, and both moments after them, which come back in several pieces.
@@ -88,20 +82,26 @@ fn steps_and_moments(
     trainer: impl Fn() -> Trainer,
     batch: &SetBatch,
     targets: &[f32],
+    rng: &mut Generator,
 ) -> Result<Vec<Found>> {
     let limits = BatchLimits { examples: 4, set_size: 150, dims: 1 };
-    let (mut both, losses) = two_steps(device, precision, trainer, limits, batch, targets)?;
-    let tolerance = ALLOWED * unit(precision);
-    let [gpu, cpu] = both.each_mut().map(|trainer| {
+    let all = |(mut trainer, losses): (Trainer, Vec<f64>)| {
         let adam = trainer.adam();
-        [&adam.first, &adam.second].map(|m| m.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>())
-    });
-    Ok(vec![
-        ("losses of two steps", losses, tolerance),
-        ("first moments", relative(&gpu[0], &cpu[0]), tolerance),
-        // Squares are off by twice as much.
-        ("second moments", relative(&gpu[1], &cpu[1]), 2.0 * tolerance),
-    ])
+        let moments = [&adam.first, &adam.second].map(|m| m.iter().map(|&x| f64::from(x)).collect());
+        [vec![losses], moments.into()].concat()
+    };
+    let found = all(two_steps(on_gpu(device, precision, limits, trainer())?, batch, targets)?);
+    let expected = all(two_steps(trainer(), batch, targets)?);
+    let unit = unit(precision);
+    let held = hold(&found, &expected, unit, || {
+        let mut trainer = trainer();
+        let params = trainer.model().params_mut();
+        let rounded = off(params, unit, rng);
+        params.iter_mut().zip(rounded).for_each(|(p, r)| *p = r as f32);
+        Ok(all(two_steps(trainer, batch, targets)?))
+    })?;
+    let names = ["losses of two steps", "first moments", "second moments"];
+    Ok(names.into_iter().zip(held).map(|(name, (error, tolerance))| (name, error, tolerance)).collect())
 }
 
 /// Steps of a model whose matrices move by Muon: what the loss falls by. Single weights may differ: directions in which the gradient is nothing but
@@ -121,8 +121,7 @@ pub(super) fn muon_steps(
     let batch = drawn_batch([3, 3], &sizes, rng)?;
     let limits = BatchLimits { examples: 24, set_size: 60, dims: 1 };
     let targets = drawn(24, rng);
-    let mut both = [trainer(), trainer()];
-    both[0].use_device(&crate::Device::Cuda { device: device.clone(), precision }, limits)?;
+    let mut both = [on_gpu(device, precision, limits, trainer())?, trainer()];
     let (mut losses, mut moved) = ([Vec::new(), Vec::new()], 0.0f64);
     for (trainer, losses) in both.iter_mut().zip(&mut losses) {
         for _ in 0..4 {
