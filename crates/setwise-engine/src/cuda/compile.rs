@@ -128,8 +128,7 @@ impl Kernels {
                 let Some((wide, tile)) = super::build::wide_depth(depth) else { continue };
                 sources.push(WIDE_ATTENTION.concat() + &format!("WIDE_ATTENTION({wide}, {tile})\n"));
                 let whole = super::build::whole_sets(depth);
-                let kinds = ["WHOLE_ATTENTION", "PAIRED_ATTENTION"];
-                for kind in &kinds[..if depth > 8 && super::build::has_narrow_heads(ops) { 2 } else { 1 }] {
+                for kind in super::build::whole_kinds(depth, ops) {
                     let kernels = whole.iter().map(|(warps, blocks)| format!("{kind}({depth}, {warps}, {blocks})\n"));
                     if !whole.is_empty() {
                         sources.push(WHOLE_ATTENTION.concat() + &kernels.collect::<String>());

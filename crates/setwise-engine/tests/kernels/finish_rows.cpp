@@ -4,28 +4,21 @@
 //
 #include "kernels.inc"
 
-using Rows = std::vector<float>;
-
-Rows random(size_t count) {
-    Rows x(count);
-    for (auto& v : x) v = drawn();
-    return x;
-}
-
-enum Ends { BIAS = 1, POSITIVE = 2, RESIDUAL = 4, RESIDUALS = 8, ADDED = 16, GATE = 32, NORM = 64 };
+enum Ends { BIAS = 1, POSITIVE = 2, RESIDUAL = 4, RESIDUALS = 8, ADDED = 16, GATE = 32, NORM = 64, SIGMOID = 128 };
 
 // Products of `rows` by `n` numbers, as blocks of 128 by BN have them.
-template <int BN> void test(int rows, int n, int ends) {
+template <int BN> void test(int rows, int n, int ends, unsigned seed) {
     printf("%d rows of %d, ends %d\n", rows, n, ends);
     int ld = n + 4, across = (n + BN - 1) / BN;
+    Rows sums = random_rows(rows * n), y = random_rows(rows * ld), before = y, bias = random_rows(n), one = random_rows(rows * ld), two = random_rows(rows * ld), gate = random_rows(rows * ld);
+    Rows gain = random_rows(n), shift = random_rows(n), hat(rows * n, NAN), inverse(rows, NAN);
     // Far from zero, so that a norm that sums squares as they are would show.
-    Rows sums = random(rows * n), y = random(rows * ld), before = y, bias = random(n), one = random(rows * ld), two = random(rows * ld), gate = random(rows * ld);
-    Rows gain = random(n), shift = random(n), hat(rows * n, NAN), inverse(rows, NAN);
-    for (auto& v : sums) v += 100.0f;
+    if (ends & NORM)
+        for (auto& v : sums) v += 100.0f;
     ProductTask task = {};
     task.y = y.data(), task.ldy = task.ldr = task.ldr2 = task.ldg = ld, task.n = n;
     if (ends & BIAS) task.bias = bias.data();
-    if (ends & POSITIVE) task.activation = 1;
+    task.activation = ends & POSITIVE ? 1 : ends & SIGMOID ? 2 : 0;
     if (ends & (RESIDUAL | RESIDUALS)) task.residual = one.data();
     if (ends & RESIDUALS) task.residual2 = two.data();
     if (ends & ADDED) task.accumulate = 1;
@@ -41,7 +34,7 @@ template <int BN> void test(int rows, int n, int ends) {
         __syncwarp();
         finish_rows<BN, 16>(task, tile, m0 + warp * 16, rows, n0);
     };
-    for (int b = 0; b < (rows + 127) / 128 * across; b++) run_blocks(kernel, 256, {b, 0, 0}, 2);
+    for (int b = 0; b < (rows + 127) / 128 * across; b++) run_blocks(kernel, 256, {b, 0, 0}, seed);
     Compared results, normalised, inverses;
     for (int m = 0; m < rows; m++) {
         std::vector<double> v(n);
@@ -50,6 +43,7 @@ template <int BN> void test(int rows, int n, int ends) {
             int at = m * ld + c;
             v[c] = sums[m * n + c] + (ends & BIAS ? bias[c] : 0.0);
             if (ends & POSITIVE) v[c] = std::max(v[c], 0.0);
+            if (ends & SIGMOID) v[c] = 1.0 / (1.0 + std::exp(-v[c]));
             if (ends & (RESIDUAL | RESIDUALS)) v[c] += one[at];
             if (ends & RESIDUALS) v[c] += two[at];
             if (ends & ADDED) v[c] += before[at];
@@ -74,10 +68,12 @@ template <int BN> void test(int rows, int n, int ends) {
 }
 
 int main() {
-    test<128>(150, 128, BIAS | RESIDUAL | NORM);
-    test<256>(3, 200, BIAS | RESIDUAL | NORM);
-    test<128>(130, 300, POSITIVE | RESIDUALS | ADDED);
-    test<64>(130, 100, RESIDUALS | ADDED);
-    test<16>(20, 12, GATE | NORM);
-    test<32>(129, 32, RESIDUAL | POSITIVE | GATE);
+    for (unsigned seed : {1, 2}) {
+        test<128>(150, 128, BIAS | RESIDUAL | NORM, seed);
+        test<256>(3, 200, BIAS | RESIDUAL | NORM, seed);
+        test<128>(130, 300, POSITIVE | RESIDUALS | ADDED, seed);
+        test<64>(130, 100, SIGMOID | RESIDUALS | ADDED, seed);
+        test<16>(20, 12, GATE | NORM, seed);
+        test<32>(129, 32, RESIDUAL | POSITIVE | GATE, seed);
+    }
 }

@@ -313,6 +313,13 @@ template <int LEFT> void copies_wait() {}
 inline std::mt19937_64 drawing(7);
 inline float drawn() { return std::normal_distribution<float>()(drawing); }
 
+using Rows = std::vector<float>;
+inline Rows random_rows(size_t count) {
+    Rows x(count);
+    for (auto& v : x) v = drawn();
+    return x;
+}
+
 // The largest difference, and the largest number there should be.
 struct Compared {
     double off = 0.0, largest = 0.0;

@@ -4,8 +4,6 @@
 //
 #include "kernels.inc"
 
-using Rows = std::vector<float>;
-
 Rows random(size_t count) {
     Rows x(count);
     for (auto& v : x) v = cut_bits(__float_as_uint(drawn()));

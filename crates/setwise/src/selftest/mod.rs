@@ -115,25 +115,23 @@ pub fn run(
             })
         })?;
     }
-    // Sets that blocks of a GPU hold as a whole, with heads of rows and of narrow pieces of several; and numbers that are too large and too small for halves.
+    // Sets that blocks of a GPU hold as a whole, also with heads that are pieces of a row for each dimension; and numbers that are too large and too small for halves.
     let mut attentions = Vec::new();
-    for latent in [32, 64, 128, 256] {
-        attentions.extend(
-            [50, 120].map(|n| (format!("attention of up to {n} elements, latent {latent}"), latent, 1, n, 1.0)),
-        );
+    for n in [50, 120] {
+        for latent in [32, 64, 128, 256] {
+            let config = ModelConfig::preset("multi-set-transformer", 3)?.with_latent(latent);
+            attentions.push((format!("attention of up to {n} elements, latent {latent}"), config, 3, n, 1.0));
+        }
+        for dims in [4, 7, 16] {
+            let config = ModelConfig::preset("multi-set-transformer-equi", dims)?;
+            attentions.push((format!("attention of up to {n} elements in {dims} dimensions"), config, dims, n, 1.0));
+        }
     }
-    attentions.push(("attention of large and small numbers".to_owned(), 64, 1, 120, 1e6));
-    for dims in [4, 7, 16] {
-        attentions.extend(
-            [50, 120].map(|n| (format!("attention of up to {n} elements in {dims} dimensions"), 16, dims, n, 1.0)),
-        );
-    }
-    for (case, latent, dims, longest, scale) in attentions {
+    let config = ModelConfig::preset("multi-set-transformer", 3)?.with_latent(64);
+    attentions.push(("attention of large and small numbers".to_owned(), config, 3, 120, 1e6));
+    for (case, config, dims, longest, scale) in attentions {
         suite.case(&case, |rng| {
-            let (preset, dims) =
-                if dims > 1 { ("multi-set-transformer-equi", dims) } else { ("multi-set-transformer", 3) };
-            let config = ModelConfig::preset(preset, dims)?;
-            let config = config.with_latent(latent).with_hidden(32).with_blocks(1).validate()?;
+            let config = config.with_hidden(32).with_blocks(1).validate()?;
             let sizes = [longest, 1, longest / 2 + 3, 17, longest - 1];
             compare_multiplied(device, precision, &config, (&sizes, dims), rng, |name| match name.rsplit('.').nth(1) {
                 Some("query" | "value") => Some(scale),

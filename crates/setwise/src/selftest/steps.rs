@@ -93,7 +93,7 @@ fn steps_and_moments(
     let found = all(two_steps(on_gpu(device, precision, limits, trainer())?, batch, targets)?);
     let expected = all(two_steps(trainer(), batch, targets)?);
     let unit = unit(precision);
-    let held = hold(&found, &expected, unit, || {
+    let held = hold(&found, &expected, unit, 0, || {
         let mut trainer = trainer();
         let params = trainer.model().params_mut();
         let rounded = off(params, unit, rng);

@@ -49,14 +49,18 @@ fn whole_bytes(depth: usize, warps: usize, backward: bool, paired: bool) -> usiz
     if backward { 4 * tile + stays + 8 * rows + 4 * warps + place } else { 3 * tile + 12 * warps }
 }
 
-/// Whether a relation's heads are so narrow that blocks of two write together.
-fn narrow_heads(heads: usize, r: &Relation) -> bool {
-    r.query.cols == 4 * heads && heads.is_multiple_of(2)
+/// Whether blocks of two heads write together: those of four numbers, unless they have so few dimensions that they are soon written.
+fn paired(depth: usize, heads: usize, r: &Relation) -> bool {
+    depth > 8 && r.query.cols == 4 * heads && heads.is_multiple_of(2)
 }
 
-/// Whether a program has such heads.
-pub(in super::super) fn has_narrow_heads(ops: &[Op]) -> bool {
-    ops.iter().any(|op| matches!(op, Op::Attention(a) if a.relations.iter().any(|r| narrow_heads(a.heads, r))))
+/// The kernels for whole sets that a program may want for a width that attention is compiled for.
+pub(in super::super) fn whole_kinds(depth: usize, ops: &[Op]) -> &'static [&'static str] {
+    let pairs = |a: &Attention| a.relations.iter().any(|r| paired(depth, a.heads, r));
+    match ops.iter().any(|op| matches!(op, Op::Attention(a) if pairs(a))) {
+        true => &["WHOLE_ATTENTION", "PAIRED_ATTENTION"],
+        false => &["WHOLE_ATTENTION"],
+    }
 }
 
 /// Widths of all heads of a program, as they are compiled.
@@ -136,8 +140,7 @@ impl<'a> Builder<'a> {
                             continue;
                         }
                         let way = if backward { "backward" } else { "forward" };
-                        // The rows of two dimensions and fewer are soon written.
-                        let paired = depth > 8 && members.iter().all(|&i| narrow_heads(op.heads, &op.relations[i]));
+                        let paired = members.iter().all(|&i| paired(depth, op.heads, &op.relations[i]));
                         let (kind, cluster) = if paired { ("paired", [2, 1]) } else { ("whole", [1, 1]) };
                         let name = format!("attention_{way}_{kind}_{depth}_{warps}");
                         let bytes = whole_bytes(depth, warps, backward, paired);
@@ -176,6 +179,7 @@ mod tests {
             "row_bytes(int depth) { return depth == 8 ? 16 : 2 * depth + 16; }",
             "scores_stay(int depth, int warps) { return depth < 64 || warps <= 8; }",
             "? max(16 * warps * (32 * warps + 16), 64 * warps * depth) : 0; }",
+            "LEFT = 2 * R * DEPTH;",
         ] {
             assert!(kernel.contains(formula), "{formula}");
         }
@@ -184,6 +188,9 @@ mod tests {
                 // A processor of compute capability 9 has 228 KB, of which each block takes one besides its own.
                 let all = blocks * (whole_bytes(depth, warps, true, true) + 1024);
                 assert!(all <= 228 << 10, "heads of {depth}, {warps} warps: {all} bytes");
+                // Where no tile is done with, what a pair's blocks leave to each other has a place of its own.
+                let place = whole_bytes(depth, warps, true, true) - whole_bytes(depth, warps, true, false);
+                assert_eq!(place, if depth == 64 && warps == 10 { 2 * 160 * 64 } else { 0 });
                 // What is fetched as it is lies where tiles will.
                 let tiles = whole_bytes(depth, warps, false, false) - 12 * warps;
                 assert!(2 * 16 * warps * depth * 4 <= tiles / 3 * 4);

@@ -25,7 +25,7 @@ mod pine;
 mod rows;
 mod tiles;
 
-pub(super) use attention::{depths, has_narrow_heads, key_tile, whole_sets, wide_depth};
+pub(super) use attention::{depths, key_tile, whole_kinds, whole_sets, wide_depth};
 pub use capacity::Capacity;
 pub(super) use chain::{Chain, chains, in_chain};
 pub(super) use images::has_images;

@@ -117,7 +117,7 @@ struct NormBackwardTask {
 // waits are enough for all of a block; a row that is not there reads one that is.
 template <int LANES, int CHUNKS, int COPIES>
 __device__ __forceinline__ void norm_backward_rows(const NormBackwardTask* tasks, const int* shape) {
-    constexpr int TOGETHER = CHUNKS == 1 ? 4 : 1, GROUPS = 256 / LANES;
+    constexpr int TOGETHER = CHUNKS > 1 ? 1 : LANES < 16 ? LANES / 4 : 4, GROUPS = 256 / LANES;
     const NormBackwardTask task = tasks[blockIdx.y];
     int rows = rows_of(task.space, shape), first = blockIdx.x * task.rows, last = min(rows, first + task.rows);
     if (first >= rows) return;

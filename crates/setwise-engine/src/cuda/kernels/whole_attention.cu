@@ -5,7 +5,7 @@
 // Matrix units get halves, which have as many bits as tf32 and take half the room, reads and products. What they lack is range, so queries, keys, values and gradients of results are multiplied by a power
 // of two that belongs to the block: their largest number lies between 8 and 16 then, and a gradient of scores, below 2 · 64 · 16², is a half too. A number 2¹⁷ times smaller than the largest keeps all its bits.
 //
-// Heads of four numbers are pieces of 16 bytes of each row, half of what memory is written by, and writing halves takes several times as long. So blocks of two neighbouring heads can be a cluster: each hands
+// Heads of four numbers are pieces of 16 bytes of each row. Memory is written by 32, and pieces of 16 take several times as long. So blocks of two neighbouring heads can be a cluster: each leaves
 // half of its rows to the other, and writes the other half for both heads.
 
 __device__ __forceinline__ float power_of_two(float x) {
@@ -214,13 +214,17 @@ template <int DEPTH, int R> struct WholeSets {
             if (r + 8 < count) *(float2*)(below + at) = make_float2(x[j][2] * second, x[j][3] * second);
         }
     }
-    // The same for both heads of a cluster, in two steps with a meeting between them. Of each warp the block of the first head writes the first 8 rows and leaves the others where the other block finds them.
+    // The same for both heads of a cluster, in two steps with a meeting between them. Of a warp's rows the block of the first head writes the first 8 and leaves the others where the other block finds them, and
+    // the block of the second head the other way round.
+    static constexpr int LEFT = 2 * R * DEPTH;
+    static_assert(LEFT <= TILE, "what is left fits where a tile was");
     __device__ __forceinline__ void leave(char* place, const float (*x)[4], float first, float second) const {
 #pragma unroll
         for (int j = 0; j < DEPTH / 8; j++)
             ((float2*)place)[j * R * 2 + threadIdx.x] = head % 2 ? make_float2(x[j][0] * first, x[j][1] * first) : make_float2(x[j][2] * second, x[j][3] * second);
     }
-    // A lane has two of the four numbers of its own head's dimension, and takes two of the other head's that lie beside its neighbours'.
+    // Of eight columns, two dimensions of the head, a lane has half of one dimension, and takes the same half of the other dimension of the other head. So the four lanes of a row have both heads of both
+    // dimensions, and write those of one at a time: 32 bytes that lie together.
     __device__ __forceinline__ void write_both(const HeadSlice& h, int start, int count, const char* place, const float (*x)[4], float first, float second) const {
         int own = head % 2, r = threadIdx.x / 32 * 16 + own * 8 + threadIdx.x % 32 / 4;
         bool low = threadIdx.x % 4 < 2;
