@@ -128,11 +128,12 @@ impl Kernels {
                 let Some((wide, tile)) = super::build::wide_depth(depth) else { continue };
                 sources.push(WIDE_ATTENTION.concat() + &format!("WIDE_ATTENTION({wide}, {tile})\n"));
                 let whole = super::build::whole_sets(depth);
+                if whole.is_empty() {
+                    continue;
+                }
                 for kind in super::build::whole_kinds(depth, ops) {
                     let kernels = whole.iter().map(|(warps, blocks)| format!("{kind}({depth}, {warps}, {blocks})\n"));
-                    if !whole.is_empty() {
-                        sources.push(WHOLE_ATTENTION.concat() + &kernels.collect::<String>());
-                    }
+                    sources.push(WHOLE_ATTENTION.concat() + &kernels.collect::<String>());
                 }
             }
             sources.sort_unstable();

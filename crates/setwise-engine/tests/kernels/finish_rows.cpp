@@ -1,6 +1,7 @@
 // `finish_rows.cu`: what products end with, against the same written out in double precision.
 
 #include "lanes.h"
+#include "plain_norm.h"
 //
 #include "kernels.inc"
 
@@ -38,7 +39,6 @@ template <int BN> void test(int rows, int n, int ends, unsigned seed) {
     Compared results, normalised, inverses;
     for (int m = 0; m < rows; m++) {
         std::vector<double> v(n);
-        double mean = 0.0, square = 0.0;
         for (int c = 0; c < n; c++) {
             int at = m * ld + c;
             v[c] = sums[m * n + c] + (ends & BIAS ? bias[c] : 0.0);
@@ -48,16 +48,13 @@ template <int BN> void test(int rows, int n, int ends, unsigned seed) {
             if (ends & RESIDUALS) v[c] += two[at];
             if (ends & ADDED) v[c] += before[at];
             if (ends & GATE && !(gate[at] > 0.0f)) v[c] = 0.0;
-            mean += v[c] / n;
         }
-        for (double x : v) square += (x - mean) * (x - mean) / n;
-        double scale = 1.0 / std::sqrt(square + 1e-5);
-        if (ends & NORM) inverses(inverse[m], scale);
+        PlainNorm norm(v);
+        if (ends & NORM) inverses(inverse[m], norm.inverse);
         for (int c = 0; c < n; c++) {
             if (ends & NORM) {
-                v[c] = (v[c] - mean) * scale;
-                normalised(hat[m * n + c], v[c]);
-                v[c] = v[c] * gain[c] + shift[c];
+                normalised(hat[m * n + c], norm.hat[c]);
+                v[c] = norm.hat[c] * gain[c] + shift[c];
             }
             results(y[m * ld + c], v[c]);
         }

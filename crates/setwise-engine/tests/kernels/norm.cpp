@@ -1,6 +1,7 @@
 // `norm.cu`: sums of rows with their LayerNorm, and its gradients, against the same written out in double precision.
 
 #include "lanes.h"
+#include "plain_norm.h"
 //
 #include "kernels.inc"
 
@@ -33,38 +34,25 @@ template <int LANES, int CHUNKS> void test(int cols, int rows, int inputs, int b
             else norm_backward_rows<LANES, CHUNKS, 0>(&back, shape);
         }, 256, {b, 0, 0}, seed);
     Compared results, normalised, gradients, copies, passed, sums;
-    std::vector<double> d_gain(cols), d_shift(cols);
+    GainsAndShifts expected_sums(cols);
     for (int r = 0; r < rows; r++) {
-        std::vector<double> v(cols), g(cols);
-        double mean = 0.0, square = 0.0, a = 0.0, b = 0.0;
-        for (int c = 0; c < cols; c++) {
+        std::vector<double> v(cols);
+        for (int c = 0; c < cols; c++)
             for (auto& input : x) v[c] += input[r * ld + c];
-            mean += v[c] / cols;
-        }
-        for (int c = 0; c < cols; c++) square += (v[c] - mean) * (v[c] - mean) / cols;
-        double scale = 1.0 / std::sqrt(square + 1e-5);
+        PlainNorm norm(v);
+        std::vector<double> expected = norm.back(&before[r * ld], gain);
+        expected_sums.add(&before[r * ld], norm);
         for (int c = 0; c < cols; c++) {
-            v[c] = (v[c] - mean) * scale;
-            normalised(hat[r * cols + c], v[c]);
-            results(y[r * ld + c], v[c] * gain[c] + shift[c]);
-            double d = before[r * ld + c];
-            d_gain[c] += d * v[c], d_shift[c] += d;
-            g[c] = d * gain[c];
-            a += g[c] / cols, b += g[c] * v[c] / cols;
-        }
-        for (int c = 0; c < cols; c++) {
-            double expected = (g[c] - a - v[c] * b) * scale;
-            gradients(dy[r * ld + c], expected);
+            int at = r * ld + c;
+            normalised(hat[r * cols + c], norm.hat[c]);
+            results(y[at], norm.hat[c] * gain[c] + shift[c]);
+            gradients(dy[at], expected[c]);
             if (!gated) continue;
-            copies(copy[r * ld + c], expected);
-            passed(open[r * ld + c], gate[r * ld + c] > 0.0f ? expected : 0.0);
+            copies(copy[at], expected[c]);
+            passed(open[at], gate[at] > 0.0f ? expected[c] : 0.0);
         }
     }
-    for (int c = 0; c < cols; c++) {
-        double of_gain = 0.0, of_shift = 0.0;
-        for (int p = 0; p < parts_count; p++) of_gain += parts[p * 2 * cols + c], of_shift += parts[(p * 2 + 1) * cols + c];
-        sums(of_gain, d_gain[c]), sums(of_shift, d_shift[c]);
-    }
+    expected_sums.compare(sums, parts);
     results.check("results", 1e-5);
     normalised.check("normalised rows", 1e-5);
     gradients.check("gradients", 1e-5);

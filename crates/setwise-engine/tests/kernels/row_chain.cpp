@@ -1,12 +1,14 @@
 // What chains are made of (`row_chain.cu`): products both ways, norms both ways, held and streamed, for numbers of rows that are no multiple of anything.
 
 #include "lanes.h"
+#include "plain_norm.h"
 //
 #include "kernels.inc"
 
+// Numbers that matrix units see whole.
 Rows random(size_t count) {
-    Rows x(count);
-    for (auto& v : x) v = cut_bits(__float_as_uint(drawn()));
+    Rows x = random_rows(count);
+    for (auto& v : x) v = cut_bits(__float_as_uint(v));
     return x;
 }
 
@@ -59,10 +61,9 @@ template <int N, int K> void test(int count) {
         store_rows<N, N>(at(d_normed), 0, d, rows);
     });
     Compared products, gradients, norms, norm_gradients, gains;
-    std::vector<double> d_gain(N), d_shift(N);
+    GainsAndShifts expected_gains(N);
     for (int i = 0; i < count; i++) {
         std::vector<double> row(N);
-        double mean = 0.0, variance = 0.0, a = 0.0, b = 0.0;
         for (int n = 0; n < N; n++) {
             row[n] = bias[n];
             for (int k = 0; k < K; k++) row[n] += (double)x[i * K + k] * w[n * K + k];
@@ -70,7 +71,6 @@ template <int N, int K> void test(int count) {
             products(streamed[i * N + n], row[n]);
             products(positive[i * N + n], std::max(row[n], 0.0));
             gradients(gated[i * N + n], positive[i * N + n] > 0.0f ? dy[i * N + n] : 0.0f);
-            mean += row[n] / N;
         }
         for (int k = 0; k < K; k++) {
             double sum = 0.0;
@@ -78,22 +78,15 @@ template <int N, int K> void test(int count) {
             gradients(dx[i * K + k], sum);
             gradients(d_streamed[i * K + k], sum);
         }
-        for (double v : row) variance += (v - mean) * (v - mean) / N;
-        double inverse = 1.0 / std::sqrt(variance + 1e-5);
+        PlainNorm norm(row);
+        std::vector<double> back = norm.back(&dy[i * N], gain);
+        expected_gains.add(&dy[i * N], norm);
         for (int n = 0; n < N; n++) {
-            double h = (row[n] - mean) * inverse, d = dy[i * N + n];
-            norms(normed[i * N + n], h * gain[n] + shift[n]);
-            d_gain[n] += d * h, d_shift[n] += d;
-            a += d * gain[n] / N, b += d * gain[n] * h / N;
+            norms(normed[i * N + n], norm.hat[n] * gain[n] + shift[n]);
+            norm_gradients(d_normed[i * N + n], back[n]);
         }
-        for (int n = 0; n < N; n++) norm_gradients(d_normed[i * N + n], (dy[i * N + n] * gain[n] - a - (row[n] - mean) * inverse * b) * inverse);
     }
-    for (int n = 0; n < N; n++) {
-        double g = 0.0, s = 0.0;
-        for (int tile = 0; tile < tiles; tile++) g += parts[tile * 2 * N + n], s += parts[tile * 2 * N + N + n];
-        gains(g, d_gain[n]);
-        gains(s, d_shift[n]);
-    }
+    expected_gains.compare(gains, parts);
     // Operands have no bits to lose, and what is added to round them is lost again.
     products.check("products", 1e-5);
     gradients.check("products on the way back", 1e-5);

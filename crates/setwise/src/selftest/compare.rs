@@ -71,35 +71,36 @@ pub(super) fn compare(
     }
     let expected = exact(&mut cpu, params, inputs, &slopes, 0.0, rng)?;
     let unit = unit(precision);
-    let held = hold(&found, &expected, unit, DRAWS, || exact(&mut cpu, params, inputs, &slopes, unit, rng))?;
     let first = if training { "outputs" } else { "answers" };
     let names = [first, "gradients of inputs", "gradients of parameters", "statistics of batch norms"];
-    let there = names.into_iter().zip(held).zip(&expected).filter(|(_, e)| !e.is_empty());
-    Ok(there.map(|((name, (error, tolerance)), _)| (name, error, tolerance)).collect())
+    let rounded = || exact(&mut cpu, params, inputs, &slopes, unit, rng);
+    let held = hold(&names, &found, &expected, unit, DRAWS, rounded)?;
+    Ok(held.into_iter().zip(&expected).filter(|(_, e)| !e.is_empty()).map(|(held, _)| held).collect())
 }
 
 /// How often numbers are rounded to see how far results move, and how often where one is farther off than that allows.
 pub(super) const DRAWS: usize = 4;
 const MOST_DRAWS: usize = 64;
 
-/// The error of each result and how large it may be: by how far the exact one moves when numbers are rounded, each time anew, as the GPU rounds operands. The first `draws` count `ALLOWED` times, as the GPU rounds in
+/// The error of each result, by name, and how large it may be: by how far the exact one moves when numbers are rounded, each time anew, as the GPU rounds operands. The first `draws` count `ALLOWED` times, as the GPU rounds in
 /// every layer. Where a ReLU, a maximum or a row of almost equal numbers makes a result move far, the GPU's may too, and few roundings may not show it: so before one counts as missed, more are tried, of which one has to move it
 /// about as far.
 pub(super) fn hold(
+    names: &[&'static str],
     found: &[Vec<f64>],
     expected: &[Vec<f64>],
     unit: f64,
     draws: usize,
     mut rounded: impl FnMut() -> Result<Vec<Vec<f64>>>,
-) -> Result<Vec<(f64, f64)>> {
+) -> Result<Vec<Found>> {
     let errors = found.iter().zip(expected).map(|(a, b)| relative(a, b));
-    let mut held: Vec<(f64, f64)> = errors.map(|error| (error, ALLOWED * unit)).collect();
+    let mut held: Vec<Found> = names.iter().zip(errors).map(|(name, error)| (*name, error, ALLOWED * unit)).collect();
     for draw in 0..MOST_DRAWS {
-        if draw >= draws && held.iter().all(|(error, tolerance)| error <= tolerance) {
+        if draw >= draws && held.iter().all(|(_, error, tolerance)| error <= tolerance) {
             break;
         }
         let counts = if draw < draws { ALLOWED } else { 2.0 };
-        for ((_, tolerance), (a, b)) in held.iter_mut().zip(rounded()?.iter().zip(expected)) {
+        for ((_, _, tolerance), (a, b)) in held.iter_mut().zip(rounded()?.iter().zip(expected)) {
             *tolerance = tolerance.max(counts * relative(a, b));
         }
     }
@@ -171,19 +172,19 @@ mod tests {
         // Every tenth rounding moves it by so much.
         let mut held = |by: f64| {
             draws = 0;
-            let held = hold(&found, &expected, 1e-3, DRAWS, || {
+            let held = hold(&["it"], &found, &expected, 1e-3, DRAWS, || {
                 draws += 1;
                 Ok(vec![vec![1.0, if draws % 10 == 0 { by } else { 0.001 }]])
             });
             (held.unwrap()[0], draws)
         };
-        assert_eq!(held(0.3), ((0.5, 0.6), 10));
-        assert_eq!(held(0.1), ((0.5, 0.2), MOST_DRAWS));
+        assert_eq!(held(0.3), (("it", 0.5, 0.6), 10));
+        assert_eq!(held(0.1), (("it", 0.5, 0.2), MOST_DRAWS));
         // The first ones count more.
-        let early = hold(&found, &expected, 1e-3, DRAWS, || Ok(vec![vec![1.0, 0.04]])).unwrap();
-        assert_eq!(early, [(0.5, 0.64)]);
+        let early = hold(&["it"], &found, &expected, 1e-3, DRAWS, || Ok(vec![vec![1.0, 0.04]])).unwrap();
+        assert_eq!(early, [("it", 0.5, 0.64)]);
         // What is no number stays none.
-        let none = hold(&[vec![f64::NAN, 0.0]], &expected, 1e-3, DRAWS, || Ok(vec![vec![2.0, 0.0]])).unwrap();
-        assert!(none[0].0.is_nan());
+        let none = hold(&["it"], &[vec![f64::NAN, 0.0]], &expected, 1e-3, DRAWS, || Ok(vec![vec![2.0, 0.0]])).unwrap();
+        assert!(none[0].1.is_nan());
     }
 }

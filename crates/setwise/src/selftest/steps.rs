@@ -93,15 +93,14 @@ fn steps_and_moments(
     let found = all(two_steps(on_gpu(device, precision, limits, trainer())?, batch, targets)?);
     let expected = all(two_steps(trainer(), batch, targets)?);
     let unit = unit(precision);
-    let held = hold(&found, &expected, unit, 0, || {
+    let names = ["losses of two steps", "first moments", "second moments"];
+    hold(&names, &found, &expected, unit, 0, || {
         let mut trainer = trainer();
         let params = trainer.model().params_mut();
         let rounded = off(params, unit, rng);
         params.iter_mut().zip(rounded).for_each(|(p, r)| *p = r as f32);
         Ok(all(two_steps(trainer, batch, targets)?))
-    })?;
-    let names = ["losses of two steps", "first moments", "second moments"];
-    Ok(names.into_iter().zip(held).map(|(name, (error, tolerance))| (name, error, tolerance)).collect())
+    })
 }
 
 /// Steps of a model whose matrices move by Muon: what the loss falls by. Single weights may differ: directions in which the gradient is nothing but

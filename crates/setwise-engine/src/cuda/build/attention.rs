@@ -55,12 +55,11 @@ fn paired(depth: usize, heads: usize, r: &Relation) -> bool {
 }
 
 /// The kernels for whole sets that a program may want for a width that attention is compiled for.
-pub(in super::super) fn whole_kinds(depth: usize, ops: &[Op]) -> &'static [&'static str] {
-    let pairs = |a: &Attention| a.relations.iter().any(|r| paired(depth, a.heads, r));
-    match ops.iter().any(|op| matches!(op, Op::Attention(a) if pairs(a))) {
-        true => &["WHOLE_ATTENTION", "PAIRED_ATTENTION"],
-        false => &["WHOLE_ATTENTION"],
-    }
+pub(in super::super) fn whole_kinds(depth: usize, ops: &[Op]) -> Vec<&'static str> {
+    let has = |pairs: bool, a: &Attention| a.relations.iter().any(|r| paired(depth, a.heads, r) == pairs);
+    let wanted = |pairs: bool| ops.iter().any(|op| matches!(op, Op::Attention(a) if has(pairs, a)));
+    let kinds = [(false, "WHOLE_ATTENTION"), (true, "PAIRED_ATTENTION")];
+    kinds.into_iter().filter(|k| wanted(k.0)).map(|k| k.1).collect()
 }
 
 /// Widths of all heads of a program, as they are compiled.
@@ -171,6 +170,22 @@ impl<'a> Builder<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::Value;
+
+    #[test]
+    fn kernels_are_compiled_for_the_heads_a_program_has() {
+        let attention = |cols: usize| {
+            let slice = |v| Slice { value: Value(v), col: 0, cols };
+            let relation = Relation { query: slice(0), key: slice(1), value: slice(2), out: slice(3), stats: Value(4) };
+            Op::Attention(Attention { relations: vec![relation], heads: 4, scale: 1.0 })
+        };
+        let (narrow, wide) = (attention(16), attention(64));
+        assert_eq!(whole_kinds(64, std::slice::from_ref(&narrow)), ["PAIRED_ATTENTION"]);
+        assert_eq!(whole_kinds(64, std::slice::from_ref(&wide)), ["WHOLE_ATTENTION"]);
+        assert_eq!(whole_kinds(64, &[wide, narrow.clone()]), ["WHOLE_ATTENTION", "PAIRED_ATTENTION"]);
+        // Few dimensions.
+        assert_eq!(whole_kinds(8, &[narrow]), ["WHOLE_ATTENTION"]);
+    }
 
     #[test]
     fn blocks_of_whole_sets_have_the_room_their_kernels_take_and_the_card_has() {

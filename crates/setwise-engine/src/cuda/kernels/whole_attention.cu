@@ -201,6 +201,10 @@ template <int DEPTH, int R> struct WholeSets {
             *(uint2*)(tile + (row + i * STEP) * S + column * 2) = make_uint2(two_halves(y.x, y.y), two_halves(y.z, y.w));
         }
     }
+    // Of what sums of eight columns lie in a lane, the two numbers of one of its rows, the upper or the lower, multiplied by that row's number.
+    static __device__ __forceinline__ float2 of_row(const float* x, bool lower, float first, float second) {
+        return lower ? make_float2(x[2] * second, x[3] * second) : make_float2(x[0] * first, x[1] * first);
+    }
     // Writes a warp's 16 rows, as sums lie, each multiplied by a number.
     __device__ __forceinline__ void write(const HeadSlice& h, int start, int count, const float (*x)[4], float first, float second) const {
         int r = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
@@ -210,8 +214,8 @@ template <int DEPTH, int R> struct WholeSets {
             int column = j * 8 + threadIdx.x % 4 * 2;
             if (column >= dims * width) break;
             u32 at = offset(h, column);
-            if (r < count) *(float2*)(to + at) = make_float2(x[j][0] * first, x[j][1] * first);
-            if (r + 8 < count) *(float2*)(below + at) = make_float2(x[j][2] * second, x[j][3] * second);
+            if (r < count) *(float2*)(to + at) = of_row(x[j], false, first, second);
+            if (r + 8 < count) *(float2*)(below + at) = of_row(x[j], true, first, second);
         }
     }
     // The same for both heads of a cluster, in two steps with a meeting between them. Of a warp's rows the block of the first head writes the first 8 and leaves the others where the other block finds them, and
@@ -220,8 +224,7 @@ template <int DEPTH, int R> struct WholeSets {
     static_assert(LEFT <= TILE, "what is left fits where a tile was");
     __device__ __forceinline__ void leave(char* place, const float (*x)[4], float first, float second) const {
 #pragma unroll
-        for (int j = 0; j < DEPTH / 8; j++)
-            ((float2*)place)[j * R * 2 + threadIdx.x] = head % 2 ? make_float2(x[j][0] * first, x[j][1] * first) : make_float2(x[j][2] * second, x[j][3] * second);
+        for (int j = 0; j < DEPTH / 8; j++) ((float2*)place)[j * R * 2 + threadIdx.x] = of_row(x[j], head % 2 == 0, first, second);
     }
     // Of eight columns, two dimensions of the head, a lane has half of one dimension, and takes the same half of the other dimension of the other head. So the four lanes of a row have both heads of both
     // dimensions, and write those of one at a time: 32 bytes that lie together.
@@ -233,7 +236,7 @@ template <int DEPTH, int R> struct WholeSets {
         float* others = to + (own ? -4 : 4);
 #pragma unroll
         for (int j = 0; j < DEPTH / 8; j++) {
-            float2 mine = own ? make_float2(x[j][2] * second, x[j][3] * second) : make_float2(x[j][0] * first, x[j][1] * first);
+            float2 mine = of_row(x[j], own, first, second);
             float2 theirs = of_block((const float2*)place + j * R * 2 + (threadIdx.x ^ 2), 1 - own);
             if (2 * j < dims) *(float2*)((low ? to : others) + 2 * j * h.ld) = low ? mine : theirs;
             if (2 * j + 1 < dims) *(float2*)((low ? others : to) + (2 * j + 1) * h.ld) = low ? theirs : mine;
