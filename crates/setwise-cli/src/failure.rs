@@ -52,10 +52,19 @@ impl From<setwise::Error> for Failure {
                 | std::io::ErrorKind::NotADirectory => Failure::usage(error.to_string()),
                 _ => Failure::other(error.to_string()),
             },
-            setwise::Error::Checkpoint { .. }
-            | setwise::Error::Diverged { .. }
-            | setwise::Error::NotFinite { .. }
-            | setwise::Error::Feed => Failure::other(error.to_string()),
+            setwise::Error::NotFinite { .. } => Failure::other(error.to_string()),
+            _ => Failure::usage(error.to_string()),
+        }
+    }
+}
+
+impl From<setwise_lab::Error> for Failure {
+    fn from(error: setwise_lab::Error) -> Self {
+        match error {
+            setwise_lab::Error::Library(error) => error.into(),
+            setwise_lab::Error::Checkpoint { .. }
+            | setwise_lab::Error::Diverged { .. }
+            | setwise_lab::Error::Prefetch => Failure::other(error.to_string()),
             _ => Failure::usage(error.to_string()),
         }
     }

@@ -57,7 +57,7 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            commands::note(format!("setwise: {failure}"));
+            commands::log(format!("setwise: {failure}"));
             ExitCode::from(failure.code())
         }
     }

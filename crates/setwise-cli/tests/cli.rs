@@ -14,7 +14,7 @@ fn repository(path: &str) -> PathBuf {
 }
 
 fn fixture(name: &str) -> PathBuf {
-    repository(&format!("crates/setwise/tests/fixtures/{name}.safetensors"))
+    repository(&format!("crates/setwise-lab/tests/fixtures/{name}.safetensors"))
 }
 
 /// A folder with the imported multi-set transformer of the fixtures as `model.safetensors` (two sets, width 2).
@@ -81,7 +81,7 @@ fn trained_models_see_sets_and_tell_answers_as_in_their_training() {
     assert!((near[0] - far[0]).abs() < 1e-3, "{near:?} and {far:?}");
     assert!((answer(&model, &[&p, &q, raw])[0] - answer(&model, &[&far_p, &far_q, raw])[0]).abs() > 0.1);
     // Quantiles of log(1 + KL) in nats.
-    let model = repository("weights/product/kl/model.safetensors");
+    let model = repository("crates/setwise/weights/kl-estimator/model.safetensors");
     let (nats, logs) = (answer(&model, &[&p, &q]), answer(&model, &[&p, &q, raw]));
     assert!(nats.len() == 5 && nats.is_sorted() && nats[4] < 10.0, "{nats:?}");
     assert_ne!(nats, logs);

@@ -30,8 +30,8 @@ fn words(dir: &Path) {
 
 fn experiment(dir: &Path) -> PathBuf {
     let path = dir.join("words.toml");
-    let text = "[task]\nkind = 'align-words'\nwidth = 3\nset-size = [2, 4]\n[model]\nlatent = 16\nhidden = 16\nblocks = 1
-        [training]\nsteps = 30\nbatch = 16\nloss = 'bce'\nlearning-rate = 3e-3\nvalidation-examples = 100\nphases = [{ steps = 10, size = 1 }]";
+    let text = "curriculum = [{ steps = 10, set-size = 1 }]\n[task]\nkind = 'align-words'\nwidth = 3\nset-size = [2, 4]\n[model]\nlatent = 16\nhidden = 16\nblocks = 1
+        [training]\nsteps = 30\nbatch-size = 16\nloss = 'bce'\nlearning-rate = 3e-3\n[run]\nvalidation-examples = 100";
     std::fs::write(&path, text).unwrap();
     path
 }

@@ -53,16 +53,18 @@ fn the_errors_of_classical_and_trivial_estimators_are_the_known_ones() {
 #[test]
 fn runs_stand_in_the_table_with_what_they_took_and_the_rest_is_not_run() {
     let dir = tempfile::tempdir().unwrap();
-    let kl = include_str!("../../../experiments/paper/kl-d2.toml");
-    let small = "latent = 8\nhidden = 8\nblocks = 1\n[training]\nvalidation-examples = 20";
-    let text = kl.replace("[training]", small).replace("batch = 64", "batch = 4");
+    let kl = include_str!("../../setwise-lab/experiments/paper/kl-d2.toml");
+    let small = "latent = 8\nhidden = 8\nblocks = 1\n[training]";
+    let small_batch =
+        |text: String| text.replace("batch-size = 64", "batch-size = 4") + "\n[run]\nvalidation-examples = 20\n";
+    let text = small_batch(kl.replace("[training]", small));
     std::fs::write(dir.path().join("small.toml"), text).unwrap();
     for seed in 0..2 {
         answer(dir.path(), &format!("train small.toml --steps 5 --seed {seed} --model cross-only"));
     }
     // A run of another task does not belong here.
-    let other = include_str!("../../../experiments/paper/kl-d2.toml").replace("[training]", small);
-    let other = other.replace("components = [1, 10]", "components = 1").replace("batch = 64", "batch = 4");
+    let other = include_str!("../../setwise-lab/experiments/paper/kl-d2.toml").replace("[training]", small);
+    let other = small_batch(other.replace("components = [1, 10]", "components = 1"));
     std::fs::write(dir.path().join("other.toml"), other).unwrap();
     answer(dir.path(), "train other.toml --steps 5 --model cross-only");
     let table =

@@ -18,8 +18,9 @@ hidden = 8
 blocks = 1
 [training]
 steps = 600
-batch = 8
+batch-size = 8
 learning-rate = 1e-3
+[run]
 validate-every = 97
 validation-examples = 20
 checkpoint-every = 7
@@ -76,7 +77,7 @@ fn a_run_killed_at_any_moment_ends_with_the_bits_of_one_that_was_not() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    let (code, said) = train(&tiny, &killed, &["--resume", "--threads", "2", "--feed-threads", "3"]);
+    let (code, said) = train(&tiny, &killed, &["--resume", "--threads", "2", "--loader-threads", "3"]);
     assert_eq!(code, Some(0), "{said}");
     let (a, b) = (result(&whole), result(&killed));
     assert_eq!(a.1, b.1, "the logs differ");
@@ -179,7 +180,7 @@ fn presets_and_seeds_are_trained_side_by_side_and_gone_on_with() {
     let dir = tempfile::tempdir().unwrap();
     let tiny = experiment(&dir, &TINY.replace("steps = 600", "steps = 20"));
     let out = dir.path().join("runs");
-    let several = ["--model", "pine,cross-only", "--seed", "1,2", "--at-once", "3", "--json"];
+    let several = ["--model", "pine,cross-only", "--seed", "1,2", "--jobs", "3", "--json"];
     let (code, said) = train(&tiny, &out, &several);
     assert_eq!(code, Some(0), "{said}");
     let mut found: Vec<(String, u64)> = said
@@ -238,10 +239,11 @@ fn a_trained_model_is_measured_on_fresh_examples_of_its_task() {
 }
 
 #[test]
-fn a_model_that_sees_own_coordinates_and_fits_and_answers_for_elements_is_asked_and_measured_like_any_other() {
+fn a_model_with_appended_columns_and_outputs_per_element_predicts_and_is_measured_like_any_other() {
     let dir = tempfile::tempdir().unwrap();
-    let text =
-        TINY.replace("dim = 2", "dim = 2\nturn = true\nown = true\nfits = true").replace("steps = 600", "steps = 20");
+    let text = TINY
+        .replace("dim = 2", "dim = 2\naxes = 'canonical'\nappend = ['raw', 'mixture-log-densities']")
+        .replace("steps = 600", "steps = 20");
     let text = text.replace("learning-rate = 1e-3", "learning-rate = 1e-3\nloss = { elements = { weight = 1.0 } }");
     let (seen, out) = (experiment(&dir, &text), dir.path().join("run"));
     let (code, said) = train(&seen, &out, &[]);
@@ -303,8 +305,8 @@ fn npy(path: &Path) -> (Vec<usize>, Vec<u8>) {
 #[test]
 fn sampled_examples_of_several_dimensions_are_filled_with_zeros_and_tell_their_own() {
     let dir = tempfile::tempdir().unwrap();
-    let text = "[task]\nkind = 'broad-kl'\ndims = [1, 5]\nset-size = [30, 40]\nlargest = 20.0
-        [model]\npreset = 'multi-set-transformer-equi'\n[training]\nbatch = 3\n";
+    let text = "[task]\nkind = 'broad-kl'\ndims = [1, 5]\nset-size = [30, 40]\nmax-divergence = 20.0
+        [model]\npreset = 'multi-set-transformer-equi'\n[training]\nbatch-size = 3\n";
     let broad = experiment(&dir, text);
     let out = dir.path().join("examples");
     let (code, said) =
@@ -346,7 +348,7 @@ fn a_folder_whose_run_is_under_way_is_nobody_elses_until_it_ends() {
     assert!(code == Some(2) && said.contains("run: a run is under way in this folder"), "{said}");
     // It went on as if nobody had asked, and what is left of it keeps nobody out.
     assert_eq!(ended, None);
-    setwise::train::RunFolder::new(&out).lock().unwrap();
+    setwise_lab::run::RunFolder::new(&out).lock().unwrap();
 }
 
 #[test]

@@ -36,13 +36,13 @@ pub fn raised(error: Error) -> PyErr {
         // FileNotFoundError, PermissionError and so on.
         Error::Io { source, .. } => std::io::Error::new(source.kind(), text).into(),
         Error::Config { field, reason } => PyValueError::new_err(format!("{}: {reason}", python_name(field))),
-        Error::Experiment { key, reason } => {
+        Error::Setting { key, reason } => {
             let key = key.strip_prefix("training.").unwrap_or(&key);
             PyValueError::new_err(format!("{}: {reason}", python_name(key)))
         }
         Error::NotFinite { .. } => PyFloatingPointError::new_err(text),
         Error::Engine(setwise_engine::Error::TooLarge { .. }) => PyMemoryError::new_err(text),
-        Error::Device(_) | Error::Feed => PyRuntimeError::new_err(text),
+        Error::Device(_) => PyRuntimeError::new_err(text),
         _ => PyValueError::new_err(text),
     }
 }

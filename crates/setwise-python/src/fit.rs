@@ -7,8 +7,8 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use setwise::data::{Epochs, Examples};
-use setwise::experiment::Training;
 use setwise::models::OutputKind;
+use setwise::train::Training;
 use setwise::{ModelConfig, train};
 
 use crate::arrays::{Array, Given, sequence};
@@ -79,10 +79,10 @@ impl Fit {
         compute(py, || {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let State { fit, data } = &mut *state;
-            let size = fit.training().batch;
+            let size = fit.training().batch_size;
             let batch = match (batch, data) {
                 (Some(batch), _) => batch,
-                (None, Some((all, epochs))) => all.select(&epochs.deal(size.min(all.len()))),
+                (None, Some((all, epochs))) => all.select(&epochs.next_indices(size.min(all.len()))),
                 (None, None) => return Err(Failure::Value("there is no data set to take a batch of".to_owned())),
             };
             let (sets, targets) = batch.into_batch()?;

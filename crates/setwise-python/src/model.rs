@@ -9,8 +9,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple, PyType};
 use serde_json::{Map, Value};
-use setwise::data::DrawnSet;
-use setwise::models::{PRESETS, Preparation, SharedModel};
+use setwise::data::{Preparation, RawSet};
+use setwise::models::{PRESETS, SharedModel};
 use setwise::sets::{BatchView, SetView};
 use setwise::{ModelConfig, Prediction, SetBatch};
 
@@ -177,16 +177,16 @@ impl Model {
         let sets: Vec<Vec<Set>> = given.iter().map(Given::sets).collect();
         let wholes: Vec<Option<Slice>> = given.iter().map(Given::whole).collect();
         let preparation = match raw {
-            true => Preparation::none(),
-            false => self.shared.preparation().map_err(|e| {
+            true => Preparation::identity(),
+            false => self.shared.with_metadata(Preparation::from_metadata).map_err(|e| {
                 value_error(format!(
                     "the model's experiment cannot be followed: {e}; raw=True takes sets and answers as they are"
                 ))
             })?,
         };
         let answers = compute(py, || -> Result<Prediction, Failure> {
-            views.iter().try_for_each(|v| v.check(preparation.is_none()))?;
-            if !preparation.is_none() {
+            views.iter().try_for_each(|v| v.check(preparation.is_identity()))?;
+            if !preparation.is_identity() {
                 let prepared = prepared(&preparation, &sets)?;
                 return Ok(preparation.read(self.shared.predict(&prepared.view())?));
             }
@@ -280,7 +280,7 @@ fn prepared(preparation: &Preparation, sets: &[Vec<Set>]) -> Result<SetBatch, Fa
         if let Some(empty) = sets.iter().find(|s| s.rows() == 0) {
             return Err(Failure::Value(format!("{}: has no rows", empty.name)));
         }
-        drawn.push(DrawnSet { rows: sets.iter().flat_map(|s| s.numbers.double().into_owned()).collect(), offsets });
+        drawn.push(RawSet { rows: sets.iter().flat_map(|s| s.numbers.double().into_owned()).collect(), offsets });
         widths.push(width);
     }
     let names: Vec<String> = (0..sets.len()).map(|k| format!("sets[{k}]")).collect();

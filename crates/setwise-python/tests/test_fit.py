@@ -26,7 +26,7 @@ X, Y = np.array([[1.0], [2.0]]), np.array([[0.5], [-1.0], [0.0]])
 
 def test_a_model_learns_from_a_sampler():
     model = fresh()
-    history = setwise.fit(model, difference, steps=300, batch=32, learning_rate=5e-3, progress=False)
+    history = setwise.fit(model, difference, steps=300, batch_size=32, learning_rate=5e-3, progress=False)
     assert len(history) == len(history.loss) == len(history.gradient) == len(history.learning_rate) == 300
     assert np.mean(history.loss[-30:]) < 0.3 * np.mean(history.loss[:10])
     assert history.learning_rate[0] == 5e-3 and history.learning_rate[-1] < 1e-4
@@ -40,7 +40,7 @@ def test_a_model_learns_from_arrays_of_equal_and_of_other_sizes():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(200, 5, 1)), [rng.normal(size=(n, 1)) for n in rng.integers(3, 8, size=200)]
     targets = x.mean(axis=(1, 2)) - np.array([s.mean() for s in y])
-    history = setwise.fit(fresh(), ([x, y], targets), steps=200, batch=32, learning_rate=5e-3, progress=False)
+    history = setwise.fit(fresh(), ([x, y], targets), steps=200, batch_size=32, learning_rate=5e-3, progress=False)
     assert np.mean(history.loss[-20:]) < 0.5 * np.mean(history.loss[:10])
     # A data set smaller than a batch is the batch.
     few = setwise.fit(fresh(), ([x[:3], y[:3]], targets[:3]), steps=5, schedule="constant", progress=False)
@@ -50,7 +50,7 @@ def test_a_model_learns_from_arrays_of_equal_and_of_other_sizes():
 def test_the_same_seed_learns_the_same():
     def learnt(seed):
         model = fresh(dropout=0.1)
-        return setwise.fit(model, difference, steps=5, batch=8, seed=seed, progress=False).loss, model(X, Y)
+        return setwise.fit(model, difference, steps=5, batch_size=8, seed=seed, progress=False).loss, model(X, Y)
 
     assert learnt(1) == learnt(1)
     assert learnt(1) != learnt(2)
@@ -62,7 +62,7 @@ def test_a_step_is_the_librarys_whatever_form_the_arrays_have():
             sets, target = difference(rng)
             return [convert(s) for s in sets], target
 
-        return setwise.fit(fresh(), draw, steps=3, batch=4, progress=False).loss
+        return setwise.fit(fresh(), draw, steps=3, batch_size=4, progress=False).loss
 
     expected = first_losses(np.asarray)
     for convert in (np.asfortranarray, lambda s: s[:, 0], np.ndarray.tolist, lambda s: np.repeat(s, 2, axis=0)[::2]):
@@ -72,18 +72,18 @@ def test_a_step_is_the_librarys_whatever_form_the_arrays_have():
 def test_targets_may_be_vectors_and_may_belong_to_elements():
     model = fresh(output_width=2)
     draw = lambda rng: ([X, Y], [1.0, np.float32(2.0)])  # noqa: E731
-    history = setwise.fit(model, draw, steps=150, batch=1, learning_rate=1e-2, progress=False)
+    history = setwise.fit(model, draw, steps=150, batch_size=1, learning_rate=1e-2, progress=False)
     assert history.loss[-1] < 0.2 * history.loss[0]
     np.testing.assert_allclose(model(X, Y), [1.0, 2.0], atol=0.3)
     each = fresh(output="equivariant")
     draw = lambda rng: ([X, Y], [X[:, 0] * 2, -Y])  # noqa: E731
-    history = setwise.fit(each, draw, steps=100, batch=1, loss="mse", learning_rate=1e-2, progress=False)
+    history = setwise.fit(each, draw, steps=100, batch_size=1, loss="mse", learning_rate=1e-2, progress=False)
     assert history.loss[-1] < 0.2 * history.loss[0]
 
 
 def test_one_set_needs_no_list():
     model = setwise.Model.create("single-set-rff", dim=1, sets=1, latent=8, hidden=8, blocks=1)
-    setwise.fit(model, lambda rng: (X, 1.0), steps=2, batch=2, progress=False)
+    setwise.fit(model, lambda rng: (X, 1.0), steps=2, batch_size=2, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def test_one_set_needs_no_list():
         {"loss": {"huber": {"delta": 0.5}}},
         {"loss": {"pinball": {"level": np.float64(0.9)}}},
         {"schedule": "constant"},
-        {"schedule": {"cosine": {"last": 0.5}}},
-        {"warm_up": 2, "clip": 0.1, "weight_decay": 0.01, "batch": np.int64(3), "steps": np.int32(4)},
+        {"schedule": {"cosine": {"final-fraction": 0.5}}},
+        {"warmup_steps": 2, "clip_norm": 0.1, "weight_decay": 0.01, "batch_size": np.int64(3), "steps": np.int32(4)},
         {"muon": 0.01},
     ],
 )
 def test_how_to_learn_can_be_chosen(options):
     draw = lambda rng: ([X, Y], 0.5)  # noqa: E731
-    history = setwise.fit(fresh(), draw, **{"steps": 4, "batch": 2, "progress": False, **options})
+    history = setwise.fit(fresh(), draw, **{"steps": 4, "batch_size": 2, "progress": False, **options})
     assert len(history) == 4 and np.isfinite(history.loss).all()
 
 
@@ -111,14 +111,14 @@ def test_how_to_learn_can_be_chosen(options):
         ({"steps": 0}, ValueError, "steps: is 0"),
         ({"steps": -1}, ValueError, "steps: .*-1"),
         ({"steps": 2.5}, ValueError, "steps: .*2.5"),
-        ({"batch": 0}, ValueError, "batch: is 0"),
+        ({"batch_size": 0}, ValueError, "batch_size: is 0"),
         ({"learning_rate": 0.0}, ValueError, "learning_rate: is 0"),
         ({"learning_rate": float("nan")}, ValueError, "learning_rate: is NaN"),
         ({"loss": "l3"}, ValueError, "loss: .*l3.*mse"),
         ({"loss": abs}, TypeError, "loss: is of type builtin_function_or_method"),
         ({"loss": {"pinball": {"level": 1.5}}}, ValueError, "level: is 1.5"),
         ({"schedule": "linear"}, ValueError, "linear"),
-        ({"clip": -1.0}, ValueError, "clip: is -1"),
+        ({"clip_norm": -1.0}, ValueError, "clip_norm: is -1"),
         ({"muon": 0.0}, ValueError, "muon.rate: is 0"),
         ({"muon": 0.01, "weight_decay": 0.1}, ValueError, "weight_decay: .*muon"),
         ({"seed": -1}, ValueError, "seed"),
@@ -151,9 +151,9 @@ def test_examples_that_do_not_fit_are_refused_and_the_model_lives(example, error
     model = fresh()
     before = model(X, Y)
     with pytest.raises(error, match=said):
-        setwise.fit(model, lambda rng: example, steps=2, batch=2, progress=False)
+        setwise.fit(model, lambda rng: example, steps=2, batch_size=2, progress=False)
     assert model(X, Y) == before
-    setwise.fit(model, difference, steps=1, batch=2, progress=False)
+    setwise.fit(model, difference, steps=1, batch_size=2, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def reference(steps, of):
 
     model = fresh()
     with pytest.raises(StopIteration):
-        setwise.fit(model, counted(steps * 4, stop), steps=of, batch=4, progress=False)
+        setwise.fit(model, counted(steps * 4, stop), steps=of, batch_size=4, progress=False)
     return model(X, Y)
 
 
@@ -207,10 +207,10 @@ def test_a_samplers_own_exception_comes_out_and_the_model_keeps_what_it_learnt()
     model = fresh()
     untouched = model(X, Y)
     with pytest.raises(Mine, match="no more data") as caught:
-        setwise.fit(model, counted(5 * 4 + 2, fail), steps=20, batch=4, progress=False)
+        setwise.fit(model, counted(5 * 4 + 2, fail), steps=20, batch_size=4, progress=False)
     assert len(caught.value.history) == 5
     assert model(X, Y) == reference(5, of=20) != untouched
-    assert len(setwise.fit(model, difference, steps=2, batch=4, progress=False)) == 2
+    assert len(setwise.fit(model, difference, steps=2, batch_size=4, progress=False)) == 2
 
 
 def test_an_interrupt_comes_out_and_the_model_keeps_what_it_learnt():
@@ -220,7 +220,7 @@ def test_an_interrupt_comes_out_and_the_model_keeps_what_it_learnt():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt) as caught:
-            setwise.fit(model, counted(3 * 4, interrupt), steps=20, batch=4, progress=False)
+            setwise.fit(model, counted(3 * 4, interrupt), steps=20, batch_size=4, progress=False)
     finally:
         signal.signal(signal.SIGINT, before)
     assert len(caught.value.history) == 3
@@ -230,7 +230,7 @@ def test_an_interrupt_comes_out_and_the_model_keeps_what_it_learnt():
 def test_a_loss_that_is_no_number_ends_the_training():
     model = fresh()
     with pytest.raises(FloatingPointError, match="the (loss|gradient) of step .* is (inf|NaN); the model is as it was"):
-        setwise.fit(model, lambda rng: ([X, Y], 3e38), steps=5, batch=4, loss="mse", progress=False)
+        setwise.fit(model, lambda rng: ([X, Y], 3e38), steps=5, batch_size=4, loss="mse", progress=False)
     assert np.isfinite(model(X, Y))
 
 
@@ -245,17 +245,17 @@ def test_the_model_can_be_asked_by_its_sampler_and_learns_once_at_a_time():
                 setwise.fit(model, difference, steps=1, progress=False)
         return difference(rng)
 
-    setwise.fit(model, draw, steps=4, batch=2, progress=False)
+    setwise.fit(model, draw, steps=4, batch_size=2, progress=False)
     assert answers[0] == answers[1] != answers[2], "what the last step learnt"
     assert model(X, Y) != answers[-1]
 
 
 def test_models_learn_in_threads_of_their_own():
     expected = fresh()
-    setwise.fit(expected, difference, steps=10, batch=4, progress=False)
+    setwise.fit(expected, difference, steps=10, batch_size=4, progress=False)
     models = [fresh() for _ in range(4)]
     threads = [
-        threading.Thread(target=setwise.fit, args=(m, difference), kwargs={"steps": 10, "batch": 4, "progress": False})
+        threading.Thread(target=setwise.fit, args=(m, difference), kwargs={"steps": 10, "batch_size": 4, "progress": False})
         for m in models
     ]
     for t in threads:
@@ -266,11 +266,11 @@ def test_models_learn_in_threads_of_their_own():
 
 
 def test_progress_is_shown_on_standard_error(capsys):
-    setwise.fit(fresh(), difference, steps=20, batch=2)
+    setwise.fit(fresh(), difference, steps=20, batch_size=2)
     out, shown = capsys.readouterr()
     assert out == "" and len(shown.splitlines()) == 10
     assert shown.splitlines()[-1].startswith("20/20") and "loss" in shown and "steps/s" in shown
-    setwise.fit(fresh(), difference, steps=20, batch=2, progress=False)
+    setwise.fit(fresh(), difference, steps=20, batch_size=2, progress=False)
     assert capsys.readouterr() == ("", "")
 
 
@@ -278,7 +278,7 @@ def test_on_a_terminal_one_line_is_rewritten(capsys, monkeypatch):
     import sys
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    setwise.fit(fresh(), difference, steps=3, batch=2)
+    setwise.fit(fresh(), difference, steps=3, batch_size=2)
     shown = capsys.readouterr().err
     assert shown.startswith("\r") and shown.endswith("\n") and shown.count("\n") == 1 and "3/3 ████" in shown
 
@@ -287,7 +287,7 @@ def test_nobody_has_to_be_listening(monkeypatch):
     import sys
 
     monkeypatch.setattr(sys, "stderr", None)
-    assert len(setwise.fit(fresh(), difference, steps=2, batch=2)) == 2
+    assert len(setwise.fit(fresh(), difference, steps=2, batch_size=2)) == 2
 
 
 def test_only_models_learn():
@@ -304,10 +304,10 @@ def test_whatever_keeps_a_fit_from_its_start_leaves_the_model_free(monkeypatch):
     closed.close()
     monkeypatch.setattr(sys, "stderr", closed)
     with pytest.raises(ValueError):
-        setwise.fit(model, difference, steps=1, batch=2)
+        setwise.fit(model, difference, steps=1, batch_size=2)
     with pytest.raises(ValueError, match="truth value"):
-        setwise.fit(model, difference, steps=1, batch=2, progress=np.array([1, 2]))
-    assert len(setwise.fit(model, difference, steps=1, batch=2, progress=False)) == 1
+        setwise.fit(model, difference, steps=1, batch_size=2, progress=np.array([1, 2]))
+    assert len(setwise.fit(model, difference, steps=1, batch_size=2, progress=False)) == 1
 
 
 def test_interrupts_at_any_moment_leave_the_model_free_and_a_history_that_fits():
@@ -322,7 +322,7 @@ def test_interrupts_at_any_moment_leave_the_model_free_and_a_history_that_fits()
         for i in range(150):
             try:
                 signal.setitimer(signal.ITIMER_REAL, 2e-4 + 2e-5 * i)
-                setwise.fit(model, difference, steps=200, batch=2, progress=False)
+                setwise.fit(model, difference, steps=200, batch_size=2, progress=False)
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt as interrupt:
                 caught += 1
@@ -332,7 +332,7 @@ def test_interrupts_at_any_moment_leave_the_model_free_and_a_history_that_fits()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert caught > 50
-    assert len(setwise.fit(model, difference, steps=1, batch=2, progress=False)) == 1
+    assert len(setwise.fit(model, difference, steps=1, batch_size=2, progress=False)) == 1
 
 
 def test_a_sampler_may_use_its_arrays_again():
@@ -346,7 +346,7 @@ def test_a_sampler_may_use_its_arrays_again():
         sets, target = again(rng)
         return [s.copy() for s in sets], target
 
-    losses = [setwise.fit(fresh(), draw, steps=5, batch=4, progress=False).loss for draw in (again, anew)]
+    losses = [setwise.fit(fresh(), draw, steps=5, batch_size=4, progress=False).loss for draw in (again, anew)]
     assert losses[0] == losses[1]
 
 

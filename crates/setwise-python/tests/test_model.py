@@ -68,7 +68,7 @@ def test_a_model_that_has_learnt_from_sets_as_they_are_is_shown_them_so(tmp_path
     rng = np.random.default_rng(4)
     x, y = rng.normal(size=(40, 2)), 1.5 * rng.normal(size=(30, 2)) + 0.5
     model = setwise.Model.load(ROOT / "weights/kl/d2/model.safetensors")
-    setwise.fit(model, lambda _: ([x, y], 0.5), steps=1, batch=2, progress=False)
+    setwise.fit(model, lambda _: ([x, y], 0.5), steps=1, batch_size=2, progress=False)
     assert model(x, y) == model(x, y, raw=True)
     model.save(tmp_path / "m.safetensors")
     assert setwise.Model.load(tmp_path / "m.safetensors")(x, y) == model(x, y)

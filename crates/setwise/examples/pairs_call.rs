@@ -7,8 +7,7 @@
 use std::time::Instant;
 
 use setwise::Device;
-use setwise::estimate::{Observed, Pretrained};
-use setwise::files::PairList;
+use setwise::estimate::{Observed, PairList, Pretrained};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -16,8 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let list = PairList::read(list)?;
     let pairs = list.pairs().iter().map(|pair| list.points(pair)).collect::<Result<Vec<_>, _>>()?;
     let start = Instant::now();
-    let estimator = Pretrained::shared()?;
-    estimator.use_device(&Device::find(device, None)?)?;
+    let estimator = Pretrained::built_in()?.on_device(&Device::find(device, None)?)?;
     estimator.estimate_all(&pairs, 0);
     let first = start.elapsed().as_secs_f64() * 1e3;
     let median = |call: &dyn Fn()| -> Result<f64, Box<dyn std::error::Error>> {

@@ -46,66 +46,13 @@ pub enum Error {
         /// What is wrong, with row and column.
         reason: String,
     },
-    /// A file of recorded data that is not there or cannot be used.
-    #[error("{}: {reason}", path.display())]
-    Data {
-        /// The file or folder.
-        path: PathBuf,
-        /// What is wrong, with the place in the file.
-        reason: String,
-    },
-    /// A value of an experiment that cannot be.
-    #[error("experiment: {key}: {reason}")]
-    Experiment {
+    /// A setting with a value that is not allowed.
+    #[error("{key}: {reason}")]
+    Setting {
         /// The key, with its tables.
         key: String,
         /// What is wrong with it and what is allowed.
         reason: String,
-    },
-    /// An experiment that cannot be read.
-    #[error("{0}")]
-    ExperimentText(String),
-    /// A name that is neither a file nor an experiment that is built in.
-    #[error("there is no file {name:?}, and no experiment of this name is built in; there are {known}")]
-    UnknownExperiment {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        known: String,
-    },
-    /// A run folder that cannot be used.
-    #[error("{}: {reason}", path.display())]
-    Run {
-        /// The folder or file.
-        path: PathBuf,
-        /// What is wrong and what to do.
-        reason: String,
-    },
-    /// A checkpoint that could not be written.
-    #[error("{}: the checkpoint of step {step} could not be written: {source}; {last}", path.display())]
-    Checkpoint {
-        /// The file.
-        path: PathBuf,
-        /// Steps done.
-        step: u64,
-        /// Why.
-        source: std::io::Error,
-        /// What is still there.
-        last: String,
-    },
-    /// Training that has left the numbers.
-    #[error("the {what} of step {step} is {value} (batch seed {batch_seed}); {last}")]
-    Diverged {
-        /// Loss or gradient.
-        what: &'static str,
-        /// The step.
-        step: u64,
-        /// What it was.
-        value: f64,
-        /// Seed of the batch.
-        batch_seed: u64,
-        /// The checkpoint to go back to.
-        last: String,
     },
     /// A step that has left the numbers and was not made.
     #[error("the {what} of step {step} is {value}; the model is as it was before this step")]
@@ -120,9 +67,6 @@ pub enum Error {
     /// A device that is not there.
     #[error("{0}")]
     Device(String),
-    /// A thread that draws batches has ended.
-    #[error("a thread that draws batches has stopped; its own message says why")]
-    Feed,
     /// Sets that do not fit each other or the model.
     #[error("{0}")]
     Sets(String),
@@ -138,11 +82,13 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn io(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
+    /// Turns an I/O error into one that names its file.
+    pub fn io(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
         move |source| Error::Io { path: path.to_owned(), source }
     }
 
-    pub(crate) fn config(field: &'static str, reason: impl Into<String>) -> Error {
+    /// An error about a field of a model config.
+    pub fn config(field: &'static str, reason: impl Into<String>) -> Error {
         Error::Config { field, reason: reason.into() }
     }
 }

@@ -137,7 +137,7 @@ fn choices() -> Vec<(&'static str, ModelConfig)> {
     };
     for merge in [Merge::Concat, Merge::ConcatRelu, Merge::Sum] {
         for sharing in [Sharing::None, Sharing::Cross, Sharing::Sym] {
-            for relations in [Relations::All, Relations::Cross, Relations::Own, Relations::Union] {
+            for relations in [Relations::All, Relations::Cross, Relations::SelfOnly, Relations::Union] {
                 case("merge, sharing, relations", &|c| (c.merge, c.sharing, c.relations) = (merge, sharing, relations));
             }
         }
@@ -166,7 +166,7 @@ fn choices() -> Vec<(&'static str, ModelConfig)> {
         }
     }
     case("plain feed-forward", &|c| {
-        (c.encoder, c.relations, c.inner_residual, c.dropout) = (Encoder::FeedForward, Relations::Own, false, 0.1);
+        (c.encoder, c.relations, c.inner_residual, c.dropout) = (Encoder::FeedForward, Relations::SelfOnly, false, 0.1);
     });
     cases
 }

@@ -9,7 +9,7 @@ use setwise::sets::PackedSet;
 use setwise::train::BatchLimits;
 use setwise::{Loss, Model, ModelConfig, SetBatch, Trainer};
 
-use super::{DataArgs, DeviceArgs, sampler, say};
+use super::{DataArgs, DeviceArgs, print_line, sampler};
 use crate::failure::Failure;
 
 /// Arguments of `bench`.
@@ -126,7 +126,7 @@ pub fn run(mut args: Args) -> Result<(), Failure> {
     let peak = peak_memory();
     let c = trainer.model().config().clone();
     if args.json {
-        return say(serde_json::json!({
+        return print_line(serde_json::json!({
             "model": args.model, "dim": args.dim, "images": c.images, "batch": args.batch, "points": args.points,
             "threads": rayon::current_num_threads(), "latent": c.latent, "hidden": c.hidden, "blocks": c.blocks, "heads": c.heads,
             "parameters": parameters, "forward_ms": forward.0, "train_step_ms": step,
@@ -134,7 +134,7 @@ pub fn run(mut args: Args) -> Result<(), Failure> {
             "device": args.device.name(), "precision": args.device.precision(),
         }));
     }
-    say(format!(
+    print_line(format!(
         "{}, {} sets of {} points in {} dimensions, batch {}, {} threads",
         args.model,
         c.sets,
@@ -143,19 +143,19 @@ pub fn run(mut args: Args) -> Result<(), Failure> {
         args.batch,
         rayon::current_num_threads()
     ))?;
-    say(format!(
+    print_line(format!(
         "latent {}, hidden {}, {} blocks, {} heads, {parameters} parameters",
         c.latent, c.hidden, c.blocks, c.heads
     ))?;
-    say(format!("forward       {:9.2} ms", forward.0))?;
+    print_line(format!("forward       {:9.2} ms", forward.0))?;
     if let Some(step) = step {
-        say(format!("training step {step:9.2} ms   (forward, backward, Adam; median of {repetitions})"))?;
+        print_line(format!("training step {step:9.2} ms   (forward, backward, Adam; median of {repetitions})"))?;
     }
     if let Some(bytes) = peak {
-        say(format!("peak memory   {:9.1} MB", bytes as f64 / 1e6))?;
+        print_line(format!("peak memory   {:9.1} MB", bytes as f64 / 1e6))?;
     }
     if let Some(bytes) = trainer.device_memory() {
-        say(format!("device memory {:9.1} MB", bytes as f64 / 1e6))?;
+        print_line(format!("device memory {:9.1} MB", bytes as f64 / 1e6))?;
     }
     if args.operations {
         if let Some(kernels) = trainer.kernel_times()? {
@@ -175,10 +175,10 @@ fn say_operations(trainer: &mut Trainer, batch: &SetBatch, targets: &[f32]) -> R
     }
     let mut kinds = trainer.timings();
     kinds.sort_by(|a, b| (b.1[0] + b.1[1]).total_cmp(&(a.1[0] + a.1[1])));
-    say("\n  forward  backward   ms per step, all threads added up")?;
+    print_line("\n  forward  backward   ms per step, all threads added up")?;
     for (name, [forward, backward]) in kinds {
         let ms = 1e3 / STEPS as f64;
-        say(format!("{:9.2} {:9.2}   {name}", forward * ms, backward * ms))?;
+        print_line(format!("{:9.2} {:9.2}   {name}", forward * ms, backward * ms))?;
     }
     Ok(())
 }
@@ -186,12 +186,12 @@ fn say_operations(trainer: &mut Trainer, batch: &SetBatch, targets: &[f32]) -> R
 /// Milliseconds of a step's kernels, largest first.
 fn say_kernels(mut kernels: Vec<(String, usize, f64)>) -> Result<(), Failure> {
     kernels.sort_by(|a, b| b.2.total_cmp(&a.2));
-    say("\n  ms   launches   kernel, alone on the device")?;
+    print_line("\n  ms   launches   kernel, alone on the device")?;
     for (name, launches, ms) in &kernels {
-        say(format!("{ms:7.4} {launches:5}   {name}"))?;
+        print_line(format!("{ms:7.4} {launches:5}   {name}"))?;
     }
     let (launches, ms) = kernels.iter().fold((0, 0.0), |(l, t), k| (l + k.1, t + k.2));
-    say(format!("{ms:7.4} {launches:5}   all"))
+    print_line(format!("{ms:7.4} {launches:5}   all"))
 }
 
 fn random_batch(args: &Args, sets: usize) -> Result<SetBatch, Failure> {

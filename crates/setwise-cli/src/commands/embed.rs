@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use setwise::embed::{Encoder, Preparation, embed_pictures, pictures_in};
+use setwise_lab::embed::{Encoder, Preparation, embed_pictures, pictures_in};
 
-use super::{check_apart, say};
+use super::{check_apart, print_line};
 use crate::failure::Failure;
 
 /// Arguments of `embed`.
@@ -59,11 +59,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let features = features?;
     features.save(&args.out)?;
     if args.json {
-        return say(serde_json::json!({
+        return print_line(serde_json::json!({
             "output": args.out, "pictures": features.names.len(), "width": features.width, "encoder": args.encoder,
         }));
     }
-    say(format!("{}: {} features of each of {} pictures", args.out.display(), features.width, features.names.len()))
+    print_line(format!(
+        "{}: {} features of each of {} pictures",
+        args.out.display(),
+        features.width,
+        features.names.len()
+    ))
 }
 
 /// One number for all colours, or one for each.

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use setwise::Model;
-use setwise::experiment::{Experiment, find};
-use setwise::train::{RunFolder, evaluate};
+use setwise_lab::experiment::{Experiment, find};
+use setwise_lab::run::{RunFolder, evaluate};
 
-use super::{DataArgs, DeviceArgs, say, valid};
+use super::{DataArgs, DeviceArgs, print_line, valid};
 use crate::failure::Failure;
 
 /// Arguments of `eval`.
@@ -47,7 +47,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let mut model = Model::load(&file)?;
     model.use_device(&args.device.find()?)?;
-    let own = model.experiment().map(Experiment::parse);
+    let own = Experiment::of(&model).transpose();
     let preset = own.as_ref().and_then(|own| own.as_ref().ok()).map(|own| own.preset().to_owned());
     let name = args.on.clone().unwrap_or_else(|| file.display().to_string());
     let mut experiment = match (&args.on, own) {
@@ -62,30 +62,30 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let experiment = valid(&name, experiment)?.with_data(&args.data.find()?)?;
     let e = evaluate(&mut model, &experiment, args.examples)?;
     if args.json {
-        return say(serde_json::json!({
+        return print_line(serde_json::json!({
             "model": file, "preset": preset, "dim": experiment.task.dim(), "seed": experiment.seed, "evaluation": e,
         }));
     }
     if let (Some(accuracy), Some(error)) = (e.accuracy, e.accuracy_error()) {
-        say(format!("accuracy             {accuracy:.4} ± {error:.4}"))?;
+        print_line(format!("accuracy             {accuracy:.4} ± {error:.4}"))?;
     }
     if let Some(strict) = e.strict_accuracy {
-        say(format!("strict accuracy      {strict:.4} (rounded answers)"))?;
+        print_line(format!("strict accuracy      {strict:.4} (rounded answers)"))?;
     }
     // One example has no spread.
     let error = if e.examples > 1 { format!(" ± {:.4}", e.standard_error) } else { String::new() };
-    say(format!("mean absolute error  {:.4}{error}", e.mean_absolute_error))?;
-    say(format!("root mean square     {:.4}", e.root_mean_square_error))?;
-    say(format!("bias                 {:+.4}", e.bias))?;
+    print_line(format!("mean absolute error  {:.4}{error}", e.mean_absolute_error))?;
+    print_line(format!("root mean square     {:.4}", e.root_mean_square_error))?;
+    print_line(format!("bias                 {:+.4}", e.bias))?;
     if let Some(coverage) = e.coverage {
-        say(format!("within the interval  {:.1} %", 100.0 * coverage))?;
+        print_line(format!("within the interval  {:.1} %", 100.0 * coverage))?;
     }
     let widths: Vec<String> = experiment.task.widths().iter().map(usize::to_string).collect();
     let widths = if widths.iter().all(|w| *w == widths[0]) { widths[0].clone() } else { widths.join(" and ") };
-    say(format!("{} fresh examples in {widths} dimensions", e.examples))?;
+    print_line(format!("{} fresh examples in {widths} dimensions", e.examples))?;
     if e.deficient > 0 {
         let why = "have points in fewer dimensions than coordinates and are whitened with a ridge";
-        say(format!("note: {} of them {why}", e.deficient))?;
+        print_line(format!("note: {} of them {why}", e.deficient))?;
     }
     Ok(())
 }

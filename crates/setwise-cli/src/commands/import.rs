@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use setwise::Model;
-use setwise::files::ReferenceOptions;
 use setwise::models::RelationPool;
+use setwise_lab::import::{ReferenceOptions, import_reference};
 
-use super::{check_apart, say};
+use super::{check_apart, print_line};
 use crate::failure::Failure;
 
 /// Arguments of `import`.
@@ -39,10 +38,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Pool::Max => RelationPool::Max,
         Pool::Sum => RelationPool::Sum,
     };
-    let model = Model::from_reference(&args.reference, ReferenceOptions { heads: args.heads, relation_pool })?;
+    let model = import_reference(&args.reference, ReferenceOptions { heads: args.heads, relation_pool })?;
     model.save(&args.out)?;
     let c = model.config();
-    say(format!(
+    print_line(format!(
         "{}: {} encoder, {} sets, relations {}, merge {}, sharing {}, {} blocks, {} heads, latent {}, hidden {}, {} parameters",
         args.out.display(),
         name(c.encoder),

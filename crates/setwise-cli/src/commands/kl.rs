@@ -6,13 +6,11 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use setwise::estimate::{
-    Estimate, Estimator, Explanation, KlMethod, KlOptions, Points, Pretrained, explain, mismatches,
-};
+use setwise::estimate::{Estimate, Explanation, KlMethod, KlOptions, Points, explain, mismatches};
 use setwise::files::Sample;
-use setwise::report::{Page, bar_table, kl_page};
+use setwise_report::{Page, bar_table, kl_page};
 
-use super::{DeviceArgs, answer, check_apart, check_output, print_json, read_samples, say};
+use super::{DeviceArgs, answer, check_apart, check_output, print_json, print_line, read_samples};
 use crate::failure::Failure;
 
 /// Arguments of `kl`.
@@ -104,22 +102,6 @@ impl Args {
         }
         Ok(())
     }
-
-    /// Opens the device the estimator is to use.
-    fn start_device(&self) -> Result<(), Failure> {
-        if self.options().method == KlMethod::Pretrained {
-            Pretrained::shared()?.use_device(&self.device.find()?)?;
-        } else if self.device.name() != "cpu" {
-            let reason = "only the pretrained estimator can be computed elsewhere than on the cpu";
-            return Err(Failure::usage(format!("--device {}: {reason}", self.device.name())));
-        }
-        Ok(())
-    }
-
-    fn estimator(&self) -> Result<Box<dyn Estimator>, Failure> {
-        self.start_device()?;
-        Ok(self.options().estimator()?)
-    }
 }
 
 /// Runs it.
@@ -141,15 +123,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let [of_p, of_q] = read_samples([p, q])?;
     let (p, q) = (Points::of(&of_p)?, Points::of(&of_q)?);
-    let estimator = args.estimator()?;
+    let estimator = args.options().estimator(&args.device.find()?)?;
     let mut estimate = estimator.estimate(p, q, args.seed)?;
     estimate.warnings.extend(mismatches(&of_p, &of_q));
     if !args.explain && args.report.is_none() {
         return answer("KL(P‖Q)", &estimate, args.json);
     }
 
-    let estimator = args.options().estimator_of(&estimate)?;
-    let explanation = explain(&*estimator, p, q, names(&of_p, &of_q), args.seed)?;
+    let explanation = explain(estimate.made_by(&*estimator), p, q, names(&of_p, &of_q), args.seed)?;
     if let Some(path) = &args.report {
         kl_page(&estimate, &explanation, p, q, args.seed).save(path)?;
     }
@@ -161,7 +142,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.explain {
         show(&explanation)?;
     }
-    args.report.as_ref().map_or(Ok(()), |path| say(format!("report: {}", path.display())))
+    args.report.as_ref().map_or(Ok(()), |path| print_line(format!("report: {}", path.display())))
 }
 
 /// The header of either sample: columns are matched by place.
@@ -187,11 +168,11 @@ fn show(explanation: &Explanation) -> Result<(), Failure> {
     let columns = &explanation.columns;
     let rows: Vec<(String, Vec<Option<f64>>)> =
         columns.iter().take(SHOWN).map(|c| (printable(&c.label(), NAME), vec![c.own, c.loss])).collect();
-    say(format!("\n{}", bar_table(["", "own KL", "loss without it"], &rows, BAR).trim_end()))?;
+    print_line(format!("\n{}", bar_table(["", "own KL", "loss without it"], &rows, BAR).trim_end()))?;
     if columns.len() > SHOWN {
-        say(format!("and {} more columns; --json has all of them", columns.len() - SHOWN))?;
+        print_line(format!("and {} more columns; --json has all of them", columns.len() - SHOWN))?;
     }
-    explanation.warnings.iter().take(SHOWN).try_for_each(|w| say(format!("note: {w}")))
+    explanation.warnings.iter().take(SHOWN).try_for_each(|w| print_line(format!("note: {w}")))
 }
 
 /// A name that neither fills the line nor commands the terminal.

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use setwise::estimate::{MiMethod, MiOptions, Points, Variant, index_column, mi};
 use setwise::files::Sample;
 
-use super::{answer, read_samples, say};
+use super::{answer, print_line, read_samples};
 use crate::failure::Failure;
 
 /// Arguments of `mi`.
@@ -76,7 +76,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let usual = MiOptions::default();
     let options = MiOptions { method, variant, k: args.k.unwrap_or(usual.k), seed: args.seed };
     if args.plain {
-        return say(options.estimator().value(x, y)?);
+        return print_line(options.estimator().value(x, y)?);
     }
     let mut estimate = mi(x, y, &options)?;
     estimate.warnings.extend([&of_x, &of_y].into_iter().filter_map(index_column));

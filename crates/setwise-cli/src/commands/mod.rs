@@ -18,16 +18,16 @@ pub mod train;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use setwise::data::DataFolder;
 use setwise::estimate::{Dim, Estimate};
-use setwise::experiment::{Experiment, ValidExperiment};
 use setwise::files::Sample;
-use setwise::report::decimals;
+use setwise_lab::datasets::DataFolder;
+use setwise_lab::experiment::{Experiment, ValidExperiment};
+use setwise_report::decimals;
 
 use crate::failure::Failure;
 
 /// Prints a line; a reader that has gone away ends the command quietly.
-pub fn say(text: impl std::fmt::Display) -> Result<(), Failure> {
+pub fn print_line(text: impl std::fmt::Display) -> Result<(), Failure> {
     match writeln!(std::io::stdout().lock(), "{text}") {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
         Err(e) => Err(Failure::other(format!("standard output: {e}"))),
@@ -36,7 +36,7 @@ pub fn say(text: impl std::fmt::Display) -> Result<(), Failure> {
 }
 
 /// Prints a line about progress to standard error; nobody has to be listening.
-pub fn note(text: impl std::fmt::Display) {
+pub fn log(text: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
@@ -75,7 +75,10 @@ pub fn check_apart<'a>(path: &Path, inputs: impl IntoIterator<Item = &'a Path>) 
 pub fn valid(name: &str, experiment: Experiment) -> Result<ValidExperiment, Failure> {
     experiment.validate().map_err(|error| {
         let said = match &error {
-            setwise::Error::Experiment { key, reason } => format!("{name}: {key}: {reason}"),
+            setwise_lab::Error::Experiment { key, reason }
+            | setwise_lab::Error::Library(setwise::Error::Setting { key, reason }) => {
+                format!("{name}: {key}: {reason}")
+            }
             other => format!("{name}: {other}"),
         };
         Failure::from(error).instead(said)
@@ -92,7 +95,7 @@ pub fn read_samples(paths: [&PathBuf; 2]) -> Result<[Sample; 2], Failure> {
 
 /// Prints a line of JSON.
 pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    say(serde_json::to_string(value).map_err(|e| Failure::other(e.to_string()))?)
+    print_line(serde_json::to_string(value).map_err(|e| Failure::other(e.to_string()))?)
 }
 
 /// Prints an estimate.
@@ -103,19 +106,19 @@ pub fn answer(what: &str, estimate: &Estimate, json: bool) -> Result<(), Failure
     let interval = estimate.interval.map_or(String::new(), |[low, high]| {
         format!(", {:.0} % interval {} to {}", 100.0 * estimate.level, decimals(low), decimals(high))
     });
-    say(format!("{what} = {} nats{interval}", decimals(estimate.value)))?;
+    print_line(format!("{what} = {} nats{interval}", decimals(estimate.value)))?;
     let rows = estimate.n.iter().map(usize::to_string).collect::<Vec<_>>().join(" and ");
     let columns = match estimate.dim {
         Dim::One(d) => d.to_string(),
         Dim::Two([x, y]) => format!("{x} and {y}"),
     };
-    say(format!("rows {rows}, columns {columns}, method {}", estimate.method))?;
-    estimate.warnings.iter().try_for_each(|w| say(format!("note: {w}")))?;
+    print_line(format!("rows {rows}, columns {columns}, method {}", estimate.method))?;
+    estimate.warnings.iter().try_for_each(|w| print_line(format!("note: {w}")))?;
     if let Some(other) = &estimate.fallback {
         let interval = other
             .interval
             .map_or(String::new(), |[low, high]| format!(", interval {} to {}", decimals(low), decimals(high)));
-        say(format!("beside it, method {}: {} nats{interval}", other.method, decimals(other.value)))?;
+        print_line(format!("beside it, method {}: {} nats{interval}", other.method, decimals(other.value)))?;
     }
     Ok(())
 }
@@ -141,7 +144,7 @@ impl DataArgs {
 }
 
 /// Where to compute.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub struct DeviceArgs {
     /// cpu, cuda, or cuda:N for GPU N.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
@@ -159,7 +162,12 @@ impl DeviceArgs {
 
     /// Opens the device.
     pub fn find(&self) -> Result<setwise::Device, Failure> {
-        Ok(setwise::Device::find(&self.device, self.precision.as_deref())?)
+        Ok(self.open()?)
+    }
+
+    /// Opens the device, with an error of the library.
+    pub fn open(&self) -> setwise::Result<setwise::Device> {
+        setwise::Device::find(&self.device, self.precision.as_deref())
     }
 
     /// How products are made, as given or as usual.

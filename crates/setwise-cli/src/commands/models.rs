@@ -5,7 +5,7 @@ use setwise::ModelConfig;
 use setwise::estimate::Pretrained;
 use setwise::models::{ImageEncoder, Images, PRESETS};
 
-use super::{print_json, say};
+use super::{print_json, print_line};
 use crate::failure::Failure;
 
 /// What the pretrained estimator is.
@@ -33,7 +33,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             return print_json(&*config);
         }
         let text = toml::to_string(&*config).map_err(|e| Failure::other(e.to_string()))?;
-        return say(text.trim_end());
+        return print_line(text.trim_end());
     }
     if args.json {
         let mut all = Vec::new();
@@ -50,32 +50,32 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let ranges = Pretrained::built_in()?.ranges();
         let kl = serde_json::json!({
             "name": "kl", "summary": PRETRAINED, "columns": ranges.dims, "rows_from": ranges.rows[0],
-            "rows_trained_to": ranges.rows[1], "largest_nats": ranges.largest, "bytes": Pretrained::built_in_size(),
+            "rows_trained_to": ranges.rows[1], "max_divergence": ranges.max_divergence, "bytes": Pretrained::built_in_size(),
         });
-        return say(serde_json::json!({"architectures": all, "image_encoders": encoders, "pretrained": [kl]}));
+        return print_line(serde_json::json!({"architectures": all, "image_encoders": encoders, "pretrained": [kl]}));
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(["architecture", "operations", "what it is"]);
     for p in PRESETS {
         table.add_row([p.name, p.order, p.summary]);
     }
-    say(table.trim_fmt())?;
-    say("\nOperations count set sizes n, m and width d. `setwise models --config NAME` shows a config.\n")?;
+    print_line(table.trim_fmt())?;
+    print_line("\nOperations count set sizes n, m and width d. `setwise models --config NAME` shows a config.\n")?;
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(["encoder of images", "made for", "what it is"]);
     for (name, encoder) in ImageEncoder::ALL {
         let Images { height, width, channels, .. } = Images::new(encoder);
         table.add_row([name.to_owned(), format!("{height}×{width}×{channels}"), encoder.summary().to_owned()]);
     }
-    say(table.trim_fmt())?;
-    say(
+    print_line(table.trim_fmt())?;
+    print_line(
         "\nAn encoder stands in front of any architecture but the equivariant one: `[model.images] encoder = \"mnist\"`, with height,",
     )?;
-    say("width, channels and features where they differ; batch norm and ReLU follow every convolution.")?;
+    print_line("width, channels and features where they differ; batch norm and ReLU follow every convolution.")?;
     let r = Pretrained::built_in()?.ranges();
-    say(format!(
+    print_line(format!(
         "\nPretrained: kl, {PRETRAINED} (`setwise kl P Q`). Trained for {} to {} columns, {} to {} rows in each sample (larger ones are \
          cut into parts) and up to {:.0} nats.",
-        r.dims[0], r.dims[1], r.rows[0], r.rows[1], r.largest
+        r.dims[0], r.dims[1], r.rows[0], r.rows[1], r.max_divergence
     ))
 }

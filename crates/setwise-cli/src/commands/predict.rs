@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use setwise::Model;
+use setwise::data::Preparation;
 use setwise::files::Sample;
-use setwise::models::Preparation;
 
-use super::{DeviceArgs, say};
+use super::{DeviceArgs, print_line};
 use crate::failure::Failure;
 
 /// Arguments of `predict`.
@@ -50,14 +50,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         None => Sample::read(path),
     };
     let samples = args.sets.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    let prepared = if args.raw { Ok(Preparation::none()) } else { Preparation::of(&model) };
+    let prepared = if args.raw { Ok(Preparation::identity()) } else { Preparation::of(&model) };
     let told = |e: setwise::Error| {
         let (model, hint) = (args.model.display(), "--raw takes sets and answers as they are");
         Failure::usage(format!("{model}: its experiment cannot be followed: {e}; {hint}"))
     };
     let preparation = prepared.map_err(told)?;
     for (k, sample) in samples.iter().enumerate() {
-        let wanted = match (preparation.coordinates(), model.config().dimension_equivariant) {
+        let wanted = match (preparation.dim, model.config().dimension_equivariant) {
             (Some(coordinates), _) => coordinates,
             (None, true) => samples[0].width,
             (None, false) => model.config().input_widths[k],
@@ -95,7 +95,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         if let Some(levels) = preparation.levels() {
             all["levels"] = serde_json::json!(levels);
         }
-        return say(all);
+        return print_line(all);
     }
     for i in 0..answers.examples() {
         for (element, vector) in answers.example(i).chunks(answers.width()).enumerate() {
@@ -107,9 +107,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
                     element -= if found { 0 } else { n };
                     found
                 });
-                say(format!("{} {} {} {text}", i + 1, set.unwrap_or(0) + 1, element + 1))?;
+                print_line(format!("{} {} {} {text}", i + 1, set.unwrap_or(0) + 1, element + 1))?;
             } else {
-                say(text)?;
+                print_line(text)?;
             }
         }
     }

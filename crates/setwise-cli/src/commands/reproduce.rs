@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 use setwise::estimate::Pretrained;
-use setwise::reproduce::{Reproduction, dependence, divergence, estimator, floor, scaling, scores};
+use setwise_lab::reproduce::{Reproduction, dependence, divergence, estimator, floor, scaling, scores};
 
-use super::{DataArgs, DeviceArgs, make_folder, note, say};
+use super::{DataArgs, DeviceArgs, log, make_folder, print_line};
 use crate::failure::Failure;
 
 /// Arguments of `reproduce`.
@@ -198,7 +198,7 @@ enum Format {
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let progress = &mut |what: &str| note(format!("measuring {what}"));
+    let progress = &mut |what: &str| log(format!("measuring {what}"));
     match &args.table {
         Which::Kl { common, .. }
         | Which::Floor { common, .. }
@@ -235,7 +235,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 return Err(Failure::usage(format!("--dims and --sizes: {n} must be between 1 and 100000")));
             }
             let estimator = folder.map_or_else(Pretrained::built_in, |f| Pretrained::load(&f))?;
-            estimator.use_device(&device.find()?)?;
+            let estimator = estimator.on_device(&device.find()?)?;
             let options = estimator::Options { dims, sizes, examples, in_family, seed: common.seed };
             (estimator::reproduce(&estimator, &options, progress)?, common)
         }
@@ -248,10 +248,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         write(&result, folder)?;
     }
     match common.format {
-        _ if common.json => say(&result.json),
-        Format::Json => say(&result.json),
-        Format::Csv => say(result.table.to_csv().trim_end()),
-        Format::Markdown => say(markdown(&result).trim_end()),
+        _ if common.json => print_line(&result.json),
+        Format::Json => print_line(&result.json),
+        Format::Csv => print_line(result.table.to_csv().trim_end()),
+        Format::Markdown => print_line(markdown(&result).trim_end()),
     }
 }
 

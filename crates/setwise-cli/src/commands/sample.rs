@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
-use setwise::data::{DrawnSet, Feed, Stream};
+use setwise::data::RawSet;
 use setwise::files::write_npy;
+use setwise_lab::prefetch::Feed;
+use setwise_lab::samplers::Split;
 
-use super::{DataArgs, make_folder, say, valid};
+use super::{DataArgs, make_folder, print_line, valid};
 use crate::failure::Failure;
 
 /// Arguments of `sample`.
@@ -33,26 +35,26 @@ const MOST: usize = 1 << 31;
 /// Runs it. The examples are the very ones training with this seed sees, before whitening (where sets of other sizes or dimensions
 /// take turns in training, all are of the task's own).
 pub fn run(args: Args) -> Result<(), Failure> {
-    let mut experiment = setwise::experiment::find(&args.experiment)?;
+    let mut experiment = setwise_lab::experiment::find(&args.experiment)?;
     experiment.seed = args.seed.unwrap_or(experiment.seed);
-    let (widths, size, batch) = (experiment.task.widths(), experiment.task.set_size(), experiment.training.batch);
+    let (widths, size, batch) = (experiment.task.widths(), experiment.task.set_size(), experiment.training.batch_size);
     let dims = experiment.task.held_out_dims();
     let experiment = valid(&args.experiment, experiment)?.with_data(&args.data.find()?)?;
-    let numbers = args.examples.checked_mul(size.most).and_then(|n| n.checked_mul(*widths.iter().max().unwrap_or(&1)));
+    let numbers = args.examples.checked_mul(size.max).and_then(|n| n.checked_mul(*widths.iter().max().unwrap_or(&1)));
     if args.examples == 0 || numbers.is_none_or(|n| n > MOST) {
-        let reason = format!("must be at least 1, and sets of {} points must fit in memory", size.most);
+        let reason = format!("must be at least 1, and sets of {} points must fit in memory", size.max);
         return Err(Failure::usage(format!("--examples {}: {reason}", args.examples)));
     }
     make_folder(&args.out)?;
     let examples = args.examples;
     let mut feed = Feed::new(rayon::current_num_threads(), 0, move |i| {
         let count = batch.min(examples.saturating_sub(i as usize * batch));
-        experiment.held_out(Stream::Training, i, count)
+        experiment.held_out(Split::Training, i, count)
     });
-    let mut sets = vec![DrawnSet { rows: Vec::new(), offsets: vec![0] }; 2];
+    let mut sets = vec![RawSet { rows: Vec::new(), offsets: vec![0] }; 2];
     let (mut labels, mut own_dims) = (Vec::new(), Vec::new());
     while labels.len() < examples {
-        let drawn = feed.next().ok_or(setwise::Error::Feed)??.into_drawn();
+        let drawn = feed.next().ok_or(setwise_lab::Error::Prefetch)??.into_raw();
         own_dims.extend(std::iter::repeat_n(drawn.widths[0] as i64, drawn.labels.len()));
         for (((all, set), own), &width) in sets.iter_mut().zip(drawn.sets).zip(&drawn.widths).zip(&widths) {
             let first = all.rows.len() / width;
@@ -75,8 +77,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Some(_) => widths[0].to_string(),
         None => {
             write_npy(file("dims.npy"), &[own_dims.len()], &own_dims)?;
-            format!("{} to {}", dims.least, dims.most)
+            format!("{} to {}", dims.min, dims.max)
         }
     };
-    say(format!("{}: {examples} examples in {in_dims} dimensions, as drawn", args.out.display()))
+    print_line(format!("{}: {examples} examples in {in_dims} dimensions, as drawn", args.out.display()))
 }

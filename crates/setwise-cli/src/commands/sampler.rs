@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use setwise::data::{DataFolder, Feed};
-use setwise::experiment::{ValidExperiment, find};
-use setwise::sets::Frame;
+use setwise::sets::Axes;
+use setwise_lab::datasets::DataFolder;
+use setwise_lab::experiment::{ValidExperiment, find};
+use setwise_lab::prefetch::Feed;
 
-use super::{say, valid};
+use super::{print_line, valid};
 use crate::failure::Failure;
 
 /// Parts a measurement has, of which the median counts.
@@ -32,8 +33,8 @@ pub fn run(name: &str, data: &DataFolder, least: Duration, json: bool) -> Result
     let mut counts = vec![1, all];
     counts.dedup();
     let rates = counts.into_iter().map(|n| measure(&experiment, n, least)).collect::<Result<Vec<_>, _>>()?;
-    let (dim, batch, size) = (experiment.task.dim(), experiment.training.batch, experiment.task.set_size());
-    let whitened = experiment.task.frame(experiment.model()) != Frame::Own;
+    let (dim, batch, size) = (experiment.task.dim(), experiment.training.batch_size, experiment.task.set_size());
+    let whitened = experiment.task.coordinates(experiment.model()).axes != Axes::Raw;
     if json {
         let rate = |r: &Rate| {
             serde_json::json!({
@@ -41,27 +42,30 @@ pub fn run(name: &str, data: &DataFolder, least: Duration, json: bool) -> Result
                 "ms_per_batch_per_thread": r.milliseconds(),
             })
         };
-        return say(serde_json::json!({
-            "experiment": name, "dim": dim, "batch": batch, "set_size": [size.least, size.most],
+        return print_line(serde_json::json!({
+            "experiment": name, "dim": dim, "batch": batch, "set_size": [size.min, size.max],
             "whitened": whitened, "sampler": rates.iter().map(rate).collect::<Vec<_>>(),
         }));
     }
     let whitened = if whitened { ", whitened" } else { "" };
-    say(format!(
+    print_line(format!(
         "{name}: batches of {batch}, sets of {} to {} points in {dim} dimensions{whitened}",
-        size.least, size.most
+        size.min, size.max
     ))?;
     rates.iter().try_for_each(|r| {
         let threads = if r.threads == 1 { "thread" } else { "threads" };
         let (rate, ms) = (r.batches_per_second, r.milliseconds());
-        say(format!("{:4} {threads:7} {rate:9.1} batches per second, {ms:7.2} ms per batch and thread", r.threads))
+        print_line(format!(
+            "{:4} {threads:7} {rate:9.1} batches per second, {ms:7.2} ms per batch and thread",
+            r.threads
+        ))
     })
 }
 
 fn measure(experiment: &ValidExperiment, threads: usize, least: Duration) -> Result<Rate, Failure> {
     let source = experiment.clone();
     let mut feed = Feed::new(threads, 0, move |step| source.training_batch(step));
-    let mut next = || feed.next().ok_or(setwise::Error::Feed)?;
+    let mut next = || feed.next().ok_or(setwise_lab::Error::Prefetch)?;
     // What is drawn ahead while nobody waits would be counted as fast.
     for _ in 0..4 * threads + 4 {
         next()?;

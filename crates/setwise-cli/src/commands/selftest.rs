@@ -32,12 +32,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
 pub fn run(args: Args) -> Result<(), Failure> {
     use std::collections::BTreeSet;
 
-    use super::say;
+    use super::print_line;
     let setwise::Device::Cuda { device, precision } = args.device.find()? else {
         return Err(Failure::usage("selftest holds a GPU against the CPU; --device cuda chooses one"));
     };
     let mut cases = BTreeSet::new();
-    let checks = setwise::selftest::run(&device, precision, args.seed, args.only.as_deref(), &mut |c| {
+    let checks = setwise_lab::selftest::run(&device, precision, args.seed, args.only.as_deref(), &mut |c| {
         cases.insert(c.case.clone());
         if args.verbose || !c.passed() {
             let verdict = if c.passed() { "ok    " } else { "MISSED" };
@@ -55,13 +55,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
             continue;
         }
         let (middle, worst) = (errors[errors.len() / 2], errors[errors.len() - 1]);
-        say(format!(
+        print_line(format!(
             "{what}: relative error {middle:.1e} in the middle, {worst:.1e} at worst, over {} cases",
             errors.len()
         ))?;
     }
     let (name, driver) = (&device.name, device.driver);
-    say(format!(
+    print_line(format!(
         "{name}, driver {}.{}, {precision:?}: {} cases, {} comparisons, {missed} missed",
         driver / 1000,
         driver % 1000 / 10,

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use setwise::estimate::{Points, mismatches};
 use setwise::two_sample::{Statistic, TwoSampleTest};
 
-use super::{print_json, read_samples, say};
+use super::{print_json, print_line, read_samples};
 use crate::failure::Failure;
 
 /// Arguments of `test`.
@@ -67,12 +67,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     // As many digits as the permutations give.
     let digits = (args.permutations + 1).ilog10().max(2) as usize;
-    say(format!("p = {:.digits$}, if P and Q are the same distribution", result.p_value))?;
+    print_line(format!("p = {:.digits$}, if P and Q are the same distribution", result.p_value))?;
     let as_large = match result.as_large {
         0 => "none".to_owned(),
         n => n.to_string(),
     };
-    say(format!("statistic {:.4}, of {} permutations {as_large} as large", result.statistic, result.permutations))?;
-    say(format!("rows {} and {}, columns {}, method {}", result.n[0], result.n[1], result.dim, result.method))?;
-    result.warnings.iter().try_for_each(|w| say(format!("note: {w}")))
+    print_line(format!(
+        "statistic {:.4}, of {} permutations {as_large} as large",
+        result.statistic, result.permutations
+    ))?;
+    print_line(format!("rows {} and {}, columns {}, method {}", result.n[0], result.n[1], result.dim, result.method))?;
+    result.warnings.iter().try_for_each(|w| print_line(format!("note: {w}")))
 }

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use setwise::estimate::{COMBINER_FILE, FitProgress, fit};
-use setwise::experiment::{ValidExperiment, find};
-use setwise::train::{Encoders, Outcome, Planned, RunFolder, RunOptions, run_several};
+use setwise_lab::estimator::{FitProgress, lacks_combiner_only, train_combiner};
+use setwise_lab::experiment::{ValidExperiment, find};
+use setwise_lab::run::{Encoders, Outcome, Planned, RunOptions, run_several};
 
 use self::progress::{LINE_EVERY, Progress};
-use super::{DataArgs, DeviceArgs, note, say, valid};
+use super::{DataArgs, DeviceArgs, log, print_line, valid};
 use crate::failure::Failure;
 
 /// Arguments of `train`.
@@ -35,13 +35,12 @@ pub struct Args {
     /// Seeds instead of the experiments': one, or several with commas.
     #[arg(long, value_delimiter = ',')]
     seed: Vec<u64>,
-    /// Runs under way at the same time, where several are asked for.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    at_once: usize,
-    /// Threads that draw batches, of all runs under way together, beside those that compute; if not given 1, or all cores but one where a GPU
-    /// computes.
+    /// Number of runs at a time.
+    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    jobs: usize,
+    /// Threads that draw batches, for all runs together [default: 1; all cores but one with a GPU].
     #[arg(long, value_name = "N")]
-    feed_threads: Option<usize>,
+    loader_threads: Option<usize>,
     #[command(flatten)]
     data: DataArgs,
     #[command(flatten)]
@@ -56,14 +55,14 @@ static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    for (name, n) in [("--feed-threads", args.feed_threads), ("--at-once", Some(args.at_once))] {
+    for (name, n) in [("--loader-threads", args.loader_threads), ("--jobs", Some(args.jobs))] {
         if let Some(n) = n.filter(|n| !(1..=1024).contains(n)) {
             return Err(Failure::usage(format!("{name} {n}: must be between 1 and 1024")));
         }
     }
     let all = plan(&args)?;
     let device = args.device.find()?;
-    let feed_threads = args.feed_threads.unwrap_or_else(|| match device {
+    let loader_threads = args.loader_threads.unwrap_or_else(|| match device {
         setwise::Device::Cpu | setwise::Device::CpuTiles => 1,
         #[allow(unreachable_patterns)]
         _ => std::thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).max(1)),
@@ -74,31 +73,30 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let options = RunOptions {
         folder: PathBuf::new(),
         resume: args.resume,
-        feed_threads,
+        loader_threads,
         device,
         encoders: Encoders::default(),
         stop: &STOP,
     };
-    // Of an estimator whose set model is there, the second network alone is left to train.
+    // Of an estimator whose set model is trained, the combiner alone is left.
     let (mut ready, mut left) = (Vec::new(), Vec::new());
     for (name, plan) in all {
-        let second = args.resume && plan.experiment.combiner.is_some();
-        match second && RunFolder::new(&plan.folder).finished(&plan.experiment)? {
+        match args.resume && lacks_combiner_only(&plan)? {
             true => ready.push(plan),
             false => left.push((name, plan)),
         }
     }
     let (names, plans): (Vec<String>, Vec<Planned>) = left.into_iter().unzip();
     let progress = Progress::new(plans.iter().map(|p| (label(p), p.experiment.training.steps)));
-    let ended = |i: usize, outcome: &setwise::Result<Outcome>| {
+    let ended = |i: usize, outcome: &setwise_lab::Result<Outcome>| {
         progress.ended(i);
         match outcome {
             Ok(outcome) => progress.aside(|| report(args.json, &names[i], &plans[i], outcome)),
-            Err(e) if plans.len() > 1 => progress.aside(|| note(told(&plans[i], e))),
+            Err(e) if plans.len() > 1 => progress.aside(|| log(error_text(&plans[i], e))),
             Err(_) => {}
         }
     };
-    let outcomes = run_several(&plans, args.at_once, &options, &|i, event| progress.show(i, event), &ended);
+    let outcomes = run_several(&plans, args.jobs, &options, &|i, event| progress.show(i, event), &ended);
     let total = plans.len() + ready.len();
     let mut failed = Vec::new();
     for (i, outcome) in outcomes {
@@ -110,8 +108,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     for plan in ready {
         if STOP.load(Ordering::Relaxed) {
-            note(format!("{}: its second network has not been trained; --resume goes on", plan.folder.display()));
-        } else if let Err(e) = fit_combiner(&plan, &options) {
+            log(format!("{}: its combiner is not trained; --resume goes on", plan.folder.display()));
+        } else if let Err(e) = combiner(&plan, &options) {
             failed.push(e);
         }
     }
@@ -158,36 +156,23 @@ fn plan(args: &Args) -> Result<Vec<(String, Planned)>, Failure> {
     Ok(plans)
 }
 
-/// Trains the second network of an estimator beside the set model that is now there.
-fn fit_combiner(plan: &Planned, options: &RunOptions) -> Result<(), Failure> {
-    let folder = RunFolder::new(&plan.folder);
-    let _lock = folder.lock()?;
-    let mut parts = setwise::Model::load(folder.model())?;
-    parts.use_device(&options.device)?;
-    note(format!("{} is trained; its second network follows", folder.model().display()));
+/// Trains the combiner of an estimator beside the set model that is now there.
+fn combiner(plan: &Planned, options: &RunOptions) -> Result<(), Failure> {
+    log(format!("{}: the set model is trained; its combiner follows", plan.folder.display()));
     let mut last = Instant::now();
-    let evidence = folder.path().join("evidence");
-    let combiner = fit(&plan.experiment, &mut parts, options.feed_threads, Some(&evidence), &mut |progress| {
-        let text = match progress {
-            FitProgress::Examples(n, of) => format!("combiner: {n} of {of} examples"),
-            FitProgress::Steps(n, of, loss) => format!("combiner: step {n}/{of}  loss {loss:.4}"),
-        };
-        if STOP.load(Ordering::Relaxed) {
-            // What has been drawn is kept, and the rest begins again: nothing is lost that could be saved.
-            note("stopped; --resume goes on with the second network");
-            std::process::exit(0);
-        }
+    let trained = train_combiner(plan, options, &mut |progress| {
         if last.elapsed().as_secs() >= LINE_EVERY / 3 {
             last = Instant::now();
-            note(text);
+            log(match progress {
+                FitProgress::Examples(n, of) => format!("combiner: {n} of {of} examples"),
+                FitProgress::Steps(n, of, loss) => format!("combiner: step {n}/{of}  loss {loss:.4}"),
+            });
         }
     })?;
-    // The set model tells what both were trained for.
-    parts.set_experiment(Some(plan.experiment.to_toml()));
-    parts.save(folder.model())?;
-    let path = folder.path().join(COMBINER_FILE);
-    combiner.save(&path)?;
-    note(format!("the combining network is {}", path.display()));
+    match trained {
+        Some(path) => log(format!("the combiner is {}", path.display())),
+        None => log("stopped; --resume goes on with the combiner"),
+    }
     Ok(())
 }
 
@@ -205,7 +190,7 @@ fn label(plan: &Planned) -> String {
 }
 
 /// What went wrong in one of several runs. Errors about its folder name it already.
-fn told(plan: &Planned, error: &setwise::Error) -> String {
+fn error_text(plan: &Planned, error: &setwise_lab::Error) -> String {
     let (folder, error) = (plan.folder.display().to_string(), error.to_string());
     if error.starts_with(&folder) { error } else { format!("{folder}: {error}") }
 }
@@ -214,15 +199,15 @@ fn report(json: bool, name: &str, plan: &Planned, outcome: &Outcome) {
     let (experiment, path) = (&plan.experiment, plan.folder.display());
     // Nobody reads on where standard output is closed; the run itself is done.
     let _ = match outcome.validation {
-        _ if json => say(serde_json::json!({
+        _ if json => print_line(serde_json::json!({
             "experiment": name, "model": experiment.preset(), "seed": experiment.seed, "run": plan.folder,
             "steps": outcome.steps, "finished": outcome.finished, "validation": outcome.validation,
         })),
-        Some(e) if outcome.finished => say(format!(
+        Some(e) if outcome.finished => print_line(format!(
             "{path}: {} steps, {e} on held-out examples; the model is {}",
             outcome.steps,
             outcome.model.display()
         )),
-        _ => say(format!("{path}: stopped after {} steps; --resume goes on", outcome.steps)),
+        _ => print_line(format!("{path}: stopped after {} steps; --resume goes on", outcome.steps)),
     };
 }

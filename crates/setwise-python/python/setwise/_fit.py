@@ -14,7 +14,7 @@ from ._progress import Progress
 from ._results import History
 from ._setwise import Fit, Model
 
-_SCHEDULES = {"cosine": {"cosine": {"last": 0.01}}, "constant": "constant"}
+_SCHEDULES = {"cosine": {"cosine": {"final-fraction": 0.01}}, "constant": "constant"}
 
 Example = tuple[Sequence[Any], Any]
 
@@ -24,7 +24,7 @@ def _optimizer(weight_decay: float, muon: float | None) -> str | Mapping[str, Ma
         return {"adamw": {"weight-decay": weight_decay}} if weight_decay else "adam"
     if weight_decay:
         raise ValueError("weight_decay: is given together with muon, which has none")
-    return {"muon": {"rate": muon}}
+    return {"muon": {"learning-rate": muon}}
 
 
 def fit(
@@ -32,12 +32,12 @@ def fit(
     sampler: Callable[[np.random.Generator], Example] | tuple[Sequence[Any], Any],
     *,
     steps: int,
-    batch: int = 64,
+    batch_size: int = 64,
     loss: str | Mapping[str, Mapping[str, float]] = "l1",
     learning_rate: float = 1e-3,
     schedule: str | Mapping[str, Mapping[str, float]] = "cosine",
-    warm_up: int = 0,
-    clip: float | None = None,
+    warmup_steps: int = 0,
+    clip_norm: float | None = None,
     weight_decay: float = 0.0,
     muon: float | None = None,
     seed: int = 0,
@@ -60,15 +60,15 @@ def fit(
         many targets. It is gone through in random order, every example once before any comes again.
     steps : int
         Batches to learn from.
-    batch : int
+    batch_size : int
         Examples in each.
     loss : "l1", "mse", "bce", {"huber": {"delta": d}} or {"pinball": {"level": q}}
         Mean over all numbers of the answers.
     learning_rate : float
         The largest, of Adam.
-    schedule : "cosine", "constant" or {"cosine": {"last": share}}
-        After ``warm_up`` steps the learning rate falls in half a cosine wave to 1 % (or another share) of it, or stays.
-    clip : float, optional
+    schedule : "cosine", "constant" or {"cosine": {"final-fraction": share}}
+        After ``warmup_steps`` steps the learning rate falls in half a cosine wave to 1 % (or another share) of it, or stays.
+    clip_norm : float, optional
         Gradients longer than this are shortened to it.
     weight_decay : float
         Share of a parameter taken off per step and learning rate.
@@ -92,7 +92,7 @@ def fit(
     ...     return [x, y], x.mean() - y.mean()
     >>> model = setwise.Model.create("single-set-rff", dim=1, latent=8, hidden=16, blocks=1, pooling="mean")
     >>> history = setwise.fit(
-    ...     model, difference_of_means, steps=200, batch=16, learning_rate=1e-2, progress=False)
+    ...     model, difference_of_means, steps=200, batch_size=16, learning_rate=1e-2, progress=False)
     >>> bool(np.mean(history.loss[-20:]) < 0.5 * np.mean(history.loss[:20]))
     True
     >>> bool(model([0.5, 0.7, 0.6], [-0.6, -0.5, -0.7]) > 0.5)
@@ -102,13 +102,13 @@ def fit(
         raise TypeError(f"model: is of type {type(model).__name__}, a setwise.Model is wanted")
     training = {
         "steps": steps,
-        "batch": batch,
+        "batch_size": batch_size,
         "loss": loss,
         "optimizer": _optimizer(weight_decay, muon),
         "learning_rate": learning_rate,
         "schedule": _SCHEDULES.get(schedule, schedule) if isinstance(schedule, str) else schedule,
-        "warm_up": warm_up,
-        "clip": clip,
+        "warmup_steps": warmup_steps,
+        "clip_norm": clip_norm,
     }
     draw = sampler if callable(sampler) else None
     history = History()
@@ -120,7 +120,7 @@ def fit(
         rng = np.random.default_rng(seed)
         line = Progress(steps, progress)
         for done in range(1, steps + 1):
-            outcome = fitting.step(None if draw is None else [_kept(draw(rng)) for _ in range(batch)])
+            outcome = fitting.step(None if draw is None else [_kept(draw(rng)) for _ in range(batch_size)])
             for values, value in zip(columns, outcome):
                 values.append(value)
             line.step(done, outcome[0])

@@ -1,23 +1,23 @@
-//! The order in which a data set is gone through.
+//! The order in which training visits a data set.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 
-use super::Generator;
+use crate::random::Generator;
 
-/// Deals the numbers of a data set's examples: each once, in a random order, before any comes again, then in another order.
+/// Visits the examples of a data set: each once an epoch, in a random permutation that differs from epoch to epoch.
 ///
 /// ```
 /// let mut epochs = setwise::data::Epochs::new(3, 1);
-/// let mut first = epochs.deal(3);
+/// let mut first = epochs.next_indices(3);
 /// first.sort();
 /// assert_eq!(first, [0, 1, 2]);
-/// assert_eq!(epochs.deal(7).len(), 7);
+/// assert_eq!(epochs.next_indices(7).len(), 7);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Epochs {
     order: Vec<usize>,
-    dealt: usize,
+    position: usize,
     rng: Generator,
 }
 
@@ -29,18 +29,18 @@ impl Epochs {
     pub fn new(examples: usize, seed: u64) -> Self {
         assert!(examples > 0, "at least one example");
         let order: Vec<usize> = (0..examples).collect();
-        Epochs { dealt: order.len(), order, rng: Generator::seed_from_u64(seed) }
+        Epochs { position: order.len(), order, rng: Generator::seed_from_u64(seed) }
     }
 
     /// The next `count` examples.
-    pub fn deal(&mut self, count: usize) -> Vec<usize> {
+    pub fn next_indices(&mut self, count: usize) -> Vec<usize> {
         let next = || {
-            if self.dealt == self.order.len() {
+            if self.position == self.order.len() {
                 self.order.shuffle(&mut self.rng);
-                self.dealt = 0;
+                self.position = 0;
             }
-            self.dealt += 1;
-            self.order[self.dealt - 1]
+            self.position += 1;
+            self.order[self.position - 1]
         };
         std::iter::repeat_with(next).take(count).collect()
     }
@@ -53,13 +53,13 @@ mod tests {
     #[test]
     fn every_example_comes_once_in_each_epoch_whatever_the_batches() {
         let mut epochs = Epochs::new(10, 7);
-        let dealt: Vec<usize> = (0..10).flat_map(|_| epochs.deal(4)).collect();
-        assert_ne!(dealt[..10], dealt[10..20]);
-        for epoch in dealt.chunks(10) {
+        let position: Vec<usize> = (0..10).flat_map(|_| epochs.next_indices(4)).collect();
+        assert_ne!(position[..10], position[10..20]);
+        for epoch in position.chunks(10) {
             let mut sorted = epoch.to_vec();
             sorted.sort();
             assert_eq!(sorted, (0..10).collect::<Vec<_>>());
         }
-        assert_eq!(Epochs::new(10, 7).deal(40), dealt);
+        assert_eq!(Epochs::new(10, 7).next_indices(40), position);
     }
 }

@@ -1,9 +1,12 @@
 //! What a model is to answer for a label, and what its answer says of it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::models::Prediction;
 
 /// How labels become targets.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Targets {
     /// The label itself.
     Label,

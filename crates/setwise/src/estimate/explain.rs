@@ -85,7 +85,8 @@ pub fn explain(estimator: &dyn Estimator, p: Points, q: Points, names: &[String]
     check_widths(p, q)?;
     let dim = p.dim();
     let mut warnings = Vec::new();
-    let drawn = [p, q].map(|points| (points.len() > MOST_ROWS).then(|| points.select(&points.draw(MOST_ROWS, seed))));
+    let drawn =
+        [p, q].map(|points| (points.len() > MOST_ROWS).then(|| points.select(&points.subsample(MOST_ROWS, seed))));
     let [p, q]: [Points; 2] = std::array::from_fn(|i| {
         let whole = [p, q][i];
         drawn[i].as_ref().map_or(whole, |data| Points::new(data, dim).named(whole.name()))

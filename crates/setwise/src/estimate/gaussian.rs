@@ -5,7 +5,7 @@
 use super::interval::{self, Rows};
 use super::points::{check_covariance, check_pairs, check_rows, check_samples, joined};
 use super::{Dim, Estimate, Estimator, Points, Quantity};
-use crate::data::gaussian_kl;
+use crate::distributions::gaussian_kl;
 use crate::linalg::{cholesky, log_det, moments};
 use crate::{Error, Result};
 

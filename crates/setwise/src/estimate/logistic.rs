@@ -93,7 +93,8 @@ pub(super) fn products(p: Points, q: Points) -> (Vec<f64>, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Generator, Mixture};
+    use crate::distributions::Mixture;
+    use crate::random::Generator;
     use rand::SeedableRng;
 
     #[test]

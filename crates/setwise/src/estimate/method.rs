@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use super::{Estimate, Estimator, GaussianKl, GaussianMi, Knn, Ksg, Logistic, Mine, Points, Pretrained, Variant};
-use crate::{Error, Result};
+use crate::{Device, Error, Result};
 
 /// How KL(P‖Q) is estimated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,22 +86,19 @@ impl KlOptions {
         KlOptions { method: method.unwrap_or(unnamed), k: k.unwrap_or(usual.k), seed }
     }
 
-    /// What estimates so.
-    pub fn estimator(&self) -> Result<Box<dyn Estimator>> {
+    /// The estimator, on a device; classical ones are computed on the CPU alone.
+    pub fn estimator(&self, device: &Device) -> Result<Box<dyn Estimator>> {
+        if self.method != KlMethod::Pretrained && !matches!(device, Device::Cpu) {
+            let reason = "only the pretrained estimator can be computed elsewhere than on the cpu";
+            return Err(Error::Device(reason.to_owned()));
+        }
         Ok(match self.method {
-            KlMethod::Pretrained => Box::new(Pretrained::shared()?),
+            KlMethod::Pretrained if matches!(device, Device::Cpu) => Box::new(Pretrained::shared()?),
+            KlMethod::Pretrained => Box::new(Pretrained::built_in()?.on_device(device)?),
             KlMethod::Knn => Box::new(Knn::new(self.k)),
             KlMethod::Gaussian => Box::new(GaussianKl),
             KlMethod::Logistic => Box::new(Logistic),
         })
-    }
-
-    /// What made an estimate with these options: where the pretrained estimator does not answer, neighbours do.
-    pub fn estimator_of(&self, estimate: &Estimate) -> Result<Box<dyn Estimator>> {
-        match self.method {
-            KlMethod::Pretrained if estimate.method != "pretrained" => Ok(Box::new(Knn::default())),
-            _ => self.estimator(),
-        }
     }
 }
 
@@ -145,13 +142,13 @@ impl MiOptions {
 /// # Ok::<(), setwise::Error>(())
 /// ```
 pub fn kl(p: Points, q: Points, options: &KlOptions) -> Result<Estimate> {
-    options.estimator()?.estimate(p, q, options.seed)
+    options.estimator(&Device::Cpu)?.estimate(p, q, options.seed)
 }
 
 /// KL(P‖Q) of every pair of samples, each just what [`kl`] gives for it.
 pub fn kl_batch(pairs: &[(Points, Points)], options: &KlOptions) -> Result<Vec<Estimate>> {
     // Of several that fail the first is told of.
-    options.estimator()?.estimates(pairs, options.seed).into_iter().collect()
+    options.estimator(&Device::Cpu)?.estimates(pairs, options.seed).into_iter().collect()
 }
 
 /// I(X; Y) of paired rows, with its interval.

@@ -14,11 +14,13 @@ mod interval;
 mod knn;
 mod ksg;
 mod logistic;
+mod many_pairs;
 mod method;
 mod mine;
 pub mod neighbors;
+mod pair_list;
 mod points;
-mod pretrained;
+pub mod pretrained;
 mod regression;
 mod special;
 
@@ -28,13 +30,17 @@ pub use interval::LEVEL;
 pub use knn::Knn;
 pub use ksg::{Ksg, Variant};
 pub use logistic::Logistic;
+pub use many_pairs::ManyPairs;
 pub use method::{KlMethod, KlOptions, MiMethod, MiOptions, kl, kl_batch, mi, mi_batch};
 pub use mine::{Mine, donsker_varadhan};
 pub use neighbors::Norm;
+pub use pair_list::{ListedPair, PairList};
 pub use points::{Points, index_column, mismatches};
 pub(crate) use points::{check_rows, check_widths};
-pub use pretrained::{Answer, COMBINER_FILE, FitProgress, Observed, Pretrained, Ranges, fit};
+pub use pretrained::{Answer, COMBINER_FILE, Observed, Pretrained, Ranges};
 pub use special::digamma;
+
+use std::sync::LazyLock;
 
 use rayon::prelude::*;
 use serde::{Serialize, Serializer};
@@ -129,6 +135,9 @@ pub struct Estimate {
     pub interval_method: &'static str,
     /// What should be known about it.
     pub warnings: Vec<String>,
+    /// Whether nearest neighbours answered in place of the pretrained estimator.
+    #[serde(skip)]
+    pub substituted: bool,
     /// Another estimate to hold it against, where warnings say that it may be far off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
@@ -170,8 +179,15 @@ impl Estimate {
             method,
             interval_method: "none",
             warnings,
+            substituted: false,
             fallback: None,
         }
+    }
+
+    /// The estimator that made it, of those asked: `asked`, or the neighbours that answered in its place.
+    pub fn made_by<'a>(&self, asked: &'a dyn Estimator) -> &'a dyn Estimator {
+        static NEIGHBOURS: LazyLock<Knn> = LazyLock::new(Knn::default);
+        if self.substituted { &*NEIGHBOURS } else { asked }
     }
 
     fn with_interval(mut self, interval: Option<[f64; 2]>, method: &'static str) -> Self {

@@ -84,19 +84,19 @@ impl<'a> Points<'a> {
         rows.iter().flat_map(|&i| self.row(i)).copied().collect()
     }
 
-    /// Some rows drawn without replacement, in their order; all where there are no more than `most`.
-    pub(crate) fn draw(&self, most: usize, seed: u64) -> Vec<usize> {
+    /// Indices of at most `max` rows drawn without replacement, in ascending order.
+    pub fn subsample(&self, max: usize, seed: u64) -> Vec<usize> {
         let mut rows: Vec<usize> = (0..self.len()).collect();
-        if rows.len() > most {
+        if rows.len() > max {
             rows.shuffle(&mut Pcg64Mcg::seed_from_u64(seed));
-            rows.truncate(most);
+            rows.truncate(max);
             rows.sort_unstable();
         }
         rows
     }
 
     /// The numbers of some columns, row by row.
-    pub(crate) fn columns(&self, columns: &[usize]) -> Vec<f64> {
+    pub fn columns(&self, columns: &[usize]) -> Vec<f64> {
         self.data.chunks_exact(self.dim).flat_map(|row| columns.iter().map(|&c| row[c])).collect()
     }
 
@@ -396,9 +396,9 @@ mod tests {
     fn rows_drawn_are_some_of_them_and_the_same_for_a_seed() {
         let data: Vec<f64> = (0..100).map(f64::from).collect();
         let p = Points::new(&data, 1);
-        let rows = p.draw(10, 1);
-        assert!(rows.len() == 10 && rows.is_sorted() && rows == p.draw(10, 1) && rows != p.draw(10, 2));
-        assert_eq!(p.draw(100, 1).len(), 100);
+        let rows = p.subsample(10, 1);
+        assert!(rows.len() == 10 && rows.is_sorted() && rows == p.subsample(10, 1) && rows != p.subsample(10, 2));
+        assert_eq!(p.subsample(100, 1).len(), 100);
         assert_eq!(Points::new(&data[..6], 3).columns(&[2, 0]), [2.0, 0.0, 5.0, 3.0]);
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Writes a file; an old one is replaced only when the new one is complete and has been read back. A link is followed, and what is no plain
 /// file, such as a device, is written to and not replaced.
-pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     let path = &followed(path);
     if fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir()) {
         return File::options().write(true).open(path)?.write_all(bytes);
@@ -25,7 +25,7 @@ fn followed(path: &Path) -> PathBuf {
 }
 
 /// Writes a file's content to a partial file beside it, reads it back and compares; what fails leaves nothing behind.
-pub(crate) fn write_beside(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
+pub fn write_beside(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let partial = PathBuf::from(partial);
@@ -49,7 +49,7 @@ pub(crate) fn write_beside(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
 }
 
 /// Makes sure that renames in a file's folder outlive a power failure, where the system can.
-pub(crate) fn sync_folder(path: &Path) -> Result<()> {
+pub fn sync_folder(path: &Path) -> Result<()> {
     #[cfg(unix)]
     {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -1,18 +1,12 @@
-//! Files: models (`model_file`), samples ([`Sample`]) also of images (`images`) and lists of them ([`PairList`]), arrays ([`write_npy`]), weights of the
-//! published PyTorch code (`reference`); all through safetensors,
-//! CSV and NPY readers that check every claim against what the file holds.
+//! Files: samples ([`Sample`]: CSV, TSV, NPY), arrays ([`write_npy`]), tensors ([`tensors`]: safetensors), atomic writes ([`atomic`]).
+//!
+//! Every reader checks what a file claims against what it holds.
 
-pub(crate) mod atomic;
-mod images;
-mod model_file;
+pub mod atomic;
 mod npy;
-mod pair_list;
-mod reference;
-mod samples;
-pub(crate) mod tensors;
+pub(crate) mod samples;
+pub mod tensors;
 mod text;
 
 pub use npy::write_npy;
-pub use pair_list::{ListedPair, PairList};
-pub use reference::ReferenceOptions;
 pub use samples::{Sample, batch_of};

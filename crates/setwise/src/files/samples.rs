@@ -43,7 +43,7 @@ impl Sample {
     }
 
     /// Reads a file's content; NPY files are understood by `npy`.
-    pub(super) fn parse_as(path: &Path, bytes: &[u8], npy: impl Fn(&[u8]) -> Parsed) -> Result<Self> {
+    pub(crate) fn parse_as(path: &Path, bytes: &[u8], npy: impl Fn(&[u8]) -> Parsed) -> Result<Self> {
         let bad = |reason: String| Error::Sample { path: path.to_owned(), reason };
         if let Some((_, kind)) = NOT_READ.iter().find(|(magic, _)| bytes.starts_with(magic)) {
             return Err(bad(format!("is {kind}, which is not read; save the numbers as CSV, TSV or NPY")));
@@ -65,7 +65,7 @@ impl Sample {
     }
 
     /// Where a number stands; rows and columns may have other names.
-    pub(super) fn place(&self, i: usize, row_name: &str, column_name: &str) -> String {
+    pub(crate) fn place(&self, i: usize, row_name: &str, column_name: &str) -> String {
         let (row, column) = (i / self.width, i % self.width + 1);
         let example = if self.examples > 1 { format!("example {}, ", row / self.rows + 1) } else { String::new() };
         format!("{example}{row_name} {}, {column_name} {column}", row % self.rows + 1)
@@ -98,7 +98,7 @@ pub fn batch_of(samples: Vec<Sample>) -> Result<SetBatch> {
 }
 
 /// What a file holds, or standard input where the path is `-`.
-pub(super) fn content(path: &Path) -> Result<Vec<u8>> {
+pub(crate) fn content(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if path == Path::new("-") {
         std::io::stdin().lock().read_to_end(&mut bytes).map_err(Error::io(Path::new("standard input")))?;
@@ -118,7 +118,7 @@ const NOT_READ: [(&[u8], &str); 5] = [
 ];
 
 /// Numbers; examples, rows and width; names of columns.
-pub(super) type Parsed = std::result::Result<(Vec<f64>, [usize; 3], Vec<String>), String>;
+pub(crate) type Parsed = std::result::Result<(Vec<f64>, [usize; 3], Vec<String>), String>;
 
 /// The reader multiplies the header's sizes unchecked, so a product that overflows is refused before it.
 fn check_claimed_size(bytes: &[u8]) -> std::result::Result<(), String> {
@@ -154,7 +154,7 @@ fn parse_npy(bytes: &[u8]) -> Parsed {
 }
 
 /// An array of a NPY file.
-pub(super) struct Array {
+pub(crate) struct Array {
     pub shape: Vec<usize>,
     /// The last index runs fastest.
     pub data: Vec<f64>,
@@ -162,7 +162,7 @@ pub(super) struct Array {
     pub bytes: bool,
 }
 
-pub(super) fn read_npy(bytes: &[u8]) -> std::result::Result<Array, String> {
+pub(crate) fn read_npy(bytes: &[u8]) -> std::result::Result<Array, String> {
     check_claimed_size(bytes)?;
     let file = NpyFile::new(Cursor::new(bytes)).map_err(|e| format!("not a NPY file: {e}"))?;
     let shape: Vec<u64> = file.shape().to_vec();
@@ -222,7 +222,7 @@ fn fortran_place(mut i: usize, shape: &[usize]) -> usize {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn text(content: &str) -> Result<Sample> {

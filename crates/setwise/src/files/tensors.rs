@@ -10,14 +10,18 @@ use crate::{Error, Result};
 
 /// A tensor in single precision.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Tensor {
+pub struct Tensor {
+    /// The shape.
     pub shape: Vec<usize>,
+    /// The numbers, row-major.
     pub data: Vec<f32>,
 }
 
 /// The tensors and the metadata of a file.
-pub(crate) struct TensorFile {
+pub struct TensorFile {
+    /// By name.
     pub tensors: BTreeMap<String, Tensor>,
+    /// By key.
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -51,9 +55,9 @@ impl TensorFile {
 }
 
 /// A file of tensors in single precision. The same content gives the same bytes: metadata stands in the order of its keys.
-pub(crate) fn to_bytes<'a>(
+pub fn to_bytes<'a>(
     tensors: impl IntoIterator<Item = (&'a str, Vec<usize>, &'a [f32])>,
-    metadata: &BTreeMap<&str, String>,
+    metadata: &BTreeMap<String, String>,
 ) -> Vec<u8> {
     let raw: Vec<(&str, Vec<usize>, Vec<u8>)> =
         tensors.into_iter().map(|(name, shape, data)| (name, shape, little_endian(data))).collect();
@@ -73,7 +77,7 @@ pub(crate) fn to_bytes<'a>(
 }
 
 /// Numbers as a file has them.
-pub(crate) fn little_endian(data: &[f32]) -> Vec<u8> {
+pub fn little_endian(data: &[f32]) -> Vec<u8> {
     // Into a place of known length, which the compiler makes one copy; a chain of bytes it would push one by one.
     let mut bytes = vec![0; 4 * data.len()];
     bytes.chunks_exact_mut(4).zip(data).for_each(|(to, x)| to.copy_from_slice(&x.to_le_bytes()));

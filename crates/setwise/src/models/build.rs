@@ -89,7 +89,7 @@ fn partners(c: &ModelConfig, sets: usize, a: usize) -> Vec<usize> {
     match c.relations {
         Relations::All => std::iter::once(a).chain(others).collect(),
         Relations::Cross => others.collect(),
-        Relations::Own | Relations::Union => vec![a],
+        Relations::SelfOnly | Relations::Union => vec![a],
     }
 }
 
@@ -277,7 +277,7 @@ pub(super) fn parameter_bound(c: &ModelConfig) -> u128 {
     let (latent, hidden) = (n(c.latent), n(c.hidden));
     let relations = match (c.sharing, c.relations) {
         (Sharing::Sym, _) => 2,
-        (_, Relations::Own) => n(c.sets),
+        (_, Relations::SelfOnly) => n(c.sets),
         (_, Relations::Union) => 1,
         (Sharing::Cross, _) => n(c.sets) + 1,
         _ => n(c.sets) * n(c.sets),

@@ -47,7 +47,7 @@ choice! {
         Cross,
         /// Each set only with itself.
         #[serde(rename = "self")]
-        Own,
+        SelfOnly,
         /// One relation of the union of all sets with itself.
         Union,
     }
@@ -328,7 +328,7 @@ impl ModelConfig {
         if c.relations == Relations::Cross && c.sets < 2 {
             return Err(Error::config("relations", "\"cross\" needs at least two sets"));
         }
-        if c.encoder == Encoder::FeedForward && !matches!(c.relations, Relations::Own) {
+        if c.encoder == Encoder::FeedForward && !matches!(c.relations, Relations::SelfOnly) {
             return Err(Error::config(
                 "relations",
                 "the feed-forward encoder sees one element at a time; use \"self\"",
@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn configs_survive_toml_and_json() {
-        let config = ModelConfig { merge: Merge::Sum, relations: Relations::Own, ..Default::default() };
+        let config = ModelConfig { merge: Merge::Sum, relations: Relations::SelfOnly, ..Default::default() };
         assert_eq!(toml::from_str::<ModelConfig>(&toml::to_string(&config).unwrap()).unwrap(), config);
         assert_eq!(serde_json::from_str::<ModelConfig>(&serde_json::to_string(&config).unwrap()).unwrap(), config);
     }

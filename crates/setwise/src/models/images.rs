@@ -216,7 +216,7 @@ impl ModelConfig {
     pub fn classifier(images: Images, classes: usize) -> Self {
         ModelConfig {
             encoder: Encoder::FeedForward,
-            relations: Relations::Own,
+            relations: Relations::SelfOnly,
             pooling: Pooling::Max,
             sets: 1,
             input_widths: vec![images.numbers()],

@@ -1,12 +1,15 @@
-//! Models: one validated config ([`ModelConfig`]), the paper's architectures as presets of it, the program each config stands
-//! for (`build`), a config with its parameters ([`Model`]), and one that many threads ask at once ([`SharedModel`]). [`Images`] puts a
-//! convolutional encoder in front of any of them. [`Preparation`] is what sets go through before a trained model sees them.
+//! Models: one validated config for all architectures, and configs with their parameters.
+//!
+//! * [`ModelConfig`]: the config; [`PRESETS`]: the paper's architectures; [`program`]: the operations of a config.
+//! * [`Model`]: a config with its parameters, saved and loaded as safetensors; [`SharedModel`]: one that many threads use at once.
+//! * [`Images`]: a convolutional encoder in front of any of them.
 
 mod build;
 mod config;
+mod file;
+mod image_sets;
 mod images;
 mod model;
-mod preparation;
 mod presets;
 mod shared;
 
@@ -14,8 +17,8 @@ pub use build::program;
 pub use config::{
     AttentionScale, Encoder, Merge, ModelConfig, OutputKind, Pooling, RelationPool, Relations, Sharing, ValidConfig,
 };
+pub use file::collect_params;
 pub use images::{ImageEncoder, Images};
 pub use model::{Model, Prediction};
-pub use preparation::Preparation;
 pub use presets::{PRESETS, Preset};
 pub use shared::SharedModel;

@@ -1,5 +1,6 @@
 //! A config with its parameters: what predicts, is saved and is loaded.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rand::SeedableRng;
@@ -22,7 +23,8 @@ pub struct Model {
     /// Shared with clones until one of them changes.
     params: Arc<Vec<f32>>,
     cpu: Cpu<f32>,
-    experiment: Option<String>,
+    /// Text by key, kept in the model's file.
+    metadata: BTreeMap<String, String>,
     gpu: Option<Gpu>,
 }
 
@@ -31,14 +33,17 @@ impl Model {
     pub fn new(config: ValidConfig, seed: u64) -> Self {
         let cpu = Cpu::new(program(&config, Mode::Infer, false));
         let params = cpu.program().params().init(&mut Pcg64Mcg::seed_from_u64(seed));
-        Model { config, params: Arc::new(params), cpu, experiment: None, gpu: None }
+        Model { config, params: Arc::new(params), cpu, metadata: BTreeMap::new(), gpu: None }
     }
 
-    /// A model with given parameters, as long as the layout of its config.
-    pub(crate) fn with_params(config: ValidConfig, params: Vec<f32>) -> Self {
+    /// A model with given parameters, in the layout of its config.
+    ///
+    /// # Panics
+    /// If there are not as many as the layout has.
+    pub fn with_params(config: ValidConfig, params: Vec<f32>) -> Self {
         let cpu = Cpu::new(program(&config, Mode::Infer, false));
         assert_eq!(params.len(), cpu.program().params().len(), "parameters of the config's layout");
-        Model { config, params: Arc::new(params), cpu, experiment: None, gpu: None }
+        Model { config, params: Arc::new(params), cpu, metadata: BTreeMap::new(), gpu: None }
     }
 
     /// What it was made of.
@@ -46,14 +51,19 @@ impl Model {
         &self.config
     }
 
-    /// The experiment it was trained in, as TOML, if it is known.
-    pub fn experiment(&self) -> Option<&str> {
-        self.experiment.as_deref()
+    /// What is known of the model beside its config: text by key, such as the experiment it was trained in.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
     }
 
-    /// Notes the experiment it was trained in; model files keep it.
-    pub fn set_experiment(&mut self, text: Option<String>) {
-        self.experiment = text;
+    /// Sets the text of a key; the model's file keeps it.
+    pub fn set_metadata(&mut self, key: impl Into<String>, text: impl Into<String>) {
+        self.metadata.insert(key.into(), text.into());
+    }
+
+    /// Forgets all metadata.
+    pub fn clear_metadata(&mut self) {
+        self.metadata.clear();
     }
 
     /// All parameters, flat.
@@ -145,7 +155,7 @@ impl Clone for Model {
             config: self.config.clone(),
             params: self.params.clone(),
             cpu: Cpu::new(program(&self.config, Mode::Infer, false)),
-            experiment: self.experiment.clone(),
+            metadata: self.metadata.clone(),
             gpu: None,
         };
         model.compute_like(self).expect("what one has on this machine, the other may have");
@@ -172,13 +182,13 @@ impl Prediction {
     }
 
     /// Of a vector of `width` numbers for each example.
-    pub(super) fn of_examples(values: Vec<f32>, width: usize) -> Self {
+    pub fn of_examples(values: Vec<f32>, width: usize) -> Self {
         let offsets = (0..=values.len() / width).map(|i| i * width).collect();
         Prediction { values, offsets, parts: 1, width, per_element: false }
     }
 
     /// All vectors, to be changed.
-    pub(super) fn vectors_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
+    pub fn vectors_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
         self.values.chunks_exact_mut(self.width)
     }
 

@@ -98,7 +98,7 @@ pub const PRESETS: [Preset; 10] = [
 
 /// Blocks that follow each other directly, without merge, second residual and second norm.
 fn alone(c: &mut ModelConfig) {
-    c.relations = Relations::Own;
+    c.relations = Relations::SelfOnly;
     c.merge = Merge::Sum;
     c.outer_residual = false;
     c.outer_norm = false;

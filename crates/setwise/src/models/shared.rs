@@ -1,12 +1,12 @@
 //! A model that many threads ask at once.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use setwise_engine::BatchView;
 
 use super::config::ValidConfig;
 use super::model::{Model, Prediction};
-use super::preparation::Preparation;
 use crate::{Device, Result};
 
 /// A model that answers many threads at once and may learn meanwhile.
@@ -34,19 +34,12 @@ pub struct SharedModel {
     latest: Mutex<Model>,
     /// Those that are not answering now.
     idle: Mutex<Vec<Model>>,
-    /// How sets are prepared for it, once that was asked for.
-    preparation: Mutex<Option<Preparation>>,
 }
 
 impl SharedModel {
     /// Shares a model, with the device it has.
     pub fn new(model: Model) -> Self {
-        SharedModel {
-            config: model.config().clone(),
-            latest: Mutex::new(model),
-            idle: Mutex::default(),
-            preparation: Mutex::default(),
-        }
+        SharedModel { config: model.config().clone(), latest: Mutex::new(model), idle: Mutex::default() }
     }
 
     /// What it was made of.
@@ -59,7 +52,7 @@ impl SharedModel {
         lock(&self.latest).clone()
     }
 
-    /// Goes on with the parameters of another model of the same config, and with the experiment that one was trained in.
+    /// Takes over the parameters and the metadata of another model of the same config.
     ///
     /// # Panics
     /// If its config differs.
@@ -67,18 +60,13 @@ impl SharedModel {
         assert_eq!(*model.config(), self.config, "a model of the same config");
         let mut latest = lock(&self.latest);
         latest.adopt(model);
-        latest.set_experiment(model.experiment().map(str::to_owned));
-        *lock(&self.preparation) = None;
+        latest.clear_metadata();
+        model.metadata().iter().for_each(|(key, text)| latest.set_metadata(key, text));
     }
 
-    /// How sets are prepared for it.
-    pub fn preparation(&self) -> Result<Preparation> {
-        let latest = lock(&self.latest);
-        let mut known = lock(&self.preparation);
-        if let Some(preparation) = &*known {
-            return Ok(preparation.clone());
-        }
-        Ok(known.insert(Preparation::of(&latest)?).clone())
+    /// Reads the model's metadata.
+    pub fn with_metadata<T>(&self, read: impl FnOnce(&BTreeMap<String, String>) -> T) -> T {
+        read(lock(&self.latest).metadata())
     }
 
     /// Lets a GPU answer from now on, or the CPU in one way or the other.
@@ -168,19 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn sets_are_prepared_as_in_the_experiment_of_the_latest_model() {
+    fn metadata_is_that_of_the_latest_model() {
         let mut trained = model(1);
-        trained.set_experiment(Some(
-            "[task]\nkind = \"kl\"\ndim = 2\nwhiten = true\nset-size = [10, 20]\n[model]\npreset = \"sum-merge\"\n\
-             [training]\nsteps = 10\nlearning-rate = 1e-3"
-                .to_owned(),
-        ));
+        trained.set_metadata("experiment", "some");
         let shared = SharedModel::new(model(1));
-        assert!(shared.preparation().unwrap().is_none());
+        assert!(shared.with_metadata(|m| m.is_empty()));
         shared.update(&trained);
-        assert!(!shared.preparation().unwrap().is_none());
-        assert_eq!(shared.preparation().unwrap(), Preparation::of(&trained).unwrap());
+        assert_eq!(shared.with_metadata(|m| m["experiment"].clone()), "some");
         shared.update(&model(2));
-        assert!(shared.preparation().unwrap().is_none());
+        assert!(shared.with_metadata(|m| m.is_empty()));
     }
 }

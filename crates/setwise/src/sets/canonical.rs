@@ -77,7 +77,8 @@ impl Canonical {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Generator, Mixture, MixtureLaw};
+    use crate::distributions::{Mixture, MixtureLaw};
+    use crate::random::Generator;
     use rand::{RngExt, SeedableRng};
 
     #[test]

@@ -1,7 +1,7 @@
 //! Training on batches that are handed in, with the learning rates and limits of a [`Training`].
 
 use super::trainer::{StepOutcome, Trainer, check_matrices};
-use crate::experiment::{Optimizer, Training};
+use super::{Optimizer, Training};
 use crate::{Error, Model, Result, SetBatch};
 
 /// A training under way, one batch at a time.
@@ -10,12 +10,12 @@ use crate::{Error, Model, Result, SetBatch};
 /// and checkpoints are the caller's.
 ///
 /// ```
-/// use setwise::experiment::{LossName, Training};
+/// use setwise::train::{LossConfig, Training};
 /// use setwise::train::Fit;
 /// use setwise::{Model, ModelConfig, SetBatch};
 ///
 /// let config = ModelConfig::preset("single-set-rff", 1)?.with_sets(1).with_latent(8).with_hidden(16);
-/// let training = Training { steps: 20, loss: LossName::Mse, ..Default::default() };
+/// let training = Training { steps: 20, loss: LossConfig::Mse, ..Default::default() };
 /// let mut fit = Fit::new(Model::new(config.validate()?, 1), training, 0)?;
 /// let batch = SetBatch::from_examples(1, &[vec![&[1.0, 2.0, 3.0]], vec![&[4.0]]])?;
 /// let losses: Vec<f64> =
@@ -31,14 +31,14 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// Starts from a model's parameters; the seed is that of dropout. The model learns from sets as they are, so it forgets the experiment it was
-    /// trained in before, which says how sets are prepared for it.
+    /// Starts from a model's parameters; `seed` is that of dropout. The model learns from sets as they are: its metadata, which says
+    /// how sets are prepared for it, is cleared.
     pub fn new(mut model: Model, training: Training, seed: u64) -> Result<Self> {
         training.check()?;
         if let Optimizer::Muon { .. } = training.optimizer {
             check_matrices(model.layout())?;
         }
-        model.set_experiment(None);
+        model.clear_metadata();
         Ok(Fit { trainer: Trainer::of(model, &training, seed), training, step: 0 })
     }
 
@@ -61,7 +61,7 @@ impl Fit {
     /// and that is the error.
     pub fn step(&mut self, batch: &SetBatch, targets: &[f32]) -> Result<StepOutcome> {
         let rate = self.rate();
-        self.trainer.submit(batch, targets, rate, self.training.clip)?;
+        self.trainer.submit(batch, targets, rate, self.training.clip_norm)?;
         let outcome = self.trainer.outcome(true)?.expect("the outcome of the step just started");
         for (what, value) in [("loss", outcome.loss), ("gradient", outcome.gradient)] {
             if !value.is_finite() {
@@ -87,7 +87,7 @@ impl Fit {
 mod tests {
     use super::*;
     use crate::ModelConfig;
-    use crate::experiment::Schedule;
+    use crate::train::Schedule;
 
     fn fit(training: Training) -> Result<Fit> {
         let config = ModelConfig::preset("sum-merge", 1)?.with_latent(8).with_hidden(8).with_blocks(1);
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn steps_follow_the_schedule_and_the_optimiser_is_the_one_asked_for() {
-        let training = Training { steps: 4, schedule: Schedule::Cosine { last: 0.0 }, ..Default::default() };
+        let training = Training { steps: 4, schedule: Schedule::Cosine { final_fraction: 0.0 }, ..Default::default() };
         let decay = Training { optimizer: Optimizer::Adamw { weight_decay: 10.0 }, ..training.clone() };
         let (mut plain, mut decayed) = (fit(training).unwrap(), fit(decay).unwrap());
         let mut rates = Vec::new();

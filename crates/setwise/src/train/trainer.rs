@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use rayon::prelude::*;
 use setwise_engine::{Adam, Cpu, Loss, Matrix, Mode, Muon, Outputs, ParamLayout};
 
-use crate::experiment::{Optimizer, Training};
+use super::{Optimizer, Training};
 use crate::models::{Model, OutputKind, program};
 use crate::{Device, Error, Result, SetBatch};
 
@@ -79,7 +79,7 @@ impl Trainer {
         match training.optimizer {
             Optimizer::Adam => {}
             Optimizer::Adamw { weight_decay } => trainer.adam.weight_decay = weight_decay,
-            Optimizer::Muon { rate } => {
+            Optimizer::Muon { learning_rate: rate } => {
                 let matrices = inner_matrices(trainer.model.layout());
                 trainer.adam.muon = Some(Muon::new(matrices, rate / training.learning_rate));
             }
@@ -313,10 +313,10 @@ impl Trainer {
 }
 
 /// Models without any cannot be trained by Muon.
-pub(crate) fn check_matrices(layout: &ParamLayout) -> Result<()> {
+pub fn check_matrices(layout: &ParamLayout) -> Result<()> {
     if inner_matrices(layout).is_empty() {
         let reason = "moves the weight matrices of blocks and poolings, of which this model has none".to_owned();
-        return Err(Error::Experiment { key: "training.optimizer.muon".to_owned(), reason });
+        return Err(Error::Setting { key: "training.optimizer.muon".to_owned(), reason });
     }
     Ok(())
 }
@@ -337,7 +337,7 @@ fn inner_matrices(layout: &ParamLayout) -> Vec<Matrix> {
 mod tests {
     use super::*;
     use crate::ModelConfig;
-    use crate::experiment::LossName;
+    use crate::train::LossConfig;
 
     #[test]
     fn matrices_inside_a_model_are_all_but_its_first_and_last_ones() {
@@ -351,8 +351,11 @@ mod tests {
 
     #[test]
     fn steps_by_muon_learn_and_have_the_same_bits_for_any_number_of_threads() {
-        let training =
-            Training { optimizer: Optimizer::Muon { rate: 0.02 }, loss: LossName::Mse, ..Training::default() };
+        let training = Training {
+            optimizer: Optimizer::Muon { learning_rate: 0.02 },
+            loss: LossConfig::Mse,
+            ..Training::default()
+        };
         let config = ModelConfig::preset("sum-merge", 1).unwrap().with_latent(8).with_hidden(20).with_blocks(1);
         let batch = SetBatch::from_examples(1, &[vec![&[1.0, 2.0], &[0.5]], vec![&[3.0], &[1.0, 1.5]]]).unwrap();
         let train = |threads: usize| {

@@ -60,7 +60,7 @@ impl Scaled {
     /// The median distance of different rows: those at distance zero count only if there are no others.
     fn median_distance(&self, seed: u64) -> f64 {
         let all = Points::new(&self.data, self.dim);
-        let rows = all.draw(MEDIAN_ROWS, seed);
+        let rows = all.subsample(MEDIAN_ROWS, seed);
         let square =
             |a: usize, b: usize| all.row(a).iter().zip(all.row(b)).map(|(x, y)| (x - y) * (x - y)).sum::<f64>();
         let pairs = rows.iter().enumerate().flat_map(|(i, &a)| rows[..i].iter().map(move |&b| (a, b)));

@@ -1,95 +1,55 @@
 //! `setwise kl --pairs LIST`
 
 use std::path::Path;
-use std::thread::ScopedJoinHandle;
 
 use comfy_table::{CellAlignment, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use setwise::estimate::{Dim, Estimate, KlMethod, Observed, Pair, Pretrained, mismatches};
-use setwise::files::{ListedPair, PairList};
-use setwise::report::{Cell, Table, decimals};
+use setwise::estimate::{Dim, Estimate, ListedPair, ManyPairs, PairList};
+use setwise_report::{Cell, Table, decimals};
 
-use super::super::{check_apart, check_output, print_json, say};
+use super::super::{check_apart, check_output, print_json, print_line};
 use super::Args;
 use crate::failure::Failure;
 
-/// Pairs handed to the estimator at a time: enough for one that answers batches, and few enough for a bar that moves.
-const AT_ONCE: usize = 256;
-/// The same where a GPU answers: it starts while the first of them are looked at.
-const AT_ONCE_GPU: usize = 1024;
+/// Lists of more pairs show a progress bar.
+const BAR_FROM: usize = 256;
 /// Notes shown to people.
 const NOTES: usize = 10;
 
 /// What became of a line.
 type Outcome = Result<Estimate, setwise::Error>;
 
-/// Reads everything first, so that a slip in the list costs no computing. The device starts meanwhile, and while what needs no device is
-/// computed.
+/// Reads every file before anything is computed, so that a mistake in the list costs no computing. The device opens meanwhile.
 pub fn run(list: &Path, args: &Args) -> Result<(), Failure> {
     if let Some(path) = &args.out {
         check_output(path)?;
         check_apart(path, [list])?;
         Table::check_extension(path)?;
     }
-    let (list, outcomes) = std::thread::scope(|scope| {
-        let start = scope.spawn(|| args.start_device());
-        let list = PairList::read(list)?;
-        if let Some(path) = &args.out {
-            let samples = list.pairs().iter().flat_map(|pair| list.samples(pair));
-            check_apart(path, samples.map(|sample| sample.path.as_path()))?;
-        }
-        estimates(&list, args, start).map(|outcomes| (list, outcomes))
-    })?;
-    tell(&list, &outcomes, args)
-}
-
-/// The estimates of all pairs, on a device that is starting.
-fn estimates(
-    list: &PairList,
-    args: &Args,
-    start: ScopedJoinHandle<Result<(), Failure>>,
-) -> Result<Vec<Outcome>, Failure> {
-    let mut start = Some(start);
-    let mut started = |wait: bool| match start.take_if(|start| wait || start.is_finished()) {
-        Some(start) => start.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-        None => Ok(()),
-    };
-    let options = args.options();
-    let bar = bar(list.pairs().len());
-    let mut outcomes: Vec<Outcome> = Vec::with_capacity(list.pairs().len());
-    for some in list.pairs().chunks(if args.device.name() == "cpu" { AT_ONCE } else { AT_ONCE_GPU }) {
-        let points = some.iter().map(|pair| list.points(pair)).collect::<Result<Vec<Pair>, _>>()?;
-        // What has failed by now need not wait.
-        started(false)?;
-        let observed = (options.method == KlMethod::Pretrained).then(|| Observed::of(&points));
-        started(true)?;
-        let mut answers = match observed {
-            Some(observed) => Pretrained::shared()?.conclude(&points, observed, args.seed),
-            None => options.estimator()?.estimates(&points, args.seed),
-        };
-        for (pair, answer) in some.iter().zip(&mut answers) {
-            let [p, q] = list.samples(pair);
-            if let Ok(estimate) = answer {
-                estimate.warnings.extend(mismatches(p, q));
-            }
-        }
-        bar.inc(some.len() as u64);
-        outcomes.extend(answers);
+    let device = args.device.clone();
+    let gpu = device.name() != "cpu";
+    let estimator = ManyPairs::open(&args.options(), gpu, move || device.open())?;
+    let list = PairList::read(list)?;
+    if let Some(path) = &args.out {
+        let samples = list.pairs().iter().flat_map(|pair| list.samples(pair));
+        check_apart(path, samples.map(|sample| sample.path.as_path()))?;
     }
+    let bar = bar(list.pairs().len());
+    let outcomes = estimator.estimates(&list, |done| bar.inc(done as u64))?;
     bar.finish_and_clear();
-    Ok(outcomes)
+    print(&list, &outcomes, args)
 }
 
 /// Writes or prints what became of the pairs; fails where one has no estimate.
-fn tell(list: &PairList, outcomes: &[Outcome], args: &Args) -> Result<(), Failure> {
+fn print(list: &PairList, outcomes: &[Outcome], args: &Args) -> Result<(), Failure> {
     if let Some(path) = &args.out {
         table(list.pairs(), outcomes).save(path)?;
     }
     if args.json {
         list.pairs().iter().zip(outcomes).try_for_each(|(pair, outcome)| print_json(&Line::of(pair, outcome)))?;
     } else if let Some(path) = &args.out {
-        say(format!("{} pairs of {} files: {}", outcomes.len(), list.files(), path.display()))?;
+        print_line(format!("{} pairs of {} files: {}", outcomes.len(), list.files(), path.display()))?;
     } else {
         show(list.pairs(), outcomes)?;
     }
@@ -108,7 +68,7 @@ fn tell(list: &PairList, outcomes: &[Outcome], args: &Args) -> Result<(), Failur
 
 /// On a terminal only, and only where there is something to wait for.
 fn bar(pairs: usize) -> ProgressBar {
-    if pairs <= AT_ONCE {
+    if pairs <= BAR_FROM {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::with_draw_target(Some(pairs as u64), ProgressDrawTarget::stderr_with_hz(5));
@@ -201,10 +161,10 @@ fn show(pairs: &[ListedPair], outcomes: &[Outcome]) -> Result<(), Failure> {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    say(table.trim_fmt())?;
-    notes.iter().take(NOTES).try_for_each(|note| say(format!("note: {note}")))?;
+    print_line(table.trim_fmt())?;
+    notes.iter().take(NOTES).try_for_each(|note| print_line(format!("note: {note}")))?;
     match notes.len().saturating_sub(NOTES) {
         0 => Ok(()),
-        more => say(format!("and {more} more notes; --json and -o have all of them")),
+        more => print_line(format!("and {more} more notes; --json and -o have all of them")),
     }
 }

@@ -4,9 +4,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use setwise::train::Event;
+use setwise_lab::run::Event;
 
-use crate::commands::note;
+use crate::commands::log;
 
 /// Seconds between lines where there is no terminal.
 pub const LINE_EVERY: u64 = 30;
@@ -127,6 +127,6 @@ impl Bar {
     }
 
     fn note(&self, text: String) {
-        note(format!("{}{text}", self.name));
+        log(format!("{}{text}", self.name));
     }
 }

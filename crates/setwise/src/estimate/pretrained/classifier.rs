@@ -118,7 +118,8 @@ fn bent(p: Points, q: Points, rows: &[f64], columns: usize) -> (Vec<f64>, usize)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Generator, Mixture};
+    use crate::distributions::Mixture;
+    use crate::random::Generator;
     use rand::SeedableRng;
 
     fn judged(p: &Mixture, q: &Mixture, n: usize) -> [Verdict; 2] {

@@ -96,7 +96,9 @@ impl Units {
 
 /// What the last network sees: divergences in units of their own, in which it answers too; the other numbers; and the units.
 pub struct Relative {
+    /// The units of its divergences.
     pub units: Units,
+    /// The inputs of the network.
     pub row: Vec<f32>,
     /// The divergence the moments alone have, compressed.
     pub of_moments: f64,

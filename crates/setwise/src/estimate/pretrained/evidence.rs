@@ -12,8 +12,8 @@ use super::classifier::verdicts;
 use super::near::neighbours;
 use super::repeats::Continuous;
 use super::shape::{Shape, gaussian, gaussian_noise};
-use crate::data::Generator;
 use crate::linalg::{moments, symmetric_eigen};
+use crate::random::Generator;
 use crate::sets::Canonical;
 use crate::{Error, Result};
 
@@ -296,6 +296,13 @@ mod tests {
         assert_eq!(cut(5000, 70), (2, [256, 35]));
         assert_eq!(cut(600, 40), (1, [256, 40]));
         assert_eq!(cut(10, 12), (1, [10, 12]));
+    }
+
+    #[test]
+    fn large_samples_are_split_into_chunks() {
+        let rows = |n: u64| -> Vec<f64> { (0..n).map(|i| (i * 7919 % 100_003) as f64).collect() };
+        let (p, q) = (rows(20_000), rows(9_000));
+        assert_eq!(Seen::of(Points::new(&p, 1), Points::new(&q, 1)).unwrap().chunks.len(), 3);
     }
 
     #[test]

@@ -6,13 +6,11 @@
 //! Gaussians, a classifier), and gives the quantiles for the whole: it was trained on samples of 30 to thousands of rows, so it takes away the bias of
 //! averages over parts and trusts neighbours where they are good. The interval is widened or narrowed to cover 90 % of
 //! held-out examples. Samples far larger than that are dealt to chunks, whose answers are averaged; `repeats` says what becomes of repeated
-//! values, of which the networks know nothing. `fit` trains the second network.
+//! values, of which the networks know nothing.
 
 mod classifier;
 mod combine;
 mod evidence;
-mod examples;
-mod fit;
 mod near;
 mod repeats;
 mod shape;
@@ -23,16 +21,21 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 use super::points::constant_columns;
 use super::{Dim, Estimate, Estimator, Fallback, Knn, Pair, Points, Quantity};
-use crate::data::Targets;
-use crate::experiment::{Combiner, Experiment, Task};
+use crate::data::{Preparation, Targets};
 use crate::models::SharedModel;
 use crate::{Device, Error, Model, Result};
 use combine::{Relative, ask, batch_of, numbers, width};
 use evidence::{Evidence, Seen};
-pub use fit::{FitProgress, fit};
+
+/// The inputs of the combining network, for those who train one.
+pub mod inputs {
+    pub use super::combine::{NUMBERS, Relative, Units, ask, batch_of, numbers, width};
+    pub use super::evidence::{Evidence, Part};
+}
 
 /// File of the second network in the folder of a run, beside the set model's.
 pub const COMBINER_FILE: &str = "combiner.safetensors";
@@ -46,8 +49,8 @@ const FAR: f64 = 4.0;
 
 /// The weights that are built in.
 const BUILT_IN: [&[u8]; 2] = [
-    include_bytes!("../../../../../weights/product/kl/model.safetensors"),
-    include_bytes!("../../../../../weights/product/kl/combiner.safetensors"),
+    include_bytes!("../../../weights/kl-estimator/model.safetensors"),
+    include_bytes!("../../../weights/kl-estimator/combiner.safetensors"),
 ];
 
 /// The pretrained estimator of KL(P‖Q).
@@ -103,19 +106,30 @@ impl Observed {
     }
 }
 
-/// What the estimator was trained for.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The ranges an estimator was trained for.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Ranges {
-    /// Columns.
+    /// Columns, from and to.
     pub dims: [usize; 2],
-    /// Rows of each sample.
+    /// Rows of each sample, from and to.
     pub rows: [usize; 2],
     /// The largest divergence, in nats.
-    pub largest: f64,
+    pub max_divergence: f64,
+}
+
+impl Ranges {
+    /// Key of the set model's metadata that holds them, as JSON.
+    const METADATA: &str = "trained-range";
+
+    /// Keeps the ranges in the metadata of an estimator's set model.
+    pub fn store(&self, set_model: &mut Model) {
+        set_model.set_metadata(Self::METADATA, serde_json::to_string(self).expect("ranges are plain data"));
+    }
 }
 
 impl Pretrained {
-    /// The one that is built in, read at the first call and kept.
+    /// The one that is built in, on the CPU; read at the first call and kept.
     pub fn shared() -> Result<&'static Self> {
         static SHARED: OnceLock<Pretrained> = OnceLock::new();
         if let Some(known) = SHARED.get() {
@@ -150,9 +164,10 @@ impl Pretrained {
         Ok(Pretrained { parts: SharedModel::new(parts), combiner: SharedModel::new(combiner), targets, ranges })
     }
 
-    /// Lets a device run the set model.
-    pub fn use_device(&self, device: &Device) -> Result<()> {
-        self.parts.use_device(device)
+    /// The same with its set model on a device.
+    pub fn on_device(self, device: &Device) -> Result<Self> {
+        self.parts.use_device(device)?;
+        Ok(self)
     }
 
     /// What it was trained for.
@@ -230,7 +245,7 @@ impl Pretrained {
             let [low, mut high] = reading.interval.unwrap_or([reading.value; 2]);
             // Samples so far apart that whitening leaves each a point: only their moments tell.
             let of_moments = self.targets.label(of_moments);
-            if of_moments > FAR * self.ranges.largest {
+            if of_moments > FAR * self.ranges.max_divergence {
                 high = high.max(of_moments);
             }
             Ok((reading.value, [low, high]))
@@ -259,6 +274,7 @@ impl Pretrained {
         let found = match found {
             Err(Error::Unfit(reason)) => {
                 let mut other = Knn::default().estimate(p, q, seed)?;
+                other.substituted = true;
                 other.warnings.insert(0, format!("{reason}; this is the estimate of neighbours instead"));
                 return Ok(other);
             }
@@ -278,7 +294,7 @@ impl Pretrained {
 
     /// In what the samples lie outside of what was trained.
     fn outside(&self, p: Points, q: Points, found: &Found) -> Vec<String> {
-        let Ranges { dims, rows, largest } = self.ranges;
+        let Ranges { dims, rows, max_divergence: largest } = self.ranges;
         let mut out = Vec::new();
         if found.dim > dims[1] {
             out.push(format!("there are {} columns; the estimator was trained for at most {}", found.dim, dims[1]));
@@ -352,203 +368,14 @@ impl Estimator for Pretrained {
     }
 }
 
-/// What a set model answers with and was trained for, from the experiment it carries.
+/// The targets of a set model and the ranges it was trained for, from its metadata.
 fn description(parts: &Model) -> Result<(Targets, Ranges)> {
-    let bad = || Error::Estimate("the set model does not say that it was trained for an estimator".to_owned());
-    let experiment = Experiment::parse(parts.experiment().ok_or_else(bad)?)?;
-    let targets = experiment.training.loss.targets();
-    let (Task::BroadKl(task), Targets::Quantiles { .. }) = (&experiment.task, &targets) else { return Err(bad()) };
-    let rows = experiment.combiner.as_ref().map_or(Combiner::default().set_size, |c| c.set_size);
-    let ranges =
-        Ranges { dims: [task.dims.least, task.dims.most], rows: [rows.least, rows.most], largest: task.largest };
-    Ok((targets, ranges))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::data::{Broad, Generator};
-    use rand::seq::SliceRandom;
-    use rand::{RngExt, SeedableRng};
-
-    fn samples(dim: usize, n: usize, m: usize, seed: u64) -> (Vec<f64>, Vec<f64>) {
-        let mut rng = Generator::seed_from_u64(seed);
-        let pair = Broad { largest: 10.0 }.pair(dim, &mut rng);
-        let (mut p, mut q) = (Vec::new(), Vec::new());
-        pair.sample_p(n, &mut rng, &mut p);
-        pair.sample_q(m, &mut rng, &mut q);
-        (p, q)
-    }
-
-    fn answer(estimator: &Pretrained, p: Points, q: Points) -> Result<Answer> {
-        estimator.answers(&[(p, q)]).remove(0)
-    }
-
-    #[test]
-    fn affine_maps_and_the_order_of_rows_do_not_change_the_answer() {
-        let estimator = Pretrained::built_in().unwrap();
-        let mut rng = Generator::seed_from_u64(1);
-        for (dim, n, m) in [(1, 60, 90), (2, 200, 150), (3, 700, 300), (5, 120, 120), (16, 300, 80)] {
-            let (p, q) = samples(dim, n, m, dim as u64);
-            let matrix: Vec<f64> = (0..dim * dim).map(|_| rng.random::<f64>() - 0.5).collect();
-            let shift: Vec<f64> = (0..dim).map(|_| 100.0 * rng.random::<f64>()).collect();
-            let map = |rows: &[f64], order: &[usize]| -> Vec<f64> {
-                let image = |r: &[f64], i: usize| {
-                    let dot: f64 = r.iter().zip(&matrix[i * dim..]).map(|(x, m)| x * m).sum();
-                    10.0 * (dot + 1.5 * r[i]) + shift[i]
-                };
-                order
-                    .iter()
-                    .flat_map(|&k| (0..dim).map(move |i| (k, i)))
-                    .map(|(k, i)| image(&rows[k * dim..][..dim], i))
-                    .collect()
-            };
-            let mut orders = [(0..n).collect::<Vec<_>>(), (0..m).collect()];
-            orders.iter_mut().for_each(|o| o.shuffle(&mut rng));
-            let (p2, q2) = (map(&p, &orders[0]), map(&q, &orders[1]));
-            let (a, ia) = answer(&estimator, Points::new(&p, dim), Points::new(&q, dim)).unwrap();
-            let (b, ib) = answer(&estimator, Points::new(&p2, dim), Points::new(&q2, dim)).unwrap();
-            let near = |a: f64, b: f64| (a - b).abs() < 1e-3 * (1.0 + a);
-            assert!(near(a, b) && near(ia[0], ib[0]) && near(ia[1], ib[1]), "d = {dim}: {a} {ia:?} and {b} {ib:?}");
-        }
-    }
-
-    #[test]
-    fn many_pairs_get_the_answers_each_gets_alone() {
-        let estimator = Pretrained::built_in().unwrap();
-        let data: Vec<_> = (0..9).map(|i| samples(1 + i % 3, 40 + 60 * i, 50 + 30 * i, i as u64)).collect();
-        let mut pairs: Vec<(Points, Points)> = Vec::new();
-        for (i, (p, q)) in data.iter().enumerate() {
-            pairs.push((Points::new(p, 1 + i % 3), Points::new(q, 1 + i % 3)));
-        }
-        let few = [1.0, 2.0, 3.0];
-        pairs.insert(4, (Points::new(&few, 1).named("few.csv"), Points::new(&few, 1)));
-        let together = estimator.estimate_all(&pairs, 0);
-        for (i, (answer, &(p, q))) in together.iter().zip(&pairs).enumerate() {
-            match answer {
-                Err(e) => assert!(i == 4 && e.to_string().starts_with("few.csv: has 3 rows"), "{e}"),
-                Ok(e) => {
-                    let alone = estimator.value(p, q).unwrap();
-                    assert!((e.value - alone).abs() < 1e-5 * (1.0 + alone), "{} and {alone}", e.value);
-                    let [low, high] = e.interval.unwrap();
-                    assert!(0.0 <= low && low <= e.value && e.value <= high);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn repeated_rows_change_the_answer_no_more_than_the_rows_they_take_away() {
-        let estimator = Pretrained::built_in().unwrap();
-        let mut rng = Generator::seed_from_u64(2);
-        for dim in [1, 3, 8] {
-            let (p, q) = samples(dim, 300, 300, 10 + dim as u64);
-            let value = |p: &[f64], q: &[f64]| answer(&estimator, Points::new(p, dim), Points::new(q, dim)).unwrap();
-            let (plain, [low, high]) = value(&p, &q);
-            let (few, _) = value(&[&p[..], &p[..15 * dim]].concat(), &[&q[..], &q[..15 * dim]].concat());
-            let (twice, _) = value(&p.repeat(2), &q.repeat(2));
-            for found in [few, twice] {
-                assert!((found - plain).abs() < 1e-3 * (1.0 + plain), "d = {dim}: {found}, not {plain}");
-            }
-            let mut drawn = |rows: &[f64]| -> Vec<f64> {
-                (0..300).flat_map(|_| rows[rng.random_range(0..300) * dim..][..dim].to_vec()).collect()
-            };
-            let (found, _) = value(&drawn(&p), &drawn(&q));
-            assert!(low - 0.3 < found && found < 1.5 * high + 0.3, "d = {dim}: {found}, not {plain}");
-            assert!(value(&p.repeat(2), &p.repeat(2)).0 < 0.1);
-        }
-    }
-
-    #[test]
-    fn whole_numbers_have_the_divergence_of_their_frequencies() {
-        let estimator = Pretrained::built_in().unwrap();
-        let mut rng = Generator::seed_from_u64(3);
-        // Sums of coins: of four fair ones, and of four that fall on one side in three of four cases.
-        let mut coins = |chance: f64| -> Vec<f64> {
-            (0..2 * 400).map(|_| (0..4).filter(|_| rng.random_bool(chance)).count() as f64).collect()
-        };
-        let (p, q) = (coins(0.5), coins(0.75));
-        // A coin has ½ ln(½/¾) + ½ ln(½/¼), and there are eight.
-        let exact = 4.0 * (0.5f64 / 0.75).ln() + 4.0 * 2.0f64.ln();
-        let (found, [low, high]) = answer(&estimator, Points::new(&p, 2), Points::new(&q, 2)).unwrap();
-        assert!(low < exact && exact < high, "{found} in {low} to {high}, not {exact}");
-    }
-
-    #[test]
-    fn large_samples_are_estimated_in_chunks_whatever_the_order_of_rows() {
-        let estimator = Pretrained::built_in().unwrap();
-        let mut rng = Generator::seed_from_u64(4);
-        let (n, m) = (20_000, 9_000);
-        let law = |shift: f64, n: usize, rng: &mut Generator| -> Vec<f64> {
-            (0..n).map(|_| (0..12).map(|_| rng.random::<f64>()).sum::<f64>() - 6.0 + shift).collect()
-        };
-        let (mut p, q) = (law(0.0, n, &mut rng), law(1.0, m, &mut rng));
-        assert_eq!(Seen::of(Points::new(&p, 1), Points::new(&q, 1)).unwrap().chunks.len(), 3);
-        let (a, [low, high]) = answer(&estimator, Points::new(&p, 1), Points::new(&q, 1)).unwrap();
-        assert!(low < 0.5 && 0.5 < high && high - low < 0.2, "{a} in {low} to {high}");
-        p.shuffle(&mut rng);
-        let b = estimator.value(Points::new(&p, 1), Points::new(&q, 1)).unwrap();
-        assert!((a - b).abs() < 1e-4, "{a} and {b}");
-        let same = law(0.0, n, &mut rng);
-        let (_, [low, _]) = answer(&estimator, Points::new(&p, 1), Points::new(&same, 1)).unwrap();
-        assert_eq!(low, 0.0);
-    }
-
-    #[test]
-    fn samples_with_too_many_columns_are_left_to_neighbours_and_large_estimates_are_bounds_in_trained_ranges_only() {
-        let estimator = Pretrained::built_in().unwrap();
-        let said = |dim: usize, rows: usize| {
-            let (p, q) = samples(dim, rows, 100, 5);
-            let (p, q) = (Points::new(&p, dim).named("p.csv"), Points::new(&q, dim).named("q.csv"));
-            let (e, other) = (estimator.estimate(p, q, 3).unwrap(), Knn::default().estimate(p, q, 3).unwrap());
-            assert_eq!((&e.method, e.value, e.interval), (&other.method, other.value, other.interval));
-            assert_eq!(estimator.value(p, q).unwrap(), other.value);
-            e.warnings[0].clone()
-        };
-        assert!(
-            said(33, 100)
-                .starts_with("p.csv and q.csv have 33 columns that vary; the pretrained estimator takes at most 32")
-        );
-        let text = said(20, 29);
-        assert!(text.starts_with("p.csv: has 29 different rows") && text.contains("at least 30"), "{text}");
-        let far = |dim: usize| {
-            let (p, q) = samples(dim, 200, 200, 5);
-            let q: Vec<f64> = q.iter().map(|x| x + 1e3).collect();
-            estimator.estimate(Points::new(&p, dim), Points::new(&q, dim), 0).unwrap().warnings.join("; ")
-        };
-        assert!(far(3).contains("take it as at least 24"), "{}", far(3));
-        assert!(far(20).contains("nats") && !far(20).contains("at least 24"), "{}", far(20));
-        // Columns of one value are none.
-        let (p, q) = samples(16, 100, 100, 6);
-        let wide = |rows: &[f64]| -> Vec<f64> { rows.chunks(16).flat_map(|r| [r, &[5.0]].concat()).collect() };
-        let e = estimator.estimate(Points::new(&wide(&p), 17), Points::new(&wide(&q), 17), 0).unwrap();
-        assert_eq!(e.warnings, ["column 17 holds one value only and says nothing"]);
-    }
-
-    #[test]
-    fn what_was_not_trained_for_is_said_with_the_number_and_another_estimate() {
-        let estimator = Pretrained::built_in().unwrap();
-        let said = |p: &[f64], q: &[f64], dim: usize| {
-            let e = estimator.estimate(Points::new(p, dim).named("p.csv"), Points::new(q, dim), 0).unwrap();
-            (e.warnings.join("; "), e.fallback.is_some())
-        };
-        let (p, q) = samples(20, 120, 100, 3);
-        let (text, fallback) = said(&p, &q, 20);
-        assert!(text.contains("20 columns") && text.contains("at most 16") && fallback, "{text}");
-        let (p, q) = samples(2, 12, 100, 3);
-        let (text, fallback) = said(&p, &q, 2);
-        assert!(text.contains("p.csv: has 12 rows") && fallback, "{text}");
-        let (mut p, q) = samples(2, 100, 100, 4);
-        p.iter_mut().skip(1).step_by(2).for_each(|x| *x = x.round());
-        let (text, fallback) = said(&p, &q, 2);
-        assert!(text.contains("of the values of column 2 repeat") && fallback, "{text}");
-        p.iter_mut().skip(1).step_by(2).for_each(|x| *x = 7.0);
-        let (text, _) = said(&p, &q, 2);
-        assert!(text.contains("column 2 holds one value only"), "{text}");
-        let (p, q) = samples(3, 100, 100, 5);
-        assert_eq!(said(&p, &q, 3), (String::new(), false));
-        let far: Vec<f64> = q.iter().map(|x| x + 1e4).collect();
-        let (text, _) = said(&p, &far, 3);
-        assert!(text.contains("nats"), "{text}");
+    let bad = |reason: &str| Error::Estimate(format!("the set model cannot serve an estimator: {reason}"));
+    let text = parts.metadata().get(Ranges::METADATA).ok_or_else(|| bad("its metadata has no trained range"))?;
+    let ranges: Ranges = serde_json::from_str(text).map_err(|e| bad(&e.to_string()))?;
+    let targets = Preparation::of(parts)?.targets;
+    match targets {
+        Targets::Quantiles { .. } => Ok((targets, ranges)),
+        _ => Err(bad("its outputs are no quantiles")),
     }
 }

@@ -168,7 +168,8 @@ impl Search<'_> {
 mod tests {
     use super::super::super::{Estimator, Knn};
     use super::*;
-    use crate::data::{Generator, Mixture, MixtureLaw};
+    use crate::distributions::{Mixture, MixtureLaw};
+    use crate::random::Generator;
     use rand::SeedableRng;
 
     #[test]

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use rand::{RngExt, SeedableRng};
 
 use super::super::Points;
-use crate::data::Generator;
+use crate::random::Generator;
 
 /// Two samples as of continuous distributions: their rows, how many copies were left out of each, and the first column of several values
 /// of each that was spread.

@@ -122,7 +122,8 @@ pub fn gaussian_noise(p: &Shape, q: &Shape, x: Points) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Generator, Mixture};
+    use crate::distributions::Mixture;
+    use crate::random::Generator;
     use rand::SeedableRng;
 
     #[test]

@@ -1,0 +1,28 @@
+//! Recorded data: where it is, its rows in memory, and tasks that pick examples from it.
+//!
+//! * [`readers`]: file formats; [`DataFolder`], [`DataSet`]: where data sets are.
+//! * [`Items`]: rows in memory; [`Classes`]: items grouped by class and split.
+//! * [`Picker`]: picks one example: [`Alignment`], [`Counting`], [`SameClass`]; [`Picked`]: a batch of indices.
+
+mod alignment;
+mod classes;
+mod corpora;
+mod counting;
+mod folder;
+mod items;
+mod pick;
+mod pictures;
+pub mod readers;
+mod same_class;
+
+pub use alignment::{Alignment, Entry};
+pub use classes::Classes;
+pub use corpora::{CaptionFeatures, caption_alignment, word_alignment};
+pub use counting::Counting;
+#[cfg(test)]
+pub(crate) use folder::real_data;
+pub use folder::{DATA_VARIABLE, DataFolder, DataSet};
+pub use items::Items;
+pub use pick::{Picked, Picker};
+pub use pictures::{MIXED_SIDE, MNIST_SIDE, mixed_pictures, mnist_counting, omniglot_counting};
+pub use same_class::SameClass;

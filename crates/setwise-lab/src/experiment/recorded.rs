@@ -1,0 +1,177 @@
+//! Tasks on recorded data.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::settings::bad;
+use crate::datasets::{
+    Alignment, CaptionFeatures, DataFolder, DataSet, MIXED_SIDE, MNIST_SIDE, Picker, caption_alignment, mixed_pictures,
+    mnist_counting, omniglot_counting, readers::OMNIGLOT_SIDE, word_alignment,
+};
+use crate::samplers::Split;
+use crate::{Error, Result};
+use setwise::data::Scale;
+use setwise::distributions::IntRange;
+
+/// See [`Task::AlignWords`](super::Task::AlignWords).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct AlignWordsTask {
+    /// Words of both sets.
+    pub set_size: IntRange,
+    /// Numbers of a word's vector.
+    #[serde(default = "word_width")]
+    pub width: usize,
+    /// How vectors are scaled.
+    #[serde(default = "unit")]
+    pub scale: Scale,
+}
+
+/// See [`Task::AlignCaptions`](super::Task::AlignCaptions).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct AlignCaptionsTask {
+    /// `flickr8k`, `flickr30k` or `coco`.
+    pub data: DataSet,
+    /// File of image features in its folder.
+    pub image_features: String,
+    /// File of caption features in its folder.
+    pub caption_features: String,
+    /// Widths of both.
+    pub widths: [usize; 2],
+    /// Images, and captions, of an example.
+    pub set_size: IntRange,
+    /// How features are scaled.
+    #[serde(default = "unit")]
+    pub scale: Scale,
+}
+
+/// See [`Task::Count`](super::Task::Count).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CountTask {
+    /// `mnist` or `omniglot`.
+    pub data: DataSet,
+    /// Pixels across a picture; those of the data set if not given. Only Omniglot's can be made smaller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub side: Option<usize>,
+    /// Pictures of each set, drawn for each on its own.
+    pub set_size: IntRange,
+}
+
+/// See [`Task::DistinguishImages`](super::Task::DistinguishImages).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct DistinguishImagesTask {
+    /// The data sets.
+    pub data: Vec<DataSet>,
+    /// Pictures of each set, drawn for each on its own.
+    pub set_size: IntRange,
+}
+
+fn word_width() -> usize {
+    300
+}
+
+fn unit() -> Scale {
+    Scale::Unit
+}
+
+impl AlignWordsTask {
+    pub(super) fn load(&self, data: &DataFolder) -> Result<Arc<dyn Picker>> {
+        enough(word_alignment(data, self.width, self.scale)?, self.set_size)
+    }
+}
+
+impl AlignCaptionsTask {
+    pub(super) fn check(&self) -> Result<()> {
+        if !matches!(self.data, DataSet::Flickr8k | DataSet::Flickr30k | DataSet::Coco) {
+            return Err(bad(
+                "task.data",
+                format!("is {:?}, which has no captions; flickr8k, flickr30k and coco have", self.data),
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn load(&self, data: &DataFolder) -> Result<Arc<dyn Picker>> {
+        let features = CaptionFeatures {
+            set: self.data,
+            images: &self.image_features,
+            captions: &self.caption_features,
+            widths: self.widths,
+        };
+        enough(caption_alignment(data, features, self.scale)?, self.set_size)
+    }
+}
+
+impl CountTask {
+    /// Height, width and channels of a picture.
+    pub(super) fn picture(&self) -> [usize; 3] {
+        let side = self.side.unwrap_or(if self.data == DataSet::Omniglot { OMNIGLOT_SIDE } else { MNIST_SIDE });
+        [side, side, 1]
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let [side, ..] = self.picture();
+        match self.data {
+            DataSet::Mnist if side == MNIST_SIDE => Ok(()),
+            DataSet::Mnist => Err(bad("task.side", format!("is {side}; digits have {MNIST_SIDE} pixels across"))),
+            DataSet::Omniglot if (1..=OMNIGLOT_SIDE).contains(&side) => Ok(()),
+            DataSet::Omniglot => Err(bad("task.side", format!("is {side}, must be between 1 and {OMNIGLOT_SIDE}"))),
+            other => Err(bad("task.data", format!("is {other:?}; characters of mnist and omniglot are counted"))),
+        }
+    }
+
+    pub(super) fn load(&self, data: &DataFolder) -> Result<Arc<dyn Picker>> {
+        let counting = match self.data {
+            DataSet::Mnist => mnist_counting(data)?,
+            _ => omniglot_counting(data, self.picture()[0])?,
+        };
+        match counting.lacks(self.set_size.max) {
+            None => Ok(Arc::new(counting)),
+            Some((stream, classes)) => Err(too_few(self.set_size, stream, format!("{classes} classes"))),
+        }
+    }
+}
+
+impl DistinguishImagesTask {
+    /// Height, width and channels of a picture.
+    pub(super) fn picture(&self) -> [usize; 3] {
+        [MIXED_SIDE, MIXED_SIDE, 3]
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        if self.data.is_empty() || self.data.iter().enumerate().any(|(i, set)| self.data[..i].contains(set)) {
+            return Err(bad("task.data", "must name at least one data set, and none twice"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn load(&self, data: &DataFolder) -> Result<Arc<dyn Picker>> {
+        let pictures = mixed_pictures(data, &self.data)?;
+        match pictures.lacks() {
+            None => Ok(Arc::new(pictures)),
+            Some((stream, classes)) => Err(too_few(self.set_size, stream, format!("{classes} classes"))),
+        }
+    }
+}
+
+/// Sets of the size asked for must be there in every stream.
+fn enough(alignment: Alignment, size: IntRange) -> Result<Arc<dyn Picker>> {
+    match alignment.lacks(size.max) {
+        None => Ok(Arc::new(alignment)),
+        Some((stream, there)) => Err(too_few(size, stream, format!("{there} entries"))),
+    }
+}
+
+/// The data is too small for sets of this size.
+fn too_few(size: IntRange, stream: Split, there: String) -> Error {
+    let stream = match stream {
+        Split::Training => "training",
+        Split::Validation => "validation",
+        Split::Test => "tests",
+    };
+    bad("task.set-size", format!("is up to {}, for which the data is too small: it has {there} for {stream}", size.max))
+}

@@ -1,0 +1,162 @@
+//! The figure of absolute errors against correlation, for estimates of mutual information.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{Reproduction, check_models, checked_dims, points, runs};
+use crate::Result;
+use crate::experiment::{ValidExperiment, find};
+use crate::run::{Evaluation, evaluate, for_held_out};
+use crate::samplers::{Dependence, Split};
+use setwise::Device;
+use setwise::data::RawBatch;
+use setwise::estimate::{Estimator, GaussianMi, Ksg, Mine, Norm};
+use setwise::models::PRESETS;
+use setwise_report::{Axis, Cell, Figure, Panel, Series, Style, Table};
+
+/// Correlations at which errors are measured.
+pub const RHO: [f64; 13] = [-0.99, -0.9, -0.7, -0.5, -0.3, -0.1, 0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99];
+/// Dimensions of the paper's figure.
+pub const DIMS: [usize; 3] = [2, 10, 20];
+/// Methods that work on pairs and need no training ahead.
+const CLASSICAL: [&str; 3] = ["ksg", "gaussian", "mine"];
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Lines of the figure; none means all.
+    pub models: Vec<String>,
+    /// Panels of the figure.
+    pub dims: Vec<usize>,
+    /// Fresh examples for each number.
+    pub examples: usize,
+    /// The same for MINE, which trains a network on each.
+    pub mine_examples: usize,
+    /// Their seed.
+    pub seed: u64,
+    /// Where finished runs are.
+    pub runs: PathBuf,
+    /// What computes.
+    pub device: Device,
+}
+
+/// All lines there can be: the baselines, the trivial answer zero, and every preset.
+pub fn known_models() -> impl Iterator<Item = &'static str> {
+    CLASSICAL.into_iter().chain(["zero"]).chain(PRESETS.iter().map(|p| p.name))
+}
+
+/// Measures the figure. `progress` hears what is being measured.
+pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Reproduction> {
+    check_models(&options.models, known_models())?;
+    let dims = checked_dims(&options.dims, &DIMS)?;
+    let wanted = |model: &str| options.models.is_empty() || options.models.iter().any(|m| m == model);
+    let columns = ["model", "d"].map(str::to_owned).into_iter().chain(RHO.map(|r| format!("ρ = {r}")));
+    let mut table = Table::new("Mean absolute error of mutual information", columns);
+    let mut figure = Figure::new("Mutual information of correlated Gaussians");
+    let (mut notes, mut json) = (Vec::new(), Vec::new());
+    for &dim in &dims {
+        let mut experiment = find(&format!("paper/mi-d{dim}"))?;
+        experiment.seed = options.seed;
+        let experiment = experiment.validate()?;
+        let mut panel = Panel::new(format!("d = {dim}"), Axis::linear("ρ"), Axis::linear("mean absolute error"));
+        let mut lines = Vec::new();
+        let is_preset = |model: &str| PRESETS.iter().any(|p| p.name == model);
+        let finished = match known_models().any(|m| wanted(m) && is_preset(m)) {
+            true => runs::finished(&options.runs, &experiment.task)?,
+            false => Vec::new(),
+        };
+        for model in known_models().filter(|m| wanted(m)) {
+            if is_preset(model) {
+                let (mut errors, mut described) = (Vec::new(), Vec::new());
+                for run in finished.iter().filter(|r| r.experiment.preset() == model) {
+                    progress(&format!("d = {dim}: {}", run.folder.path().display()));
+                    let mut answering = run.model(&options.device)?;
+                    let trained = run.describe(&answering);
+                    notes.push(format!("d = {dim}, {model}: {trained}"));
+                    described.push(trained);
+                    let at = |rho| evaluate(&mut answering, &fixed(&experiment, rho), options.examples);
+                    errors.push(RHO.into_iter().map(at).collect::<Result<Vec<_>>>()?);
+                }
+                lines.push(Line { model, runs: errors, trained: described });
+            } else {
+                progress(&format!("d = {dim}: {model}"));
+                let examples = if model == "mine" { options.mine_examples } else { options.examples };
+                let at = |rho| measure(&fixed(&experiment, rho), model, examples);
+                let errors = vec![RHO.into_iter().map(at).collect::<Result<Vec<_>>>()?];
+                lines.push(Line { model, runs: errors, trained: Vec::new() });
+            }
+        }
+        for Line { model, runs, trained } in lines {
+            let mean = |i: usize| {
+                let n = runs.len() as f64;
+                (n > 0.0).then(|| runs.iter().map(|r| r[i].mean_absolute_error).sum::<f64>() / n)
+            };
+            let means: Vec<Option<f64>> = (0..RHO.len()).map(mean).collect();
+            table.push(
+                [model.into(), Cell::number(dim as f64, 0)]
+                    .into_iter()
+                    .chain(means.iter().map(|m| m.map_or(Cell::NotRun, |m| Cell::number(m, 3)))),
+            );
+            json.push(json!({
+                "model": model, "dim": dim, "rho": RHO, "mean_absolute_error": means, "runs": runs, "trained": trained,
+            }));
+            let points: Vec<(f64, f64)> = RHO.into_iter().zip(means.iter().flatten().copied()).collect();
+            // The trivial answer leaves the picture's scale to the others.
+            if !points.is_empty() && model != "zero" {
+                let classical = CLASSICAL.contains(&model);
+                let style = if classical { Style::Dashed } else { Style::LineMarkers };
+                panel = panel.with_series(Series::new(model, points).with_style(style));
+            }
+        }
+        figure = figure.with_panel(panel);
+    }
+    let figures = vec![("mi".to_owned(), figure)];
+    Ok(Reproduction { name: "mi", table, json: json.into(), figures, notes })
+}
+
+/// A line of a panel.
+struct Line {
+    model: &'static str,
+    /// Errors at each correlation, by run.
+    runs: Vec<Vec<Evaluation>>,
+    /// What each run took.
+    trained: Vec<String>,
+}
+
+/// The experiment with one correlation.
+fn fixed(experiment: &ValidExperiment, rho: f64) -> ValidExperiment {
+    experiment.with_sampler(Arc::new(Dependence { rho: [rho, rho] }))
+}
+
+/// The error of a method that works on pairs.
+fn measure(experiment: &ValidExperiment, method: &'static str, examples: usize) -> Result<Evaluation> {
+    let mut all = Vec::new();
+    for_held_out(
+        experiment,
+        Split::Test,
+        examples,
+        move |drawn| estimate_all(method, &drawn),
+        |pairs| {
+            all.extend(pairs?);
+            Ok(())
+        },
+    )?;
+    Ok(Evaluation::of(all))
+}
+
+/// Estimates and labels of a batch.
+fn estimate_all(method: &str, drawn: &RawBatch) -> Result<Vec<(f64, f64)>> {
+    let estimate = |i: usize| {
+        let (x, y) = (points(drawn, 0, i), points(drawn, 1, i));
+        match method {
+            // As in the published code: the nearest neighbour alone, Euclidean distances within X and Y, columns as they are.
+            "ksg" => Ksg::new(1).with_norm(Norm::Euclidean).unscaled().value(x, y),
+            "gaussian" => GaussianMi.value(x, y),
+            "mine" => Mine::default().value(x, y),
+            _ => Ok(0.0),
+        }
+    };
+    drawn.labels.iter().enumerate().map(|(i, &label)| Ok((estimate(i)?, label))).collect()
+}

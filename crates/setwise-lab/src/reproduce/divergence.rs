@@ -1,0 +1,215 @@
+//! Table 1: mean absolute errors of estimates of KL divergence.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::paper::{KL_DIMS, KL_ERRORS};
+use super::runs::{self, Schedule};
+use super::{Reproduction, check_models, checked_dims, labels, points};
+use crate::Result;
+use crate::experiment::{Experiment, ValidExperiment, find};
+use crate::run::{Evaluation, evaluate, for_held_out};
+use crate::samplers::Split;
+use setwise::Device;
+use setwise::data::RawBatch;
+use setwise::estimate::{Estimator, GaussianKl, Knn};
+use setwise_report::{Cell, Goal, Table};
+
+/// Methods that need no training.
+const CLASSICAL: [&str; 3] = ["knn", "gaussian", "median"];
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Rows of the table; none means all.
+    pub models: Vec<String>,
+    /// Columns of the table.
+    pub dims: Vec<usize>,
+    /// Fresh examples for each number.
+    pub examples: usize,
+    /// Their seed.
+    pub seed: u64,
+    /// Where finished runs are.
+    pub runs: PathBuf,
+    /// What computes.
+    pub device: Device,
+}
+
+/// All rows: those of the paper, and two that belong beside them.
+pub fn known_models() -> impl Iterator<Item = &'static str> {
+    KL_ERRORS.iter().map(|row| row.model).chain(["gaussian", "median"])
+}
+
+/// Measures the table. `progress` hears what is being measured.
+pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Reproduction> {
+    check_models(&options.models, known_models())?;
+    let dims = checked_dims(&options.dims, &KL_DIMS)?;
+    let wanted = |model: &str| options.models.is_empty() || options.models.iter().any(|m| m == model);
+    let models: Vec<&str> = known_models().filter(|m| wanted(m)).collect();
+    let (classical, trained): (Vec<&str>, Vec<&str>) = models.iter().partition(|m| CLASSICAL.contains(m));
+    let mut found: Vec<Found> = Vec::new();
+    let mut notes = Vec::new();
+    for &dim in &dims {
+        let paper = find(&format!("paper/kl-d{dim}"))?;
+        let experiment = Experiment { seed: options.seed, ..paper.clone() }.validate()?;
+        if !classical.is_empty() {
+            progress(&format!("d = {dim}: {}", classical.join(", ")));
+        }
+        found.extend(measure_classical(&experiment, &classical, options.examples)?);
+        let runs = if trained.is_empty() { Vec::new() } else { runs::finished(&options.runs, &experiment.task)? };
+        for run in runs {
+            let Some(model) = trained.iter().find(|m| **m == run.experiment.preset()) else { continue };
+            let schedule = Schedule::of(&run.experiment, &paper);
+            progress(&format!("d = {dim}: {}", run.folder.path().display()));
+            let mut answering = run.model(&options.device)?;
+            let trained = run.describe(&answering);
+            notes.push(format!("d = {dim}, {model}: {trained}"));
+            let error = evaluate(&mut answering, &run.with_seed(options.seed)?, options.examples)?;
+            let (errors, trained) = (vec![error], vec![trained]);
+            let of_run = Found { model: (*model).to_owned(), dim, schedule: Some(schedule), errors, trained };
+            match found.iter_mut().find(|f| f.place() == of_run.place()) {
+                Some(others) => others.extend(of_run),
+                None => found.push(of_run),
+            }
+        }
+    }
+    let rows = models.iter().flat_map(|&model| match CLASSICAL.contains(&model) {
+        true => vec![(model, None)],
+        false => Schedule::ALL.map(|s| (model, Some(s))).to_vec(),
+    });
+    let (table, json) = tabulate(rows, &dims, &found);
+    Ok(Reproduction { name: "kl", table, json, figures: Vec::new(), notes })
+}
+
+/// The table, in which the paper's schedule has a row for every model and ours where something was run, and its JSON.
+fn tabulate<'a>(
+    rows: impl Iterator<Item = (&'a str, Option<Schedule>)>,
+    dims: &[usize],
+    found: &[Found],
+) -> (Table, serde_json::Value) {
+    let columns = dims.iter().flat_map(|d| [format!("d = {d}, paper"), format!("d = {d}")]);
+    let columns = ["model", "schedule"].map(str::to_owned).into_iter().chain(columns);
+    let mut table = Table::new("Mean absolute error of KL divergence", columns);
+    for dim in dims {
+        table = table.with_best(&format!("d = {dim}"), Goal::Lowest);
+    }
+    let mut json = Vec::new();
+    for (model, schedule) in rows {
+        let of_row: Vec<Option<&Found>> =
+            dims.iter().map(|&dim| found.iter().find(|f| f.place() == (model, dim, schedule))).collect();
+        if !matches!(schedule, None | Some(Schedule::Paper)) && of_row.iter().all(Option::is_none) {
+            continue;
+        }
+        let published = KL_ERRORS.iter().find(|row| row.model == model);
+        let name = schedule.map_or("", Schedule::name);
+        let mut row: Vec<Cell> = vec![model.into(), name.into()];
+        for (dim, found) in dims.iter().zip(of_row) {
+            let place = KL_DIMS.iter().position(|d| d == dim).expect("a checked dimension");
+            let paper = published.map(|p| p.errors[place]);
+            row.push(paper.map_or("".into(), |p| Cell::number(p, 4)));
+            row.push(found.map_or(Cell::NotRun, Found::cell));
+            json.push(json!({
+                "model": model, "schedule": name, "dim": dim, "paper": paper,
+                "mean_absolute_error": found.map(Found::mean), "standard_error": found.map(Found::standard_error),
+                "runs": found.map_or(&[][..], |f| &f.errors), "trained": found.map_or(&[][..], |f| &f.trained),
+            }));
+        }
+        table.push(row);
+    }
+    (table, json.into())
+}
+
+/// Errors of one model in one dimension, one for each run.
+struct Found {
+    model: String,
+    dim: usize,
+    /// How it was trained, if it was.
+    schedule: Option<Schedule>,
+    errors: Vec<Evaluation>,
+    /// What each run took.
+    trained: Vec<String>,
+}
+
+impl Found {
+    /// Where it stands in the table.
+    fn place(&self) -> (&str, usize, Option<Schedule>) {
+        (&self.model, self.dim, self.schedule)
+    }
+
+    fn extend(&mut self, other: Found) {
+        self.errors.extend(other.errors);
+        self.trained.extend(other.trained);
+    }
+
+    fn mean(&self) -> f64 {
+        self.errors.iter().map(|e| e.mean_absolute_error).sum::<f64>() / self.errors.len() as f64
+    }
+
+    /// From the examples, and from the differences between runs where there are several.
+    fn standard_error(&self) -> f64 {
+        let (mean, n) = (self.mean(), self.errors.len() as f64);
+        let within = self.errors.iter().map(|e| e.standard_error.powi(2)).sum::<f64>() / n;
+        let between = self.errors.iter().map(|e| (e.mean_absolute_error - mean).powi(2)).sum::<f64>();
+        let between = if n > 1.0 { between / (n - 1.0) / n } else { 0.0 };
+        (within + between).sqrt()
+    }
+
+    fn cell(&self) -> Cell {
+        Cell::estimate(self.mean(), self.standard_error(), 4)
+    }
+}
+
+/// The classical estimators on one set of examples, each thread working on examples of its own.
+fn measure_classical(experiment: &ValidExperiment, models: &[&str], examples: usize) -> Result<Vec<Found>> {
+    if models.is_empty() {
+        return Ok(Vec::new());
+    }
+    let median = match models.contains(&"median") {
+        true => median_label(experiment, examples)?,
+        false => 0.0,
+    };
+    let names: Vec<String> = models.iter().map(|m| (*m).to_owned()).collect();
+    let methods = names.clone();
+    let mut pairs = vec![Vec::new(); names.len()];
+    for_held_out(
+        experiment,
+        Split::Test,
+        examples,
+        move |drawn| estimate_all(&methods, median, &drawn),
+        |batch| {
+            for (all, some) in pairs.iter_mut().zip(batch?) {
+                all.extend(some);
+            }
+            Ok(())
+        },
+    )?;
+    let dim = experiment.task.dim();
+    let found = |(model, p)| Found { model, dim, schedule: None, errors: vec![Evaluation::of(p)], trained: Vec::new() };
+    Ok(names.into_iter().zip(pairs).map(found).collect())
+}
+
+/// Estimates and labels of a batch, by method.
+fn estimate_all(methods: &[String], median: f64, drawn: &RawBatch) -> Result<Vec<Vec<(f64, f64)>>> {
+    // As in the published code: the nearest neighbour alone, and 1e-5 added to each distance.
+    let knn = Knn::new(1).with_offset(1e-5);
+    let estimate = |method: &str, i: usize| {
+        let (x, y) = (points(drawn, 0, i), points(drawn, 1, i));
+        match method {
+            "knn" => knn.value(x, y),
+            "gaussian" => GaussianKl.value(x, y),
+            _ => Ok(median),
+        }
+    };
+    let pairs = |method: &String| {
+        drawn.labels.iter().enumerate().map(|(i, &label)| Ok((estimate(method, i)?, label))).collect::<Result<Vec<_>>>()
+    };
+    methods.iter().map(pairs).collect()
+}
+
+/// The median label of examples that are not those it is judged by.
+fn median_label(experiment: &ValidExperiment, examples: usize) -> Result<f64> {
+    let mut labels = labels(experiment, Split::Validation, examples)?;
+    labels.sort_by(f64::total_cmp);
+    Ok(labels[labels.len() / 2])
+}

@@ -1,0 +1,395 @@
+//! Families of distributions the pretrained estimator never saw, with known divergences.
+
+use std::sync::OnceLock;
+
+use rand::{Rng, RngExt};
+use rand_distr::{Distribution, StandardNormal};
+
+use crate::samplers::{Law, Precision, divergence};
+use setwise::distributions::{Lkj, Mixture, ln_gamma};
+use setwise::random::Generator;
+
+/// A family of pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Independent Laplace columns.
+    Laplace,
+    /// Independent Gumbel columns.
+    Gumbel,
+    /// Correlated log-normal columns, after the logarithm.
+    LogNormal,
+    /// Gaussian copulas with beta marginals.
+    BetaCopula,
+    /// Two interleaved half circles with noise, and columns of noise.
+    Moons,
+}
+
+/// A pair of distributions, with KL(p‖q).
+pub struct HeldOutPair {
+    /// The first.
+    pub p: Box<dyn Law + Send + Sync>,
+    /// The second.
+    pub q: Box<dyn Law + Send + Sync>,
+    /// Their divergence.
+    pub kl: f64,
+}
+
+fn normal(rng: &mut impl Rng) -> f64 {
+    StandardNormal.sample(rng)
+}
+
+fn log_uniform(least: f64, most: f64, rng: &mut impl Rng) -> f64 {
+    least * (most / least).powf(rng.random())
+}
+
+impl Family {
+    /// All of them.
+    pub const ALL: [Family; 5] =
+        [Family::Laplace, Family::Gumbel, Family::LogNormal, Family::BetaCopula, Family::Moons];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::Laplace => "laplace",
+            Family::Gumbel => "gumbel",
+            Family::LogNormal => "log-normal",
+            Family::BetaCopula => "beta-copula",
+            Family::Moons => "two-moons",
+        }
+    }
+
+    /// A random pair in `dim` dimensions. Its parameters differ so much that divergences mostly lie between 0.02 and 5 nats, whatever the
+    /// dimension; those above 5 are drawn again.
+    pub fn draw(self, dim: usize, rng: &mut Generator) -> HeldOutPair {
+        loop {
+            let pair = self.draw_any(dim, rng);
+            if pair.kl <= 5.0 {
+                return pair;
+            }
+        }
+    }
+
+    fn draw_any(self, dim: usize, rng: &mut Generator) -> HeldOutPair {
+        // How far a column's parameters differ, in units of its width.
+        let s = (log_uniform(0.1, 4.0, rng) / dim as f64).sqrt();
+        match self {
+            Family::Laplace => columns(dim, s, Kind::Laplace, rng),
+            Family::Gumbel => columns(dim, s, Kind::Gumbel, rng),
+            Family::LogNormal => log_normal(dim, s, rng),
+            Family::BetaCopula => copulas(dim, s, rng),
+            Family::Moons => moons(dim, s * (dim as f64).sqrt(), rng),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Laplace,
+    Gumbel,
+}
+
+/// Independent columns of one kind, each with its location and scale.
+struct Columns {
+    kind: Kind,
+    places: Vec<(f64, f64)>,
+}
+
+fn columns(dim: usize, s: f64, kind: Kind, rng: &mut Generator) -> HeldOutPair {
+    let p: Vec<(f64, f64)> = (0..dim).map(|_| (normal(rng), log_uniform(0.5, 2.0, rng))).collect();
+    let q: Vec<(f64, f64)> =
+        p.iter().map(|&(l, b)| (l + s * b * normal(rng), b * (0.7 * s * normal(rng)).exp())).collect();
+    let kl = p.iter().zip(&q).map(|(&p, &q)| kind.divergence(p, q)).sum();
+    HeldOutPair { p: Box::new(Columns { kind, places: p }), q: Box::new(Columns { kind, places: q }), kl }
+}
+
+impl Kind {
+    fn divergence(self, (m1, b1): (f64, f64), (m2, b2): (f64, f64)) -> f64 {
+        match self {
+            Kind::Laplace => {
+                let shift = (m1 - m2).abs();
+                (b2 / b1).ln() + (shift + b1 * (-shift / b1).exp()) / b2 - 1.0
+            }
+            Kind::Gumbel => {
+                const EULER: f64 = 0.577_215_664_901_532_9;
+                let last = ((m2 - m1) / b2 + ln_gamma(1.0 + b1 / b2)).exp();
+                (b2 / b1).ln() - EULER - 1.0 + (m1 - m2 + EULER * b1) / b2 + last
+            }
+        }
+    }
+}
+
+impl Law for Columns {
+    fn sample(&self, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
+        for _ in 0..n {
+            for &(location, scale) in &self.places {
+                let u: f64 = rng.random::<f64>().clamp(1e-15, 1.0 - 1e-15);
+                let x = match self.kind {
+                    Kind::Laplace if u < 0.5 => (2.0 * u).ln(),
+                    Kind::Laplace => -(2.0 * (1.0 - u)).ln(),
+                    Kind::Gumbel => -(-u.ln()).ln(),
+                };
+                rows.push(location + scale * x);
+            }
+        }
+    }
+
+    fn log_density(&self, rows: &[f64]) -> Vec<f64> {
+        let one = |x: f64, (location, scale): (f64, f64)| {
+            let z = (x - location) / scale;
+            -scale.ln()
+                + match self.kind {
+                    Kind::Laplace => -z.abs() - std::f64::consts::LN_2,
+                    Kind::Gumbel => -z - (-z).exp(),
+                }
+        };
+        rows.chunks_exact(self.places.len())
+            .map(|row| row.iter().zip(&self.places).map(|(&x, &place)| one(x, place)).sum())
+            .collect()
+    }
+}
+
+/// Log-normal points whose logarithm is taken, as one does with such data.
+struct AfterLog(Mixture);
+
+impl Law for AfterLog {
+    fn sample(&self, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
+        let first = rows.len();
+        self.0.sample(n, rng, rows);
+        rows[first..].iter_mut().for_each(|x| *x = x.exp().ln());
+    }
+
+    fn log_density(&self, rows: &[f64]) -> Vec<f64> {
+        self.0.log_density(rows)
+    }
+}
+
+fn log_normal(dim: usize, s: f64, rng: &mut Generator) -> HeldOutPair {
+    let mut factor = vec![0.0; dim * dim];
+    Lkj::Correct.draw(dim, 2.0, rng, &mut factor);
+    let mean: Vec<f64> = (0..dim).map(|_| normal(rng)).collect();
+    let mut other = factor.clone();
+    let shift: Vec<f64> = mean.iter().map(|m| m + s * normal(rng)).collect();
+    for (i, row) in other.chunks_exact_mut(dim).enumerate() {
+        let scale = (0.7 * s * normal(rng)).exp();
+        row[..i].iter_mut().for_each(|x| *x += 0.3 * s * normal(rng) / (dim as f64).sqrt());
+        row[..=i].iter_mut().for_each(|x| *x *= scale);
+    }
+    let (p, q) = (Mixture::new(dim, &[1.0], &mean, &factor), Mixture::new(dim, &[1.0], &shift, &other));
+    let kl = p.exact_kl(&q).expect("single Gaussians");
+    HeldOutPair { p: Box::new(AfterLog(p)), q: Box::new(AfterLog(q)), kl }
+}
+
+/// A rising function on a grid, read in both directions along straight lines.
+struct Curve {
+    start: f64,
+    step: f64,
+    values: Vec<f64>,
+}
+
+impl Curve {
+    /// The distribution function of a density, by Simpson's rule.
+    fn of(start: f64, end: f64, cells: usize, density: impl Fn(f64) -> f64) -> Self {
+        let step = (end - start) / cells as f64;
+        let mut values = vec![0.0];
+        for i in 0..cells {
+            let x = start + i as f64 * step;
+            let area = step / 6.0 * (density(x) + 4.0 * density(x + 0.5 * step) + density(x + step));
+            values.push(values[i] + area);
+        }
+        let total = values[cells];
+        values.iter_mut().for_each(|v| *v /= total);
+        Curve { start, step, values }
+    }
+
+    fn at(&self, x: f64) -> f64 {
+        let place = ((x - self.start) / self.step).clamp(0.0, (self.values.len() - 1) as f64 - 1e-9);
+        let (i, part) = (place as usize, place.fract());
+        self.values[i] + part * (self.values[i + 1] - self.values[i])
+    }
+
+    fn inverse(&self, value: f64) -> f64 {
+        let i = self.values.partition_point(|v| *v < value).clamp(1, self.values.len() - 1);
+        let (a, b) = (self.values[i - 1], self.values[i]);
+        let part = if b > a { (value - a) / (b - a) } else { 0.5 };
+        self.start + self.step * (i as f64 - 1.0 + part.clamp(0.0, 1.0))
+    }
+}
+
+/// The standard normal distribution function.
+fn gauss() -> &'static Curve {
+    static CURVE: OnceLock<Curve> = OnceLock::new();
+    CURVE.get_or_init(|| Curve::of(-7.0, 7.0, 1 << 14, |x| (-0.5 * x * x).exp()))
+}
+
+/// Columns with beta distributions, bound together by a Gaussian copula.
+struct Copula {
+    /// A Gaussian with unit variances.
+    gauss: Mixture,
+    alone: Mixture,
+    shapes: Vec<(f64, f64)>,
+    curves: Vec<Curve>,
+}
+
+impl Copula {
+    fn new(factor: &[f64], shapes: Vec<(f64, f64)>) -> Self {
+        let dim = shapes.len();
+        let identity: Vec<f64> = (0..dim * dim).map(|i| f64::from(u8::from(i % (dim + 1) == 0))).collect();
+        let gauss = Mixture::new(dim, &[1.0], &vec![0.0; dim], factor);
+        let alone = Mixture::new(dim, &[1.0], &vec![0.0; dim], &identity);
+        let curves = shapes
+            .iter()
+            .map(|&(a, b)| Curve::of(0.0, 1.0, 2048, |x| x.powf(a - 1.0) * (1.0 - x).max(0.0).powf(b - 1.0)))
+            .collect();
+        Copula { gauss, alone, shapes, curves }
+    }
+}
+
+impl Law for Copula {
+    fn sample(&self, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
+        let first = rows.len();
+        self.gauss.sample(n, rng, rows);
+        for row in rows[first..].chunks_exact_mut(self.shapes.len()) {
+            row.iter_mut().zip(&self.curves).for_each(|(x, curve)| *x = curve.inverse(gauss().at(*x)));
+        }
+    }
+
+    fn log_density(&self, rows: &[f64]) -> Vec<f64> {
+        let dim = self.shapes.len();
+        let normal: Vec<f64> =
+            rows.iter().enumerate().map(|(i, &x)| gauss().inverse(self.curves[i % dim].at(x))).collect();
+        let (joint, alone) = (self.gauss.log_density(&normal), self.alone.log_density(&normal));
+        let beta = |row: &[f64]| -> f64 {
+            let one = |(&x, &(a, b)): (&f64, &(f64, f64))| {
+                let x = x.clamp(1e-12, 1.0 - 1e-12);
+                (a - 1.0) * x.ln() + (b - 1.0) * (1.0 - x).ln() + ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b)
+            };
+            row.iter().zip(&self.shapes).map(one).sum()
+        };
+        rows.chunks_exact(dim).zip(joint.iter().zip(alone)).map(|(row, (j, a))| j - a + beta(row)).collect()
+    }
+}
+
+fn copulas(dim: usize, s: f64, rng: &mut Generator) -> HeldOutPair {
+    let mut factor = vec![0.0; dim * dim];
+    Lkj::Correct.draw(dim, 2.0, rng, &mut factor);
+    let mut other = factor.clone();
+    for (i, row) in other.chunks_exact_mut(dim).enumerate() {
+        row[..i].iter_mut().for_each(|x| *x += 0.5 * s * normal(rng) / (dim as f64).sqrt());
+        // Variances stay one.
+        let length = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+        row.iter_mut().for_each(|x| *x /= length);
+    }
+    let shapes: Vec<(f64, f64)> = (0..dim).map(|_| (log_uniform(1.5, 5.0, rng), log_uniform(1.5, 5.0, rng))).collect();
+    let mut near = |x: f64| (x * (0.7 * s * normal(rng)).exp()).clamp(1.1, 12.0);
+    let others = shapes.iter().map(|&(a, b)| (near(a), near(b))).collect();
+    let (p, q) = (Copula::new(&factor, shapes), Copula::new(&other, others));
+    let kl = careful(&p, &q, rng);
+    HeldOutPair { p: Box::new(p), q: Box::new(q), kl }
+}
+
+/// The divergence from many fresh points.
+fn careful(p: &dyn Law, q: &dyn Law, rng: &mut Generator) -> f64 {
+    const TIMES: usize = 8;
+    (0..TIMES).map(|_| divergence(p, q, true, Precision::Fine, rng).value).sum::<f64>() / TIMES as f64
+}
+
+/// Where a pair of moons lies.
+#[derive(Clone, Copy)]
+struct Moon {
+    /// How far the lower half circle is moved from its usual place.
+    shift: [f64; 2],
+    /// Share of points on the upper one.
+    share: f64,
+    noise: f64,
+}
+
+impl Moon {
+    /// Gaussians along both half circles; in one dimension the first coordinate alone, in more than two further columns of noise.
+    fn mixture(self, dim: usize, extra: &[(f64, f64)]) -> Mixture {
+        const ALONG: usize = 24;
+        let (mut weights, mut means, mut factors) = (Vec::new(), Vec::new(), Vec::new());
+        for i in 0..2 * ALONG {
+            let t = std::f64::consts::PI * ((i % ALONG) as f64 + 0.5) / ALONG as f64;
+            let (point, weight) = match i < ALONG {
+                true => ([t.cos(), t.sin()], self.share),
+                false => ([1.0 - t.cos() + self.shift[0], 0.5 - t.sin() + self.shift[1]], 1.0 - self.share),
+            };
+            weights.push(weight);
+            means.extend((0..dim).map(|j| if j < 2 { point[j] } else { extra[j - 2].0 }));
+            let scale = |j: usize| if j < 2 { self.noise } else { extra[j - 2].1 };
+            factors.extend((0..dim * dim).map(|k| if k % (dim + 1) == 0 { scale(k / dim) } else { 0.0 }));
+        }
+        Mixture::new(dim, &weights, &means, &factors)
+    }
+}
+
+/// `s` is the strength over all columns together.
+fn moons(dim: usize, s: f64, rng: &mut Generator) -> HeldOutPair {
+    let of_p = Moon { shift: [0.0; 2], share: 0.5, noise: log_uniform(0.1, 0.25, rng) };
+    let of_q = Moon {
+        shift: [0.25 * s * normal(rng), 0.25 * s * normal(rng)],
+        share: (0.5 + 0.2 * s * normal(rng)).clamp(0.1, 0.9),
+        noise: of_p.noise * (0.3 * s * normal(rng).abs()).exp(),
+    };
+    let extra: Vec<(f64, f64)> = (2..dim).map(|_| (0.0, 0.5)).collect();
+    let each = s / (dim as f64).sqrt();
+    let moved: Vec<(f64, f64)> =
+        extra.iter().map(|&(m, b)| (m + 0.5 * each * b * normal(rng), b * (0.3 * each * normal(rng)).exp())).collect();
+    let (p, q) = (of_p.mixture(dim, &extra), of_q.mixture(dim, &moved));
+    let kl = careful(&p, &q, rng);
+    HeldOutPair { p: Box::new(p), q: Box::new(q), kl }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+
+    #[test]
+    fn every_family_has_the_divergence_of_its_own_densities() {
+        for family in Family::ALL {
+            for dim in [1, 3] {
+                let mut rng = Generator::seed_from_u64(3 + dim as u64);
+                for _ in 0..4 {
+                    let pair = family.draw(dim, &mut rng);
+                    let mut rows = Vec::new();
+                    pair.p.sample(100_000, &mut rng, &mut rows);
+                    let (p, q) = (pair.p.log_density(&rows), pair.q.log_density(&rows));
+                    let mean = p.iter().zip(&q).map(|(p, q)| p - q).sum::<f64>() / 1e5;
+                    assert!(
+                        (mean - pair.kl).abs() < 0.01 + 0.03 * pair.kl,
+                        "{family:?}, d = {dim}: {} and {mean}",
+                        pair.kl
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn densities_of_columns_and_copulas_integrate_to_one() {
+        let mut rng = Generator::seed_from_u64(8);
+        let grid: Vec<f64> = (0..100_000).map(|i| (f64::from(i) - 50_000.0 + 0.5) * 1e-3).collect();
+        for family in [Family::Laplace, Family::Gumbel] {
+            let total: f64 = family.draw(1, &mut rng).p.log_density(&grid).iter().map(|l| l.exp() * 1e-3).sum();
+            assert!((total - 1.0).abs() < 1e-3, "{family:?}: {total}");
+        }
+        let side: Vec<f64> = (0..300).map(|i| (f64::from(i) + 0.5) / 300.0).collect();
+        let square: Vec<f64> = side.iter().flat_map(|x| side.iter().flat_map(move |y| [*x, *y])).collect();
+        let total: f64 =
+            Family::BetaCopula.draw(2, &mut rng).p.log_density(&square).iter().map(|l| l.exp() / 90_000.0).sum();
+        assert!((total - 1.0).abs() < 0.01, "{total}");
+    }
+
+    #[test]
+    fn divergences_lie_in_the_range_that_is_compared() {
+        for family in Family::ALL {
+            for dim in [1, 16] {
+                let mut rng = Generator::seed_from_u64(5);
+                let mut kls: Vec<f64> = (0..30).map(|_| family.draw(dim, &mut rng).kl).collect();
+                kls.sort_by(f64::total_cmp);
+                assert!(kls[0] > -0.01 && (0.02..5.0).contains(&kls[15]), "{family:?}, d = {dim}: {kls:?}");
+            }
+        }
+    }
+}

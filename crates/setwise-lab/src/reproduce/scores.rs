@@ -1,0 +1,304 @@
+//! Tables 2, 3 and 4: accuracies of counting, aligning and telling apart.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::paper::{PaperScores, SCORES};
+use super::runs::{self, Schedule};
+use super::{Reproduction, check_models, labels};
+use crate::Result;
+use crate::datasets::DataFolder;
+use crate::experiment::{Experiment, ValidExperiment, find};
+use crate::run::{Evaluation, evaluate};
+use crate::samplers::Split;
+use setwise::Device;
+use setwise_report::{Cell, Goal, Table};
+
+/// One of the paper's tables of accuracies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Table 2: characters common to two sets, counted.
+    Counting,
+    /// Table 3: images and captions, words and translations.
+    Alignment,
+    /// Table 4: samples of mixtures, and pictures, told apart.
+    Distinguish,
+}
+
+/// A column of a table: an experiment, and what the paper has for it.
+struct Column {
+    title: &'static str,
+    experiment: &'static str,
+    /// Accuracy, and mean absolute error where the table has it.
+    paper: fn(&PaperScores) -> (f64, Option<f64>),
+}
+
+impl Which {
+    fn name(self) -> &'static str {
+        match self {
+            Which::Counting => "counting",
+            Which::Alignment => "alignment",
+            Which::Distinguish => "distinguish",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Which::Counting => "Accuracy and mean absolute error of counts",
+            Which::Alignment => "Accuracy of alignment",
+            Which::Distinguish => "Accuracy of telling apart",
+        }
+    }
+
+    fn columns(self) -> [Column; 2] {
+        let column = |title, experiment, paper| Column { title, experiment, paper };
+        match self {
+            Which::Counting => [
+                column("Omniglot", "paper/counting-omniglot", |s| (s.counting[0][0], Some(s.counting[0][1]))),
+                column("MNIST", "paper/counting-mnist", |s| (s.counting[1][0], Some(s.counting[1][1]))),
+            ],
+            Which::Alignment => [
+                column("captions", "paper/align-captions", |s| (s.alignment[0], None)),
+                column("words", "paper/align-words", |s| (s.alignment[1], None)),
+            ],
+            Which::Distinguish => [
+                column("mixtures", "paper/distinguish-synthetic", |s| (s.distinguishing[0], None)),
+                column("pictures", "paper/distinguish-images", |s| (s.distinguishing[1], None)),
+            ],
+        }
+    }
+
+    /// Where our data is not the paper's.
+    fn remark(self) -> Option<&'static str> {
+        match self {
+            Which::Counting => None,
+            Which::Alignment => Some(
+                "captions: the paper's are of MS-COCO with ResNet-101 and BERT, ours of Flickr8k with EfficientNet-Lite0 and \
+                 MiniLM; words: no English or French word of the test is in the training data",
+            ),
+            Which::Distinguish => {
+                Some("pictures: the paper's are of Meta-Dataset, ours of nine data sets with classes kept for the test")
+            }
+        }
+    }
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Rows of the table; none means all.
+    pub models: Vec<String>,
+    /// Fresh examples for each number.
+    pub examples: usize,
+    /// Their seed.
+    pub seed: u64,
+    /// Where finished runs are.
+    pub runs: PathBuf,
+    /// Where recorded data is.
+    pub data: DataFolder,
+    /// What computes.
+    pub device: Device,
+}
+
+/// A row beside the paper's: the mean count as an answer to all.
+const CONSTANT: &str = "constant";
+
+/// All rows of a table.
+pub fn known_models(which: Which) -> impl Iterator<Item = &'static str> {
+    SCORES.iter().map(|s| s.model).chain((which == Which::Counting).then_some(CONSTANT))
+}
+
+/// The runs of one model and schedule in one column.
+#[derive(Default)]
+struct Found {
+    scores: Vec<Evaluation>,
+    trained: Vec<String>,
+}
+
+/// Measures a table. `progress` hears what is being measured.
+pub fn reproduce(which: Which, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Reproduction> {
+    check_models(&options.models, known_models(which))?;
+    let wanted = |model: &str| options.models.is_empty() || options.models.iter().any(|m| m == model);
+    let rows: Vec<(&str, Schedule)> = known_models(which)
+        .filter(|m| wanted(m))
+        .flat_map(|m| [(m, Schedule::Paper), (m, Schedule::OURS)])
+        .filter(|row| *row != (CONSTANT, Schedule::Paper))
+        .collect();
+    let mut notes: Vec<String> = which.remark().map(str::to_owned).into_iter().collect();
+    let mut found: Vec<[Found; 2]> = rows.iter().map(|_| Default::default()).collect();
+    for (place, column) in which.columns().iter().enumerate() {
+        let paper = find(column.experiment)?;
+        let mut tasks: Vec<ValidExperiment> = Vec::new();
+        for run in runs::finished_where(&options.runs, |task| task.same_examples(&paper.task))? {
+            let row = (run.experiment.preset().to_owned(), Schedule::of(&run.experiment, &paper));
+            let Some(row) = rows.iter().position(|r| (r.0, r.1) == (row.0.as_str(), row.1)) else { continue };
+            progress(&format!("{}: {}", column.title, run.folder.path().display()));
+            let experiment = test_of(&run.experiment, options, &mut tasks)?;
+            let mut model = run.model(&options.device)?;
+            let trained = run.describe(&model);
+            found[row][place].scores.push(evaluate(&mut model, experiment, options.examples)?);
+            notes.push(format!("{}, {} ({}): {trained}", column.title, rows[row].0, rows[row].1.name()));
+            found[row][place].trained.push(trained);
+        }
+        if let Some(row) = rows.iter().position(|r| r.0 == CONSTANT) {
+            progress(&format!("{}: {CONSTANT}", column.title));
+            found[row][place].scores.push(constant(test_of(&paper, options, &mut tasks)?, options.examples)?);
+        }
+    }
+    // The paper's schedule has a row for every model; ours where something was run.
+    let shown = |i: &usize| rows[*i].1 == Schedule::Paper || found[*i].iter().any(|f| !f.scores.is_empty());
+    let shown: Vec<usize> = (0..rows.len()).filter(shown).collect();
+    let (table, json) = tabulate(which, &rows, &found, &shown);
+    notes.push("± is the standard deviation over runs with different seeds".to_owned());
+    Ok(Reproduction { name: which.name(), table, json, figures: Vec::new(), notes })
+}
+
+/// The experiment whose test examples judge a run, with its data; those of one task share it.
+fn test_of<'a>(
+    run: &Experiment,
+    options: &Options,
+    tasks: &'a mut Vec<ValidExperiment>,
+) -> Result<&'a ValidExperiment> {
+    let place = match tasks.iter().position(|t: &ValidExperiment| t.task == run.task) {
+        Some(place) => place,
+        None => {
+            let experiment = Experiment { seed: options.seed, ..run.clone() };
+            tasks.push(experiment.validate()?.with_data(&options.data)?);
+            tasks.len() - 1
+        }
+    };
+    Ok(&tasks[place])
+}
+
+/// The mean label of other examples, as an answer to all.
+fn constant(experiment: &ValidExperiment, examples: usize) -> Result<Evaluation> {
+    let mean = labels(experiment, Split::Validation, examples)?.iter().sum::<f64>() / examples as f64;
+    let tested = labels(experiment, Split::Test, examples)?;
+    Ok(Evaluation::judged(experiment.task.metric(), tested.into_iter().map(|l| (mean, l))))
+}
+
+/// Mean and standard deviation of a number over runs.
+fn over_runs(scores: &[Evaluation], number: impl Fn(&Evaluation) -> Option<f64>) -> Option<(f64, Option<f64>)> {
+    let values: Vec<f64> = scores.iter().filter_map(number).collect();
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let spread = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    (n > 0.0).then(|| (mean, (n > 1.0).then(|| spread.sqrt())))
+}
+
+fn cell(found: Option<(f64, Option<f64>)>) -> Cell {
+    match found {
+        None => Cell::NotRun,
+        Some((mean, None)) => Cell::number(mean, 4),
+        Some((mean, Some(sd))) => Cell::estimate(mean, sd, 4),
+    }
+}
+
+fn tabulate(
+    which: Which,
+    rows: &[(&str, Schedule)],
+    found: &[[Found; 2]],
+    shown: &[usize],
+) -> (Table, serde_json::Value) {
+    let counts = which == Which::Counting;
+    let columns = which.columns();
+    let mut names = vec!["model".to_owned(), "schedule".to_owned()];
+    for c in &columns {
+        names.extend([format!("{}, paper", c.title), c.title.to_owned()]);
+        if counts {
+            names.extend([
+                format!("{} strict", c.title),
+                format!("{} error, paper", c.title),
+                format!("{} error", c.title),
+            ]);
+        }
+    }
+    let mut table = Table::new(which.title(), names);
+    for c in &columns {
+        table = table.with_best(c.title, Goal::Highest);
+        if counts {
+            table = table
+                .with_best(&format!("{} strict", c.title), Goal::Highest)
+                .with_best(&format!("{} error", c.title), Goal::Lowest);
+        }
+    }
+    let mut json = Vec::new();
+    for &row in shown {
+        let (model, schedule) = rows[row];
+        let published = SCORES.iter().find(|s| s.model == model);
+        let mut cells: Vec<Cell> = vec![model.into(), schedule.name().into()];
+        for (column, found) in columns.iter().zip(&found[row]) {
+            let paper = published.map(column.paper);
+            let number = |value: Option<f64>| value.map_or("".into(), |v| Cell::number(v, 4));
+            let accuracy = over_runs(&found.scores, |e| e.accuracy);
+            let strict = over_runs(&found.scores, |e| e.strict_accuracy);
+            let error = over_runs(&found.scores, |e| Some(e.mean_absolute_error));
+            cells.extend([number(paper.map(|p| p.0)), cell(accuracy)]);
+            if counts {
+                cells.extend([cell(strict), number(paper.and_then(|p| p.1)), cell(error)]);
+            }
+            let sd = |found: Option<(f64, Option<f64>)>| found.and_then(|f| f.1);
+            let mean = |found: Option<(f64, Option<f64>)>| found.map(|f| f.0);
+            json.push(json!({
+                "model": model, "schedule": schedule.name(), "column": column.title,
+                "paper": { "accuracy": paper.map(|p| p.0), "mean_absolute_error": paper.and_then(|p| p.1) },
+                "accuracy": mean(accuracy), "accuracy_sd": sd(accuracy),
+                "strict_accuracy": mean(strict), "mean_absolute_error": mean(error), "mean_absolute_error_sd": sd(error),
+                "runs": found.scores, "trained": found.trained,
+            }));
+        }
+        table.push(cells);
+    }
+    (table, json.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Metric;
+
+    #[test]
+    fn every_column_has_an_experiment_of_its_kind() {
+        for which in [Which::Counting, Which::Alignment, Which::Distinguish] {
+            for column in which.columns() {
+                let metric = find(column.experiment).unwrap().task.metric();
+                assert_eq!(metric == Metric::Count, which == Which::Counting, "{}", column.title);
+                let ours = find(&column.experiment.replace("paper/", "ours/")).unwrap();
+                assert!(ours.task.same_examples(&find(column.experiment).unwrap().task), "{}", column.experiment);
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_is_the_papers_whatever_its_seed_and_preset_but_not_with_other_steps() {
+        let paper = find("paper/align-words").unwrap();
+        let mut run = paper.clone();
+        (run.seed, _) = (7, run.set_preset("pine"));
+        assert_eq!(Schedule::of(&run, &paper), Schedule::Paper);
+        run.training.steps += 1;
+        assert_eq!(Schedule::of(&run, &paper), Schedule::OURS);
+        let of = |name: &str, preset: &str| {
+            let mut run = find(name).unwrap();
+            run.set_preset(preset);
+            Schedule::of(&run, &find("paper/kl-d2").unwrap())
+        };
+        let elements = Schedule::Ours { elements: true, mixture_features: false };
+        assert_eq!(of("ours/kl-elements-d2", "multi-set-transformer"), elements);
+        assert_eq!(
+            of("ours/kl-mixture-features-d2", "multi-set-transformer"),
+            Schedule::Ours { elements: true, mixture_features: true }
+        );
+        // A dimension-equivariant model sees no appended columns.
+        assert_eq!(of("ours/kl-mixture-features-d2", "multi-set-transformer-equi"), elements);
+    }
+
+    #[test]
+    fn several_runs_have_a_mean_and_a_standard_deviation() {
+        let run = |accuracy| Evaluation { accuracy: Some(accuracy), ..Evaluation::of([(0.0, 0.0)]) };
+        let found = over_runs(&[run(0.5), run(0.7), run(0.9)], |e| e.accuracy).unwrap();
+        assert!((found.0 - 0.7).abs() < 1e-12 && (found.1.unwrap() - 0.2).abs() < 1e-12);
+        assert_eq!(over_runs(&[run(0.5)], |e| e.accuracy), Some((0.5, None)));
+        assert_eq!(over_runs(&[], |e| e.accuracy), None);
+    }
+}

@@ -1,0 +1,370 @@
+//! Checkpoints: everything a run needs to go on as if it had never stopped.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::thread::JoinHandle;
+
+use rayon::prelude::*;
+
+use super::folder::RunFolder;
+use super::metrics::Window;
+use crate::{Error, Result};
+use setwise::Model;
+use setwise::files::atomic::{sync_folder, write_beside};
+use setwise::files::tensors::{TensorFile, little_endian, to_bytes};
+use setwise::train::Trainer;
+
+/// Parameters and Adam's moments.
+type Buffers = [Vec<f32>; 3];
+
+/// Their names.
+const TENSORS: [&str; 3] = ["params", "first", "second"];
+
+/// The state of a run after some steps.
+pub(super) struct Checkpoint {
+    pub step: u64,
+    /// What the log has gathered since its last line.
+    pub window: Window,
+    /// What is wrong with a newer checkpoint, if this is the one before it.
+    pub newer_damaged: Option<Error>,
+    /// Which tensors the buffers hold, in which order.
+    layout: String,
+    buffers: Buffers,
+}
+
+/// Numbers that one thread copies or looks at, at a time.
+const PIECE: usize = 1 << 16;
+
+impl Checkpoint {
+    /// A copy of the state of a run, in buffers of an earlier one if there are any.
+    pub fn of(trainer: &mut Trainer, step: u64, window: Window, mut buffers: Buffers) -> Self {
+        let layout = layout(trainer.model());
+        let copy = |to: &mut Vec<f32>, from: &[f32]| {
+            to.resize(from.len(), 0.0);
+            to.par_chunks_mut(PIECE).zip(from.par_chunks(PIECE)).for_each(|(to, from)| to.copy_from_slice(from));
+        };
+        copy(&mut buffers[0], trainer.model().params());
+        copy(&mut buffers[1], &trainer.adam().first);
+        copy(&mut buffers[2], &trainer.adam().second);
+        Checkpoint { step, window, newer_damaged: None, layout, buffers }
+    }
+
+    /// A number that is none or infinite, if there is one: nobody could go on from it.
+    pub fn unusable(&self) -> Option<f32> {
+        self.buffers.iter().find_map(|buffer| {
+            // A piece that is all right is passed without a branch for each of its numbers.
+            let wrong = |piece: &&[f32]| piece.iter().fold(false, |wrong, x| wrong | !x.is_finite());
+            let piece = buffer.par_chunks(PIECE).find_first(wrong)?;
+            piece.iter().copied().find(|x| !x.is_finite())
+        })
+    }
+
+    /// Writes it. The last checkpoint becomes the one before it only when the new one has been written, flushed and read back.
+    pub fn save(&self, folder: &RunFolder) -> Result<()> {
+        let path = folder.checkpoint();
+        let bytes = self.encode();
+        let write = || -> std::io::Result<()> {
+            let partial = write_beside(&path, &bytes)?;
+            if path.exists() {
+                std::fs::rename(&path, folder.previous_checkpoint())?;
+            }
+            std::fs::rename(partial, &path)?;
+            sync_folder(&path)
+        };
+        write().map_err(|source| {
+            let last = match Self::load(folder) {
+                Ok(Some(last)) => format!("the one of step {} is intact", last.step),
+                _ => "there is no earlier one".to_owned(),
+            };
+            Error::Checkpoint { path: path.clone(), step: self.step, source, last }
+        })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let buffers = self.buffers.each_ref().map(Vec::as_slice);
+        let metadata = BTreeMap::from(
+            [
+                ("step", self.step.to_string()),
+                ("window", self.window.to_text()),
+                ("layout", self.layout.clone()),
+                ("checksum", checksum(buffers).to_string()),
+            ]
+            .map(|(key, text)| (key.to_owned(), text)),
+        );
+        to_bytes(TENSORS.iter().zip(buffers).map(|(name, data)| (*name, vec![data.len()], data)), &metadata)
+    }
+
+    /// The last checkpoint of a run that is whole, if it has any.
+    pub fn load(folder: &RunFolder) -> Result<Option<Self>> {
+        let paths = [folder.checkpoint(), folder.previous_checkpoint()];
+        let mut first_error = None;
+        for path in paths.iter().filter(|p| p.exists()) {
+            match read(path) {
+                Ok(checkpoint) => return Ok(Some(Checkpoint { newer_damaged: first_error, ..checkpoint })),
+                Err(e) => first_error = first_error.or(Some(e)),
+            }
+        }
+        let Some(error) = first_error else { return Ok(None) };
+        let reason =
+            format!("has no checkpoint that is whole ({error}); --out chooses another folder to start again in");
+        Err(Error::Run { path: folder.path().to_owned(), reason })
+    }
+
+    /// Puts the state into a trainer of the same model.
+    pub fn restore(self, trainer: &mut Trainer, path: &Path) -> Result<()> {
+        let [params, first, second] = self.buffers;
+        let expected = trainer.model().params().len();
+        let trained = trainer.model().layout().trained();
+        if params.len() != expected || first.len() != trained {
+            let held = (params.len(), first.len());
+            let reason = format!(
+                "holds {} parameters, {} of them trained, the experiment's model has {expected} and {trained}",
+                held.0, held.1
+            );
+            return Err(Error::Run { path: path.to_owned(), reason });
+        }
+        if self.layout != layout(trainer.model()) {
+            let reason =
+                "holds the parameters in another order: it was written by another version; start again with --out"
+                    .to_owned();
+            return Err(Error::Run { path: path.to_owned(), reason });
+        }
+        trainer.model().params_mut().copy_from_slice(&params);
+        let adam = trainer.adam();
+        adam.steps = self.step;
+        adam.first = first;
+        adam.second = second;
+        Ok(())
+    }
+}
+
+/// Writes checkpoints, one at a time, while the run goes on.
+pub(super) struct CheckpointWriter {
+    folder: RunFolder,
+    /// The one that is being written.
+    under_way: Option<JoinHandle<(Checkpoint, Result<()>)>>,
+    /// Those of the last one, to be filled again.
+    buffers: Buffers,
+}
+
+impl CheckpointWriter {
+    /// Writes nothing yet.
+    pub fn new(folder: RunFolder) -> Self {
+        CheckpointWriter { folder, under_way: None, buffers: Default::default() }
+    }
+
+    /// The buffers of the last state it wrote, for a new one.
+    pub fn buffers(&mut self) -> Buffers {
+        std::mem::take(&mut self.buffers)
+    }
+
+    /// Starts to write a state; the one before must have been waited for.
+    pub fn start(&mut self, state: Checkpoint) {
+        assert!(self.under_way.is_none(), "checkpoints are written one at a time");
+        let folder = self.folder.clone();
+        self.under_way = Some(std::thread::spawn(move || {
+            let written = state.save(&folder);
+            (state, written)
+        }));
+    }
+
+    /// Whether something has been written that nobody has waited for.
+    pub fn is_done(&self) -> bool {
+        self.under_way.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
+    /// Waits until nothing is being written; the step of what was, if anything.
+    pub fn wait(&mut self) -> Result<Option<u64>> {
+        let Some(thread) = self.under_way.take() else { return Ok(None) };
+        match thread.join() {
+            Ok((state, written)) => {
+                self.buffers = state.buffers;
+                written.map(|()| Some(state.step))
+            }
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Drop for CheckpointWriter {
+    fn drop(&mut self) {
+        // A run that ends early for another reason still leaves its last checkpoint whole.
+        let _ = self.under_way.take().map(JoinHandle::join);
+    }
+}
+
+/// Names and shapes of a model's tensors in their order, as one number.
+fn layout(model: &Model) -> String {
+    let mut hasher = crc32fast::Hasher::new();
+    for spec in model.layout().specs() {
+        hasher.update(format!("{} {:?}\n", spec.name, spec.shape).as_bytes());
+    }
+    hasher.finalize().to_string()
+}
+
+fn checksum(buffers: [&[f32]; 3]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    for part in buffers.iter().flat_map(|b| b.chunks(1 << 14)) {
+        hasher.update(&little_endian(part));
+    }
+    hasher.finalize()
+}
+
+fn read(path: &Path) -> Result<Checkpoint> {
+    let bad = |reason: &str| Error::Run { path: path.to_owned(), reason: format!("is no whole checkpoint: {reason}") };
+    let mut file = TensorFile::read(path)?;
+    let entry = |key: &str| file.metadata.get(key).ok_or_else(|| bad(&format!("it has no {key:?}")));
+    let step = entry("step")?.parse().map_err(|_| bad("its step is not a number"))?;
+    let window = Window::from_text(entry("window")?).ok_or_else(|| bad("its log cannot be read"))?;
+    let (sum, layout) = (entry("checksum")?.clone(), entry("layout")?.clone());
+    let mut take =
+        |name: &str| file.tensors.remove(name).map(|t| t.data).ok_or_else(|| bad(&format!("{name} is missing")));
+    let buffers = [take(TENSORS[0])?, take(TENSORS[1])?, take(TENSORS[2])?];
+    if checksum(buffers.each_ref().map(Vec::as_slice)).to_string() != sum {
+        return Err(bad("its checksum does not fit"));
+    }
+    let [params, first, second] = buffers.each_ref().map(Vec::len);
+    let checkpoint = Checkpoint { step, window, newer_damaged: None, layout, buffers };
+    if first != second || first > params || checkpoint.unusable().is_some() {
+        return Err(bad("its numbers are not those of a run"));
+    }
+    Ok(checkpoint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use setwise::models::{ImageEncoder, Images};
+    use setwise::train::{LossConfig, Optimizer, Training};
+    use setwise::{Loss, ModelConfig, SetBatch};
+
+    fn trainer() -> Trainer {
+        let config = ModelConfig::preset("pine", 1).unwrap().with_latent(4).with_hidden(4);
+        Trainer::new(Model::new(config.validate().unwrap(), 1), Loss::L1)
+    }
+
+    #[test]
+    fn a_damaged_checkpoint_falls_back_to_the_one_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::new(dir.path());
+        assert!(Checkpoint::load(&folder).unwrap().is_none());
+        let mut t = trainer();
+        for step in [1, 2, 3] {
+            t.model().params_mut()[0] = step as f32;
+            Checkpoint::of(&mut t, step, Window::default(), Default::default()).save(&folder).unwrap();
+        }
+        let path = folder.checkpoint();
+        let good = std::fs::read(&path).unwrap();
+        assert_eq!(Checkpoint::load(&folder).unwrap().unwrap().step, 3);
+        for damage in 0..3 {
+            let mut bytes = good.clone();
+            let n = bytes.len();
+            match damage {
+                0 => bytes.truncate(n / 2),
+                1 => bytes[n - 5] ^= 64,
+                _ => bytes.clear(),
+            }
+            std::fs::write(&path, &bytes).unwrap();
+            let last = Checkpoint::load(&folder).unwrap().unwrap();
+            assert_eq!((last.step, last.buffers[0][0]), (2, 2.0));
+            assert!(last.newer_damaged.is_some());
+        }
+        // Killed between the two renames.
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(Checkpoint::load(&folder).unwrap().unwrap().step, 2);
+        std::fs::write(folder.previous_checkpoint(), "x").unwrap();
+        assert!(Checkpoint::load(&folder).is_err());
+    }
+
+    #[test]
+    fn running_averages_and_moments_go_on_from_a_checkpoint_as_if_it_had_never_been() {
+        let images = Images::new(ImageEncoder::Mnist).with_size(5, 4, 1);
+        let trainer = || {
+            let config = ModelConfig::preset("single-set-rff", 1).unwrap().with_images(images).with_latent(4);
+            let training = Training {
+                optimizer: Optimizer::Muon { learning_rate: 0.01 },
+                loss: LossConfig::Mse,
+                ..Training::default()
+            };
+            Trainer::of(Model::new(config.with_hidden(4).validate().unwrap(), 1), &training, 0)
+        };
+        let pixels: Vec<f32> = (0..100).map(|i| (i * 7 % 13) as f32 / 13.0).collect();
+        let batch = SetBatch::from_examples(20, &[vec![&pixels[..60], &pixels[60..]]]).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::new(dir.path());
+        let (mut whole, mut cut) = (trainer(), trainer());
+        for step in 0..4 {
+            whole.step(&batch, &[1.0], 1e-2).unwrap();
+            cut.step(&batch, &[1.0], 1e-2).unwrap();
+            Checkpoint::of(&mut cut, step + 1, Window::default(), Default::default()).save(&folder).unwrap();
+            cut = trainer();
+            Checkpoint::load(&folder).unwrap().unwrap().restore(&mut cut, &folder.checkpoint()).unwrap();
+            assert_eq!((whole.adam().steps, whole.model().params()), (step + 1, cut.model().params()));
+        }
+        assert!(whole.adam().first.len() < whole.model().params().len());
+    }
+
+    #[test]
+    fn what_could_not_be_written_beside_the_run_is_told_when_it_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::new(dir.path());
+        let mut writer = CheckpointWriter::new(folder.clone());
+        assert_eq!(writer.wait().unwrap(), None);
+        writer.start(Checkpoint::of(&mut trainer(), 7, Window::default(), Default::default()));
+        assert_eq!(writer.wait().unwrap(), Some(7));
+        assert_eq!(Checkpoint::load(&folder).unwrap().unwrap().step, 7);
+        let mut nowhere = CheckpointWriter::new(RunFolder::new(dir.path().join("missing")));
+        nowhere.start(Checkpoint::of(&mut trainer(), 8, Window::default(), Default::default()));
+        let error = nowhere.wait().unwrap_err().to_string();
+        assert!(error.contains("missing") && error.contains("step 8"), "{error}");
+        // One that nobody waits for is still whole, and has nothing of the one whose buffers it took.
+        let mut later = trainer();
+        later.model().params_mut().fill(0.5);
+        later.adam().second.fill(0.25);
+        let state = Checkpoint::of(&mut later, 9, Window::default(), writer.buffers());
+        writer.start(state);
+        drop(writer);
+        let found = Checkpoint::load(&folder).unwrap().unwrap();
+        assert_eq!(found.step, 9);
+        assert_eq!(
+            found.buffers,
+            [later.model().params().to_vec(), later.adam().first.clone(), later.adam().second.clone()]
+        );
+    }
+
+    #[test]
+    fn a_number_that_cannot_go_on_is_found_wherever_it_is() {
+        let config = ModelConfig::preset("multi-set-transformer", 2).unwrap().validate().unwrap();
+        let mut t = Trainer::new(Model::new(config, 1), Loss::L1);
+        let last = t.adam().second.len() - 1;
+        assert!(last > PIECE, "one piece says little");
+        let unusable = |t: &mut Trainer| Checkpoint::of(t, 1, Window::default(), Default::default()).unusable();
+        assert_eq!(unusable(&mut t), None);
+        t.adam().second[last] = f32::INFINITY;
+        assert_eq!(unusable(&mut t), Some(f32::INFINITY));
+        t.model().params_mut()[PIECE] = f32::NEG_INFINITY;
+        assert_eq!(unusable(&mut t), Some(f32::NEG_INFINITY));
+    }
+
+    #[test]
+    fn a_checkpoint_of_another_model_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::new(dir.path());
+        Checkpoint::of(&mut trainer(), 1, Window::default(), Default::default()).save(&folder).unwrap();
+        let config = ModelConfig::preset("single-set-rff", 1).unwrap();
+        let mut other = Trainer::new(Model::new(config.validate().unwrap(), 1), Loss::L1);
+        let error = Checkpoint::load(&folder).unwrap().unwrap().restore(&mut other, &folder.checkpoint()).unwrap_err();
+        assert!(error.to_string().contains("parameters"), "{error}");
+    }
+
+    #[test]
+    fn a_checkpoint_with_parameters_in_another_order_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::new(dir.path());
+        Checkpoint::of(&mut trainer(), 1, Window::default(), Default::default()).save(&folder).unwrap();
+        let other = Checkpoint { layout: "0".to_owned(), ..Checkpoint::load(&folder).unwrap().unwrap() };
+        let error = other.restore(&mut trainer(), &folder.checkpoint()).unwrap_err();
+        assert!(error.to_string().contains("another order"), "{error}");
+        Checkpoint::load(&folder).unwrap().unwrap().restore(&mut trainer(), &folder.checkpoint()).unwrap();
+    }
+}

@@ -1,0 +1,263 @@
+//! The error of predictions on examples they were not made for.
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::{Draw, Experiment, Metric, ValidExperiment};
+use crate::prefetch::Feed;
+use crate::samplers::Split;
+use crate::{Error, Result};
+use setwise::Model;
+use setwise::data::{Batch, RawBatch, Targets};
+
+/// How far predictions are from labels.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Number of examples.
+    pub examples: usize,
+    /// Mean of |prediction − label|.
+    pub mean_absolute_error: f64,
+    /// Its standard error.
+    pub standard_error: f64,
+    /// Root of the mean of (prediction − label)².
+    pub root_mean_square_error: f64,
+    /// Mean of prediction − label.
+    pub bias: f64,
+    /// Share of labels between the lowest and the highest quantile, where answers are quantiles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coverage: Option<f64>,
+    /// Examples that could only be whitened with a ridge: their points lie in fewer dimensions than they have coordinates.
+    #[serde(default)]
+    pub deficient: usize,
+    /// Share of right answers, where answers are right or wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    /// The same by the strict rule, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict_accuracy: Option<f64>,
+}
+
+impl Evaluation {
+    /// From pairs of a prediction and a label.
+    ///
+    /// ```
+    /// use setwise_lab::run::Evaluation;
+    /// let e = Evaluation::of([(1.0, 2.0), (5.0, 2.0)]);
+    /// assert_eq!((e.mean_absolute_error, e.bias, e.standard_error), (2.0, 1.0, 1.0));
+    /// ```
+    pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        let errors: Vec<f64> = pairs.into_iter().map(|(p, l)| p - l).collect();
+        let n = errors.len() as f64;
+        let mean = |f: &dyn Fn(f64) -> f64| errors.iter().map(|&e| f(e)).sum::<f64>() / n;
+        let absolute = mean(&f64::abs);
+        let square = mean(&|e| e * e);
+        let spread = errors.iter().map(|e| (e.abs() - absolute).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+        Evaluation {
+            examples: errors.len(),
+            mean_absolute_error: absolute,
+            standard_error: (spread / n).sqrt(),
+            root_mean_square_error: square.sqrt(),
+            bias: mean(&|e| e),
+            coverage: None,
+            deficient: 0,
+            accuracy: None,
+            strict_accuracy: None,
+        }
+    }
+
+    /// From pairs of an answer and a label, judged as a task has it.
+    pub fn judged(metric: Metric, pairs: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        let pairs: Vec<(f64, f64)> = pairs.into_iter().collect();
+        let share = |right: &dyn Fn(f64, f64) -> bool| {
+            Some(pairs.iter().filter(|(p, l)| right(*p, *l)).count() as f64 / pairs.len() as f64)
+        };
+        match metric {
+            Metric::Distance => Evaluation::of(pairs),
+            Metric::Count => Evaluation {
+                accuracy: share(&|p, label| label == p.floor() || label == p.ceil()),
+                strict_accuracy: share(&|p, label| label == p.round()),
+                ..Evaluation::of(pairs.iter().copied())
+            },
+            Metric::Decision => Evaluation {
+                accuracy: share(&|p, label| (p > 0.0) == (label > 0.5)),
+                ..Evaluation::of(pairs.iter().map(|(p, label)| (1.0 / (1.0 + (-p).exp()), *label)))
+            },
+        }
+    }
+
+    /// Standard error of the share of right answers.
+    pub fn accuracy_error(&self) -> Option<f64> {
+        self.accuracy.map(|a| (a * (1.0 - a) / self.examples as f64).sqrt())
+    }
+}
+
+impl std::fmt::Display for Evaluation {
+    /// The number a task is judged by, with its standard error.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.accuracy, self.accuracy_error()) {
+            (Some(accuracy), Some(error)) => write!(f, "accuracy {accuracy:.4} ± {error:.4}"),
+            _ => write!(f, "error {:.4} ± {:.4}", self.mean_absolute_error, self.standard_error),
+        }
+    }
+}
+
+/// Examples predicted at once.
+const BATCH: usize = 64;
+
+/// Makes batches of `examples` examples in all on threads, each from its index and number of examples, and hands them to `use_batch` in
+/// their order.
+fn in_batches<T: Send + 'static>(
+    examples: usize,
+    make: impl Fn(u64, usize) -> Result<T> + Send + Sync + 'static,
+    mut use_batch: impl FnMut(T) -> Result<()>,
+) -> Result<()> {
+    let mut feed = Feed::new(rayon::current_num_threads(), 0, move |i| {
+        let done = i as usize * BATCH;
+        // Threads run ahead of the last batch; nothing is asked of them there.
+        (done < examples).then(|| make(i, BATCH.min(examples - done)))
+    });
+    (0..examples.div_ceil(BATCH)).try_for_each(|_| use_batch(feed.next().flatten().ok_or(Error::Prefetch)??))
+}
+
+/// Draws held-out batches with `examples` examples in all on threads, and hands them to `use_batch` in their order.
+pub fn for_held_out<T: Send + 'static>(
+    experiment: &ValidExperiment,
+    stream: Split,
+    examples: usize,
+    draw: impl Fn(RawBatch) -> T + Send + Sync + 'static,
+    use_batch: impl FnMut(T) -> Result<()>,
+) -> Result<()> {
+    let source = experiment.clone();
+    in_batches(examples, move |i, n| Ok(draw(source.held_out(stream, i, n)?.into_raw())), use_batch)
+}
+
+/// Held-out examples of a stream that are measured again and again: batches of generated ones, and the places of recorded ones, whose
+/// rows are larger than what it takes to gather them again.
+pub(super) struct HeldOut(Vec<Kept>);
+
+enum Kept {
+    Batch(Batch),
+    Places(Draw),
+}
+
+impl HeldOut {
+    /// Draws them.
+    pub fn draw(experiment: &ValidExperiment, stream: Split, examples: usize) -> Result<Self> {
+        let mut kept = Vec::new();
+        let source = experiment.clone();
+        let make = move |i, n| match source.held_out(stream, i, n)? {
+            places @ Draw::Picked(_) => Ok(Kept::Places(places)),
+            drawn => Ok(Kept::Batch(source.prepare(&drawn)?)),
+        };
+        in_batches(examples, make, |batch| {
+            kept.push(batch);
+            Ok(())
+        })?;
+        Ok(HeldOut(kept))
+    }
+
+    /// Whether a model can be measured, tried with the first batch.
+    pub fn try_first(&self, model: &mut Model, experiment: &ValidExperiment) -> Result<()> {
+        let mut tally = Tally::new(experiment);
+        self.0[..1].iter().try_for_each(|kept| tally.add_kept(model, kept))
+    }
+
+    /// The error of a model.
+    pub fn measure(&self, model: &mut Model, experiment: &ValidExperiment) -> Result<Evaluation> {
+        let mut tally = Tally::new(experiment);
+        self.0.iter().try_for_each(|kept| tally.add_kept(model, kept))?;
+        Ok(tally.evaluation())
+    }
+}
+
+/// What answers and labels come to, batch by batch.
+struct Tally<'a> {
+    experiment: &'a ValidExperiment,
+    /// How answers are read.
+    targets: Targets,
+    pairs: Vec<(f64, f64)>,
+    /// Labels within their interval, of those that have one.
+    within: usize,
+    intervals: usize,
+    deficient: usize,
+}
+
+impl<'a> Tally<'a> {
+    fn new(experiment: &'a ValidExperiment) -> Self {
+        let targets = experiment.training.loss.targets();
+        Tally { experiment, targets, pairs: Vec::new(), within: 0, intervals: 0, deficient: 0 }
+    }
+
+    fn add_kept(&mut self, model: &mut Model, kept: &Kept) -> Result<()> {
+        match kept {
+            Kept::Batch(batch) => self.add(model, batch),
+            Kept::Places(places) => self.add(model, &self.experiment.prepare(places)?),
+        }
+    }
+
+    fn add(&mut self, model: &mut Model, batch: &Batch) -> Result<()> {
+        let answers = model.predict(&batch.sets)?;
+        let targets = &self.targets;
+        let per_element = *targets == Targets::Elements;
+        if answers.width() != targets.width() || answers.per_element() != per_element {
+            let each = |per_element: bool| if per_element { "element" } else { "example" };
+            let (found, wanted) = (answers.width(), targets.width());
+            let (of_found, of_wanted) = (each(answers.per_element()), each(per_element));
+            return Err(setwise::Error::Sets(format!(
+                "the model answers with {found} numbers for each {of_found}, the experiment asks for {wanted} for each {of_wanted}"
+            )).into());
+        }
+        for (i, &label) in batch.labels.iter().enumerate() {
+            let reading = targets.read_example(&answers, i);
+            self.pairs.push((reading.value, label));
+            if let Some([low, high]) = reading.interval {
+                self.intervals += 1;
+                self.within += usize::from(low <= label && label <= high);
+            }
+        }
+        self.deficient += batch.deficient;
+        Ok(())
+    }
+
+    fn evaluation(self) -> Evaluation {
+        let coverage = (self.intervals > 0).then(|| self.within as f64 / self.intervals as f64);
+        let judged = Evaluation::judged(self.experiment.task.metric(), self.pairs);
+        Evaluation { deficient: self.deficient, coverage, ..judged }
+    }
+}
+
+/// The error of a model on fresh examples of an experiment's task, which neither training nor validation has seen. A model that tells what
+/// it was trained in sees them, and is read, as it was there.
+pub fn evaluate(model: &mut Model, experiment: &ValidExperiment, examples: usize) -> Result<Evaluation> {
+    let own = Experiment::of(model)?;
+    let trained_in = own.as_ref().unwrap_or(experiment);
+    let coordinates = trained_in.task.coordinates(model.config());
+    let mut tally = Tally { targets: trained_in.training.loss.targets(), ..Tally::new(experiment) };
+    let source = experiment.clone();
+    in_batches(
+        examples,
+        move |i, n| source.prepare_in(coordinates, &source.held_out(Split::Test, i, n)?),
+        |batch| tally.add(model, &batch),
+    )?;
+    Ok(tally.evaluation())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_right_just_above_and_below_and_strictly_right_when_nearest() {
+        let pairs = [(2.4, 2.0), (2.6, 2.0), (3.1, 2.0), (-0.2, 0.0), (4.0, 4.0), (4.0, 5.0)];
+        let e = Evaluation::judged(Metric::Count, pairs);
+        assert_eq!((e.accuracy, e.strict_accuracy), (Some(4.0 / 6.0), Some(3.0 / 6.0)));
+        assert!((e.mean_absolute_error - (0.4 + 0.6 + 1.1 + 0.2 + 0.0 + 1.0) / 6.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn decisions_are_right_on_the_side_of_their_label() {
+        let e = Evaluation::judged(Metric::Decision, [(3.0, 1.0), (-1.0, 1.0), (-2.0, 0.0), (0.5, 0.0)]);
+        assert_eq!((e.accuracy, e.strict_accuracy), (Some(0.5), None));
+        assert!(e.mean_absolute_error < 1.0);
+        assert_eq!(Evaluation::judged(Metric::Distance, [(1.0, 2.0)]), Evaluation::of([(1.0, 2.0)]));
+    }
+}

@@ -1,0 +1,123 @@
+//! The folder of a run: what is where in it.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+
+use super::metrics::{Record, read};
+use crate::experiment::Experiment;
+use crate::{Error, Result};
+use setwise::Model;
+
+/// A folder with everything of a run: the experiment as it was started, checkpoints, the log, and at the end the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunFolder {
+    path: PathBuf,
+}
+
+/// A folder taken for one run. The file stays, as another process may be about to take it; that it is there means nothing.
+#[derive(Debug)]
+pub struct RunLock {
+    _file: File,
+}
+
+impl RunFolder {
+    /// The run in a folder, which need not exist yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        RunFolder { path: path.into() }
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The trained model.
+    pub fn model(&self) -> PathBuf {
+        self.path.join("model.safetensors")
+    }
+
+    /// The experiment, with all options.
+    pub fn experiment_file(&self) -> PathBuf {
+        self.path.join("experiment.toml")
+    }
+
+    /// The log, a JSON object per line.
+    pub fn metrics(&self) -> PathBuf {
+        self.path.join("metrics.jsonl")
+    }
+
+    /// The last checkpoint.
+    pub fn checkpoint(&self) -> PathBuf {
+        self.path.join("checkpoint.safetensors")
+    }
+
+    /// The checkpoint before it.
+    pub fn previous_checkpoint(&self) -> PathBuf {
+        self.path.join("checkpoint.previous.safetensors")
+    }
+
+    /// Where a checkpoint that turned out to be damaged is put aside.
+    pub fn damaged_checkpoint(&self) -> PathBuf {
+        self.path.join("checkpoint.damaged.safetensors")
+    }
+
+    /// Takes the folder for a run until what is returned is dropped or the process ends, however it does; an error where another has it.
+    pub fn lock(&self) -> Result<RunLock> {
+        let path = self.path.join("run.lock");
+        let file = File::options().create(true).append(true).open(&path).map_err(Error::io(&path))?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                let reason = "a run is under way in this folder; --out chooses another".to_owned();
+                Err(Error::Run { path: self.path.clone(), reason })
+            }
+            // A file system that knows no locks is no reason not to train.
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(RunLock { _file: file }),
+        }
+    }
+
+    /// Reads the experiment.
+    pub fn experiment(&self) -> Result<Experiment> {
+        let path = self.experiment_file();
+        let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+        Experiment::parse(&text).map_err(|e| Error::ExperimentText(format!("{}: {e}", path.display())))
+    }
+
+    /// Reads the log.
+    pub fn records(&self) -> Result<Vec<Record>> {
+        read(&self.metrics())
+    }
+
+    /// Whether the model here is what an experiment comes to, but for the second network of an estimator.
+    pub fn finished(&self, experiment: &Experiment) -> Result<bool> {
+        if !self.model().exists() {
+            return Ok(false);
+        }
+        let model = Model::load(self.model())?;
+        let Some(mut own) = Experiment::of(&model)? else { return Ok(false) };
+        own.combiner.clone_from(&experiment.combiner);
+        let plain = |e: &Experiment| serde_json::to_value(e).expect("plain data");
+        Ok(plain(&own) == plain(experiment))
+    }
+
+    /// Whether a run has begun here.
+    pub fn begun(&self) -> bool {
+        [self.experiment_file(), self.checkpoint(), self.previous_checkpoint(), self.model()].iter().any(|p| p.exists())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_one_runs_until_it_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::new(dir.path());
+        let lock = folder.lock().unwrap();
+        let error = folder.lock().unwrap_err().to_string();
+        assert!(error.contains("a run is under way in this folder"), "{error}");
+        drop(lock);
+        folder.lock().unwrap();
+        assert!(!folder.begun());
+    }
+}

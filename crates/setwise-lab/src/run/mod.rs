@@ -1,0 +1,19 @@
+//! Runs: experiments from their first step to their last, with checkpoints and a log.
+//!
+//! * [`run`]: one experiment in a [`RunFolder`]; [`run_several`]: many of them at once.
+//! * [`evaluate`]: the error of a model on fresh examples of a task.
+
+mod checkpoint;
+mod evaluation;
+mod folder;
+mod metrics;
+mod pretrain;
+mod several;
+mod train;
+
+pub use evaluation::{Evaluation, evaluate, for_held_out};
+pub use folder::{RunFolder, RunLock};
+pub use metrics::Record;
+pub use pretrain::Encoders;
+pub use several::{Planned, run_several};
+pub use train::{Event, Outcome, RunOptions, run};

@@ -1,0 +1,108 @@
+//! Several runs side by side: a small model leaves most of a large GPU idle.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::train::{Event, Outcome, RunOptions, run};
+use crate::Result;
+use crate::experiment::ValidExperiment;
+
+/// A run that is to be made.
+#[derive(Clone)]
+pub struct Planned {
+    /// What is run.
+    pub experiment: ValidExperiment,
+    /// Where everything is written.
+    pub folder: PathBuf,
+}
+
+/// Makes all runs, `at_once` of them at a time, each the same as if it were made alone. Those under way share the threads that draw batches; the
+/// folder of the options is not used. One that fails does not keep the others from their end, and after a stop none begins. `ended` is told how each ended
+/// as it does; what is returned has those that began, in the order of the plans.
+pub fn run_several(
+    plans: &[Planned],
+    at_once: usize,
+    options: &RunOptions,
+    observe: &(dyn Fn(usize, Event) + Sync),
+    ended: &(dyn Fn(usize, &Result<Outcome>) + Sync),
+) -> Vec<(usize, Result<Outcome>)> {
+    let workers = at_once.clamp(1, plans.len().max(1));
+    let next = AtomicUsize::new(0);
+    let outcomes = Mutex::new(Vec::with_capacity(plans.len()));
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                let take =
+                    || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !options.stop.load(Ordering::Relaxed));
+                while let Some((i, plan)) = take().and_then(|i| Some((i, plans.get(i)?))) {
+                    let loader_threads = (options.loader_threads / workers).max(1);
+                    let own = RunOptions { folder: plan.folder.clone(), loader_threads, ..options.clone() };
+                    let outcome = run(&plan.experiment, &own, &mut |event| observe(i, event));
+                    ended(i, &outcome);
+                    outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((i, outcome));
+                }
+            });
+        }
+    });
+    let mut outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+    outcomes.sort_by_key(|(i, _)| *i);
+    outcomes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+    use crate::experiment::Experiment;
+    use crate::run::Encoders;
+    use setwise::Device;
+    use std::sync::atomic::AtomicBool;
+
+    fn tiny(seed: u64) -> ValidExperiment {
+        let text = "[task]\nkind = 'kl'\ndim = 2\nset-size = [8, 12]\n[task.mixture]\ncomponents = [1, 2]
+            [model]\nlatent = 8\nhidden = 8\nblocks = 1
+            [training]\nsteps = 6\nbatch-size = 4\nloss = 'l1'\n[run]\nvalidation-examples = 8";
+        Experiment { seed, ..Experiment::parse(text).unwrap() }.validate().unwrap()
+    }
+
+    #[test]
+    fn runs_side_by_side_are_those_made_alone_and_one_that_fails_stops_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        let folder = dir.path().join("alone");
+        let options = RunOptions {
+            folder,
+            resume: false,
+            loader_threads: 2,
+            device: Device::Cpu,
+            encoders: Encoders::default(),
+            stop: &stop,
+        };
+        let alone = run(&tiny(3), &options, &mut |_| {}).unwrap();
+        let plan = |name: &str, seed| Planned { experiment: tiny(seed), folder: dir.path().join(name) };
+        // The second one's folder holds a run already.
+        let plans = [plan("a", 1), plan("alone", 2), plan("b", 3), plan("c", 4), plan("d", 5)];
+        let steps = Mutex::new(vec![0; plans.len()]);
+        let count = |i: usize, event: Event| {
+            if let Event::Step { step, .. } = event {
+                steps.lock().unwrap()[i] = step;
+            }
+        };
+        let ended = AtomicUsize::new(0);
+        let outcomes = run_several(&plans, 3, &options, &count, &|_, _| _ = ended.fetch_add(1, Ordering::Relaxed));
+        assert_eq!(ended.load(Ordering::Relaxed), 5);
+        let well: Vec<_> = outcomes.iter().map(|(i, o)| (*i, o.is_ok())).collect();
+        assert_eq!(well, [(0, true), (1, false), (2, true), (3, true), (4, true)]);
+        assert!(matches!(outcomes[1].1, Err(Error::Run { .. })));
+        assert_eq!(*steps.lock().unwrap(), [6, 0, 6, 6, 6]);
+        let same = outcomes[2].1.as_ref().unwrap();
+        assert_eq!(same.validation, alone.validation);
+        assert_eq!(std::fs::read(&same.model).unwrap(), std::fs::read(&alone.model).unwrap());
+        stop.store(true, Ordering::Relaxed);
+        assert!(
+            run_several(&[plan("e", 6)], 1, &options, &|_, _| {}, &|_, _| {}).is_empty(),
+            "a run began after the stop"
+        );
+    }
+}

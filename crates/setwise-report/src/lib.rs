@@ -1,0 +1,59 @@
+//! Tables and plots of results.
+//!
+//! * [`Table`]: Markdown to read, CSV and JSON with every digit for programs.
+//! * [`Figure`]: charts as SVG or PNG. Text is drawn with a font that is part of this crate, so that a machine without
+//!   any font draws the same picture.
+//! * [`sparkline`], [`bars`] and [`bar_table`]: a glance in the terminal; [`decimals`]: a number in it.
+//! * [`Page`]: text, tables and figures as one HTML file; [`kl_page`] is that of a divergence.
+//!
+//! ```
+//! use setwise_report::{Axis, Cell, Figure, Goal, Panel, Series, Table};
+//!
+//! let mut table = Table::new("KL divergence", ["method", "error"]).with_best("error", Goal::Lowest);
+//! table.push(["nearest neighbours".into(), Cell::estimate(0.213, 0.004, 3)]);
+//! table.push(["multi-set transformer".into(), Cell::estimate(0.081, 0.002, 3)]);
+//! table.push(["kernel density".into(), Cell::NotRun]);
+//! assert!(table.to_markdown().contains("**0.081 ± 0.002**"));
+//!
+//! let panel = Panel::new("d = 2", Axis::linear("ρ"), Axis::log("absolute error"))
+//!     .with_series(Series::new("nearest neighbours", [(0.0, 0.1), (0.5, 0.2), (0.9, 0.8)]));
+//! let svg = Figure::new("Mutual information").with_panel(panel).to_svg();
+//! assert!(svg.starts_with("<svg"));
+//! ```
+
+mod canvas;
+mod font;
+mod frame;
+mod kl_page;
+mod layout;
+mod marks;
+mod page;
+mod plot;
+mod png;
+mod svg;
+mod table;
+mod terminal;
+mod ticks;
+mod two_samples;
+
+pub use kl_page::kl_page;
+pub use page::Page;
+pub use plot::{Axis, Figure, Panel, Scale, Series, Style};
+pub use table::{Cell, Goal, Table};
+pub use terminal::{bar_table, bars, decimals, sparkline};
+pub use two_samples::{contributions, histograms, scatters};
+
+use std::path::Path;
+
+/// The extension of a file in lower case, or an error that names what can be written.
+fn extension(path: &Path, known: &str) -> setwise::Result<String> {
+    match path.extension() {
+        Some(extension) => Ok(extension.to_string_lossy().to_lowercase()),
+        None => Err(unknown_extension(path, known)),
+    }
+}
+
+fn unknown_extension(path: &Path, known: &str) -> setwise::Error {
+    let reason = format!("the extension does not name a format that can be written; there are {known}");
+    setwise::Error::io(path)(std::io::Error::new(std::io::ErrorKind::InvalidInput, reason))
+}

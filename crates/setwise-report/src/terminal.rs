@@ -1,0 +1,158 @@
+//! Plots for a glance in the terminal, in Unicode blocks.
+
+const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Eighths of a character, from the left.
+const WIDTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
+
+/// One character for each value, from the lowest to the highest; a space where a value is not finite.
+///
+/// ```
+/// assert_eq!(setwise_report::sparkline(&[0.0, 1.0, f64::NAN, 7.0]), "▁▂ █");
+/// ```
+pub fn sparkline(values: &[f64]) -> String {
+    let finite = || values.iter().copied().filter(|v| v.is_finite());
+    let (lo, hi) = (finite().fold(f64::INFINITY, f64::min), finite().fold(f64::NEG_INFINITY, f64::max));
+    let height = |v: f64| {
+        // Halves, because the span of two finite numbers may not be finite.
+        let share = (v / 2.0 - lo / 2.0) / (hi / 2.0 - lo / 2.0);
+        // 0 / 0 where all values are the same: the middle.
+        let share = if share.is_nan() { 0.5 } else { share };
+        HEIGHTS[((share * 7.0).round() as usize).min(7)]
+    };
+    values.iter().map(|&v| if v.is_finite() { height(v) } else { ' ' }).collect()
+}
+
+/// A line for each label: a bar from zero, `width` characters for the largest value, then the value. Values below zero
+/// and those that are not finite have no bar.
+///
+/// ```
+/// let text = setwise_report::bars(&[("one", 1.0), ("a half", 0.5)], 4);
+/// assert_eq!(text, "one    ████ 1\na half ██   0.5\n");
+/// ```
+pub fn bars<S: AsRef<str>>(values: &[(S, f64)], width: usize) -> String {
+    let labels = values.iter().map(|(label, _)| label.as_ref().chars().count()).max().unwrap_or(0);
+    let largest = values.iter().map(|&(_, v)| v).filter(|v| v.is_finite()).fold(0.0, f64::max);
+    let mut text = String::new();
+    for (label, value) in values {
+        text += &format!("{:<labels$} {:<width$} {}\n", label.as_ref(), bar(*value, largest, width), short(*value));
+    }
+    text
+}
+
+/// A line for each label with several values, each followed by a bar from zero; the largest value of all has `width` characters. A value
+/// that is missing is a dash.
+///
+/// ```
+/// let rows = [("one", vec![Some(1.0), Some(0.5)]), ("two", vec![None, Some(0.25)])];
+/// let text = setwise_report::bar_table(["", "height", "weight"], &rows, 4);
+/// let expected = [
+///     "     height       weight",
+///     "one  1.0000 ████  0.5000 ██",
+///     "two       –       0.2500 █",
+/// ];
+/// assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+/// ```
+pub fn bar_table<S: AsRef<str>, const N: usize>(
+    headings: [&str; N],
+    rows: &[(S, Vec<Option<f64>>)],
+    width: usize,
+) -> String {
+    let length = |text: &str| text.chars().count();
+    let labels = rows.iter().map(|(label, _)| length(label.as_ref())).chain([length(headings[0])]).max().unwrap_or(0);
+    let numbers = || rows.iter().flat_map(|(_, values)| values.iter().flatten().copied());
+    let largest = numbers().filter(|v| v.is_finite()).fold(0.0, f64::max);
+    let shown = |value: &Option<f64>| value.map_or("–".to_owned(), decimals);
+    let digits = rows.iter().flat_map(|(_, values)| values.iter().map(|v| length(&shown(v)))).max().unwrap_or(0);
+    let mut line = format!("{:<labels$}", headings[0]);
+    for heading in &headings[1..] {
+        line += &format!("  {heading:<0$}", digits + 1 + width);
+    }
+    let mut text = format!("{}\n", line.trim_end());
+    for (label, values) in rows {
+        let mut line = format!("{:<labels$}", label.as_ref());
+        for value in values {
+            let bar = bar(value.unwrap_or(0.0), largest, width);
+            line += &format!("  {:>digits$} {bar:<width$}", shown(value));
+        }
+        text += &format!("{}\n", line.trim_end());
+    }
+    text
+}
+
+/// Four decimals; what is nothing to as many has no sign.
+///
+/// ```
+/// use setwise_report::decimals;
+/// assert_eq!([-0.00004, -0.00006, 2.0].map(decimals), ["0.0000", "-0.0001", "2.0000"]);
+/// ```
+pub fn decimals(value: f64) -> String {
+    let text = format!("{value:.4}");
+    if text == "-0.0000" { text[1..].to_owned() } else { text }
+}
+
+/// A bar of at most `width` characters, to an eighth of one.
+fn bar(value: f64, largest: f64, width: usize) -> String {
+    let share = if value.is_finite() && largest > 0.0 { (value / largest).max(0.0) } else { 0.0 };
+    let eighths = (share * 8.0 * width as f64).round() as usize;
+    let mut bar = "█".repeat(eighths / 8);
+    if !eighths.is_multiple_of(8) {
+        bar.push(WIDTHS[eighths % 8]);
+    }
+    bar
+}
+
+/// Four significant digits, without zeros that say nothing.
+fn short(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return value.to_string();
+    }
+    if !(1e-4..1e7).contains(&value.abs()) {
+        return format!("{value:.3e}");
+    }
+    let decimals = (3 - value.abs().log10().floor() as i32).max(0) as usize;
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sparklines_take_any_numbers() {
+        assert_eq!(sparkline(&[]), "");
+        assert_eq!(sparkline(&[3.0; 3]).chars().count(), 3);
+        assert_eq!(sparkline(&[f64::NAN, f64::INFINITY]), "  ");
+        assert_eq!(sparkline(&[-1e308, 1e308]), "▁█");
+    }
+
+    #[test]
+    fn the_longest_bar_has_the_width_asked_for() {
+        let text = bars(&[("a", 2.0), ("b", 1.0 / 16.0), ("c", -3.0), ("d", f64::NAN)], 8);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "a ████████ 2");
+        assert_eq!(lines[1], "b ▎        0.0625");
+        assert_eq!(lines[2], "c          -3");
+        assert_eq!(lines[3], "d          NaN");
+        assert_eq!(bars::<&str>(&[], 8), "");
+        assert_eq!(bars(&[("x", 0.0)], 0), "x  0\n");
+    }
+
+    #[test]
+    fn columns_of_bars_share_their_scale_and_stand_under_their_headings() {
+        let rows = [("a", vec![Some(2.0), Some(-0.5)]), ("longer", vec![Some(1.0), Some(f64::NAN)])];
+        let text = bar_table(["", "own", "loss"], &rows, 8);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1], "a        2.0000 ████████  -0.5000");
+        assert_eq!(lines[2], "longer   1.0000 ████          NaN");
+        assert_eq!(lines[0].find("loss"), Some(6 + 2 + 7 + 1 + 8 + 2));
+        assert_eq!(bar_table::<&str, 1>(["x"], &[], 8), "x\n");
+    }
+
+    #[test]
+    fn values_are_shown_shortly() {
+        assert_eq!(short(0.123456), "0.1235");
+        assert_eq!(short(12345.6), "12346");
+        assert_eq!(short(1e-9), "1.000e-9");
+    }
+}

@@ -1,0 +1,90 @@
+//! Estimates of all pairs of a list, while a device opens.
+
+use std::thread::JoinHandle;
+
+use super::{Estimate, Estimator, KlMethod, KlOptions, Observed, Pair, PairList, Pretrained, mismatches};
+use crate::{Device, Error, Result};
+
+/// Pairs of a batch: enough for an estimator that computes them together, and few enough for progress to be seen.
+const BATCH: usize = 256;
+/// Pairs of a batch on a GPU, which opens while the features of the first batch are computed.
+const BATCH_GPU: usize = 1024;
+
+/// An estimator of KL(P‖Q) for lists of pairs, whose device opens on a thread of its own.
+///
+/// Reading a list and computing the features of its first pairs need no device, and go on meanwhile.
+pub struct ManyPairs {
+    seed: u64,
+    batch: usize,
+    estimator: Deferred,
+}
+
+enum Deferred {
+    Pretrained { opening: Option<JoinHandle<Result<Pretrained>>>, opened: Option<Pretrained> },
+    Classical(Box<dyn Estimator>),
+}
+
+impl ManyPairs {
+    /// Starts to open a device with `open`, where the method uses one; `gpu` says whether that is a GPU.
+    pub fn open(
+        options: &KlOptions,
+        gpu: bool,
+        open: impl FnOnce() -> Result<Device> + Send + 'static,
+    ) -> Result<Self> {
+        let estimator = match options.method {
+            KlMethod::Pretrained => {
+                let opening = std::thread::spawn(move || Pretrained::built_in()?.on_device(&open()?));
+                Deferred::Pretrained { opening: Some(opening), opened: None }
+            }
+            _ => Deferred::Classical(options.estimator(&open()?)?),
+        };
+        Ok(ManyPairs { seed: options.seed, batch: if gpu { BATCH_GPU } else { BATCH }, estimator })
+    }
+
+    /// The estimates of all pairs, in the order of the list; a pair that cannot be estimated fails alone.
+    ///
+    /// `progress` is told the number of pairs of every batch that is done. Fails as a whole where the device cannot be opened.
+    pub fn estimates(mut self, list: &PairList, mut progress: impl FnMut(usize)) -> Result<Vec<Result<Estimate>>> {
+        let mut estimates: Vec<Result<Estimate>> = Vec::with_capacity(list.pairs().len());
+        for pairs in list.pairs().chunks(self.batch) {
+            let points = pairs.iter().map(|pair| list.points(pair)).collect::<Result<Vec<Pair>>>()?;
+            let mut batch = self.estimator.estimates(&points, self.seed)?;
+            for (pair, estimate) in pairs.iter().zip(&mut batch) {
+                let [p, q] = list.samples(pair);
+                if let Ok(estimate) = estimate {
+                    estimate.warnings.extend(mismatches(p, q));
+                }
+            }
+            progress(pairs.len());
+            estimates.extend(batch);
+        }
+        Ok(estimates)
+    }
+}
+
+impl Deferred {
+    fn estimates(&mut self, pairs: &[Pair], seed: u64) -> Result<Vec<Result<Estimate>>> {
+        let (opening, opened) = match self {
+            Deferred::Classical(estimator) => return Ok(estimator.estimates(pairs, seed)),
+            Deferred::Pretrained { opening, opened } => (opening, opened),
+        };
+        // A device that has failed by now fails before anything is computed.
+        finish(opening, opened, false)?;
+        let observed = Observed::of(pairs);
+        finish(opening, opened, true)?;
+        let estimator = opened.as_ref().ok_or_else(|| Error::Device("the device was not opened".to_owned()))?;
+        Ok(estimator.conclude(pairs, observed, seed))
+    }
+}
+
+/// Takes over what a thread has opened, if it is done or `wait` is set.
+fn finish(
+    opening: &mut Option<JoinHandle<Result<Pretrained>>>,
+    opened: &mut Option<Pretrained>,
+    wait: bool,
+) -> Result<()> {
+    if let Some(thread) = opening.take_if(|thread| wait || thread.is_finished()) {
+        *opened = Some(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+    }
+    Ok(())
+}
