@@ -105,40 +105,7 @@ impl Kernels {
         chains: &[&str],
     ) -> Result<Self, Error> {
         let wide = Self::can_be_wide(device, precision);
-        let mut sources = vec![BASE.concat(), WEIGHTS.concat()];
-        sources.extend(PRODUCTS.map(|kernel| PRODUCT.concat() + kernel));
-        let pairs = ops.iter().any(|op| matches!(op, Op::Pairs(_)));
-        if pairs {
-            sources.push(PAIR.concat());
-        }
-        for &depth in depths {
-            let tile = super::build::key_tile(depth);
-            sources.push([COMMON, ATTENTION, &format!("ATTENTION({depth}, {tile})\n")].concat());
-        }
-        if super::build::has_images(ops) {
-            sources.push(IMAGES.concat() + &if wide { WIDE_IMAGES.concat() } else { String::new() });
-        }
-        sources.extend(chains.iter().map(|text| CHAIN.concat() + *text));
-        if wide {
-            sources.push(WIDE.concat());
-            if pairs {
-                sources.push(WIDE_PAIR.concat());
-            }
-            for &depth in depths {
-                let Some((wide, tile)) = super::build::wide_depth(depth) else { continue };
-                sources.push(WIDE_ATTENTION.concat() + &format!("WIDE_ATTENTION({wide}, {tile})\n"));
-                let whole = super::build::whole_sets(depth);
-                if whole.is_empty() {
-                    continue;
-                }
-                for kind in super::build::whole_kinds(depth, ops) {
-                    let kernels = whole.iter().map(|(warps, blocks)| format!("{kind}({depth}, {warps}, {blocks})\n"));
-                    sources.push(WHOLE_ATTENTION.concat() + &kernels.collect::<String>());
-                }
-            }
-            sources.sort_unstable();
-            sources.dedup();
-        }
+        let sources = sources(wide, depths, ops, chains);
         // Runs that start side by side want the same kernels: the first compiles them, the others find them on disk.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,6 +127,45 @@ impl Kernels {
         let module = self.modules.iter().find(|m| m.has(name)).unwrap_or(&self.modules[0]);
         module.function(name, shared)
     }
+}
+
+/// The source of every module that a program needs, without repetitions.
+fn sources(wide: bool, depths: &[usize], ops: &[Op], chains: &[&str]) -> Vec<String> {
+    let mut sources = vec![BASE.concat(), WEIGHTS.concat()];
+    sources.extend(PRODUCTS.map(|kernel| PRODUCT.concat() + kernel));
+    let pairs = ops.iter().any(|op| matches!(op, Op::Pairs(_)));
+    if pairs {
+        sources.push(PAIR.concat());
+    }
+    for &depth in depths {
+        let tile = super::build::key_tile(depth);
+        sources.push([COMMON, ATTENTION, &format!("ATTENTION({depth}, {tile})\n")].concat());
+    }
+    if super::build::has_images(ops) {
+        sources.push(IMAGES.concat() + &if wide { WIDE_IMAGES.concat() } else { String::new() });
+    }
+    sources.extend(chains.iter().map(|text| CHAIN.concat() + *text));
+    if wide {
+        sources.push(WIDE.concat());
+        if pairs {
+            sources.push(WIDE_PAIR.concat());
+        }
+        for &depth in depths {
+            let Some((wide, tile)) = super::build::wide_depth(depth) else { continue };
+            sources.push(WIDE_ATTENTION.concat() + &format!("WIDE_ATTENTION({wide}, {tile})\n"));
+            let whole = super::build::whole_sets(depth);
+            if whole.is_empty() {
+                continue;
+            }
+            for kind in super::build::whole_kinds(depth, ops) {
+                let kernels = whole.iter().map(|(warps, blocks)| format!("{kind}({depth}, {warps}, {blocks})\n"));
+                sources.push(WHOLE_ATTENTION.concat() + &kernels.collect::<String>());
+            }
+        }
+        sources.sort_unstable();
+        sources.dedup();
+    }
+    sources
 }
 
 /// The compiled form of a source, from disk where it is.
