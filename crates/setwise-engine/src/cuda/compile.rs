@@ -138,10 +138,10 @@ fn sources(wide: bool, depths: &[usize], ops: &[Op], chains: &[&str]) -> Vec<Str
         sources.push(PAIR.concat());
     }
     for &depth in depths {
-        let tile = super::build::key_tile(depth);
+        let tile = super::lower::key_tile(depth);
         sources.push([COMMON, ATTENTION, &format!("ATTENTION({depth}, {tile})\n")].concat());
     }
-    if super::build::has_images(ops) {
+    if super::lower::has_images(ops) {
         sources.push(IMAGES.concat() + &if wide { WIDE_IMAGES.concat() } else { String::new() });
     }
     sources.extend(chains.iter().map(|text| CHAIN.concat() + *text));
@@ -151,13 +151,13 @@ fn sources(wide: bool, depths: &[usize], ops: &[Op], chains: &[&str]) -> Vec<Str
             sources.push(WIDE_PAIR.concat());
         }
         for &depth in depths {
-            let Some((wide, tile)) = super::build::wide_depth(depth) else { continue };
+            let Some((wide, tile)) = super::lower::wide_depth(depth) else { continue };
             sources.push(WIDE_ATTENTION.concat() + &format!("WIDE_ATTENTION({wide}, {tile})\n"));
-            let whole = super::build::whole_sets(depth);
+            let whole = super::lower::whole_sets(depth);
             if whole.is_empty() {
                 continue;
             }
-            for kind in super::build::whole_kinds(depth, ops) {
+            for kind in super::lower::whole_kinds(depth, ops) {
                 let kernels = whole.iter().map(|(warps, blocks)| format!("{kind}({depth}, {warps}, {blocks})\n"));
                 sources.push(WHOLE_ATTENTION.concat() + &kernels.collect::<String>());
             }

@@ -1,21 +1,21 @@
 //! The CUDA backend: the same programs on a GPU.
 //!
 //! * `driver`: the driver's objects, checked and released; `compile`: the kernels of `kernels/`, compiled at start and cached.
-//! * `build`: from a program to tables of tasks and a fixed list of launches; `tables`: the tasks as kernels read them.
+//! * `lower`: from a program to tables of tasks and a fixed list of launches; `tables`: the tasks as kernels read them.
 //! * [`Cuda`]: forward and backward passes, one call at a time.
 //! * [`CudaTrainer`]: whole training steps as one captured graph, batches copied while the step before runs.
 //!
 //! Sums have fixed orders and nothing is added atomically, so the same seed gives the same bits on the same card.
 
-mod build;
 mod compile;
 mod driver;
+mod lower;
 mod muon;
 mod tables;
 mod trainer;
 
-pub use build::Capacity;
 pub use driver::Device;
+pub use lower::Capacity;
 pub use trainer::{CudaTrainer, Outcome, StepControls};
 
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use crate::error::Error;
 use crate::handed::handed_gradients;
 use crate::plan::{Lives, Plan, Shape};
 use crate::program::{Mode, Program};
-use build::{Builder, Places, Work};
 use compile::Kernels;
 use driver::{Memory, Stream};
+use lower::{Builder, Places, Work};
 
 /// How the matrix products of a program are computed; sums and everything else are single precision always, but for the products that Muon makes
 /// matrices orthogonal with, which are of bf16 numbers.
@@ -65,21 +65,21 @@ struct Bound {
 
 impl Bound {
     fn new(device: &Arc<Device>, program: &Program, precision: Precision, capacity: Capacity) -> Result<Self, Error> {
-        let depths = build::depths(program, &capacity)?;
+        let depths = lower::depths(program, &capacity)?;
         let chains = if Kernels::can_be_wide(device, precision) {
-            build::chains(program, device.shared_memory)
+            lower::chains(program, device.shared_memory)
         } else {
             Vec::new()
         };
         let texts: Vec<&str> = chains.iter().flat_map(|c| c.texts()).collect();
         let module = Kernels::new(device, precision, &depths, &program.ops, &texts)?;
         let mut plan = Plan::default();
-        let mut lives = Lives::in_groups(program, build::together(program, &chains));
-        let gathers = module.wide && build::gathers_weights(program, &capacity);
+        let mut lives = Lives::in_groups(program, lower::together(program, &chains));
+        let gathers = module.wide && lower::gathers_weights(program, &capacity);
         if gathers {
             lives.keep_for_weights(program);
         }
-        let handed = handed_gradients(program, gathers, |op| build::in_chain(&chains, op));
+        let handed = handed_gradients(program, gathers, |op| lower::in_chain(&chains, op));
         lives.hand(program, &handed);
         plan.make(program, &lives, &full_shape(&capacity))?;
         let params = Memory::new(device, 4 * program.params.len(), "the parameters")?;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::build::Work;
 use super::compile::Kernels;
 use super::driver::{Blocks, Device, Memory};
+use super::lower::Work;
 use super::tables::{MuonTask, Tables};
 use crate::error::Error;
 use crate::muon::{MARGIN, MOMENTUM, Matrix, Muon, POLYNOMIAL, ROUNDS, TINY};

@@ -6,8 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::build::{Work, space_of};
 use super::driver::{self, Blocks, Device, Event, Graph, Memory, Pinned, Stream};
+use super::lower::{Work, space_of};
 use super::muon::{Matrices, Parameters};
 use super::tables as t;
 use super::{Bound, Capacity, Precision, capacity_of, io_layout, output_numbers, shape_numbers};

@@ -1,4 +1,4 @@
-// What chains of row-wise operations are written with (`build/chain_source.rs`). A warp takes 16 rows through all operations of a chain: rows stay in its registers, weights are in shared memory,
+// What chains of row-wise operations are written with (`lower/chain_source.rs`). A warp takes 16 rows through all operations of a chain: rows stay in its registers, weights are in shared memory,
 // and warps never meet once those are there.
 //
 // Rows are held as sums of matrix products lie, in eights, of which lane 4g + t has four numbers: two of row g and two of row g + 8. Columns are dealt so that two eights in a row give a lane four neighbours:
