@@ -22,7 +22,7 @@ pub mod cuda;
 mod error;
 mod flow;
 #[cfg(any(feature = "cuda", test))]
-mod handed;
+mod grad_alias;
 mod loss;
 mod mix;
 mod muon;

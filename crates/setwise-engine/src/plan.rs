@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::error::Error;
 #[cfg(any(feature = "cuda", test))]
-use crate::handed::Handed;
+use crate::grad_alias::GradAliases;
 #[cfg(feature = "cuda")]
 use crate::program::Op;
 use crate::program::{Mode, Program, Space, Value};
@@ -149,14 +149,14 @@ impl Lives {
 
     /// Gradients that take over the places of others, and those that stay for longer, live accordingly.
     #[cfg(any(feature = "cuda", test))]
-    pub fn hand(&mut self, program: &Program, handed: &Handed) {
+    pub fn alias_gradients(&mut self, program: &Program, grad_aliases: &GradAliases) {
         let (n, values) = (program.ops.len(), program.values.len());
-        for l in &handed.later {
+        for l in &grad_aliases.deferred {
             let last = &mut self.spans[values + l.y.value.0].1;
             *last = (*last).max(2 * n - 1 - l.to);
         }
         // In the order of time: whoever hands something over has received it before.
-        for &(from, to) in &handed.over {
+        for &(from, to) in &grad_aliases.aliases {
             self.place_of[values + to.0] = self.place_of[values + from.0];
         }
         for i in 0..self.spans.len() {
@@ -359,10 +359,10 @@ mod tests {
             all.push(y);
         }
         let program = b.finish(vec![x]);
-        let handed = crate::handed::handed_gradients(&program, false, |_| false);
-        assert_eq!(handed.over.len(), 3);
+        let grad_aliases = crate::grad_alias::grad_aliases(&program, false, |_| false);
+        assert_eq!(grad_aliases.aliases.len(), 3);
         let mut lives = Lives::of(&program);
-        lives.hand(&program, &handed);
+        lives.alias_gradients(&program, &grad_aliases);
         let shape = Shape { examples: 1, dims: 1, set_offsets: vec![vec![0, 5]], union_offsets: vec![0, 5] };
         let mut plan = Plan::default();
         plan.make(&program, &lives, &shape).unwrap();

@@ -45,7 +45,7 @@ fn braces(line: &str) -> i32 {
 fn run(test: &str, kernels: &[&str]) {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     if Command::new(&compiler).arg("--version").output().is_err() {
-        eprintln!("{compiler} is not there; kernels are not tested");
+        eprintln!("{compiler} was not found; the kernels are not tested");
         return;
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -66,26 +66,26 @@ fn run(test: &str, kernels: &[&str]) {
         .unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let ran = Command::new(&program).output().unwrap();
-    let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success(), "{said}");
+    let output = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{output}");
 }
 
 #[test]
-fn attention_and_its_gradients_are_those_written_out() {
-    run("attention", &["common", "attention", "clusters", "whole_attention"]);
+fn attention_and_its_gradients_match_a_double_precision_reference() {
+    run("attention", &["common", "attention", "clusters", "attention_single_block"]);
 }
 
 #[test]
-fn products_and_norms_of_chains_are_those_written_out() {
-    run("row_chain", &["common", "row_chain"]);
+fn row_kernels_match_a_double_precision_reference() {
+    run("row_kernel", &["common", "row_kernel"]);
 }
 
 #[test]
-fn norms_of_rows_and_their_gradients_are_those_written_out() {
-    run("norm", &["common", "norm"]);
+fn layer_norm_and_its_gradients_match_a_double_precision_reference() {
+    run("layer_norm", &["common", "layer_norm"]);
 }
 
 #[test]
-fn what_products_end_with_is_that_written_out() {
-    run("finish_rows", &["common", "linear_tasks", "finish_rows"]);
+fn the_epilogue_of_linear_maps_matches_a_double_precision_reference() {
+    run("epilogue", &["common", "linear_tasks", "epilogue"]);
 }

@@ -15,67 +15,71 @@ use crate::program::Op;
 const COMMON: &str = include_str!("kernels/common.cu");
 const LINEAR_TASKS: &str = include_str!("kernels/linear_tasks.cu");
 const ATTENTION: &str = include_str!("kernels/attention.cu");
-const HOPPER: &str = include_str!("kernels/hopper.cu");
+const SM90: &str = include_str!("kernels/sm90.cu");
 const CLUSTERS: &str = include_str!("kernels/clusters.cu");
-const PAIR_TASKS: &str = include_str!("kernels/pair_tasks.cu");
-const MULTIPLY_ROWS: &str = include_str!("kernels/multiply_rows.cu");
+const PAIR_COMMON: &str = include_str!("kernels/pair_common.cu");
+const MMA_NT: &str = include_str!("kernels/mma_nt.cu");
 
 /// What every program may need, in modules that are compiled side by side.
-const PRODUCT: [&str; 4] = [COMMON, LINEAR_TASKS, MULTIPLY_ROWS, include_str!("kernels/product.cu")];
-const PRODUCTS: [&str; 3] = ["PRODUCT_SMALL\n", "PRODUCT_MEDIUM\n", "PRODUCT_LARGE\n"];
-const WEIGHTS: [&str; 4] = [COMMON, LINEAR_TASKS, MULTIPLY_ROWS, include_str!("kernels/linear_weights.cu")];
-const BASE: [&str; 9] = [
+const LINEAR: [&str; 4] = [COMMON, LINEAR_TASKS, MMA_NT, include_str!("kernels/linear.cu")];
+const LINEAR_SHAPES: [&str; 3] = ["LINEAR_SMALL\n", "LINEAR_MEDIUM\n", "LINEAR_LARGE\n"];
+const WEIGHT_GRAD: [&str; 4] = [COMMON, LINEAR_TASKS, MMA_NT, include_str!("kernels/linear_weight_grad.cu")];
+const BASE: [&str; 10] = [
     COMMON,
     LINEAR_TASKS,
-    include_str!("kernels/thin_linear.cu"),
-    include_str!("kernels/gradient_parts.cu"),
-    include_str!("kernels/norm.cu"),
-    include_str!("kernels/rows.cu"),
-    include_str!("kernels/chain_weights.cu"),
-    include_str!("kernels/optimise.cu"),
+    include_str!("kernels/linear_narrow.cu"),
+    include_str!("kernels/grad_common.cu"),
+    include_str!("kernels/layer_norm.cu"),
+    include_str!("kernels/row_ops.cu"),
+    include_str!("kernels/pack_row_weights.cu"),
+    include_str!("kernels/loss.cu"),
+    include_str!("kernels/adam.cu"),
     include_str!("kernels/muon.cu"),
 ];
 /// What chains of operations are written with.
-const CHAIN: [&str; 3] = [COMMON, HOPPER, include_str!("kernels/row_chain.cu")];
+const ROW_KERNEL: [&str; 3] = [COMMON, SM90, include_str!("kernels/row_kernel.cu")];
 /// What programs with networks on pairs need.
 const PAIR: [&str; 7] = [
     COMMON,
-    MULTIPLY_ROWS,
-    PAIR_TASKS,
+    MMA_NT,
+    PAIR_COMMON,
     include_str!("kernels/pair.cu"),
-    include_str!("kernels/pair_winners.cu"),
-    include_str!("kernels/pair_sorted.cu"),
-    include_str!("kernels/pair_weights.cu"),
+    include_str!("kernels/pair_argmax_grad.cu"),
+    include_str!("kernels/pair_sorted_grad.cu"),
+    include_str!("kernels/pair_weight_grad.cu"),
 ];
-const IMAGES: [&str; 5] = [
+const IMAGES: [&str; 7] = [
     COMMON,
-    include_str!("kernels/images.cu"),
-    include_str!("kernels/same_convolution.cu"),
-    include_str!("kernels/few_channels.cu"),
+    include_str!("kernels/convolution.cu"),
+    include_str!("kernels/convolution_same.cu"),
+    include_str!("kernels/convolution_small_c.cu"),
     include_str!("kernels/batch_norm.cu"),
+    include_str!("kernels/batch_norm_vec.cu"),
+    include_str!("kernels/max_pool.cu"),
 ];
 /// What follows them with the instructions of compute capability 9.
-const WIDE_IMAGES: [&str; 2] = [HOPPER, include_str!("kernels/wide_convolution.cu")];
+const CONVOLUTION_SM90: [&str; 2] = [SM90, include_str!("kernels/convolution_sm90.cu")];
 /// With the same instructions.
-const WIDE: [&str; 7] = [
+const LINEAR_SM90: [&str; 7] = [
     COMMON,
     LINEAR_TASKS,
-    HOPPER,
+    SM90,
     CLUSTERS,
-    include_str!("kernels/finish_rows.cu"),
-    include_str!("kernels/wide_linear.cu"),
-    include_str!("kernels/wide_weights.cu"),
+    include_str!("kernels/epilogue.cu"),
+    include_str!("kernels/linear_sm90.cu"),
+    include_str!("kernels/linear_weight_grad_sm90.cu"),
 ];
-const WIDE_PAIR: [&str; 6] = [
+const PAIR_SM90: [&str; 6] = [
     COMMON,
-    HOPPER,
-    PAIR_TASKS,
-    include_str!("kernels/wide_pair.cu"),
-    include_str!("kernels/wide_pair_panels.cu"),
-    include_str!("kernels/wide_pair_halves.cu"),
+    SM90,
+    PAIR_COMMON,
+    include_str!("kernels/pair_max_sm90.cu"),
+    include_str!("kernels/pair_max_slabs.cu"),
+    include_str!("kernels/pair_max_slabs_f16.cu"),
 ];
-const WIDE_ATTENTION: [&str; 4] = [COMMON, ATTENTION, HOPPER, include_str!("kernels/wide_attention.cu")];
-const WHOLE_ATTENTION: [&str; 4] = [COMMON, ATTENTION, CLUSTERS, include_str!("kernels/whole_attention.cu")];
+const ATTENTION_SM90: [&str; 4] = [COMMON, ATTENTION, SM90, include_str!("kernels/attention_sm90.cu")];
+const ATTENTION_SINGLE_BLOCK: [&str; 4] =
+    [COMMON, ATTENTION, CLUSTERS, include_str!("kernels/attention_single_block.cu")];
 
 /// All kernels a program needs, in modules that are compiled side by side. Attention is compiled for each width of heads on its own,
 /// those of images and of pairs only for programs that have them.
@@ -83,15 +87,15 @@ pub(super) struct Kernels {
     /// Bytes a block may have.
     pub shared_memory: usize,
     /// Whether the kernels for compute capability 9 are there.
-    pub wide: bool,
+    pub sm90: bool,
     /// Multiprocessors of the card.
-    pub processors: usize,
+    pub multiprocessors: usize,
     modules: Vec<Module>,
 }
 
 impl Kernels {
     /// Whether there are kernels for a device's own matrix instructions.
-    pub fn can_be_wide(device: &Device, precision: Precision) -> bool {
+    pub fn supports_sm90(device: &Device, precision: Precision) -> bool {
         device.capability.0 == 9 && precision == Precision::Tf32
     }
 
@@ -100,12 +104,12 @@ impl Kernels {
     pub fn new(
         device: &Arc<Device>,
         precision: Precision,
-        depths: &[usize],
+        head_depths: &[usize],
         ops: &[Op],
-        chains: &[&str],
+        row_kernels: &[&str],
     ) -> Result<Self, Error> {
-        let wide = Self::can_be_wide(device, precision);
-        let sources = sources(wide, depths, ops, chains);
+        let sm90 = Self::supports_sm90(device, precision);
+        let sources = sources(sm90, head_depths, ops, row_kernels);
         // Runs that start side by side want the same kernels: the first compiles them, the others find them on disk.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,52 +118,52 @@ impl Kernels {
             jobs.into_iter().map(|j| j.join().expect("compiling does not panic")).collect()
         });
         let modules = compiled.into_iter().map(|i| Module::load(device, &i?)).collect::<Result<_, _>>()?;
-        Ok(Kernels { shared_memory: device.shared_memory, wide, processors: device.processors, modules })
+        Ok(Kernels { shared_memory: device.shared_memory, sm90, multiprocessors: device.multiprocessors, modules })
     }
 
     /// Whether a block may have this much shared memory.
-    pub fn fits(&self, bytes: usize) -> bool {
+    pub fn has_shared_memory(&self, bytes: usize) -> bool {
         bytes <= self.shared_memory
     }
 
     /// A kernel by name, with this much shared memory to a block.
     pub fn function(&self, name: &str, shared: usize) -> Result<Function, Error> {
-        let module = self.modules.iter().find(|m| m.has(name)).unwrap_or(&self.modules[0]);
-        module.function(name, shared)
+        let kernels = self.modules.iter().find(|m| m.has(name)).unwrap_or(&self.modules[0]);
+        kernels.function(name, shared)
     }
 }
 
 /// The source of every module that a program needs, without repetitions.
-fn sources(wide: bool, depths: &[usize], ops: &[Op], chains: &[&str]) -> Vec<String> {
-    let mut sources = vec![BASE.concat(), WEIGHTS.concat()];
-    sources.extend(PRODUCTS.map(|kernel| PRODUCT.concat() + kernel));
+fn sources(sm90: bool, head_depths: &[usize], ops: &[Op], row_kernels: &[&str]) -> Vec<String> {
+    let mut sources = vec![BASE.concat(), WEIGHT_GRAD.concat()];
+    sources.extend(LINEAR_SHAPES.map(|kernel| LINEAR.concat() + kernel));
     let pairs = ops.iter().any(|op| matches!(op, Op::Pairs(_)));
     if pairs {
         sources.push(PAIR.concat());
     }
-    for &depth in depths {
+    for &depth in head_depths {
         let tile = super::lower::key_tile(depth);
         sources.push([COMMON, ATTENTION, &format!("ATTENTION({depth}, {tile})\n")].concat());
     }
     if super::lower::has_images(ops) {
-        sources.push(IMAGES.concat() + &if wide { WIDE_IMAGES.concat() } else { String::new() });
+        sources.push(IMAGES.concat() + &if sm90 { CONVOLUTION_SM90.concat() } else { String::new() });
     }
-    sources.extend(chains.iter().map(|text| CHAIN.concat() + *text));
-    if wide {
-        sources.push(WIDE.concat());
+    sources.extend(row_kernels.iter().map(|text| ROW_KERNEL.concat() + *text));
+    if sm90 {
+        sources.push(LINEAR_SM90.concat());
         if pairs {
-            sources.push(WIDE_PAIR.concat());
+            sources.push(PAIR_SM90.concat());
         }
-        for &depth in depths {
-            let Some((wide, tile)) = super::lower::wide_depth(depth) else { continue };
-            sources.push(WIDE_ATTENTION.concat() + &format!("WIDE_ATTENTION({wide}, {tile})\n"));
-            let whole = super::lower::whole_sets(depth);
-            if whole.is_empty() {
+        for &depth in head_depths {
+            let Some((sm90, tile)) = super::lower::sm90_depth(depth) else { continue };
+            sources.push(ATTENTION_SM90.concat() + &format!("ATTENTION_SM90({sm90}, {tile})\n"));
+            let shapes = super::lower::single_block_shapes(depth);
+            if shapes.is_empty() {
                 continue;
             }
-            for kind in super::lower::whole_kinds(depth, ops) {
-                let kernels = whole.iter().map(|(warps, blocks)| format!("{kind}({depth}, {warps}, {blocks})\n"));
-                sources.push(WHOLE_ATTENTION.concat() + &kernels.collect::<String>());
+            for kind in super::lower::single_block_macros(depth, ops) {
+                let kernels = shapes.iter().map(|(warps, blocks)| format!("{kind}({depth}, {warps}, {blocks})\n"));
+                sources.push(ATTENTION_SINGLE_BLOCK.concat() + &kernels.collect::<String>());
             }
         }
         sources.sort_unstable();
@@ -172,9 +176,9 @@ fn sources(wide: bool, depths: &[usize], ops: &[Op], chains: &[&str]) -> Vec<Str
 fn image(device: &Device, precision: Precision, source: &str) -> Result<Vec<u8>, Error> {
     let (major, minor) = device.capability;
     // Instructions of one generation alone are asked for with an a.
-    let own = if major == 9 { "a" } else { "" };
+    let suffix = if major == 9 { "a" } else { "" };
     let options = vec![
-        format!("--gpu-architecture=sm_{major}{minor}{own}"),
+        format!("--gpu-architecture=sm_{major}{minor}{suffix}"),
         format!("-DPRECISION={}", precision as u8),
         "--std=c++17".to_owned(),
         // Lambdas have no mark that says where they run.
@@ -191,18 +195,18 @@ fn image(device: &Device, precision: Precision, source: &str) -> Result<Vec<u8>,
         // A folder that cannot be written costs the next start a few seconds and nothing else.
         let partial = path.with_extension(format!("{}.partial", std::process::id()));
         let _ = path.parent().map(std::fs::create_dir_all);
-        let whole = [&digest(&image).to_le_bytes(), image.as_slice()].concat();
-        let _ = std::fs::write(&partial, whole).and_then(|()| std::fs::rename(&partial, &path));
+        let shapes = [&digest(&image).to_le_bytes(), image.as_slice()].concat();
+        let _ = std::fs::write(&partial, shapes).and_then(|()| std::fs::rename(&partial, &path));
     }
     Ok(image)
 }
 
 /// An image from disk, if it is whole: the driver reads as far as the image says it goes, so nothing else may reach it.
 fn read_cached(path: &Path) -> Option<Vec<u8>> {
-    let mut whole = std::fs::read(path).ok()?;
-    let expected = u64::from_le_bytes(whole.get(..8)?.try_into().ok()?);
-    whole.drain(..8);
-    (digest(&whole) == expected).then_some(whole)
+    let mut shapes = std::fs::read(path).ok()?;
+    let expected = u64::from_le_bytes(shapes.get(..8)?.try_into().ok()?);
+    shapes.drain(..8);
+    (digest(&shapes) == expected).then_some(shapes)
 }
 
 fn digest(image: &[u8]) -> u64 {
@@ -248,15 +252,19 @@ mod tests {
 
     #[test]
     fn every_kernel_waits_for_the_one_before() {
-        let base = [&BASE[..], &PRODUCT, &WEIGHTS, &PAIR];
-        let wide = [&IMAGES[..], &WIDE_IMAGES, &WIDE, &WIDE_PAIR, &WIDE_ATTENTION, &WHOLE_ATTENTION];
-        let all = [base.concat(), wide.concat()].concat().concat();
+        let base = [&BASE[..], &LINEAR, &WEIGHT_GRAD, &PAIR];
+        let sm90 = [&IMAGES[..], &CONVOLUTION_SM90, &LINEAR_SM90, &PAIR_SM90, &ATTENTION_SM90, &ATTENTION_SINGLE_BLOCK];
+        let all = [base.concat(), sm90.concat()].concat().concat();
         let kernels: Vec<&str> = all.split("__global__").skip(1).collect();
         assert!(kernels.len() > 40, "{} kernels", kernels.len());
         for kernel in kernels {
             let body = kernel.split_once('{').map_or("", |(_, body)| body);
             let body = body.trim_start_matches([' ', '\n', '\\']);
-            assert!(body.starts_with("in_turn("), "a kernel begins with {}", &kernel[..60.min(kernel.len())]);
+            assert!(
+                body.starts_with("grid_dependency_sync("),
+                "a kernel begins with {}",
+                &kernel[..60.min(kernel.len())]
+            );
         }
     }
 
@@ -264,10 +272,10 @@ mod tests {
     fn a_damaged_image_is_not_taken_from_disk() {
         let path = std::env::temp_dir().join(format!("setwise-image-{}", std::process::id()));
         let image = vec![7u8; 100];
-        let whole = [&digest(&image).to_le_bytes(), image.as_slice()].concat();
-        std::fs::write(&path, &whole).unwrap();
+        let shapes = [&digest(&image).to_le_bytes(), image.as_slice()].concat();
+        std::fs::write(&path, &shapes).unwrap();
         assert_eq!(read_cached(&path), Some(image));
-        for damaged in [&whole[..0], &whole[..5], &whole[..60]] {
+        for damaged in [&shapes[..0], &shapes[..5], &shapes[..60]] {
             std::fs::write(&path, damaged).unwrap();
             assert_eq!(read_cached(&path), None);
         }

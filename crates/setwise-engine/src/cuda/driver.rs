@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cudarc::driver::{result, sys};
 use rayon::prelude::*;
 
-use super::tables::TensorMap;
+use super::kernel_tasks::TensorMap;
 use crate::error::Error;
 
 /// What the driver says about a failed call.
@@ -28,7 +28,7 @@ pub struct Device {
     /// Compute capability, such as (9, 0).
     pub capability: (i32, i32),
     /// Multiprocessors.
-    pub processors: usize,
+    pub multiprocessors: usize,
     /// Bytes of shared memory a block may have.
     pub shared_memory: usize,
 }
@@ -73,13 +73,13 @@ impl Device {
                 let (a, b) = capability;
                 return Err(Error::Device(format!("the GPU has compute capability {a}.{b}, at least 8.0 is needed")));
             }
-            let processors = attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
+            let multiprocessors = attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
             let shared_memory = attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
             let name = result::device::get_name(device).map_err(|e| failed("the GPU has no name", e))?;
             let mut driver = 0;
             sys::cuDriverGetVersion(&mut driver).result().map_err(|e| failed("the driver has no version", e))?;
             let context = result::primary_ctx::retain(device).map_err(|e| failed("no context could be made", e))?;
-            let this = Device { device, context, name, driver, capability, processors, shared_memory };
+            let this = Device { device, context, name, driver, capability, multiprocessors, shared_memory };
             this.bind()?;
             Ok(Arc::new(this))
         }
@@ -209,7 +209,7 @@ impl Pinned {
     }
 
     /// The same on all threads: one alone copies a batch of images hardly faster than the device works through it.
-    pub fn write_wide(&mut self, offset: usize, data: &[f32]) {
+    pub fn write_parallel(&mut self, offset: usize, data: &[f32]) {
         let bytes = &mut self.slice_mut(offset + size_of_val(data))[offset..];
         bytes.par_chunks_mut(4 * PART).zip(data.par_chunks(PART)).for_each(|(to, from)| {
             // SAFETY: as many bytes as the numbers have, which do not lie in pinned memory.
@@ -218,7 +218,7 @@ impl Pinned {
     }
 
     /// Copies numbers from a byte offset, on all threads.
-    pub fn read_wide(&self, offset: usize, data: &mut [f32]) {
+    pub fn read_parallel(&self, offset: usize, data: &mut [f32]) {
         let bytes = &self.slice(offset + size_of_val(data))[offset..];
         data.par_chunks_mut(PART).zip(bytes.par_chunks(4 * PART)).for_each(|(to, from)| {
             // SAFETY: as many bytes as the numbers have, which do not lie in pinned memory; any bits are a number.
@@ -396,7 +396,7 @@ unsafe impl Send for Module {}
 pub(super) struct Function {
     raw: sys::CUfunction,
     /// Whether it may be started before the kernel it follows is done: all kernels wait for that themselves (`common.cu`).
-    pub early: bool,
+    pub programmatic_launch: bool,
 }
 
 // SAFETY: a handle; see `Device`.
@@ -419,9 +419,9 @@ impl Module {
     /// A kernel that may use `shared` bytes of dynamic shared memory.
     pub fn function(&self, name: &str, shared: usize) -> Result<Function, Error> {
         let text = CString::new(name).expect("names of kernels have no zeros");
-        let most = self.device.shared_memory;
-        if shared > most {
-            let wanted = format!("the kernel {name} wants {shared} bytes of shared memory, this GPU has {most}");
+        let max_bytes = self.device.shared_memory;
+        if shared > max_bytes {
+            let wanted = format!("the kernel {name} wants {shared} bytes of shared memory, this GPU has {max_bytes}");
             return Err(Error::Device(format!("{wanted}; lower the model's widths or use more heads")));
         }
         // SAFETY: the module lives as long as the backend that asks.
@@ -431,11 +431,11 @@ impl Module {
             if shared > 0 {
                 use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC;
                 // A kernel is launched with different sizes; the largest counts.
-                let before = result::function::get_function_attribute(f, DYNAMIC).map_err(|e| failed(name, e))?;
-                let size = before.max(shared as i32);
+                let current = result::function::get_function_attribute(f, DYNAMIC).map_err(|e| failed(name, e))?;
+                let size = current.max(shared as i32);
                 result::function::set_function_attribute(f, DYNAMIC, size).map_err(|e| failed(name, e))?;
             }
-            Ok(Function { raw: f, early: self.device.capability.0 >= 9 })
+            Ok(Function { raw: f, programmatic_launch: self.device.capability.0 >= 9 })
         }
     }
 }
@@ -461,7 +461,7 @@ pub(super) struct Blocks {
 
 impl Blocks {
     /// Each alone and without dynamic shared memory.
-    pub fn plain(grid: [u32; 3], threads: u32) -> Self {
+    pub fn plain_data(grid: [u32; 3], threads: u32) -> Self {
         Blocks { grid, threads, shared: 0, cluster: [1, 1] }
     }
 
@@ -469,19 +469,19 @@ impl Blocks {
     fn config(
         &self,
         stream: sys::CUstream,
-        early: bool,
+        programmatic_launch: bool,
         attributes: &mut Vec<sys::CUlaunchAttribute>,
     ) -> sys::CUlaunchConfig {
         use sys::CUlaunchAttributeID as Id;
-        let mut tell = |id, value| attributes.push(sys::CUlaunchAttribute { id, pad: [0; 4], value });
-        if early {
+        let mut push = |id, value| attributes.push(sys::CUlaunchAttribute { id, pad: [0; 4], value });
+        if programmatic_launch {
             let value = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
-            tell(Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, value);
+            push(Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, value);
         }
         if self.cluster != [1, 1] {
             let [x, y] = self.cluster;
             let size = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z: 1 };
-            tell(Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, sys::CUlaunchAttributeValue { clusterDim: size });
+            push(Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, sys::CUlaunchAttributeValue { clusterDim: size });
         }
         sys::CUlaunchConfig {
             gridDimX: self.grid[0],
@@ -515,7 +515,7 @@ pub(super) fn launch(stream: &Stream, f: Function, blocks: Blocks, tasks: u64, s
     let (mut tasks, mut shape) = (tasks, shape);
     let mut args = [std::ptr::from_mut(&mut tasks).cast::<c_void>(), std::ptr::from_mut(&mut shape).cast()];
     let mut attributes = Vec::new();
-    let config = blocks.config(stream.raw, f.early, &mut attributes);
+    let config = blocks.config(stream.raw, f.programmatic_launch, &mut attributes);
     // SAFETY: the kernel takes these two pointers; what they point to is as the kernel expects.
     unsafe { sys::cuLaunchKernelEx(&config, f.raw, args.as_mut_ptr(), std::ptr::null_mut()) }
         .result()
@@ -526,17 +526,17 @@ pub(super) fn launch(stream: &Stream, f: Function, blocks: Blocks, tasks: u64, s
 /// outside reads as zero, numbers are rounded to tf32, and tiles lie as `hopper.cu` describes.
 pub(super) fn tensor_map(at: u64, rows: usize, cols: usize, ld: usize, box_rows: usize) -> Result<TensorMap, Error> {
     use sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 as TF32;
-    described(TF32, 4, at, [cols, rows], ld, [32, box_rows])
+    encode_tensor_map(TF32, 4, at, [cols, rows], ld, [32, box_rows])
 }
 
 /// The same of numbers of half precision, 64 columns at a time, rows following each other.
-pub(super) fn half_tensor_map(at: u64, rows: usize, cols: usize, box_rows: usize) -> Result<TensorMap, Error> {
-    use sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16 as HALF;
-    described(HALF, 2, at, [cols, rows], cols, [64, box_rows])
+pub(super) fn f16_tensor_map(at: u64, rows: usize, cols: usize, box_rows: usize) -> Result<TensorMap, Error> {
+    use sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16 as F16;
+    encode_tensor_map(F16, 2, at, [cols, rows], cols, [64, box_rows])
 }
 
 /// A matrix of numbers of a kind with so many bytes, as the copy engine wants it described.
-fn described(
+fn encode_tensor_map(
     kind: sys::CUtensorMapDataType,
     bytes: usize,
     at: u64,
@@ -558,7 +558,7 @@ fn described(
         sys::cuTensorMapEncodeTiled(&mut map, kind, 2, place, d, s, t, e, PLAIN, SWIZZLE, PROMOTE, ZERO)
     }
     .result()
-    .map_err(|e| failed("a matrix cannot be described to the copy engine", e))?;
+    .map_err(|e| failed("a matrix cannot be encode_tensor_map to the copy engine", e))?;
     Ok(TensorMap { opaque: map.opaque })
 }
 

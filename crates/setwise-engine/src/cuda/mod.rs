@@ -9,9 +9,9 @@
 
 mod compile;
 mod driver;
+mod kernel_tasks;
 mod lower;
 mod muon;
-mod tables;
 mod trainer;
 
 pub use driver::Device;
@@ -22,12 +22,12 @@ use std::sync::Arc;
 
 use crate::batch::BatchView;
 use crate::error::Error;
-use crate::handed::handed_gradients;
+use crate::grad_alias::grad_aliases;
 use crate::plan::{Lives, Plan, Shape};
 use crate::program::{Mode, Program};
 use compile::Kernels;
 use driver::{Memory, Stream};
-use lower::{Builder, Places, Work};
+use lower::{Buffers, Command, Lowering};
 
 /// How the matrix products of a program are computed; sums and everything else are single precision always, but for the products that Muon makes
 /// matrices orthogonal with, which are of bf16 numbers.
@@ -42,45 +42,45 @@ pub enum Precision {
 }
 
 /// Bytes for tables of tasks.
-const TABLES: usize = 8 << 20;
+const TASK_TABLE_BYTES: usize = 8 << 20;
 
 /// A program with everything it needs on the device, for batches up to a capacity.
-struct Bound {
+struct BoundProgram {
     capacity: Capacity,
     plan: Plan,
-    forward: Vec<Work>,
-    backward: Vec<Work>,
+    forward: Vec<Command>,
+    backward: Vec<Command>,
     arena: Memory,
     /// Controls, then the shape, then targets.
     io: Memory,
     params: Memory,
     grads: Memory,
-    tables_at: u64,
+    step_tasks_at: u64,
     // Held for the launches.
     transposed: Memory,
     workspace: Memory,
-    tables: Memory,
-    module: Kernels,
+    task_table: Memory,
+    kernels: Kernels,
 }
 
-impl Bound {
+impl BoundProgram {
     fn new(device: &Arc<Device>, program: &Program, precision: Precision, capacity: Capacity) -> Result<Self, Error> {
-        let depths = lower::depths(program, &capacity)?;
-        let chains = if Kernels::can_be_wide(device, precision) {
-            lower::chains(program, device.shared_memory)
+        let head_depths = lower::head_depths(program, &capacity)?;
+        let row_kernels = if Kernels::supports_sm90(device, precision) {
+            lower::row_kernels(program, device.shared_memory)
         } else {
             Vec::new()
         };
-        let texts: Vec<&str> = chains.iter().flat_map(|c| c.texts()).collect();
-        let module = Kernels::new(device, precision, &depths, &program.ops, &texts)?;
+        let texts: Vec<&str> = row_kernels.iter().flat_map(|c| c.texts()).collect();
+        let kernels = Kernels::new(device, precision, &head_depths, &program.ops, &texts)?;
         let mut plan = Plan::default();
-        let mut lives = Lives::in_groups(program, lower::together(program, &chains));
-        let gathers = module.wide && lower::gathers_weights(program, &capacity);
-        if gathers {
+        let mut lives = Lives::in_groups(program, lower::launch_groups(program, &row_kernels));
+        let defers_weight_grads = kernels.sm90 && lower::defers_weight_grads(program, &capacity);
+        if defers_weight_grads {
             lives.keep_for_weights(program);
         }
-        let handed = handed_gradients(program, gathers, |op| lower::in_chain(&chains, op));
-        lives.hand(program, &handed);
+        let grad_aliases = grad_aliases(program, defers_weight_grads, |op| lower::in_row_kernel(&row_kernels, op));
+        lives.alias_gradients(program, &grad_aliases);
         plan.make(program, &lives, &full_shape(&capacity))?;
         let params = Memory::new(device, 4 * program.params.len(), "the parameters")?;
         let grads = Memory::new(device, 4 * program.params.len(), "the gradients")?;
@@ -88,36 +88,36 @@ impl Bound {
         let transposed = Memory::new(device, training, "transposed weights")?;
         let arena = Memory::new(device, 4 * plan.total, "the working memory")?;
         let io = Memory::new(device, io_layout(program, &capacity).end, "a batch's shape and targets")?;
-        let tables = Memory::new(device, TABLES, "the tables")?;
-        let mut places = Places {
+        let task_table = Memory::new(device, TASK_TABLE_BYTES, "the task_table")?;
+        let mut buffers = Buffers {
             arena: arena.ptr,
             params: params.ptr,
             grads: grads.ptr,
             transposed: transposed.ptr,
             workspace: 0,
             controls: io.ptr,
-            tables: tables.ptr,
+            task_table: task_table.ptr,
         };
-        let build = |places: Places| -> Result<_, Error> {
-            let mut b = Builder::new(program, &plan, &handed, &chains, &capacity, &module, places);
+        let lower = |buffers: Buffers| -> Result<_, Error> {
+            let mut b = Lowering::new(program, &plan, &grad_aliases, &row_kernels, &capacity, &kernels, buffers);
             b.forward()?;
-            let forward = std::mem::take(&mut b.work);
+            let forward = std::mem::take(&mut b.commands);
             if program.mode == Mode::Train {
                 b.backward()?;
             }
-            Ok((forward, b.work, b.tables, b.workspace))
+            Ok((forward, b.commands, b.task_table, b.workspace_bytes))
         };
         // Once to find out how much workspace is needed, and once with it.
-        let (.., bytes) = build(places)?;
+        let (.., bytes) = lower(buffers)?;
         let workspace = Memory::new(device, bytes, "partial sums")?;
-        places.workspace = workspace.ptr;
-        let (forward, backward, table, _) = build(places)?;
-        if table.bytes().len() > TABLES {
-            return Err(Error::Device(format!("the program needs {} bytes of tables", table.bytes().len())));
+        buffers.workspace = workspace.ptr;
+        let (forward, backward, table, _) = lower(buffers)?;
+        if table.bytes().len() > TASK_TABLE_BYTES {
+            return Err(Error::Device(format!("the program needs {} bytes of task_table", table.bytes().len())));
         }
-        tables.write(0, table.bytes())?;
-        let tables_at = tables.ptr + table.bytes().len().next_multiple_of(256) as u64;
-        Ok(Bound {
+        task_table.write(0, table.bytes())?;
+        let step_tasks_at = task_table.ptr + table.bytes().len().next_multiple_of(256) as u64;
+        Ok(BoundProgram {
             capacity,
             plan,
             forward,
@@ -126,17 +126,17 @@ impl Bound {
             io,
             params,
             grads,
-            tables_at,
+            step_tasks_at,
             transposed,
             workspace,
-            tables,
-            module,
+            task_table,
+            kernels,
         })
     }
 
     /// Bytes of device memory held.
     fn bytes(&self) -> usize {
-        [&self.arena, &self.io, &self.params, &self.grads, &self.workspace, &self.transposed, &self.tables]
+        [&self.arena, &self.io, &self.params, &self.grads, &self.workspace, &self.transposed, &self.task_table]
             .iter()
             .map(|m| m.bytes)
             .sum()
@@ -151,7 +151,7 @@ struct IoLayout {
 }
 
 fn io_layout(program: &Program, capacity: &Capacity) -> IoLayout {
-    let shape = size_of::<tables::Controls>().next_multiple_of(16);
+    let shape = size_of::<kernel_tasks::Controls>().next_multiple_of(16);
     let targets = (shape + 4 * capacity.shape_len()).next_multiple_of(16);
     let numbers = output_numbers(program, capacity);
     IoLayout { shape, targets, end: (targets + 4 * numbers).next_multiple_of(16) }
@@ -184,7 +184,7 @@ pub(crate) fn capacity_of(program: &Program, batch: &BatchView<f32>) -> Capacity
     Capacity {
         examples,
         rows: batch.sets.iter().map(|s| s.offsets[examples]).collect(),
-        longest: batch.sets.iter().map(|s| s.offsets.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0)).collect(),
+        max_set_len: batch.sets.iter().map(|s| s.offsets.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0)).collect(),
         dims: if program.any_dim { batch.sets[0].width / cols } else { 1 },
     }
 }
@@ -211,7 +211,7 @@ pub struct Cuda {
     program: Arc<Program>,
     precision: Precision,
     stream: Stream,
-    bound: Option<Bound>,
+    bound: Option<BoundProgram>,
     /// Whether the parameters of the last call are on the device.
     loaded: bool,
     /// Shape of the last batch.
@@ -235,7 +235,7 @@ impl Cuda {
 
     /// Bytes of device memory held.
     pub fn memory(&self) -> usize {
-        self.bound.as_ref().map_or(0, Bound::bytes)
+        self.bound.as_ref().map_or(0, BoundProgram::bytes)
     }
 
     /// Seeds the dropout masks of the next forward pass.
@@ -253,7 +253,7 @@ impl Cuda {
         // The old memory is given back first.
         self.bound = None;
         self.loaded = false;
-        self.bound = Some(Bound::new(&self.device, &self.program, self.precision, wanted)?);
+        self.bound = Some(BoundProgram::new(&self.device, &self.program, self.precision, wanted)?);
         Ok(())
     }
 
@@ -353,14 +353,14 @@ impl Cuda {
         /// Examples that are taken at once, so that examples times heads fit a grid.
         const EXAMPLES: usize = 1 << 10;
         let widest = self.program.values.iter().map(|v| v.cols).max().unwrap_or(1);
-        let most = (NUMBERS / widest).clamp(1, ELEMENTS);
+        let max_elements = (NUMBERS / widest).clamp(1, ELEMENTS);
         let examples = batch.examples();
         let before = |e: usize| -> usize { batch.sets.iter().map(|s| s.offsets[e]).sum() };
         let mut outputs = vec![Vec::new(); self.program.outputs.len()];
         let mut first = 0;
         while first < examples {
             let mut last = first + 1;
-            while last < examples.min(first + EXAMPLES) && before(last + 1) - before(first) <= most {
+            while last < examples.min(first + EXAMPLES) && before(last + 1) - before(first) <= max_elements {
                 last += 1;
             }
             let offsets: Vec<Vec<usize>> = batch
@@ -378,8 +378,8 @@ impl Cuda {
                     offsets,
                 })
                 .collect();
-            for (all, some) in outputs.iter_mut().zip(self.forward_loaded(params, &BatchView { sets })?) {
-                all.extend(some);
+            for (all, chunk) in outputs.iter_mut().zip(self.forward_loaded(params, &BatchView { sets })?) {
+                all.extend(chunk);
             }
             first = last;
         }

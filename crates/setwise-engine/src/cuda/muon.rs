@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use super::compile::Kernels;
 use super::driver::{Blocks, Device, Memory};
-use super::lower::Work;
-use super::tables::{MuonTask, Tables};
+use super::kernel_tasks::{MuonTask, TaskTable};
+use super::lower::Command;
 use crate::error::Error;
 use crate::muon::{MARGIN, MOMENTUM, Matrix, Muon, POLYNOMIAL, ROUNDS, TINY};
 
 /// Both sides of a matrix are filled up to a multiple of it; as in the kernels.
 const TILE: usize = 64;
 /// Parts of a length, as in the kernels.
-const LENGTH_PARTS: usize = 8;
+const NORM_PARTIALS: usize = 8;
 
 /// Where the numbers of all parameters lie.
 pub(super) struct Parameters {
@@ -25,50 +25,50 @@ pub(super) struct Parameters {
 }
 
 /// What moves the matrices, after Adam has moved all else.
-pub(super) struct Matrices {
-    pub work: Vec<Work>,
+pub(super) struct MuonStep {
+    pub commands: Vec<Command>,
     /// A byte for every parameter: one for those of matrices.
     pub mask: Memory,
-    room: Memory,
-    tables: Memory,
+    scratch: Memory,
+    task_table: Memory,
 }
 
-impl Matrices {
-    pub fn new(device: &Arc<Device>, module: &Kernels, muon: &Muon, at: &Parameters) -> Result<Self, Error> {
+impl MuonStep {
+    pub fn new(device: &Arc<Device>, kernels: &Kernels, muon: &Muon, at: &Parameters) -> Result<Self, Error> {
         let matrices = muon.matrices();
         let mut mask = vec![0u8; at.len];
         matrices.iter().for_each(|m| mask[m.range()].fill(1));
         let mask_at = Memory::new(device, mask.len(), "which parameters are of matrices")?;
         mask_at.write(0, &mask)?;
-        let room =
+        let scratch =
             Memory::new(device, matrices.iter().map(|m| Padded::of(m).bytes()).sum(), "matrices made orthogonal")?;
-        let mut next = room.ptr;
+        let mut next = scratch.ptr;
         let even: Vec<MuonTask> = matrices
             .iter()
             .map(|m| {
                 let padded = Padded::of(m);
-                let mut take = |bytes: usize| {
+                let mut alloc = |bytes: usize| {
                     next += bytes as u64;
                     next - bytes as u64
                 };
-                let (whole, square) = (2 * padded.shorter * padded.longer, 2 * padded.shorter * padded.shorter);
+                let (full, square) = (2 * padded.shorter * padded.longer, 2 * padded.shorter * padded.shorter);
                 let [a, b, c] = POLYNOMIAL.map(|x| x as f32);
                 MuonTask {
                     params: at.params + 4 * m.offset as u64,
                     first: at.first + 4 * m.offset as u64,
                     grads: at.grads + 4 * m.offset as u64,
-                    x: take(whole),
-                    next: take(whole),
-                    gram: take(square),
-                    square: take(square),
-                    parts: take(PARTS_BYTES),
+                    x: alloc(full),
+                    next: alloc(full),
+                    gram: alloc(square),
+                    polynomial: alloc(square),
+                    partials: alloc(PARTIALS_BYTES),
                     controls: at.controls,
                     results: at.results,
                     rows: m.rows as i32,
                     cols: m.cols as i32,
                     shorter: padded.shorter as i32,
                     longer: padded.longer as i32,
-                    turned: i32::from(m.rows > m.cols),
+                    transposed: i32::from(m.rows > m.cols),
                     momentum: MOMENTUM as f32,
                     gain: m.gain() as f32,
                     margin: MARGIN as f32,
@@ -81,39 +81,39 @@ impl Matrices {
             .collect();
         // Every second round reads what the one before has left.
         let odd: Vec<MuonTask> = even.iter().map(|t| MuonTask { x: t.next, next: t.x, ..*t }).collect();
-        let mut tables = Tables::new(0);
-        let places = [&even, &odd].map(|tasks| tables.push(tasks));
-        let tables_at = Memory::new(device, tables.bytes().len(), "tables of matrices")?;
-        tables_at.write(0, tables.bytes())?;
-        let mut work = Vec::new();
+        let mut task_table = TaskTable::new(0);
+        let addresses = [&even, &odd].map(|tasks| task_table.push(tasks));
+        let step_tasks_at = Memory::new(device, task_table.bytes().len(), "task_table of matrices")?;
+        step_tasks_at.write(0, task_table.bytes())?;
+        let mut commands = Vec::new();
         let mut launch = |name: &str, blocks: usize, threads: u32, parity: usize| -> Result<(), Error> {
-            let f = module.function(name, 0)?;
-            let blocks = Blocks::plain([blocks as u32, matrices.len() as u32, 1], threads);
-            let tasks = tables_at.ptr + places[parity];
-            work.push(Work::Launch { name: name.to_owned(), f, blocks, tasks });
+            let f = kernels.function(name, 0)?;
+            let blocks = Blocks::plain_data([blocks as u32, matrices.len() as u32, 1], threads);
+            let tasks = step_tasks_at.ptr + addresses[parity];
+            commands.push(Command::Launch { name: name.to_owned(), f, blocks, tasks });
             Ok(())
         };
-        let most = |tiles: fn(Padded) -> usize| matrices.iter().map(|m| tiles(Padded::of(m))).max().unwrap_or(1);
-        let (whole, square) =
-            (most(|p| p.shorter * p.longer / TILE / TILE), most(|p| p.shorter * p.shorter / TILE / TILE));
-        launch("muon_length", LENGTH_PARTS, 256, 0)?;
-        launch("muon_start", whole, 256, 0)?;
+        let max_tiles = |tiles: fn(Padded) -> usize| matrices.iter().map(|m| tiles(Padded::of(m))).max().unwrap_or(1);
+        let (full, square) =
+            (max_tiles(|p| p.shorter * p.longer / TILE / TILE), max_tiles(|p| p.shorter * p.shorter / TILE / TILE));
+        launch("muon_norm_partials", NORM_PARTIALS, 256, 0)?;
+        launch("muon_normalise", full, 256, 0)?;
         for round in 0..ROUNDS {
             launch("muon_gram", square, 128, round % 2)?;
-            launch("muon_square", square, 128, round % 2)?;
-            launch("muon_round", whole, 128, round % 2)?;
+            launch("muon_polynomial", square, 128, round % 2)?;
+            launch("muon_iterate", full, 128, round % 2)?;
         }
-        launch("muon_finish", whole, 256, ROUNDS % 2)?;
-        Ok(Matrices { work, mask: mask_at, room, tables: tables_at })
+        launch("muon_update", full, 256, ROUNDS % 2)?;
+        Ok(MuonStep { commands, mask: mask_at, scratch, task_table: step_tasks_at })
     }
 
     /// Bytes of device memory held.
     pub fn bytes(&self) -> usize {
-        self.mask.bytes + self.room.bytes + self.tables.bytes
+        self.mask.bytes + self.scratch.bytes + self.task_table.bytes
     }
 }
 
-const PARTS_BYTES: usize = (8 * LENGTH_PARTS).next_multiple_of(256);
+const PARTIALS_BYTES: usize = (8 * NORM_PARTIALS).next_multiple_of(256);
 
 /// Sides of a matrix as it lies on the device.
 #[derive(Clone, Copy)]
@@ -130,6 +130,6 @@ impl Padded {
 
     /// Of what a matrix needs, in whole lines.
     fn bytes(self) -> usize {
-        4 * self.shorter * self.longer + 4 * self.shorter * self.shorter + PARTS_BYTES
+        4 * self.shorter * self.longer + 4 * self.shorter * self.shorter + PARTIALS_BYTES
     }
 }

@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::driver::{self, Blocks, Device, Event, Graph, Memory, Pinned, Stream};
-use super::lower::{Work, space_of};
-use super::muon::{Matrices, Parameters};
-use super::tables as t;
-use super::{Bound, Capacity, Precision, capacity_of, io_layout, output_numbers, shape_numbers};
+use super::kernel_tasks as t;
+use super::lower::{Command, space_of};
+use super::muon::{MuonStep, Parameters};
+use super::{BoundProgram, Capacity, Precision, capacity_of, io_layout, output_numbers, shape_numbers};
 use crate::adam::{Adam, FRESH};
 use crate::batch::BatchView;
 use crate::error::Error;
@@ -49,21 +49,21 @@ pub struct CudaTrainer {
     stream: Stream,
     copies: Stream,
     program: Arc<Program>,
-    bound: Bound,
+    bound: BoundProgram,
     first: Memory,
     second: Memory,
     results: Memory,
-    _norm_parts: Memory,
+    _norm_partials: Memory,
     slots: Vec<Slot>,
     /// Parameters and moments on their way back.
     state: Pinned,
-    under_way: VecDeque<usize>,
+    in_flight: VecDeque<usize>,
     next: usize,
     /// Without its moments, which are on the device.
     adam: Adam<f32>,
     steps: u64,
     loss: Loss,
-    step: StepTables,
+    step: StepCommands,
     device: Arc<Device>,
 }
 
@@ -89,14 +89,15 @@ impl CudaTrainer {
         adam: &Adam<f32>,
     ) -> Result<Self, Error> {
         assert_eq!(program.mode, Mode::Train, "training needs a training program");
-        let bound = Bound::new(device, &program, precision, capacity)?;
+        let bound = BoundProgram::new(device, &program, precision, capacity)?;
         let len = program.params.trained();
         let first = Memory::new(device, 4 * len, "Adam's moments")?;
         let second = Memory::new(device, 4 * len, "Adam's moments")?;
         let results = Memory::new(device, 256, "results")?;
-        let norm_parts = Memory::new(device, 8 * NORM_BLOCKS, "partial sums")?;
+        let norm_partials = Memory::new(device, 8 * NORM_BLOCKS, "partial sums")?;
         let (stream, copies) = (Stream::new(device)?, Stream::new(device)?);
-        let step = StepTables::write(device, &program, &bound, [&first, &second, &results, &norm_parts], loss, adam)?;
+        let step =
+            StepCommands::write(device, &program, &bound, [&first, &second, &results, &norm_partials], loss, adam)?;
         let layout = staging(&program, &bound.capacity);
         let mut slots = Vec::new();
         for _ in 0..SLOTS {
@@ -120,12 +121,12 @@ impl CudaTrainer {
             first,
             second,
             results,
-            _norm_parts: norm_parts,
+            _norm_partials: norm_partials,
             slots,
             state: Pinned::new(device, 4 * (params.len() + 2 * len))?,
             stream,
             copies,
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             next: 0,
             adam: Adam { first: Vec::new(), second: Vec::new(), ..adam.clone() },
             steps: adam.steps,
@@ -151,10 +152,10 @@ impl CudaTrainer {
     pub fn download(&mut self, params: &mut [f32], adam: &mut Adam<f32>) -> Result<(), Error> {
         self.device.bind()?;
         // By way of pinned memory, which the GPU fills without help and all threads read.
-        let places = [&self.bound.params, &self.first, &self.second];
+        let sources = [&self.bound.params, &self.first, &self.second];
         let numbers: [&mut [f32]; 3] = [params, &mut adam.first, &mut adam.second];
         let mut begin = 0;
-        for (data, from) in numbers.iter().zip(places) {
+        for (data, from) in numbers.iter().zip(sources) {
             let bytes = size_of_val(*data);
             assert!(bytes <= from.bytes, "a copy within the allocation");
             driver::download(&self.stream, &mut self.state, begin..begin + bytes, from.ptr)?;
@@ -163,7 +164,7 @@ impl CudaTrainer {
         self.stream.wait()?;
         begin = 0;
         for data in numbers {
-            self.state.read_wide(begin, data);
+            self.state.read_parallel(begin, data);
             begin += size_of_val(data);
         }
         adam.steps = self.steps;
@@ -175,7 +176,7 @@ impl CudaTrainer {
         self.bound.bytes()
             + self.first.bytes
             + self.second.bytes
-            + self.step.matrices.as_ref().map_or(0, Matrices::bytes)
+            + self.step.muon.as_ref().map_or(0, MuonStep::bytes)
             + self.slots.iter().map(|s| s.staged.bytes).sum::<usize>()
     }
 
@@ -185,20 +186,22 @@ impl CudaTrainer {
     }
 
     /// Steps whose outcome has not been asked for.
-    pub fn under_way(&self) -> usize {
-        self.under_way.len()
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
     }
 
     /// Starts a step on a batch. At most two can be under way.
     pub fn submit(&mut self, batch: &BatchView<f32>, targets: &[f32], controls: StepControls) -> Result<(), Error> {
-        assert!(self.under_way.len() < SLOTS, "outcomes are asked for in time");
+        assert!(self.in_flight.len() < SLOTS, "outcomes are asked for in time");
         self.device.bind()?;
         self.program.check(batch)?;
-        let own = capacity_of(&self.program, batch);
-        self.loss.check(output_numbers(&self.program, &own), targets)?;
-        let most = &self.bound.capacity;
-        if !most.holds(&own) {
-            return Err(Error::Device(format!("a batch of {own:?} is larger than the {most:?} that was prepared for")));
+        let batch_capacity = capacity_of(&self.program, batch);
+        self.loss.check(output_numbers(&self.program, &batch_capacity), targets)?;
+        let capacity = &self.bound.capacity;
+        if !capacity.holds(&batch_capacity) {
+            return Err(Error::Device(format!(
+                "a batch of {batch_capacity:?} is larger than the {capacity:?} that was prepared for"
+            )));
         }
         let layout = staging(&self.program, &self.bound.capacity);
         let slot = &mut self.slots[self.next];
@@ -207,11 +210,11 @@ impl CudaTrainer {
         let rate = controls.learning_rate;
         let c = t::Controls {
             rate: (rate / (1.0 - self.adam.beta1.powi(t))) as f32,
-            root: (1.0 / (1.0 - self.adam.beta2.powi(t)).sqrt()) as f32,
-            keep: (1.0 - rate * self.adam.weight_decay) as f32,
+            inv_sqrt_bias2: (1.0 / (1.0 - self.adam.beta2.powi(t)).sqrt()) as f32,
+            decay: (1.0 - rate * self.adam.weight_decay) as f32,
             clip: controls.clip.unwrap_or(0.0) as f32,
             seed: controls.seed,
-            matrices: (rate * self.adam.muon.as_ref().map_or(0.0, |m: &Muon| m.ratio)) as f32,
+            muon_rate: (rate * self.adam.muon.as_ref().map_or(0.0, |m: &Muon| m.ratio)) as f32,
             pad: 0.0,
         };
         slot.host.write(0, &[c]);
@@ -219,7 +222,7 @@ impl CudaTrainer {
         slot.host.write(layout.targets, targets);
         driver::upload(&self.copies, slot.staged.ptr, &slot.host, 0..layout.io)?;
         for (s, &at) in batch.sets.iter().zip(&layout.sets) {
-            slot.host.write_wide(at, s.data);
+            slot.host.write_parallel(at, s.data);
             driver::upload(&self.copies, slot.staged.ptr, &slot.host, at..at + size_of_val(s.data))?;
         }
         slot.copied.record(&self.copies)?;
@@ -227,7 +230,7 @@ impl CudaTrainer {
         slot.graph.launch(&self.stream)?;
         driver::download(&self.stream, &mut slot.results, 0..size_of::<t::Results>(), self.results.ptr)?;
         slot.done.record(&self.stream)?;
-        self.under_way.push_back(self.next);
+        self.in_flight.push_back(self.next);
         self.next = (self.next + 1) % SLOTS;
         Ok(())
     }
@@ -239,19 +242,19 @@ impl CudaTrainer {
         let shape = self.bound.io.ptr + io_layout(&self.program, &self.bound.capacity).shape as u64;
         let (start, end) = (Event::new(&self.device)?, Event::new(&self.device)?);
         let mut kernels: Vec<(String, usize, f64)> = Vec::new();
-        let own = [&self.step.loss, &self.step.squares, &self.step.adam];
-        let matrices = self.step.matrices.iter().flat_map(|m| &m.work);
-        for work in self.bound.forward.iter().chain(&self.bound.backward).chain(own).chain(matrices) {
+        let step = [&self.step.loss, &self.step.squares, &self.step.adam];
+        let muon = self.step.muon.iter().flat_map(|m| &m.commands);
+        for command in self.bound.forward.iter().chain(&self.bound.backward).chain(step).chain(muon) {
             start.record(&self.stream)?;
             for _ in 0..repetitions {
-                work.enqueue(&self.stream, shape)?;
+                command.enqueue(&self.stream, shape)?;
             }
             end.record(&self.stream)?;
             end.wait()?;
             let time = end.since(&start)? / repetitions as f64;
-            match kernels.iter_mut().find(|k| k.0 == work.name()) {
+            match kernels.iter_mut().find(|k| k.0 == command.name()) {
                 Some(k) => (k.1, k.2) = (k.1 + 1, k.2 + time),
-                None => kernels.push((work.name().to_owned(), 1, time)),
+                None => kernels.push((command.name().to_owned(), 1, time)),
             }
         }
         Ok(kernels)
@@ -259,11 +262,11 @@ impl CudaTrainer {
 
     /// Waits for the oldest step under way.
     pub fn outcome(&mut self) -> Result<Option<Outcome>, Error> {
-        let Some(slot) = self.under_way.pop_front() else { return Ok(None) };
+        let Some(slot) = self.in_flight.pop_front() else { return Ok(None) };
         let slot = &self.slots[slot];
         slot.done.wait()?;
         let r: t::Results = slot.results.read(0);
-        Ok(Some(Outcome { loss: f64::from(r.loss), gradient: f64::from(r.norm) }))
+        Ok(Some(Outcome { loss: f64::from(r.loss), gradient: f64::from(r.grad_norm) }))
     }
 }
 
@@ -291,24 +294,24 @@ fn staging(program: &Program, capacity: &Capacity) -> Staging {
 }
 
 /// The launches of a step around those of the program.
-struct StepTables {
-    loss: Work,
-    squares: Work,
-    adam: Work,
-    matrices: Option<Matrices>,
+struct StepCommands {
+    loss: Command,
+    squares: Command,
+    adam: Command,
+    muon: Option<MuonStep>,
 }
 
-impl StepTables {
+impl StepCommands {
     fn write(
         device: &Arc<Device>,
         program: &Program,
-        bound: &Bound,
-        [first, second, results, norm_parts]: [&Memory; 4],
+        bound: &BoundProgram,
+        [first, second, results, norm_partials]: [&Memory; 4],
         loss: Loss,
         adam: &Adam<f32>,
     ) -> Result<Self, Error> {
         let layout = io_layout(program, &bound.capacity);
-        let mut tables = t::Tables::new(bound.tables_at);
+        let mut task_table = t::TaskTable::new(bound.step_tasks_at);
         let mut parameters = [0.0; MOST_LEVELS];
         let kind = match loss {
             Loss::L1 => 0,
@@ -346,10 +349,10 @@ impl StepTables {
                 pad: 0,
             })
             .collect();
-        let outputs_at = tables.push(&outputs);
+        let outputs_at = task_table.push(&outputs);
         let count = outputs.len() as i32;
         let task = t::LossTasks { outputs: outputs_at, results: results.ptr, count, kind, parameters };
-        let loss_at = tables.push(&[task]);
+        let loss_at = task_table.push(&[task]);
         let at = Parameters {
             params: bound.params.ptr,
             first: first.ptr,
@@ -358,41 +361,46 @@ impl StepTables {
             results: results.ptr,
             len: program.params.trained(),
         };
-        let matrices = adam.muon.as_ref().filter(|m| !m.matrices().is_empty());
-        let matrices = matrices.map(|m| Matrices::new(device, &bound.module, m, &at)).transpose()?;
-        let update_at = tables.push(&[t::UpdateTask {
+        let muon = adam.muon.as_ref().filter(|m| !m.matrices().is_empty());
+        let muon = muon.map(|m| MuonStep::new(device, &bound.kernels, m, &at)).transpose()?;
+        let update_at = task_table.push(&[t::UpdateTask {
             params: bound.params.ptr,
             first: first.ptr,
             second: second.ptr,
             grads: bound.grads.ptr,
-            parts: norm_parts.ptr,
+            partials: norm_partials.ptr,
             controls: bound.io.ptr,
             results: results.ptr,
-            len: program.params.trained() as u64,
+            trained: program.params.trained() as u64,
             all: program.params.len() as u64,
-            matrices: matrices.as_ref().map_or(0, |m| m.mask.ptr),
+            muon_mask: muon.as_ref().map_or(0, |m| m.mask.ptr),
             beta1: adam.beta1 as f32,
             beta2: adam.beta2 as f32,
             epsilon: adam.epsilon as f32,
-            fresh: FRESH as f32,
+            average_rate: FRESH as f32,
             momentum: MOMENTUM as f32,
             pad: 0.0,
         }]);
-        bound.tables.write((bound.tables_at - bound.tables.ptr) as usize, tables.bytes())?;
+        bound.task_table.write((bound.step_tasks_at - bound.task_table.ptr) as usize, task_table.bytes())?;
         let launch = |name: &str, grid: usize, tasks: u64| -> Result<_, Error> {
-            let f = bound.module.function(name, 0)?;
-            Ok(Work::Launch { name: name.to_owned(), f, blocks: Blocks::plain([grid as u32, 1, 1], 256), tasks })
+            let f = bound.kernels.function(name, 0)?;
+            Ok(Command::Launch {
+                name: name.to_owned(),
+                f,
+                blocks: Blocks::plain_data([grid as u32, 1, 1], 256),
+                tasks,
+            })
         };
-        Ok(StepTables {
+        Ok(StepCommands {
             loss: launch("loss", 1, loss_at)?,
-            squares: launch("square_parts", NORM_BLOCKS, update_at)?,
+            squares: launch("grad_norm_partials", NORM_BLOCKS, update_at)?,
             adam: launch("adam", program.params.len().div_ceil(1024).clamp(1, 1024), update_at)?,
-            matrices,
+            muon,
         })
     }
 
     /// Puts the whole step on a staged batch into a stream.
-    fn enqueue(&self, program: &Program, bound: &Bound, staged: &Memory, stream: &Stream) -> Result<(), Error> {
+    fn enqueue(&self, program: &Program, bound: &BoundProgram, staged: &Memory, stream: &Stream) -> Result<(), Error> {
         let layout = staging(program, &bound.capacity);
         driver::copy(stream, bound.io.ptr, staged.ptr, layout.io)?;
         for (k, &at) in layout.sets.iter().enumerate() {
@@ -406,6 +414,6 @@ impl StepTables {
         bound.backward.iter().try_for_each(|w| w.enqueue(stream, shape))?;
         self.squares.enqueue(stream, shape)?;
         self.adam.enqueue(stream, shape)?;
-        self.matrices.iter().flat_map(|m| &m.work).try_for_each(|w| w.enqueue(stream, shape))
+        self.muon.iter().flat_map(|m| &m.commands).try_for_each(|w| w.enqueue(stream, shape))
     }
 }

@@ -1,6 +1,6 @@
 // `attention.cu` and `whole_attention.cu` against attention and its gradients written out in double precision.
 
-#include "lanes.h"
+#include "cuda_fibers.h"
 //
 #include "kernels.inc"
 
@@ -25,7 +25,7 @@ void test(const Launches& launches, int width, int dims, int heads, std::vector<
     std::partial_sum(keys.begin(), keys.end(), k_at + 1);
     auto random = [&](int elements, float size) {
         std::vector<float> x((size_t)elements * dims * ld);
-        for (auto& v : x) v = drawn() * size;
+        for (auto& v : x) v = random_normal() * size;
         return x;
     };
     int q_all = q_at[examples], k_all = k_at[examples];
@@ -52,17 +52,17 @@ void test(const Launches& launches, int width, int dims, int heads, std::vector<
     Compared out, d_query, d_key, d_value;
     for (int e = 0; e < examples; e++)
         for (int h = 0; h < heads; h++) {
-            auto at = [&](const std::vector<float>& x, int element, int column) -> double { return x[((size_t)element * dims + column / width) * ld + h * width + column % width]; };
+            auto at = [&](const std::vector<float>& x, int element_offset, int column) -> double { return x[((size_t)element_offset * dims + column / width) * ld + h * width + column % width]; };
             int q0 = q_at[e], k0 = k_at[e], count = queries[e], others = keys[e];
             std::vector<double> p(count * others), ds(count * others);
             for (int i = 0; i < count; i++) {
-                double *row = &p[i * others], most = -1e300, sum = 0.0, delta = 0.0;
+                double *row = &p[i * others], row_max = -1e300, sum = 0.0, delta = 0.0;
                 for (int j = 0; j < others; j++) {
                     row[j] = 0.0;
                     for (int c = 0; c < depth; c++) row[j] += at(n.query, q0 + i, c) * at(n.key, k0 + j, c) * task.scale;
-                    most = std::max(most, row[j]);
+                    row_max = std::max(row_max, row[j]);
                 }
-                for (int j = 0; j < others; j++) sum += row[j] = std::exp(row[j] - most);
+                for (int j = 0; j < others; j++) sum += row[j] = std::exp(row[j] - row_max);
                 for (int j = 0; j < others; j++) row[j] /= sum;
                 for (int c = 0; c < depth; c++) {
                     double o = 0.0;
@@ -102,36 +102,36 @@ void test(const Launches& launches, int width, int dims, int heads, std::vector<
 }
 
 // A block to an example and a head, or two that belong together.
-template <int DEPTH, int WARPS, bool PAIRED = false> void whole(const AttentionTask& task, const int* shape, int examples, unsigned seed) {
-    int together = PAIRED ? 2 : 1;
-    for (auto kernel : {attention_forward_whole<DEPTH, WARPS, PAIRED>, attention_backward_whole<DEPTH, WARPS, PAIRED>})
+template <int DEPTH, int WARPS, bool HEAD_PAIR = false> void single_block(const AttentionTask& task, const int* shape, int examples, unsigned seed) {
+    int cluster = HEAD_PAIR ? 2 : 1;
+    for (auto kernel : {attention_forward_single_block<DEPTH, WARPS, HEAD_PAIR>, attention_backward_single_block<DEPTH, WARPS, HEAD_PAIR>})
         for (int e = 0; e < examples; e++)
-            for (int h = 0; h < task.heads; h += together) run_blocks([&] { kernel(&task, shape); }, 32 * WARPS, {h, e, 0}, seed, together);
+            for (int h = 0; h < task.heads; h += cluster) run_blocks([&] { kernel(&task, shape); }, 32 * WARPS, {h, e, 0}, seed, cluster);
 }
 
 // Blocks of 64 queries, or keys, of which there are at most 160.
-template <int DEPTH, int N> void in_tiles(const AttentionTask& task, const int* shape, int examples, unsigned seed) {
-    for (auto kernel : {attention_forward<DEPTH, N>, attention_queries<DEPTH, N>, attention_keys<DEPTH, N>})
+template <int DEPTH, int N> void tiled(const AttentionTask& task, const int* shape, int examples, unsigned seed) {
+    for (auto kernel : {attention_forward<DEPTH, N>, attention_backward_queries<DEPTH, N>, attention_backward_keys<DEPTH, N>})
         for (int y = 0; y < examples * task.heads; y++)
             for (int x = 0; x < 3; x++) run_blocks([&] { kernel(&task, shape); }, 128, {x, y, 0}, seed);
 }
 
 int main() {
-    test(whole<16, 8>, 16, 1, 2, {125, 3, 100}, {100, 128, 1}, {1, 1, 1, 1});
-    test(whole<8, 8>, 8, 1, 2, {128, 1, 100}, {100, 128, 1}, {1, 1, 1, 1e-7f});
-    test(whole<32, 8>, 32, 1, 1, {125, 17}, {100, 128}, {1, 1, 1e6f, 1e-9f});
-    test(whole<64, 8>, 64, 1, 1, {125, 128}, {100, 33}, {1e-3f, 1e3f, 1, 1e-3f});
-    test(whole<64, 10>, 16, 4, 2, {150, 1}, {131, 160}, {1, 1, 1, 1e-12f});
-    test(whole<64, 4>, 4, 15, 2, {33, 60}, {64, 2}, {2, 2, 1, 1});
-    test(whole<64, 8, true>, 4, 15, 4, {100, 7}, {128, 33}, {1, 1, 1, 1e-3f});
-    test(whole<64, 10, true>, 4, 16, 2, {131, 160}, {150, 3}, {1, 1, 1, 1});
-    test(whole<32, 4, true>, 4, 8, 2, {3, 64}, {60, 17}, {1, 1, 1, 1});
-    test(whole<16, 10, true>, 4, 3, 2, {160, 20}, {9, 130}, {1, 1, 1, 1});
-    test(whole<16, 8, true>, 4, 4, 4, {125}, {100}, {1, 1, 1, 1});
-    test(whole<32, 10>, 8, 3, 1, {159, 60}, {64, 160}, {2, 2, 0, 1});
-    test(whole<16, 4>, 12, 1, 2, {1, 64, 17}, {64, 2, 31}, {1e-20f, 1e-20f, 1e-20f, 1e20f});
-    test(whole<8, 4>, 4, 1, 1, {5, 60}, {64, 2}, {0, 0, 1, 1});
-    test(whole<16, 4>, 16, 1, 1, {40}, {30}, {1, INFINITY, 1, 1});
-    test(in_tiles<16, 64>, 12, 1, 1, {100, 1}, {65, 130}, {1, 1, 1, 1});
-    test(in_tiles<80, 32>, 5, 15, 1, {66}, {40}, {1, 1, 1, 1e-6f});
+    test(single_block<16, 8>, 16, 1, 2, {125, 3, 100}, {100, 128, 1}, {1, 1, 1, 1});
+    test(single_block<8, 8>, 8, 1, 2, {128, 1, 100}, {100, 128, 1}, {1, 1, 1, 1e-7f});
+    test(single_block<32, 8>, 32, 1, 1, {125, 17}, {100, 128}, {1, 1, 1e6f, 1e-9f});
+    test(single_block<64, 8>, 64, 1, 1, {125, 128}, {100, 33}, {1e-3f, 1e3f, 1, 1e-3f});
+    test(single_block<64, 10>, 16, 4, 2, {150, 1}, {131, 160}, {1, 1, 1, 1e-12f});
+    test(single_block<64, 4>, 4, 15, 2, {33, 60}, {64, 2}, {2, 2, 1, 1});
+    test(single_block<64, 8, true>, 4, 15, 4, {100, 7}, {128, 33}, {1, 1, 1, 1e-3f});
+    test(single_block<64, 10, true>, 4, 16, 2, {131, 160}, {150, 3}, {1, 1, 1, 1});
+    test(single_block<32, 4, true>, 4, 8, 2, {3, 64}, {60, 17}, {1, 1, 1, 1});
+    test(single_block<16, 10, true>, 4, 3, 2, {160, 20}, {9, 130}, {1, 1, 1, 1});
+    test(single_block<16, 8, true>, 4, 4, 4, {125}, {100}, {1, 1, 1, 1});
+    test(single_block<32, 10>, 8, 3, 1, {159, 60}, {64, 160}, {2, 2, 0, 1});
+    test(single_block<16, 4>, 12, 1, 2, {1, 64, 17}, {64, 2, 31}, {1e-20f, 1e-20f, 1e-20f, 1e20f});
+    test(single_block<8, 4>, 4, 1, 1, {5, 60}, {64, 2}, {0, 0, 1, 1});
+    test(single_block<16, 4>, 16, 1, 1, {40}, {30}, {1, INFINITY, 1, 1});
+    test(tiled<16, 64>, 12, 1, 1, {100, 1}, {65, 130}, {1, 1, 1, 1});
+    test(tiled<80, 32>, 5, 15, 1, {66}, {40}, {1, 1, 1, 1e-6f});
 }

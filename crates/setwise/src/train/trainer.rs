@@ -102,7 +102,7 @@ impl Trainer {
                     let capacity = setwise_engine::cuda::Capacity {
                         examples: limits.examples,
                         rows: vec![limits.examples * limits.set_size; sets],
-                        longest: vec![limits.set_size; sets],
+                        max_set_len: vec![limits.set_size; sets],
                         dims: if self.model.config().dimension_equivariant { limits.dims } else { 1 },
                     };
                     let (params, adam) = (self.model.params(), &self.adam);
@@ -122,7 +122,7 @@ impl Trainer {
         #[cfg(feature = "cuda")]
         if let Some(gpu) = &mut self.gpu {
             let seed = self.seed.wrapping_add(self.adam.steps);
-            if gpu.under_way() == 2
+            if gpu.in_flight() == 2
                 && let Some(o) = gpu.outcome()?
             {
                 self.outcomes.push_back(StepOutcome { loss: o.loss, gradient: o.gradient });
@@ -144,7 +144,7 @@ impl Trainer {
     pub fn outcome(&mut self, wait: bool) -> Result<Option<StepOutcome>> {
         #[cfg(feature = "cuda")]
         if let Some(gpu) = self.gpu.as_mut().filter(|_| self.outcomes.is_empty()) {
-            if !wait && gpu.under_way() < 2 {
+            if !wait && gpu.in_flight() < 2 {
                 return Ok(None);
             }
             let outcome = gpu.outcome()?;

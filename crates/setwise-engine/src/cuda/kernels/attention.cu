@@ -1,8 +1,9 @@
-// Attention over ragged sets without the matrix of scores: one block per 64 queries (or keys), example, head and relation.
+// Flash attention over ragged sets, O = softmax(scale · Q Kᵀ) V, without the matrix of scores. Grid: (tiles of 64
+// queries or keys, examples · heads, relations); a warp owns 16 rows.
 //
-// Products are 16 rows per warp. A tile of probabilities leaves the first product in the layout of its result and enters the
-// second as its left operand with columns 2t and 2t + 1 in the places of t and t + 4, so the right operand is read from rows 2t
-// and 2t + 1: nothing is moved between lanes. Rows in shared memory are DEPTH + 4 long, which keeps all lanes in different banks.
+// A tile of probabilities leaves the first product as accumulators and enters the second as A fragment. Its columns 2t
+// and 2t + 1 take the positions t and t + 4, so the B operand is read from rows 2t and 2t + 1: no lane exchanges data.
+// Rows in shared memory are DEPTH + 4 long against bank conflicts.
 
 struct HeadSlice {
     float* data;
@@ -14,7 +15,8 @@ struct HeadSlice {
 struct AttentionTask {
     HeadSlice query, key, value, out;
     HeadSlice d_query, d_key, d_value, d_out;
-    // Per query and head: log2 of the sum of exponentials, and Σ dO · O. (Of whole sets the second is something else: `whole_attention.cu`.)
+    // [queries][heads][2]: log2-sum-exp of the scores, and Δ = Σ dO · O. (`attention_single_block.cu` stores scales in
+    // the second.)
     float* stats;
     float scale;
     int heads, width, pad;
@@ -22,10 +24,11 @@ struct AttentionTask {
 
 #define LOG2E 1.4426950408889634f
 
-// The elements first..first + R of an example, head h, as R rows of DEPTH numbers: `width` numbers for each input dimension.
+// Loads elements start..start + R of a head as R rows of DEPTH numbers, `width` numbers for each input dimension; zeros
+// after `count`.
 template <int R, int DEPTH>
 __device__ __forceinline__ void load_head(float* s, const HeadSlice& h, const int* shape, int start, int count, int head, int width) {
-    int dims = dims_of(h.space, shape), depth = dims * width;
+    int dims = dim_count(h.space, shape), depth = dims * width;
     if (width % 4 == 0) {
         for (int i = threadIdx.x; i < R * (DEPTH / 4); i += blockDim.x) {
             int r = i / (DEPTH / 4), e = i % (DEPTH / 4) * 4;
@@ -44,11 +47,11 @@ __device__ __forceinline__ void load_head(float* s, const HeadSlice& h, const in
     }
 }
 
-// Writes a warp's 16 rows of DEPTH numbers.
+// Writes a warp's 16 rows of DEPTH numbers, scaled by `factor`.
 template <int DEPTH>
 __device__ __forceinline__ void store_head(const float (*acc)[4], const HeadSlice& h, const int* shape, int start, int count, int head,
                                            int width, int row0, const float* factor) {
-    int dims = dims_of(h.space, shape), depth = dims * width, g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
+    int dims = dim_count(h.space, shape), depth = dims * width, g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int j = 0; j < DEPTH / 8; j++)
 #pragma unroll
@@ -59,9 +62,9 @@ __device__ __forceinline__ void store_head(const float (*acc)[4], const HeadSlic
         }
 }
 
-// c[16 rows][N columns] = rows of a times rows of b, over DEPTH.
+// c[16, N] = a[row0.., :] b[0..N, :]ᵀ over DEPTH, such as S = Q Kᵀ.
 template <int DEPTH, int N>
-__device__ __forceinline__ void rows_by_rows(float (*c)[4], const float* a, const float* b, int row0) {
+__device__ __forceinline__ void mma_qk(float (*c)[4], const float* a, const float* b, int row0) {
     constexpr int S = DEPTH + 4;
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
@@ -74,12 +77,12 @@ __device__ __forceinline__ void rows_by_rows(float (*c)[4], const float* a, cons
     for (int k = 0; k < DEPTH; k += 8) {
         FragA fa;
         float v[4];
-        load_blocks(v, pa + k);
+        ldmatrix_x4_f32(v, pa + k);
         fa.set(v[0], v[1], v[2], v[3]);
 #pragma unroll
         for (int j = 0; j < N / 8; j += 2) {
             FragB fb, fc;
-            load_blocks(v, pb + j * 8 * S + k);
+            ldmatrix_x4_f32(v, pb + j * 8 * S + k);
             fb.set(v[0], v[1]);
             fc.set(v[2], v[3]);
             mma(c[j], fa, fb);
@@ -88,9 +91,9 @@ __device__ __forceinline__ void rows_by_rows(float (*c)[4], const float* a, cons
     }
 }
 
-// acc[16 rows][DEPTH columns] += p[16][N] b[N][DEPTH].
+// acc[16, DEPTH] += p[16, N] b[N, DEPTH], such as O += P V.
 template <int DEPTH, int N>
-__device__ __forceinline__ void tile_by_rows(float (*acc)[4], const float (*p)[4], const float* b) {
+__device__ __forceinline__ void mma_pv(float (*acc)[4], const float (*p)[4], const float* b) {
     constexpr int S = DEPTH + 4;
     int g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -107,42 +110,44 @@ __device__ __forceinline__ void tile_by_rows(float (*acc)[4], const float (*p)[4
     }
 }
 
-// Takes N more keys into the running softmax of 16 queries a warp: scores become powers of two below the largest so far, and what was summed
-// before shrinks to it. Scores of keys from `keys` on count for nothing.
+// One step of online softmax for 16 queries a warp and N keys from `base` on. Scores become 2^(s − max); earlier sums
+// are rescaled to the new maximum. Keys from `keys` on are masked.
 template <int N, int DEPTH>
-__device__ __forceinline__ void take_up(float (*s)[4], float (*out)[4], float* most, float* sum, int base, int keys, float scale) {
+__device__ __forceinline__ void online_softmax_update(float (*s)[4], float (*out)[4], float* row_max, float* sum, int base, int keys, float scale) {
     int t = threadIdx.x % 4;
-    float top[2] = {most[0], most[1]};
+    float new_max[2] = {row_max[0], row_max[1]};
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             s[j][e] = base + j * 8 + 2 * t + e % 2 < keys ? s[j][e] * scale : -1e30f;
-            top[e / 2] = fmaxf(top[e / 2], s[j][e]);
+            new_max[e / 2] = fmaxf(new_max[e / 2], s[j][e]);
         }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
-        top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2));
-        float shrink = exp2f(most[h] - top[h]);
-        sum[h] *= shrink;
-        most[h] = top[h];
+        new_max[h] = fmaxf(new_max[h], __shfl_xor_sync(~0u, new_max[h], 1));
+        new_max[h] = fmaxf(new_max[h], __shfl_xor_sync(~0u, new_max[h], 2));
+        float rescale = exp2f(row_max[h] - new_max[h]);
+        sum[h] *= rescale;
+        row_max[h] = new_max[h];
 #pragma unroll
-        for (int j = 0; j < DEPTH / 8; j++) { out[j][2 * h] *= shrink; out[j][2 * h + 1] *= shrink; }
+        for (int j = 0; j < DEPTH / 8; j++) { out[j][2 * h] *= rescale; out[j][2 * h + 1] *= rescale; }
     }
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) { s[j][e] = exp2f(s[j][e] - most[e / 2]); sum[e / 2] += s[j][e]; }
+        for (int e = 0; e < 4; e++) { s[j][e] = exp2f(s[j][e] - row_max[e / 2]); sum[e / 2] += s[j][e]; }
 }
 
+// O = softmax(scale · Q Kᵀ) V and the log2-sum-exp. A block owns 64 queries of one head and loops over tiles of N keys.
+// `out` and stats[0] are written.
 template <int DEPTH, int N>
 __device__ __forceinline__ void attention_forward(const AttentionTask* tasks, const int* shape) {
     const AttentionTask& task = tasks[blockIdx.z];
     int example = blockIdx.y / task.heads, head = blockIdx.y % task.heads;
-    if (example >= examples_of(shape)) return;
-    int q0 = element(task.query.space, shape, example), queries = element(task.query.space, shape, example + 1) - q0;
-    int k0 = element(task.key.space, shape, example), keys = element(task.key.space, shape, example + 1) - k0;
+    if (example >= example_count(shape)) return;
+    int q0 = element_offset(task.query.space, shape, example), queries = element_offset(task.query.space, shape, example + 1) - q0;
+    int k0 = element_offset(task.key.space, shape, example), keys = element_offset(task.key.space, shape, example + 1) - k0;
     int first = blockIdx.x * 64;
     if (first >= queries) return;
     extern __shared__ __align__(16) float shared[];
@@ -150,7 +155,7 @@ __device__ __forceinline__ void attention_forward(const AttentionTask* tasks, co
     float *qs = shared, *ks = qs + 64 * S, *vs = ks + N * S;
     load_head<64, DEPTH>(qs, task.query, shape, q0 + first, queries - first, head, task.width);
     int row0 = threadIdx.x / 32 * 16, t = threadIdx.x % 4, g = (threadIdx.x % 32) / 4;
-    float out[DEPTH / 8][4] = {}, most[2] = {-1e30f, -1e30f}, sum[2] = {0.0f, 0.0f};
+    float out[DEPTH / 8][4] = {}, row_max[2] = {-1e30f, -1e30f}, sum[2] = {0.0f, 0.0f};
     float scale = task.scale * LOG2E;
     for (int base = 0; base < keys; base += N) {
         __syncthreads();
@@ -158,9 +163,9 @@ __device__ __forceinline__ void attention_forward(const AttentionTask* tasks, co
         load_head<N, DEPTH>(vs, task.value, shape, k0 + base, keys - base, head, task.width);
         __syncthreads();
         float s[N / 8][4];
-        rows_by_rows<DEPTH, N>(s, qs, ks, row0);
-        take_up<N, DEPTH>(s, out, most, sum, base, keys, scale);
-        tile_by_rows<DEPTH, N>(out, s, vs);
+        mma_qk<DEPTH, N>(s, qs, ks, row0);
+        online_softmax_update<N, DEPTH>(s, out, row_max, sum, base, keys, scale);
+        mma_pv<DEPTH, N>(out, s, vs);
     }
     float factor[2];
 #pragma unroll
@@ -169,19 +174,20 @@ __device__ __forceinline__ void attention_forward(const AttentionTask* tasks, co
         sum[h] += __shfl_xor_sync(~0u, sum[h], 2);
         factor[h] = 1.0f / sum[h];
         int r = first + row0 + g + h * 8;
-        if (t == 0 && r < queries) task.stats[((size_t)(q0 + r) * task.heads + head) * 2] = most[h] + log2f(sum[h]);
+        if (t == 0 && r < queries) task.stats[((size_t)(q0 + r) * task.heads + head) * 2] = row_max[h] + log2f(sum[h]);
     }
     store_head<DEPTH>(out, task.out, shape, q0 + first, queries - first, head, task.width, row0, factor);
 }
 
-// Σ dO · O per query and head, then dQ = dS K with dS = P (dP − Σ dO · O) · scale, dP = dO Vᵀ.
+// dQ = dS K with dS = P ∘ (dO Vᵀ − Δ) · scale and Δ = Σ dO · O. A block owns 64 queries and loops over keys. d_query
+// and stats[1] = Δ are written.
 template <int DEPTH, int N>
-__device__ __forceinline__ void attention_queries(const AttentionTask* tasks, const int* shape) {
+__device__ __forceinline__ void attention_backward_queries(const AttentionTask* tasks, const int* shape) {
     const AttentionTask& task = tasks[blockIdx.z];
     int example = blockIdx.y / task.heads, head = blockIdx.y % task.heads;
-    if (example >= examples_of(shape)) return;
-    int q0 = element(task.query.space, shape, example), queries = element(task.query.space, shape, example + 1) - q0;
-    int k0 = element(task.key.space, shape, example), keys = element(task.key.space, shape, example + 1) - k0;
+    if (example >= example_count(shape)) return;
+    int q0 = element_offset(task.query.space, shape, example), queries = element_offset(task.query.space, shape, example + 1) - q0;
+    int k0 = element_offset(task.key.space, shape, example), keys = element_offset(task.key.space, shape, example + 1) - k0;
     int first = blockIdx.x * 64;
     if (first >= queries) return;
     extern __shared__ __align__(16) float shared[];
@@ -213,8 +219,8 @@ __device__ __forceinline__ void attention_queries(const AttentionTask* tasks, co
         load_head<N, DEPTH>(vs, task.value, shape, k0 + base, keys - base, head, task.width);
         __syncthreads();
         float s[N / 8][4], d[N / 8][4];
-        rows_by_rows<DEPTH, N>(s, qs, ks, row0);
-        rows_by_rows<DEPTH, N>(d, ds, vs, row0);
+        mma_qk<DEPTH, N>(s, qs, ks, row0);
+        mma_qk<DEPTH, N>(d, ds, vs, row0);
 #pragma unroll
         for (int j = 0; j < N / 8; j++)
 #pragma unroll
@@ -222,20 +228,21 @@ __device__ __forceinline__ void attention_queries(const AttentionTask* tasks, co
                 float p = base + j * 8 + 2 * t + e % 2 < keys ? exp2f(s[j][e] * scale - lse[e / 2]) : 0.0f;
                 s[j][e] = p * (d[j][e] - delta[e / 2]) * task.scale;
             }
-        tile_by_rows<DEPTH, N>(acc, s, ks);
+        mma_pv<DEPTH, N>(acc, s, ks);
     }
     float factor[2] = {1.0f, 1.0f};
     store_head<DEPTH>(acc, task.d_query, shape, q0 + first, queries - first, head, task.width, row0, factor);
 }
 
-// dV = Pᵀ dO and dK = dSᵀ Q for 64 keys, over all queries.
+// dV = Pᵀ dO and dK = dSᵀ Q. A block owns 64 keys and loops over all queries. d_key and d_value are written. It reads Δ
+// from `attention_backward_queries`.
 template <int DEPTH, int N>
-__device__ __forceinline__ void attention_keys(const AttentionTask* tasks, const int* shape) {
+__device__ __forceinline__ void attention_backward_keys(const AttentionTask* tasks, const int* shape) {
     const AttentionTask& task = tasks[blockIdx.z];
     int example = blockIdx.y / task.heads, head = blockIdx.y % task.heads;
-    if (example >= examples_of(shape)) return;
-    int q0 = element(task.query.space, shape, example), queries = element(task.query.space, shape, example + 1) - q0;
-    int k0 = element(task.key.space, shape, example), keys = element(task.key.space, shape, example + 1) - k0;
+    if (example >= example_count(shape)) return;
+    int q0 = element_offset(task.query.space, shape, example), queries = element_offset(task.query.space, shape, example + 1) - q0;
+    int k0 = element_offset(task.key.space, shape, example), keys = element_offset(task.key.space, shape, example + 1) - k0;
     int first = blockIdx.x * 64;
     if (first >= keys) return;
     extern __shared__ __align__(16) float shared[];
@@ -259,18 +266,18 @@ __device__ __forceinline__ void attention_keys(const AttentionTask* tasks, const
         }
         __syncthreads();
         float s[N / 8][4], d[N / 8][4];
-        rows_by_rows<DEPTH, N>(s, ks, qs, row0);
+        mma_qk<DEPTH, N>(s, ks, qs, row0);
 #pragma unroll
         for (int j = 0; j < N / 8; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++) s[j][e] = exp2f(s[j][e] * scale - lses[j * 8 + 2 * t + e % 2]);
-        tile_by_rows<DEPTH, N>(dv, s, ds);
-        rows_by_rows<DEPTH, N>(d, vs, ds, row0);
+        mma_pv<DEPTH, N>(dv, s, ds);
+        mma_qk<DEPTH, N>(d, vs, ds, row0);
 #pragma unroll
         for (int j = 0; j < N / 8; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++) s[j][e] *= (d[j][e] - deltas[j * 8 + 2 * t + e % 2]) * task.scale;
-        tile_by_rows<DEPTH, N>(dk, s, qs);
+        mma_pv<DEPTH, N>(dk, s, qs);
     }
     float factor[2] = {1.0f, 1.0f};
     store_head<DEPTH>(dk, task.d_key, shape, k0 + first, keys - first, head, task.width, row0, factor);
@@ -278,6 +285,6 @@ __device__ __forceinline__ void attention_keys(const AttentionTask* tasks, const
 }
 
 #define ATTENTION(DEPTH, N)                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(128) attention_forward_##DEPTH(const AttentionTask* t, const int* s) { in_turn(); attention_forward<DEPTH, N>(t, s); } \
-    extern "C" __global__ void __launch_bounds__(128) attention_queries_##DEPTH(const AttentionTask* t, const int* s) { in_turn(); attention_queries<DEPTH, N>(t, s); } \
-    extern "C" __global__ void __launch_bounds__(128) attention_keys_##DEPTH(const AttentionTask* t, const int* s) { in_turn(); attention_keys<DEPTH, N>(t, s); }
+    extern "C" __global__ void __launch_bounds__(128) attention_forward_##DEPTH(const AttentionTask* t, const int* s) { grid_dependency_sync(); attention_forward<DEPTH, N>(t, s); } \
+    extern "C" __global__ void __launch_bounds__(128) attention_backward_queries_##DEPTH(const AttentionTask* t, const int* s) { grid_dependency_sync(); attention_backward_queries<DEPTH, N>(t, s); } \
+    extern "C" __global__ void __launch_bounds__(128) attention_backward_keys_##DEPTH(const AttentionTask* t, const int* s) { grid_dependency_sync(); attention_backward_keys<DEPTH, N>(t, s); }

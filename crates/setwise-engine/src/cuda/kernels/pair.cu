@@ -1,120 +1,124 @@
-// Networks on pairs: sums with their gradients, and the maximum with the matrix instructions of all cards.
+// Networks on pairs: sums with their gradients, and the max with mma.sync.
 
-// kept_i = Σ_j relu(u_i + v_j): a thread owns a hidden column of eight elements.
-extern "C" __global__ void __launch_bounds__(128) pair_sums(const PairTask* tasks, const int* shape) {
-    in_turn();
+// saved_i = Σ_j relu(u_i + v_j). Grid: (element groups, examples, nets), grid-stride. A thread owns one hidden column
+// of eight elements. `saved` is written; a linear map follows.
+extern "C" __global__ void __launch_bounds__(128) pair_relu_sum(const PairTask* tasks, const int* shape) {
+    grid_dependency_sync();
     const PairTask& task = tasks[blockIdx.z];
     int e = blockIdx.y;
     if (e >= shape[0]) return;
-    int i0 = element(task.space, shape, e), n = element(task.space, shape, e + 1) - i0;
-    int j0 = element(task.partners, shape, e), m = element(task.partners, shape, e + 1) - j0;
+    int i0 = element_offset(task.space, shape, e), n = element_offset(task.space, shape, e + 1) - i0;
+    int j0 = element_offset(task.right_space, shape, e), m = element_offset(task.right_space, shape, e + 1) - j0;
     for (int first = blockIdx.x * 8; first < n; first += gridDim.x * 8)
         for (int h = threadIdx.x; h < task.hidden; h += 128) {
             float u[8], sum[8] = {};
 #pragma unroll
-            for (int b = 0; b < 8; b++) u[b] = first + b < n ? task.own[(size_t)(i0 + first + b) * task.ld_own + h] : 0.0f;
+            for (int b = 0; b < 8; b++) u[b] = first + b < n ? task.left[(size_t)(i0 + first + b) * task.ld_left + h] : 0.0f;
             for (int j = 0; j < m; j++) {
-                float v = task.partner[(size_t)(j0 + j) * task.ld_partner + h];
+                float v = task.right[(size_t)(j0 + j) * task.ld_right + h];
 #pragma unroll
                 for (int b = 0; b < 8; b++) sum[b] += fmaxf(u[b] + v, 0.0f);
             }
 #pragma unroll
             for (int b = 0; b < 8; b++)
-                if (first + b < n) task.kept[(size_t)(i0 + first + b) * task.hidden + h] = sum[b];
+                if (first + b < n) task.saved[(size_t)(i0 + first + b) * task.hidden + h] = sum[b];
         }
 }
 
-// y_i += m b, after the linear map of the sums.
-extern "C" __global__ void pair_bias(const PairTask* tasks, const int* shape) {
-    in_turn();
+// y_i += m · b with m partners, after the linear map of the sums. Grid: (blocks, nets), grid-stride over y.
+extern "C" __global__ void pair_sum_bias(const PairTask* tasks, const int* shape) {
+    grid_dependency_sync();
     const PairTask& task = tasks[blockIdx.y];
-    size_t total = (size_t)rows_of(task.space, shape) * task.outputs;
+    size_t total = (size_t)row_count(task.space, shape) * task.outputs;
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x) {
         int row = i / task.outputs, c = i % task.outputs, e = example_of(task.space, shape, row);
-        int m = element(task.partners, shape, e + 1) - element(task.partners, shape, e);
+        int m = element_offset(task.right_space, shape, e + 1) - element_offset(task.right_space, shape, e);
         task.y[(size_t)row * task.ldy + c] += m * task.bias[c];
     }
 }
 
-// Parts [examples][outputs] of the bias's gradient: Σ_i dy_i, times the number of partners for sums.
-extern "C" __global__ void pair_bias_gradient(const PairTask* tasks, const int* shape) {
-    in_turn();
+// Partial sums [examples][outputs] of the bias gradient: Σ_i dy_i, times the number of partners for sums (`d_saved` not
+// null). A thread owns one output of an example.
+extern "C" __global__ void pair_bias_grad(const PairTask* tasks, const int* shape) {
+    grid_dependency_sync();
     const PairTask& task = tasks[blockIdx.z];
     int e = blockIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;
     if (e >= shape[0] || c >= task.outputs) return;
     float sum = 0.0f;
-    for (int i = element(task.space, shape, e); i < element(task.space, shape, e + 1); i++) sum += task.dy[(size_t)i * task.ldy + c];
-    int m = element(task.partners, shape, e + 1) - element(task.partners, shape, e);
-    task.parts[(size_t)e * task.outputs + c] = task.d_kept ? sum * m : sum;
+    for (int i = element_offset(task.space, shape, e); i < element_offset(task.space, shape, e + 1); i++) sum += task.dy[(size_t)i * task.ldy + c];
+    int m = element_offset(task.right_space, shape, e + 1) - element_offset(task.right_space, shape, e);
+    task.partials[(size_t)e * task.outputs + c] = task.d_saved ? sum * m : sum;
 }
 
-// From the gradient dh_i of the sums: du_i = dh_i · #{j : u_i + v_j > 0}.
-extern "C" __global__ void __launch_bounds__(128) pair_sums_own(const PairTask* tasks, const int* shape) {
-    in_turn();
+// du_i = dh_i · #{j : u_i + v_j > 0}, from dh_i, the gradient of the sum. Grid and ownership as in `pair_relu_sum`;
+// d_left is written.
+extern "C" __global__ void __launch_bounds__(128) pair_sum_left_grad(const PairTask* tasks, const int* shape) {
+    grid_dependency_sync();
     const PairTask& task = tasks[blockIdx.z];
     int e = blockIdx.y;
     if (e >= shape[0]) return;
-    int i0 = element(task.space, shape, e), n = element(task.space, shape, e + 1) - i0;
-    int j0 = element(task.partners, shape, e), m = element(task.partners, shape, e + 1) - j0;
+    int i0 = element_offset(task.space, shape, e), n = element_offset(task.space, shape, e + 1) - i0;
+    int j0 = element_offset(task.right_space, shape, e), m = element_offset(task.right_space, shape, e + 1) - j0;
     for (int first = blockIdx.x * 8; first < n; first += gridDim.x * 8)
         for (int h = threadIdx.x; h < task.hidden; h += 128) {
             float u[8], count[8] = {};
 #pragma unroll
-            for (int b = 0; b < 8; b++) u[b] = first + b < n ? task.own[(size_t)(i0 + first + b) * task.ld_own + h] : 0.0f;
+            for (int b = 0; b < 8; b++) u[b] = first + b < n ? task.left[(size_t)(i0 + first + b) * task.ld_left + h] : 0.0f;
             for (int j = 0; j < m; j++) {
-                float v = task.partner[(size_t)(j0 + j) * task.ld_partner + h];
+                float v = task.right[(size_t)(j0 + j) * task.ld_right + h];
 #pragma unroll
                 for (int b = 0; b < 8; b++) count[b] += u[b] + v > 0.0f ? 1.0f : 0.0f;
             }
 #pragma unroll
             for (int b = 0; b < 8; b++)
                 if (first + b < n)
-                    task.d_own[(size_t)(i0 + first + b) * task.ld_own + h] = count[b] * task.d_kept[(size_t)(i0 + first + b) * task.hidden + h];
+                    task.d_left[(size_t)(i0 + first + b) * task.ld_left + h] = count[b] * task.d_saved[(size_t)(i0 + first + b) * task.hidden + h];
         }
 }
 
-// dv_j = Σ_i dh_i [u_i + v_j > 0].
-extern "C" __global__ void __launch_bounds__(128) pair_sums_partner(const PairTask* tasks, const int* shape) {
-    in_turn();
+// dv_j = Σ_i dh_i [u_i + v_j > 0]. A thread owns one hidden column of eight partners; d_right is written.
+extern "C" __global__ void __launch_bounds__(128) pair_sum_right_grad(const PairTask* tasks, const int* shape) {
+    grid_dependency_sync();
     const PairTask& task = tasks[blockIdx.z];
     int e = blockIdx.y;
     if (e >= shape[0]) return;
-    int i0 = element(task.space, shape, e), n = element(task.space, shape, e + 1) - i0;
-    int j0 = element(task.partners, shape, e), m = element(task.partners, shape, e + 1) - j0;
+    int i0 = element_offset(task.space, shape, e), n = element_offset(task.space, shape, e + 1) - i0;
+    int j0 = element_offset(task.right_space, shape, e), m = element_offset(task.right_space, shape, e + 1) - j0;
     for (int first = blockIdx.x * 8; first < m; first += gridDim.x * 8)
         for (int h = threadIdx.x; h < task.hidden; h += 128) {
             float v[8], sum[8] = {};
 #pragma unroll
-            for (int b = 0; b < 8; b++) v[b] = first + b < m ? task.partner[(size_t)(j0 + first + b) * task.ld_partner + h] : 0.0f;
+            for (int b = 0; b < 8; b++) v[b] = first + b < m ? task.right[(size_t)(j0 + first + b) * task.ld_right + h] : 0.0f;
             for (int i = 0; i < n; i++) {
-                float u = task.own[(size_t)(i0 + i) * task.ld_own + h], d = task.d_kept[(size_t)(i0 + i) * task.hidden + h];
+                float u = task.left[(size_t)(i0 + i) * task.ld_left + h], d = task.d_saved[(size_t)(i0 + i) * task.hidden + h];
 #pragma unroll
                 for (int b = 0; b < 8; b++) sum[b] += u + v[b] > 0.0f ? d : 0.0f;
             }
 #pragma unroll
             for (int b = 0; b < 8; b++)
-                if (first + b < m) task.d_partner[(size_t)(j0 + first + b) * task.ld_partner + h] = sum[b];
+                if (first + b < m) task.d_right[(size_t)(j0 + first + b) * task.ld_right + h] = sum[b];
         }
 }
 
-// As `pair_max_tiles` where a second layer is too large for shared memory: a block owns one element and 64 outputs, its four warps 16
-// partners each; the hidden layer is made in shared memory, 64 partners by 32 columns at a time.
+// As `pair_max_tiles` where W does not fit shared memory. Grid: (rows, outputs / 64, nets). A block owns one element
+// and 64 outputs, its four warps 16 partners each. The hidden layer is computed in shared memory, 64 partners by 32
+// columns at a time.
 extern "C" __global__ void __launch_bounds__(128) pair_max(const PairTask* tasks, const int* shape) {
-    in_turn();
+    grid_dependency_sync();
     const PairTask& task = tasks[blockIdx.z];
     int row = blockIdx.x, n0 = blockIdx.y * 64;
-    if (row >= rows_of(task.space, shape) || n0 >= task.outputs) return;
+    if (row >= row_count(task.space, shape) || n0 >= task.outputs) return;
     int e = example_of(task.space, shape, row);
-    int j0 = element(task.partners, shape, e), m = element(task.partners, shape, e + 1) - j0;
+    int j0 = element_offset(task.right_space, shape, e), m = element_offset(task.right_space, shape, e + 1) - j0;
     __shared__ __align__(16) float as[64 * 36], bs[64 * 36];
-    __shared__ float best[4][64];
-    __shared__ int winner[4][64];
+    __shared__ float warp_best[4][64];
+    __shared__ int warp_index[4][64];
     int warp = threadIdx.x / 32, g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
-    float top[16];
+    float best[16];
     int at[16];
 #pragma unroll
-    for (int c = 0; c < 16; c++) { top[c] = LOWEST; at[c] = 0; }
-    const float* u = task.own + (size_t)row * task.ld_own;
+    for (int c = 0; c < 16; c++) { best[c] = MIN_FLOAT; at[c] = 0; }
+    const float* u = task.left + (size_t)row * task.ld_left;
     for (int base = 0; base < m; base += 64) {
         float acc[1][8][4] = {};
         for (int k0 = 0; k0 < task.hidden; k0 += 32) {
@@ -123,14 +127,14 @@ extern "C" __global__ void __launch_bounds__(128) pair_max(const PairTask* tasks
                 int r = i / 32, c = i % 32;
                 float v = 0.0f, w = 0.0f;
                 if (k0 + c < task.hidden) {
-                    if (base + r < m) v = fmaxf(u[k0 + c] + task.partner[(size_t)(j0 + base + r) * task.ld_partner + k0 + c], 0.0f);
+                    if (base + r < m) v = fmaxf(u[k0 + c] + task.right[(size_t)(j0 + base + r) * task.ld_right + k0 + c], 0.0f);
                     if (n0 + r < task.outputs) w = task.w[(size_t)(n0 + r) * task.hidden + k0 + c];
                 }
                 as[r * 36 + c] = v;
                 bs[r * 36 + c] = w;
             }
             __syncthreads();
-            multiply_rows<16, 64>(acc, as, bs, warp * 16, 0);
+            mma_nt<16, 64>(acc, as, bs, warp * 16, 0);
         }
 #pragma unroll
         for (int c = 0; c < 16; c++)
@@ -138,48 +142,48 @@ extern "C" __global__ void __launch_bounds__(128) pair_max(const PairTask* tasks
             for (int h = 0; h < 2; h++) {
                 int j = base + warp * 16 + g + 8 * h;
                 float x = acc[0][c / 2][2 * h + c % 2];
-                if (j < m && (x > top[c] || x != x)) { top[c] = x; at[c] = j; }
+                if (j < m && (x > best[c] || x != x)) { best[c] = x; at[c] = j; }
             }
     }
 #pragma unroll
     for (int c = 0; c < 16; c++) {
 #pragma unroll
         for (int i = 4; i < 32; i *= 2) {
-            float x = __shfl_xor_sync(~0u, top[c], i);
+            float x = __shfl_xor_sync(~0u, best[c], i);
             int j = __shfl_xor_sync(~0u, at[c], i);
-            if (x > top[c] || (x == top[c] && j < at[c]) || (x != x && top[c] == top[c])) { top[c] = x; at[c] = j; }
+            if (x > best[c] || (x == best[c] && j < at[c]) || (x != x && best[c] == best[c])) { best[c] = x; at[c] = j; }
         }
-        if (g == 0) { best[warp][c / 2 * 8 + 2 * t + c % 2] = top[c]; winner[warp][c / 2 * 8 + 2 * t + c % 2] = at[c]; }
+        if (g == 0) { warp_best[warp][c / 2 * 8 + 2 * t + c % 2] = best[c]; warp_index[warp][c / 2 * 8 + 2 * t + c % 2] = at[c]; }
     }
     __syncthreads();
     int c = threadIdx.x;
     if (c < 64 && n0 + c < task.outputs) {
-        float x = best[0][c];
-        int j = winner[0][c];
+        float x = warp_best[0][c];
+        int j = warp_index[0][c];
         for (int w = 1; w < 4; w++) {
-            float y = best[w][c];
-            if (y > x || (y == x && winner[w][c] < j) || (y != y && x == x)) { x = y; j = winner[w][c]; }
+            float y = warp_best[w][c];
+            if (y > x || (y == x && warp_index[w][c] < j) || (y != y && x == x)) { x = y; j = warp_index[w][c]; }
         }
         task.y[(size_t)row * task.ldy + n0 + c] = x + task.bias[n0 + c];
-        task.kept[(size_t)row * task.outputs + n0 + c] = (float)j;
+        task.saved[(size_t)row * task.outputs + n0 + c] = (float)j;
     }
 }
 
-// The maximum with 16 by 8 by 8 products.
+// The max with mma.m16n8k8.
 template <int N>
-struct NarrowPairs {
+struct PairsSm80 {
     __device__ static __forceinline__ float* begin() {
         extern __shared__ __align__(16) float shared[];
         return shared;
     }
 
-    __device__ static __forceinline__ int numbers(int slabs) { return N * (32 * slabs + 16); }
+    __device__ static __forceinline__ int weight_numbers(int slabs) { return N * (32 * slabs + 16); }
 
-    __device__ static __forceinline__ void place(float* weights, const PairTask& task, int n0, int slabs) {
+    __device__ static __forceinline__ void store_weights(float* weights, const PairTask& task, int n0, int slabs) {
         int warp = threadIdx.x / 32, lane = threadIdx.x % 32, total = N / 4 * slabs;
         for (int first = warp; first < total; first += 8 * PAIR_WARPS) {
             float4 w[8];
-            fetch_weights<N>(w, task, n0, first, total);
+            load_weight_chunks<N>(w, task, n0, first, total);
 #pragma unroll
             for (int b = 0; b < 8; b++) {
                 int i = first + b * PAIR_WARPS, row = i % (N / 4) * 4 + lane / 8, c = i / (N / 4) * 32 + lane % 8 * 4;
@@ -209,10 +213,10 @@ struct NarrowPairs {
     }
 };
 
-#define NARROW_PAIRS(N)                                                                                                                \
-    extern "C" __global__ void __launch_bounds__(256, 2) pair_max_n##N(const PairTask* t, const int* s) { in_turn();                    \
-        pair_max_tiles<N, NarrowPairs<N>>(t, s);                                                                                       \
+#define PAIR_MAX_SM80(N)                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(256, 2) pair_max_n##N(const PairTask* t, const int* s) { grid_dependency_sync();                    \
+        pair_max_tiles<N, PairsSm80<N>>(t, s);                                                                                       \
     }
-NARROW_PAIRS(16)
-NARROW_PAIRS(32)
-NARROW_PAIRS(64)
+PAIR_MAX_SM80(16)
+PAIR_MAX_SM80(32)
+PAIR_MAX_SM80(64)

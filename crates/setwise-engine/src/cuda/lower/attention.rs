@@ -1,7 +1,7 @@
 //! Attention, compiled for each width of heads.
 
-use super::super::tables as t;
-use super::{Builder, Capacity};
+use super::super::kernel_tasks as t;
+use super::{Capacity, Lowering};
 use crate::error::Error;
 use crate::flow::group_by;
 use crate::program::{Attention, Op, Program, Relation, Slice};
@@ -22,13 +22,13 @@ pub(in super::super) fn key_tile(depth: usize) -> usize {
 }
 
 /// The width heads are compiled for with the instructions of compute capability 9, and the keys of a tile; none for the widest.
-pub(in super::super) fn wide_depth(depth: usize) -> Option<(usize, usize)> {
+pub(in super::super) fn sm90_depth(depth: usize) -> Option<(usize, usize)> {
     [(16, 64), (32, 64), (64, 32), (80, 32), (128, 32)].into_iter().find(|&(d, _)| d >= depth)
 }
 
 /// Warps of blocks that hold whole sets, 16 elements to each, and blocks to a processor, for a width that attention is compiled for; none for
 /// the widest, of which two blocks would not have room for sets of the usual size.
-pub(in super::super) fn whole_sets(depth: usize) -> &'static [(usize, usize)] {
+pub(in super::super) fn single_block_shapes(depth: usize) -> &'static [(usize, usize)] {
     match depth {
         8 => &[(4, 6), (8, 4), (10, 3)],
         16 => &[(4, 6), (8, 3), (10, 2)],
@@ -40,45 +40,45 @@ pub(in super::super) fn whole_sets(depth: usize) -> &'static [(usize, usize)] {
 
 /// Bytes of shared memory that a block of so many warps has for whole sets: queries, keys and values, and the largest number of each to a warp; backward gradients of results as well, two numbers to a query,
 /// and gradients of scores where they stay. Where they do not, pairs of blocks have a place more for what one hands to the other.
-fn whole_bytes(depth: usize, warps: usize, backward: bool, paired: bool) -> usize {
+fn single_block_bytes(depth: usize, warps: usize, backward: bool, head_pair: bool) -> usize {
     let rows = 16 * warps;
     let tile = rows * if depth == 8 { 16 } else { 2 * depth + 16 };
-    let stay = depth < 64 || warps <= 8;
-    let stays = if stay { rows * (2 * rows + 16).max(4 * depth) } else { 0 };
-    let place = if paired && !stay { 2 * rows * depth } else { 0 };
-    if backward { 4 * tile + stays + 8 * rows + 4 * warps + place } else { 3 * tile + 12 * warps }
+    let keeps_scores = depth < 64 || warps <= 8;
+    let score_bytes = if keeps_scores { rows * (2 * rows + 16).max(4 * depth) } else { 0 };
+    let staging = if head_pair && !keeps_scores { 2 * rows * depth } else { 0 };
+    if backward { 4 * tile + score_bytes + 8 * rows + 4 * warps + staging } else { 3 * tile + 12 * warps }
 }
 
 /// Whether blocks of two heads write together: those of four numbers, unless they have so few dimensions that they are soon written.
-fn paired(depth: usize, heads: usize, r: &Relation) -> bool {
+fn head_pair(depth: usize, heads: usize, r: &Relation) -> bool {
     depth > 8 && r.query.cols == 4 * heads && heads.is_multiple_of(2)
 }
 
 /// The kernels for whole sets that a program may want for a width that attention is compiled for.
-pub(in super::super) fn whole_kinds(depth: usize, ops: &[Op]) -> Vec<&'static str> {
-    let has = |pairs: bool, a: &Attention| a.relations.iter().any(|r| paired(depth, a.heads, r) == pairs);
+pub(in super::super) fn single_block_macros(depth: usize, ops: &[Op]) -> Vec<&'static str> {
+    let has = |pairs: bool, a: &Attention| a.relations.iter().any(|r| head_pair(depth, a.heads, r) == pairs);
     let wanted = |pairs: bool| ops.iter().any(|op| matches!(op, Op::Attention(a) if has(pairs, a)));
-    let kinds = [(false, "WHOLE_ATTENTION"), (true, "PAIRED_ATTENTION")];
+    let kinds = [(false, "ATTENTION_SINGLE_BLOCK"), (true, "ATTENTION_HEAD_PAIR")];
     kinds.into_iter().filter(|k| wanted(k.0)).map(|k| k.1).collect()
 }
 
 /// Widths of all heads of a program, as they are compiled.
-pub(in super::super) fn depths(program: &Program, capacity: &Capacity) -> Result<Vec<usize>, Error> {
-    let mut depths = Vec::new();
+pub(in super::super) fn head_depths(program: &Program, capacity: &Capacity) -> Result<Vec<usize>, Error> {
+    let mut head_depths = Vec::new();
     for op in &program.ops {
         if let Op::Attention(a) = op {
             for r in &a.relations {
                 let dims = if program.values[r.query.value.0].per_dim { capacity.dims } else { 1 };
-                depths.push(depth_for(r.query.cols / a.heads * dims)?);
+                head_depths.push(depth_for(r.query.cols / a.heads * dims)?);
             }
         }
     }
-    depths.sort_unstable();
-    depths.dedup();
-    Ok(depths)
+    head_depths.sort_unstable();
+    head_depths.dedup();
+    Ok(head_depths)
 }
 
-impl<'a> Builder<'a> {
+impl<'a> Lowering<'a> {
     pub(super) fn attention(&mut self, op: &Attention, kernels: &[&str]) -> Result<(), Error> {
         let training = kernels[0] != "attention_forward";
         let head = |b: &Self, s: Slice, grad: bool| {
@@ -121,41 +121,45 @@ impl<'a> Builder<'a> {
                         }
                     })
                     .collect();
-                let over = |r: &Relation| if *kernel == "attention_keys" { r.key } else { r.query };
-                let longest = members.iter().map(|&i| self.longest(over(&op.relations[i]).value)).max().unwrap_or(0);
-                let grid = [longest.div_ceil(64), self.capacity.examples * op.heads, tasks.len()];
-                let in_chunks = |s: &Slice| self.aligned(*s) && (s.cols / op.heads).is_multiple_of(4);
+                let over = |r: &Relation| if *kernel == "attention_backward_keys" { r.key } else { r.query };
+                let max_set_len =
+                    members.iter().map(|&i| self.max_set_len(over(&op.relations[i]).value)).max().unwrap_or(0);
+                let grid = [max_set_len.div_ceil(64), self.capacity.examples * op.heads, tasks.len()];
+                let vectorisable = |s: &Slice| self.aligned(*s) && (s.cols / op.heads).is_multiple_of(4);
                 let all = members.iter().map(|&i| &op.relations[i]);
-                let chunks = all.flat_map(|r| [r.query, r.key, r.value, r.out]).all(|s| in_chunks(&s));
-                if let Some((wide, tile)) = wide_depth(depth).filter(|_| self.module.wide && chunks) {
+                let vectorised = all.flat_map(|r| [r.query, r.key, r.value, r.out]).all(|s| vectorisable(&s));
+                if let Some((padded, tile)) = sm90_depth(depth).filter(|_| self.kernels.sm90 && vectorised) {
                     let all = members.iter().flat_map(|&i| [op.relations[i].query, op.relations[i].key]);
-                    let longest = all.map(|s| self.longest(s.value)).max().unwrap_or(0);
+                    let max_set_len = all.map(|s| self.max_set_len(s.value)).max().unwrap_or(0);
                     // Their largest score is the largest sum of products.
-                    let whole = whole_sets(depth).iter().map(|w| w.0).find(|w| 16 * w >= longest && op.scale > 0.0);
-                    if let Some(warps) = whole {
+                    let single_block = single_block_shapes(depth)
+                        .iter()
+                        .map(|w| w.0)
+                        .find(|w| 16 * w >= max_set_len && op.scale > 0.0);
+                    if let Some(warps) = single_block {
                         let backward = *kernel != "attention_forward";
-                        if *kernel == "attention_keys" {
+                        if *kernel == "attention_backward_keys" {
                             // One pass is enough.
                             continue;
                         }
                         let way = if backward { "backward" } else { "forward" };
-                        let paired = members.iter().all(|&i| paired(depth, op.heads, &op.relations[i]));
-                        let (kind, cluster) = if paired { ("paired", [2, 1]) } else { ("whole", [1, 1]) };
+                        let head_pair = members.iter().all(|&i| head_pair(depth, op.heads, &op.relations[i]));
+                        let (kind, cluster) = if head_pair { ("head_pair", [2, 1]) } else { ("single_block", [1, 1]) };
                         let name = format!("attention_{way}_{kind}_{depth}_{warps}");
-                        let bytes = whole_bytes(depth, warps, backward, paired);
+                        let bytes = single_block_bytes(depth, warps, backward, head_pair);
                         let grid = [op.heads, self.capacity.examples, tasks.len()];
                         self.launch_clusters(&name, &tasks, grid, 32 * warps as u32, bytes, cluster)?;
                         continue;
                     }
                     // Rows of 64 and of a tile in slabs of 32 columns; turned tiles are as long as the head.
-                    let (own, others, turned) = match *kernel {
+                    let (rows_of_block, tiles, transposed) = match *kernel {
                         "attention_forward" => (1, 2, 1),
-                        "attention_queries" => (2, 2, 1),
+                        "attention_backward_queries" => (2, 2, 1),
                         _ => (2, 2, 2),
                     };
-                    let columns = wide.next_multiple_of(32);
-                    let numbers = own * 64 * columns + others * tile * columns + turned * tile * wide;
-                    self.launch(&format!("{kernel}_wide_{wide}"), &tasks, grid, 128, numbers * 4 + 1024)?;
+                    let columns = padded.next_multiple_of(32);
+                    let numbers = rows_of_block * 64 * columns + tiles * tile * columns + transposed * tile * padded;
+                    self.launch(&format!("{kernel}_sm90_{padded}"), &tasks, grid, 128, numbers * 4 + 1024)?;
                     continue;
                 }
                 let tile = key_tile(depth);
@@ -180,34 +184,35 @@ mod tests {
             Op::Attention(Attention { relations: vec![relation], heads: 4, scale: 1.0 })
         };
         let (narrow, wide) = (attention(16), attention(64));
-        assert_eq!(whole_kinds(64, std::slice::from_ref(&narrow)), ["PAIRED_ATTENTION"]);
-        assert_eq!(whole_kinds(64, std::slice::from_ref(&wide)), ["WHOLE_ATTENTION"]);
-        assert_eq!(whole_kinds(64, &[wide, narrow.clone()]), ["WHOLE_ATTENTION", "PAIRED_ATTENTION"]);
+        assert_eq!(single_block_macros(64, std::slice::from_ref(&narrow)), ["ATTENTION_HEAD_PAIR"]);
+        assert_eq!(single_block_macros(64, std::slice::from_ref(&wide)), ["ATTENTION_SINGLE_BLOCK"]);
+        assert_eq!(single_block_macros(64, &[wide, narrow.clone()]), ["ATTENTION_SINGLE_BLOCK", "ATTENTION_HEAD_PAIR"]);
         // Few dimensions.
-        assert_eq!(whole_kinds(8, &[narrow]), ["WHOLE_ATTENTION"]);
+        assert_eq!(single_block_macros(8, &[narrow]), ["ATTENTION_SINGLE_BLOCK"]);
     }
 
     #[test]
     fn blocks_of_whole_sets_have_the_room_their_kernels_take_and_the_card_has() {
-        let kernel = include_str!("../kernels/whole_attention.cu");
+        let kernel = include_str!("../kernels/attention_single_block.cu");
         for formula in [
             "row_bytes(int depth) { return depth == 8 ? 16 : 2 * depth + 16; }",
-            "scores_stay(int depth, int warps) { return depth < 64 || warps <= 8; }",
+            "keeps_score_grads(int depth, int warps) { return depth < 64 || warps <= 8; }",
             "? max(16 * warps * (32 * warps + 16), 64 * warps * depth) : 0; }",
-            "LEFT = 2 * R * DEPTH;",
+            "PEER_BYTES = 2 * R * DEPTH;",
         ] {
             assert!(kernel.contains(formula), "{formula}");
         }
         for depth in DEPTHS {
-            for &(warps, blocks) in whole_sets(depth) {
+            for &(warps, blocks) in single_block_shapes(depth) {
                 // A processor of compute capability 9 has 228 KB, of which each block takes one besides its own.
-                let all = blocks * (whole_bytes(depth, warps, true, true) + 1024);
+                let all = blocks * (single_block_bytes(depth, warps, true, true) + 1024);
                 assert!(all <= 228 << 10, "heads of {depth}, {warps} warps: {all} bytes");
                 // Where no tile is done with, what a pair's blocks leave to each other has a place of its own.
-                let place = whole_bytes(depth, warps, true, true) - whole_bytes(depth, warps, true, false);
-                assert_eq!(place, if depth == 64 && warps == 10 { 2 * 160 * 64 } else { 0 });
+                let staging =
+                    single_block_bytes(depth, warps, true, true) - single_block_bytes(depth, warps, true, false);
+                assert_eq!(staging, if depth == 64 && warps == 10 { 2 * 160 * 64 } else { 0 });
                 // What is fetched as it is lies where tiles will.
-                let tiles = whole_bytes(depth, warps, false, false) - 12 * warps;
+                let tiles = single_block_bytes(depth, warps, false, false) - 12 * warps;
                 assert!(2 * 16 * warps * depth * 4 <= tiles / 3 * 4);
             }
         }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::super::tables as t;
-use super::Builder;
+use super::super::kernel_tasks as t;
+use super::Lowering;
 use crate::error::Error;
 use crate::program::{Activation, BatchNorm, MaxPool, Mode, Op, Program, Value};
 
@@ -11,7 +11,7 @@ use crate::program::{Activation, BatchNorm, MaxPool, Mode, Op, Program, Value};
 const SUM_BLOCKS: usize = 264;
 
 /// Whether kernels take four channels at a time.
-fn in_chunks(channels: usize) -> bool {
+fn vectorisable(channels: usize) -> bool {
     channels.is_multiple_of(4) && channels <= 1024
 }
 
@@ -22,13 +22,16 @@ pub(super) fn is_pooled(program: &Program, i: usize) -> bool {
     };
     let readers = |v: &Value| program.ops.iter().filter(|op| op.uses().reads.contains(v)).count();
     let unseen = |v: &Value| !program.outputs.contains(v) && readers(v) == 1;
-    in_chunks(norm.channels) && norm.channels == pool.from.channels && norm.ys == pool.xs && norm.ys.iter().all(unseen)
+    vectorisable(norm.channels)
+        && norm.channels == pool.from.channels
+        && norm.ys == pool.xs
+        && norm.ys.iter().all(unseen)
 }
 
 /// Sums that convolutions leave for the batch norm that follows: parts of `2 · channels` doubles, one for every `pixels` pixels, and room for `blocks` of
 /// them for each value.
 pub(super) struct Moments {
-    parts: u64,
+    partials: u64,
     channels: usize,
     blocks: usize,
     pixels: usize,
@@ -37,11 +40,11 @@ pub(super) struct Moments {
 impl Moments {
     /// Where those of a value begin; nowhere if they are not wanted.
     pub(super) fn of(this: &Option<Self>, value: usize) -> u64 {
-        this.as_ref().map_or(0, |m| m.parts + 8 * (value * m.blocks * 2 * m.channels) as u64)
+        this.as_ref().map_or(0, |m| m.partials + 8 * (value * m.blocks * 2 * m.channels) as u64)
     }
 }
 
-impl<'a> Builder<'a> {
+impl<'a> Lowering<'a> {
     /// Whether an operation is a batch norm that takes the statistics of these values.
     pub(super) fn wants_moments(&self, i: usize, values: &[Value]) -> bool {
         let training = self.program.mode == Mode::Train;
@@ -49,9 +52,9 @@ impl<'a> Builder<'a> {
     }
 
     /// Room for the moments of values.
-    pub(super) fn moments_room(&mut self, values: &[Value], channels: usize, blocks: usize, pixels: usize) -> Moments {
-        let parts = self.room(values.len() * blocks * 2 * channels * 2);
-        Moments { parts, channels, blocks, pixels }
+    pub(super) fn alloc_moments(&mut self, values: &[Value], channels: usize, blocks: usize, pixels: usize) -> Moments {
+        let partials = self.alloc_workspace(values.len() * blocks * 2 * channels * 2);
+        Moments { partials, channels, blocks, pixels }
     }
 
     /// The pooling a group of operations ends with.
@@ -63,9 +66,9 @@ impl<'a> Builder<'a> {
     }
 
     /// A task for every value, without addresses of gradients.
-    fn batch_norm_tasks(&self, op: &BatchNorm, pool: Option<&MaxPool>, parts: u64) -> Vec<t::BatchNormTask> {
-        let made = pool.map_or(&op.ys, |p| &p.ys);
-        let tasks = op.xs.iter().zip(made).enumerate();
+    fn batch_norm_tasks(&self, op: &BatchNorm, pool: Option<&MaxPool>, partials: u64) -> Vec<t::BatchNormTask> {
+        let outputs = pool.map_or(&op.ys, |p| &p.ys);
+        let tasks = op.xs.iter().zip(outputs).enumerate();
         tasks
             .map(|(i, (&x, &y))| t::BatchNormTask {
                 x: self.value(x),
@@ -73,10 +76,10 @@ impl<'a> Builder<'a> {
                 gain: self.param(op.gain),
                 shift: self.param(op.shift),
                 stats: self.value(op.stats),
-                means: 0,
+                neg_grad_means: 0,
                 y: self.value(y),
                 dx: 0,
-                parts: parts + 8 * (i * sum_blocks(op) * 2 * op.channels) as u64,
+                partials: partials + 8 * (i * sum_blocks(op) * 2 * op.channels) as u64,
                 channels: op.channels as i32,
                 pixels: (self.program.values[x.0].cols / op.channels) as i32,
                 relu: i32::from(op.activation == Activation::Relu),
@@ -88,18 +91,18 @@ impl<'a> Builder<'a> {
     }
 
     /// Room for the parts of all values, in doubles.
-    fn batch_norm_room(&mut self, op: &BatchNorm) -> u64 {
-        self.room(op.xs.len() * sum_blocks(op) * 2 * op.channels * 2)
+    fn alloc_batch_norm_partials(&mut self, op: &BatchNorm) -> u64 {
+        self.alloc_workspace(op.xs.len() * sum_blocks(op) * 2 * op.channels * 2)
     }
 
-    fn channel_task(&mut self, op: &BatchNorm, tasks: &[t::BatchNormTask], parts: u64) -> t::ChannelTask {
-        t::ChannelTask {
-            values: self.tables.push(tasks),
-            parts,
+    fn channel_task(&mut self, op: &BatchNorm, tasks: &[t::BatchNormTask], partials: u64) -> t::ChannelStatsTask {
+        t::ChannelStatsTask {
+            values: self.task_table.push(tasks),
+            partials,
             mean: self.param(op.mean),
             variance: self.param(op.variance),
             stats: self.value(op.stats),
-            means: 0,
+            neg_grad_means: 0,
             d_gain: self.param_grad(op.gain),
             d_shift: self.param_grad(op.shift),
             d_mean: self.param_grad(op.mean),
@@ -115,52 +118,52 @@ impl<'a> Builder<'a> {
         self.check_images(&op.xs)?;
         let training = self.program.mode == Mode::Train;
         let moments = self.moments.take();
-        let parts = if training && moments.is_none() { self.batch_norm_room(op) } else { 0 };
-        let tasks = self.batch_norm_tasks(op, pool, parts);
-        let mut channel = self.channel_task(op, &tasks, parts);
+        let partials = if training && moments.is_none() { self.alloc_batch_norm_partials(op) } else { 0 };
+        let tasks = self.batch_norm_tasks(op, pool, partials);
+        let mut channel = self.channel_task(op, &tasks, partials);
         if training {
             // Statistics are those of all pixels.
             if let Some(moments) = moments {
-                channel.parts = moments.parts;
+                channel.partials = moments.partials;
                 channel.blocks = moments.blocks as i32;
                 channel.pixels = moments.pixels as i32;
             } else {
-                let name = kernel("image_moments", op, None);
+                let name = kernel("batch_norm_moments", op, None);
                 self.launch(&name, &tasks, [sum_blocks(op), tasks.len(), 1], 256, 0)?;
             }
-            self.launch("image_statistics", &[channel], [op.channels.div_ceil(4), 1, 1], 512, 0)?;
+            self.launch("batch_norm_statistics", &[channel], [op.channels.div_ceil(4), 1, 1], 512, 0)?;
         } else {
-            self.walk("image_running", &[channel], op.channels)?;
+            self.launch_grid_stride("batch_norm_running_statistics", &[channel], op.channels)?;
         }
-        let most = self.batch_norm_numbers(op);
-        self.walk(&kernel("image_normalise", op, pool), &tasks, most)
+        let numbers = self.batch_norm_numbers(op);
+        self.launch_grid_stride(&kernel("batch_norm_apply", op, pool), &tasks, numbers)
     }
 
     pub(super) fn batch_norm_backward(&mut self, op: &BatchNorm, pool: Option<&MaxPool>) -> Result<(), Error> {
-        let parts = self.batch_norm_room(op);
-        let means = self.room(2 * op.channels);
-        let mut tasks = self.batch_norm_tasks(op, pool, parts);
-        let made = pool.map_or(&op.ys, |p| &p.ys);
-        for ((task, &x), &y) in tasks.iter_mut().zip(&op.xs).zip(made) {
+        let partials = self.alloc_batch_norm_partials(op);
+        let neg_grad_means = self.alloc_workspace(2 * op.channels);
+        let mut tasks = self.batch_norm_tasks(op, pool, partials);
+        let outputs = pool.map_or(&op.ys, |p| &p.ys);
+        for ((task, &x), &y) in tasks.iter_mut().zip(&op.xs).zip(outputs) {
             task.dy = self.grad(y);
             task.dx = if self.wants_grad(x) { self.grad(x) } else { 0 };
-            task.means = means;
+            task.neg_grad_means = neg_grad_means;
         }
-        let channel = t::ChannelTask { means, ..self.channel_task(op, &tasks, parts) };
-        let name = kernel("image_slopes", op, pool);
+        let channel = t::ChannelStatsTask { neg_grad_means, ..self.channel_task(op, &tasks, partials) };
+        let name = kernel("batch_norm_grad_sums", op, pool);
         self.launch(&name, &tasks, [sum_blocks(op), tasks.len(), 1], 256, 0)?;
-        self.launch("image_gradients", &[channel], [op.channels.div_ceil(4), 1, 1], 512, 0)?;
+        self.launch("batch_norm_param_grads", &[channel], [op.channels.div_ceil(4), 1, 1], 512, 0)?;
         tasks.retain(|task| task.dx != 0);
-        let most = self.batch_norm_numbers(op);
-        self.walk(&kernel("image_normalise_backward", op, pool), &tasks, most)?;
+        let numbers = self.batch_norm_numbers(op);
+        self.launch_grid_stride(&kernel("batch_norm_input_grad", op, pool), &tasks, numbers)?;
         op.xs.iter().for_each(|x| self.written[x.0] = true);
         Ok(())
     }
 
     /// What the threads of a kernel that walks over all numbers have to share: one number each, or four of four pixels.
     fn batch_norm_numbers(&self, op: &BatchNorm) -> usize {
-        let most = op.xs.iter().map(|&x| self.len_of(x)).max().unwrap_or(0);
-        if in_chunks(op.channels) { most.div_ceil(16) } else { most }
+        let numbers = op.xs.iter().map(|&x| self.len_of(x)).max().unwrap_or(0);
+        if vectorisable(op.channels) { numbers.div_ceil(16) } else { numbers }
     }
 
     pub(super) fn max_pool(&mut self, op: &MaxPool, backward: bool) -> Result<(), Error> {
@@ -174,7 +177,7 @@ impl<'a> Builder<'a> {
             tasks.push(t::MaxPoolTask {
                 from,
                 to,
-                winners: self.value(op.winners[k]),
+                argmax: self.value(op.winners[k]),
                 height: op.from.height as i32,
                 width: op.from.width as i32,
                 channels: op.from.channels as i32,
@@ -183,9 +186,9 @@ impl<'a> Builder<'a> {
                 pad: 0,
             });
         }
-        let (name, made) = if backward { ("image_max_pool_backward", &op.xs) } else { ("image_max_pool", &op.ys) };
-        let most = made.iter().map(|&v| self.len_of(v)).max().unwrap_or(0);
-        self.walk(name, &tasks, most)?;
+        let (name, outputs) = if backward { ("max_pool_backward", &op.xs) } else { ("max_pool", &op.ys) };
+        let numbers = outputs.iter().map(|&v| self.len_of(v)).max().unwrap_or(0);
+        self.launch_grid_stride(name, &tasks, numbers)?;
         if backward {
             op.xs.iter().for_each(|x| self.written[x.0] = true);
         }
@@ -202,7 +205,7 @@ fn sum_blocks(op: &BatchNorm) -> usize {
 fn kernel(name: &str, op: &BatchNorm, pool: Option<&MaxPool>) -> String {
     let kind = match pool {
         Some(_) => "_pooled",
-        None if in_chunks(op.channels) => "_vec",
+        None if vectorisable(op.channels) => "_vec",
         None => "",
     };
     format!("{name}{kind}")
@@ -210,7 +213,7 @@ fn kernel(name: &str, op: &BatchNorm, pool: Option<&MaxPool>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::together;
+    use super::super::launch_groups;
     use super::*;
     use crate::program::Image;
 
@@ -228,7 +231,7 @@ mod tests {
             if twice {
                 outputs.extend(b.max_pool(&normed[..1], image).0);
             }
-            together(&b.finish(outputs), &[]).into_iter().map(|group| group.len()).collect::<Vec<_>>()
+            launch_groups(&b.finish(outputs), &[]).into_iter().map(|group| group.len()).collect::<Vec<_>>()
         };
         assert_eq!(sizes(8, false, false), [2]);
         assert_eq!(sizes(8, true, false), [1, 1]);

@@ -10,7 +10,7 @@ pub struct Capacity {
     /// Elements of each set, all examples together.
     pub rows: Vec<usize>,
     /// Elements of each set in one example.
-    pub longest: Vec<usize>,
+    pub max_set_len: Vec<usize>,
     /// Input dimensions of dimension-equivariant programs, one otherwise.
     pub dims: usize,
 }
@@ -30,10 +30,10 @@ impl Capacity {
         self.rows(value.space) * if value.per_dim { self.dims } else { 1 }
     }
 
-    pub(super) fn longest(&self, space: Space) -> usize {
+    pub(super) fn max_set_len(&self, space: Space) -> usize {
         match space {
-            Space::Set(k) => self.longest[k],
-            Space::Union => self.longest.iter().sum(),
+            Space::Set(k) => self.max_set_len[k],
+            Space::Union => self.max_set_len.iter().sum(),
             Space::PerExample(n) => n,
             Space::Batch => 1,
         }
@@ -45,16 +45,16 @@ impl Capacity {
         self.examples >= other.examples
             && self.dims >= other.dims
             && all(&self.rows, &other.rows)
-            && all(&self.longest, &other.longest)
+            && all(&self.max_set_len, &other.max_set_len)
     }
 
     /// The least that holds both.
     pub(in super::super) fn join(&self, other: &Capacity) -> Capacity {
-        let most = |a: &[usize], b: &[usize]| a.iter().zip(b).map(|(a, b)| *a.max(b)).collect();
+        let max_of = |a: &[usize], b: &[usize]| a.iter().zip(b).map(|(a, b)| *a.max(b)).collect();
         Capacity {
             examples: self.examples.max(other.examples),
-            rows: most(&self.rows, &other.rows),
-            longest: most(&self.longest, &other.longest),
+            rows: max_of(&self.rows, &other.rows),
+            max_set_len: max_of(&self.max_set_len, &other.max_set_len),
             dims: self.dims.max(other.dims),
         }
     }

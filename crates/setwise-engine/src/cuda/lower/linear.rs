@@ -3,44 +3,44 @@
 use std::ops::Range;
 
 use super::super::driver;
-use super::super::tables::{self as t, Address};
-use super::joined::joined;
-use super::tiles::{Split, Tiles};
-use super::{Builder, Capacity, WALKERS, in_chain};
+use super::super::kernel_tasks::{self as t, DevicePtr};
+use super::fused_linear::fuse_linears;
+use super::tiling::{SplitK, Tiling};
+use super::{Capacity, GRID_STRIDE_BLOCKS, Lowering, in_row_kernel};
 use crate::error::Error;
 use crate::flow::group_by;
 use crate::program::{Activation, Linear, Map, Mode, Op, Program, Slice};
 
 /// One use of a weight; places are those in the parameters.
 #[derive(Clone, Copy)]
-pub(super) struct Use {
+pub(super) struct WeightUse {
     pub weight: usize,
     pub bias: Option<usize>,
     pub x: Slice,
     pub dy: Slice,
 }
 
-impl Use {
+impl WeightUse {
     fn has_few_inputs(&self) -> bool {
-        self.x.cols <= FEW_TERMS
+        self.x.cols <= MAX_FEW_INPUTS
     }
 }
 
 /// A product and what it is a sum of.
-pub(super) struct Product {
-    pub task: t::ProductTask,
-    pub terms: Vec<t::Term>,
+pub(super) struct LinearProduct {
+    pub task: t::LinearTask,
+    pub terms: Vec<t::LinearTerm>,
     /// Most rows.
     pub rows: usize,
 }
 
-impl Product {
+impl LinearProduct {
     /// Whether all of it can be read and written sixteen bytes at a time.
-    fn in_chunks(&self) -> bool {
+    fn vectorisable(&self) -> bool {
         let t = &self.task;
-        let places = [t.y, t.bias, t.residual, t.residual2, t.gate, t.gain, t.shift, t.normalised];
+        let addresses = [t.y, t.bias, t.residual, t.residual2, t.gate, t.gain, t.shift, t.normalised];
         self.terms.iter().all(|t| t.vec_a != 0 && t.vec_b != 0)
-            && places.iter().all(|p| p.is_multiple_of(16))
+            && addresses.iter().all(|p| p.is_multiple_of(16))
             && [t.n, t.ldy, t.ldr, t.ldr2, t.ldg].iter().all(|n| n % 4 == 0)
     }
 
@@ -51,8 +51,8 @@ impl Product {
 }
 
 /// A product of one term and nothing else.
-pub(super) fn no_product(space: t::Space) -> t::ProductTask {
-    t::ProductTask {
+pub(super) fn empty_task(space: t::Space) -> t::LinearTask {
+    t::LinearTask {
         terms: 0,
         y: 0,
         bias: 0,
@@ -87,35 +87,35 @@ fn activation(a: Activation) -> i32 {
 }
 
 /// Numbers a product's sums have, and results its rows have, up to which it needs no matrix units.
-const FEW_TERMS: usize = 4;
-const FEW_OUTPUTS: usize = 8;
+const MAX_FEW_INPUTS: usize = 4;
+const MAX_FEW_OUTPUTS: usize = 8;
 
 /// Parts a weight's gradient is summed from are spread over about this many blocks.
 pub(super) const WEIGHT_BLOCKS: usize = 264;
 
 /// Most numbers that the results of linear maps may have for the gradients of all weights to be made together at the end of a backward pass: in few launches that fill the card,
 /// at the price of gradients that have to stay until then and cannot hand their places over. With more, a launch of its own fills the card as well.
-const MOST_GATHERED: usize = 3 << 27;
+const MAX_DEFERRED_NUMBERS: usize = 3 << 27;
 
 /// Whether the gradients of all weights are made together.
-pub(in super::super) fn gathers_weights(program: &Program, capacity: &Capacity) -> bool {
+pub(in super::super) fn defers_weight_grads(program: &Program, capacity: &Capacity) -> bool {
     let numbers = |m: &Map| capacity.rows_of(&program.values[m.y.value.0]) * m.y.cols;
     let maps = program.ops.iter().flat_map(|op| match op {
         Op::Linear(l) => l.maps.as_slice(),
         _ => &[],
     });
-    program.mode == Mode::Train && maps.map(numbers).sum::<usize>() <= MOST_GATHERED
+    program.mode == Mode::Train && maps.map(numbers).sum::<usize>() <= MAX_DEFERRED_NUMBERS
 }
 
-impl<'a> Builder<'a> {
+impl<'a> Lowering<'a> {
     pub(super) fn linear_forward(&mut self, op: &Linear) -> Result<(), Error> {
-        let maps = joined(self.program, op, &self.apart);
+        let maps = fuse_linears(self.program, op, &self.unfused);
         let mut products = Vec::new();
         for m in &maps {
             let ((x, ldx), (y, ldy)) = (self.slice(m.x), self.slice(m.y));
             let (residual, ldr) = m.residual.map_or((0, 0), |r| self.slice(r));
             let k = m.x.cols as i32;
-            let term = t::Term {
+            let term = t::LinearTerm {
                 a: x,
                 b: self.param_at(m.weight),
                 lda: ldx,
@@ -126,7 +126,7 @@ impl<'a> Builder<'a> {
                 vec_b: i32::from(m.x.cols.is_multiple_of(4) && m.weight.is_multiple_of(4)),
                 pad: 0,
             };
-            let task = t::ProductTask {
+            let task = t::LinearTask {
                 y,
                 bias: m.bias.map_or(0, |b| self.param_at(b)),
                 residual,
@@ -138,57 +138,57 @@ impl<'a> Builder<'a> {
                 shift: m.norm.map_or(0, |n| self.param(n.shift)),
                 normalised: m.norm.map_or(0, |n| self.value(n.normalised)),
                 inv_std: m.norm.map_or(0, |n| self.value(n.inv_std)),
-                ..no_product(self.space(m.x.value))
+                ..empty_task(self.space(m.x.value))
             };
-            products.push(Product { task, terms: vec![term], rows: self.rows(m.x.value) });
+            products.push(LinearProduct { task, terms: vec![term], rows: self.rows(m.x.value) });
         }
         let rows = maps.iter().map(|m| self.rows(m.x.value)).max().unwrap_or(0);
-        if self.product(&products, rows)? {
+        if self.linear_product(&products, rows)? {
             return Ok(());
         }
-        let norms: Vec<t::NormTask> =
+        let norms: Vec<t::AddNormTask> =
             maps.iter().filter_map(|m| m.norm.map(|n| self.norm_task(&[m.y], m.y, Some(n)))).collect();
         self.norms(&norms, rows)
     }
 
     /// Tiled products in the shape that suits their width. Tells whether norms were taken as well.
-    pub(super) fn product(&mut self, products: &[Product], rows: usize) -> Result<bool, Error> {
+    pub(super) fn linear_product(&mut self, products: &[LinearProduct], rows: usize) -> Result<bool, Error> {
         let widest = products.iter().map(|p| p.task.n as usize).max().unwrap_or(0);
         let normed = products.iter().any(|p| p.task.gain != 0);
-        let wide = self.module.wide && products.iter().all(Product::in_chunks);
+        let sm90 = self.kernels.sm90 && products.iter().all(LinearProduct::vectorisable);
         // Norms are taken where whole rows lie in one block, unless wide rows are so few that narrower blocks and a launch of its own for the norm are done sooner.
-        let few_rows = widest > 128 && 16 * products.len() * rows.div_ceil(128) <= self.module.processors;
-        let whole_rows = wide && normed && widest <= 256 && !few_rows;
-        let few = |p: &Product| p.terms.iter().map(|t| t.k as usize).sum::<usize>() <= FEW_TERMS;
-        let few_terms = products.iter().all(few) && u32::try_from(rows * widest).is_ok();
-        let thin = !whole_rows && (few_terms || widest <= FEW_OUTPUTS);
-        if wide && !thin {
-            self.product_wide(products, rows, widest, whole_rows)?;
-            return Ok(whole_rows || !normed);
+        let few_rows = widest > 128 && 16 * products.len() * rows.div_ceil(128) <= self.kernels.multiprocessors;
+        let full_rows = sm90 && normed && widest <= 256 && !few_rows;
+        let few = |p: &LinearProduct| p.terms.iter().map(|t| t.k as usize).sum::<usize>() <= MAX_FEW_INPUTS;
+        let few_inputs = products.iter().all(few) && u32::try_from(rows * widest).is_ok();
+        let narrow = !full_rows && (few_inputs || widest <= MAX_FEW_OUTPUTS);
+        if sm90 && !narrow {
+            self.linear_product_sm90(products, rows, widest, full_rows)?;
+            return Ok(full_rows || !normed);
         }
-        let even = |t: &t::ProductTask| t.y.is_multiple_of(8) && t.ldy % 2 == 0 && t.n % 2 == 0;
-        let tasks: Vec<t::ProductTask> = products
+        let even = |t: &t::LinearTask| t.y.is_multiple_of(8) && t.ldy % 2 == 0 && t.n % 2 == 0;
+        let tasks: Vec<t::LinearTask> = products
             .iter()
-            .map(|p| t::ProductTask {
-                terms: self.tables.push(&p.terms),
+            .map(|p| t::LinearTask {
+                terms: self.task_table.push(&p.terms),
                 count: p.terms.len() as i32,
                 pairs: i32::from(even(&p.task)),
                 ..p.task
             })
             .collect();
-        if thin {
-            if few_terms {
-                self.walk("product_few_terms", &tasks, rows * widest)?;
+        if narrow {
+            if few_inputs {
+                self.launch_grid_stride("linear_few_inputs", &tasks, rows * widest)?;
             } else {
-                let grid = [rows.div_ceil(4).min(2 * WALKERS), tasks.len(), 1];
-                self.launch("product_few_outputs", &tasks, grid, 128, 0)?;
+                let grid = [rows.div_ceil(4).min(2 * GRID_STRIDE_BLOCKS), tasks.len(), 1];
+                self.launch("linear_few_outputs", &tasks, grid, 128, 0)?;
             }
             return Ok(!normed);
         }
         let (name, bm, bn, block, stages) = match widest {
-            128.. if self.module.fits(3 * 256 * 36 * 4) => ("product_large", 128, 128, 256, 3),
-            64.. => ("product_medium", 128, 64, 256, 3),
-            _ => ("product_small", 64, 32, 128, 2),
+            128.. if self.kernels.has_shared_memory(3 * 256 * 36 * 4) => ("linear_large", 128, 128, 256, 3),
+            64.. => ("linear_medium", 128, 64, 256, 3),
+            _ => ("linear_small", 64, 32, 128, 2),
         };
         let grid = [rows.div_ceil(bm), widest.div_ceil(bn), tasks.len()];
         self.launch(name, &tasks, grid, block, stages * (bm + bn) * 36 * 4)?;
@@ -196,21 +196,27 @@ impl<'a> Builder<'a> {
     }
 
     /// Products by warpgroups, whose operands the copy engine fetches; with norms if all of a row lies in one block.
-    fn product_wide(&mut self, products: &[Product], rows: usize, widest: usize, norms: bool) -> Result<(), Error> {
-        let steps = products.iter().map(Product::steps).max().unwrap_or(0);
-        let tiles = Tiles::new(rows, widest, products.len(), steps, norms, self.module.processors);
-        let (left_rows, right_rows) = tiles.fetched();
+    fn linear_product_sm90(
+        &mut self,
+        products: &[LinearProduct],
+        rows: usize,
+        widest: usize,
+        norms: bool,
+    ) -> Result<(), Error> {
+        let steps = products.iter().map(LinearProduct::steps).max().unwrap_or(0);
+        let tiles = Tiling::new(rows, widest, products.len(), steps, norms, self.kernels.multiprocessors);
+        let (left_rows, right_rows) = tiles.operand_rows();
         let mut tasks = Vec::new();
         for p in products {
             let mut terms = p.terms.clone();
             for term in &mut terms {
                 let k = term.k as usize;
-                let left = driver::tensor_map(term.a, p.rows, k, term.lda as usize, left_rows)?;
+                let deferred_grads = driver::tensor_map(term.a, p.rows, k, term.lda as usize, left_rows)?;
                 let right = driver::tensor_map(term.b, p.task.n as usize, k, term.ldb as usize, right_rows)?;
-                term.maps = self.tables.push(&[left, right]);
+                term.maps = self.task_table.push(&[deferred_grads, right]);
             }
-            tasks.push(t::ProductTask {
-                terms: self.tables.push(&terms),
+            tasks.push(t::LinearTask {
+                terms: self.task_table.push(&terms),
                 count: terms.len() as i32,
                 steps: p.steps() as i32,
                 stages: tiles.stages as i32,
@@ -224,13 +230,16 @@ impl<'a> Builder<'a> {
     pub(super) fn linear_backward(&mut self, at: usize, op: &Linear) -> Result<(), Error> {
         // Gradients of residuals that begin here are written by the norm; others are left to a product, or added up below.
         let residuals = op.maps.iter().filter_map(|m| m.residual.map(|r| (r, m.y)));
-        let later = |p: &(Slice, Slice)| self.handed.later.iter().any(|l| l.from == at && (l.residual, l.y) == *p);
-        let residuals: Vec<_> = residuals.filter(|p| !later(p)).collect();
+        let deferred =
+            |p: &(Slice, Slice)| self.grad_aliases.deferred.iter().any(|l| l.from == at && (l.residual, l.y) == *p);
+        let residuals: Vec<_> = residuals.filter(|p| !deferred(p)).collect();
         let norms: Vec<_> = op
             .maps
             .iter()
             .filter_map(|m| {
-                m.norm.map(|n| (m.y, n, m.residual.filter(|&r| self.begins(&residuals, r, m.y)).into_iter().collect()))
+                m.norm.map(|n| {
+                    (m.y, n, m.residual.filter(|&r| self.writes_first(&residuals, r, m.y)).into_iter().collect())
+                })
             })
             .collect();
         self.norms_backward(&norms)?;
@@ -244,23 +253,24 @@ impl<'a> Builder<'a> {
                     t::ActivationTask { y, dy, ld, cols, activation, pad: 0, space, pad2: 0 }
                 })
                 .collect();
-            let most = op.maps.iter().map(|m| self.rows(m.y.value) * m.y.cols).max().unwrap_or(0);
-            self.walk("activation_backward", &tasks, most)?;
+            let max_numbers = op.maps.iter().map(|m| self.rows(m.y.value) * m.y.cols).max().unwrap_or(0);
+            self.launch_grid_stride("activation_backward", &tasks, max_numbers)?;
         }
-        let copied = |p: &(Slice, Slice)| norms.iter().any(|n: &(_, _, Vec<Slice>)| n.0 == p.1 && n.2.contains(&p.0));
-        let (copied, added): (Vec<_>, Vec<_>) = residuals.into_iter().partition(copied);
+        let written_by_norm =
+            |p: &(Slice, Slice)| norms.iter().any(|n: &(_, _, Vec<Slice>)| n.0 == p.1 && n.2.contains(&p.0));
+        let (written_by_norm, added): (Vec<_>, Vec<_>) = residuals.into_iter().partition(written_by_norm);
         self.add_gradients(added)?;
-        copied.iter().for_each(|p| self.written[p.0.value.0] = true);
-        self.linear_inputs(at, op)?;
-        let maps = joined(self.program, op, &self.apart);
-        let uses = maps.iter().map(|m| Use { weight: m.weight, bias: m.bias, x: m.x, dy: m.y });
-        self.gathered.extend(uses);
-        if self.handed.kept { Ok(()) } else { self.gathered_weights() }
+        written_by_norm.iter().for_each(|p| self.written[p.0.value.0] = true);
+        self.linear_input_grads(at, op)?;
+        let maps = fuse_linears(self.program, op, &self.unfused);
+        let uses = maps.iter().map(|m| WeightUse { weight: m.weight, bias: m.bias, x: m.x, dy: m.y });
+        self.pending_weight_grads.extend(uses);
+        if self.grad_aliases.keeps_output_grads { Ok(()) } else { self.flush_weight_grads() }
     }
 
     /// Gradients of the inputs of operation `at`, with those of residuals that were left to it.
-    fn linear_inputs(&mut self, at: usize, op: &Linear) -> Result<(), Error> {
-        let maps = joined(self.program, op, &self.apart);
+    fn linear_input_grads(&mut self, at: usize, op: &Linear) -> Result<(), Error> {
+        let maps = fuse_linears(self.program, op, &self.unfused);
         let groups = group_by(maps.iter().map(|m| m.x));
         let mut products = Vec::new();
         let mut rows = 0;
@@ -271,10 +281,11 @@ impl<'a> Builder<'a> {
             let terms = members.iter().map(|&m| self.gradient_term(maps[m].y, maps[m].weight)).collect();
             let (y, ldy) = self.grad_slice(*x);
             let (gate, ldg) = if self.gated[x.value.0] { self.slice(*x) } else { (0, 0) };
-            let left = self.handed.later.iter().filter(|l| l.to == at && l.residual == *x);
-            let mut left = left.map(|l| self.grad_slice(l.y));
-            let ((residual, ldr), (residual2, ldr2)) = (left.next().unwrap_or((0, 0)), left.next().unwrap_or((0, 0)));
-            let task = t::ProductTask {
+            let deferred_grads = self.grad_aliases.deferred.iter().filter(|l| l.to == at && l.residual == *x);
+            let mut deferred_grads = deferred_grads.map(|l| self.grad_slice(l.y));
+            let ((residual, ldr), (residual2, ldr2)) =
+                (deferred_grads.next().unwrap_or((0, 0)), deferred_grads.next().unwrap_or((0, 0)));
+            let task = t::LinearTask {
                 y,
                 residual,
                 ldr,
@@ -285,12 +296,12 @@ impl<'a> Builder<'a> {
                 ldy,
                 n: x.cols as i32,
                 accumulate: i32::from(self.written[x.value.0]),
-                ..no_product(self.space(x.value))
+                ..empty_task(self.space(x.value))
             };
-            products.push(Product { task, terms, rows: self.rows(x.value) });
+            products.push(LinearProduct { task, terms, rows: self.rows(x.value) });
             rows = rows.max(self.rows(x.value));
         }
-        self.product(&products, rows)?;
+        self.linear_product(&products, rows)?;
         for (x, _) in &groups {
             self.written[x.value.0] = true;
         }
@@ -298,12 +309,12 @@ impl<'a> Builder<'a> {
     }
 
     /// dy W as a product of rows, with the transposed weight.
-    pub(super) fn gradient_term(&self, dy: Slice, weight: usize) -> t::Term {
+    pub(super) fn gradient_term(&self, dy: Slice, weight: usize) -> t::LinearTerm {
         let (a, lda) = self.grad_slice(dy);
         let k = dy.cols as i32;
-        t::Term {
+        t::LinearTerm {
             a,
-            b: self.places.transposed + 4 * weight as u64,
+            b: self.buffers.transposed + 4 * weight as u64,
             lda,
             ldb: k,
             maps: 0,
@@ -318,10 +329,10 @@ impl<'a> Builder<'a> {
     pub(super) fn transpose_weights(&mut self) -> Result<(), Error> {
         // Place, rows and columns.
         let mut weights: Vec<(usize, usize, usize)> = Vec::new();
-        for (_, op) in self.program.ops.iter().enumerate().filter(|(i, _)| !in_chain(self.chains, *i)) {
+        for (_, op) in self.program.ops.iter().enumerate().filter(|(i, _)| !in_row_kernel(self.row_kernels, *i)) {
             match op {
                 Op::Linear(l) => {
-                    let maps = joined(self.program, l, &self.apart);
+                    let maps = fuse_linears(self.program, l, &self.unfused);
                     let wanted = maps.iter().filter(|m| self.wants_grad(m.x.value));
                     weights.extend(wanted.map(|m| (m.weight, m.y.cols, m.x.cols)));
                 }
@@ -334,50 +345,50 @@ impl<'a> Builder<'a> {
         }
         weights.sort_unstable();
         weights.dedup();
-        let most = weights.iter().map(|w| w.1.div_ceil(64) * w.2.div_ceil(64)).max().unwrap_or(0);
+        let max_numbers = weights.iter().map(|w| w.1.div_ceil(64) * w.2.div_ceil(64)).max().unwrap_or(0);
         let tasks: Vec<t::TransposeTask> = weights
             .iter()
             .map(|&(weight, rows, cols)| {
-                let to = self.places.transposed + 4 * weight as u64;
+                let to = self.buffers.transposed + 4 * weight as u64;
                 t::TransposeTask { from: self.param_at(weight), to, rows: rows as i32, cols: cols as i32 }
             })
             .collect();
         // Blocks of the largest weights take several tiles, so that those of others do not stand idle.
-        self.launch("transpose", &tasks, [most.min(64), tasks.len(), 1], 256, 0)
+        self.launch("transpose", &tasks, [max_numbers.min(64), tasks.len(), 1], 256, 0)
     }
 
     /// Outputs and inputs of a tile of the gradients of some weights by the copy engine, where that can fetch all.
-    fn weight_tiles(&self, uses: &[Use]) -> Option<(usize, usize)> {
-        let least = |f: fn(&Use) -> usize| uses.iter().map(f).min().unwrap_or(0);
-        let (n, k) = (least(|u| u.dy.cols), least(|u| u.x.cols));
-        let in_chunks = |u: &Use| self.aligned(u.x) && self.aligned(u.dy);
+    fn weight_grad_tile(&self, uses: &[WeightUse]) -> Option<(usize, usize)> {
+        let smallest = |f: fn(&WeightUse) -> usize| uses.iter().map(f).min().unwrap_or(0);
+        let (n, k) = (smallest(|u| u.dy.cols), smallest(|u| u.x.cols));
+        let vectorisable = |u: &WeightUse| self.aligned(u.x) && self.aligned(u.dy);
         // Widths of which tiles leave little empty.
         let suit = |bm: usize, bn: usize| {
             let fits = |cols: usize, tile: usize| cols.is_multiple_of(tile) || cols % tile > tile / 2;
             uses.iter().all(|u| fits(u.dy.cols, bm) && fits(u.x.cols, bn))
         };
-        let wide = self.module.wide && uses.iter().all(in_chunks);
-        let broad = [(128, 256), (256, 128), (128, 128)].into_iter().find(|&(bm, bn)| suit(bm, bn));
+        let sm90 = self.kernels.sm90 && uses.iter().all(vectorisable);
+        let large = [(128, 256), (256, 128), (128, 128)].into_iter().find(|&(bm, bn)| suit(bm, bn));
         let narrow = || (if (1..=64).contains(&(n % 128)) { 64 } else { 128 }, if k <= 32 { 32 } else { 64 });
-        wide.then(|| broad.unwrap_or_else(narrow))
+        sm90.then(|| large.unwrap_or_else(narrow))
     }
 
     /// Gradients of all weights that were left for the end, those whose tiles are alike in one launch.
-    pub(super) fn gathered_weights(&mut self) -> Result<(), Error> {
-        let uses = std::mem::take(&mut self.gathered);
-        let kind = |u: &Use| (self.weight_tiles(std::slice::from_ref(u)), u.has_few_inputs());
+    pub(super) fn flush_weight_grads(&mut self) -> Result<(), Error> {
+        let uses = std::mem::take(&mut self.pending_weight_grads);
+        let kind = |u: &WeightUse| (self.weight_grad_tile(std::slice::from_ref(u)), u.has_few_inputs());
         for (_, members) in group_by(uses.iter().map(kind)) {
-            let alike: Vec<Use> = members.iter().map(|&m| uses[m]).collect();
-            self.linear_weights(&alike)?;
+            let alike: Vec<WeightUse> = members.iter().map(|&m| uses[m]).collect();
+            self.linear_weight_grads(&alike)?;
         }
         Ok(())
     }
 
     /// Gradients of weights and biases.
-    pub(super) fn linear_weights(&mut self, uses: &[Use]) -> Result<(), Error> {
+    pub(super) fn linear_weight_grads(&mut self, uses: &[WeightUse]) -> Result<(), Error> {
         let groups = group_by(uses.iter().map(|u| (u.weight, u.bias)));
-        let flow = self.weight_tiles(uses);
-        let (name, bm, bn, block, shared, blocks) = if let Some((bm, bn)) = flow {
+        let sm90 = self.weight_grad_tile(uses);
+        let (name, bm, bn, block, shared, blocks) = if let Some((bm, bn)) = sm90 {
             // Threads, stages and blocks to a processor, as in the kernels.
             let (block, stages, each) = match (bm, bn) {
                 (128, 256) | (256, 128) => (384, 4, 1),
@@ -387,27 +398,27 @@ impl<'a> Builder<'a> {
                 _ => (160, 4, 4),
             };
             let shared = stages * 32 * (bm + bn) * 4 + 1024;
-            (format!("weights_flow_m{bm}_n{bn}"), bm, bn, block, shared, each * self.module.processors)
-        } else if uses.iter().all(Use::has_few_inputs) {
-            let blocks = 4 * self.module.processors;
-            ("weights_few_terms".to_owned(), 32, FEW_TERMS, 256, 0, blocks)
+            (format!("linear_weight_grad_sm90_m{bm}_n{bn}"), bm, bn, block, shared, each * self.kernels.multiprocessors)
+        } else if uses.iter().all(WeightUse::has_few_inputs) {
+            let blocks = 4 * self.kernels.multiprocessors;
+            ("linear_weight_grad_few_inputs".to_owned(), 32, MAX_FEW_INPUTS, 256, 0, blocks)
         } else {
             let narrowest = uses.iter().map(|u| u.dy.cols.min(u.x.cols)).min().unwrap_or(0);
             let (name, tile, block) = match narrowest {
-                128.. if self.module.fits(3 * 32 * 272 * 4) => ("linear_weights_large", 128, 128),
-                64.. => ("linear_weights_medium", 64, 128),
-                _ => ("linear_weights_small", 32, 64),
+                128.. if self.kernels.has_shared_memory(3 * 32 * 272 * 4) => ("linear_weight_grad_large", 128, 128),
+                64.. => ("linear_weight_grad_medium", 64, 128),
+                _ => ("linear_weight_grad_small", 32, 64),
             };
             (name.to_owned(), tile, tile, block, 3 * 32 * (2 * tile + 16) * 4, WEIGHT_BLOCKS)
         };
-        let tiles = |u: &Use| u.dy.cols.div_ceil(bm) * u.x.cols.div_ceil(bn);
+        let tiles = |u: &WeightUse| u.dy.cols.div_ceil(bm) * u.x.cols.div_ceil(bn);
         let all: usize = uses.iter().map(tiles).sum();
-        let longest = uses.iter().map(|u| self.rows(u.dy.value)).max().unwrap_or(0);
-        let f = self.module.function(&name, shared)?;
-        let clusters = |size| if flow.is_some() { driver::active_clusters(f, block, shared, size) } else { 0 };
-        let Split { blocks: splits, together } = Split::new(all, longest, blocks, clusters);
+        let max_rows = uses.iter().map(|u| self.rows(u.dy.value)).max().unwrap_or(0);
+        let f = self.kernels.function(&name, shared)?;
+        let clusters = |size| if sm90.is_some() { driver::active_clusters(f, block, shared, size) } else { 0 };
+        let SplitK { blocks: splits, cluster } = SplitK::new(all, max_rows, blocks, clusters);
         // What a cluster has is added up before it is written.
-        let parts_each = splits / together;
+        let partials_each = splits / cluster;
         let (mut tasks, mut sums) = (Vec::new(), Vec::new());
         for ((weight, _), members) in &groups {
             let u = &uses[members[0]];
@@ -415,32 +426,32 @@ impl<'a> Builder<'a> {
             let slot = n * k + n;
             let regions = [Some(*weight..*weight + n * k), u.bias.map(|b| b..b + n)];
             // What is one part is no sum: it can be written where it belongs.
-            let fits = |r: &Range<usize>| r.start.is_multiple_of(4) && self.gradients.fresh(r);
-            let whole = members.len() * parts_each == 1 && regions.iter().flatten().all(fits);
-            let (parts, bias) = if whole {
-                let grads = self.places.grads;
-                regions.into_iter().flatten().for_each(|r| _ = self.gradients.begin(r));
-                (grads + 4 * *weight as u64, u.bias.map_or_else(|| self.room(n), |b| grads + 4 * b as u64))
+            let fits = |r: &Range<usize>| r.start.is_multiple_of(4) && self.param_grads.is_unwritten(r);
+            let direct = members.len() * partials_each == 1 && regions.iter().flatten().all(fits);
+            let (partials, bias) = if direct {
+                let grads = self.buffers.grads;
+                regions.into_iter().flatten().for_each(|r| _ = self.param_grads.begin(r));
+                (grads + 4 * *weight as u64, u.bias.map_or_else(|| self.alloc_workspace(n), |b| grads + 4 * b as u64))
             } else {
-                let parts = self.room(members.len() * parts_each * slot);
-                (parts, parts + 4 * (n * k) as u64)
+                let partials = self.alloc_workspace(members.len() * partials_each * slot);
+                (partials, partials + 4 * (n * k) as u64)
             };
             for (i, &m) in members.iter().enumerate() {
                 let u = &uses[m];
                 let ((x, ldx), (dy, ldy)) = (self.slice(u.x), self.grad_slice(u.dy));
-                let maps = if flow.is_some() {
+                let maps = if sm90.is_some() {
                     let rows = self.rows(u.dy.value);
-                    let left = driver::tensor_map(dy, rows, n, ldy as usize, 32)?;
+                    let deferred_grads = driver::tensor_map(dy, rows, n, ldy as usize, 32)?;
                     let right = driver::tensor_map(x, rows, k, ldx as usize, 32)?;
-                    self.tables.push(&[left, right])
+                    self.task_table.push(&[deferred_grads, right])
                 } else {
                     0
                 };
-                let before = 4 * (i * parts_each * slot) as u64;
-                tasks.push(t::WeightTask {
+                let before = 4 * (i * partials_each * slot) as u64;
+                tasks.push(t::WeightGradTask {
                     dy,
                     x,
-                    parts: parts + before,
+                    partials: partials + before,
                     bias: bias + before,
                     maps,
                     ldy,
@@ -453,42 +464,42 @@ impl<'a> Builder<'a> {
                     pad: 0,
                 });
             }
-            if whole {
+            if direct {
                 continue;
             }
-            let mut sum = |parts: Address, out: Address, len: usize| {
-                sums.push(t::SumTask {
-                    parts,
+            let mut sum = |partials: DevicePtr, out: DevicePtr, len: usize| {
+                sums.push(t::PartialSumTask {
+                    partials,
                     out,
                     stride: slot as u64,
-                    count: (members.len() * parts_each) as i32,
+                    count: (members.len() * partials_each) as i32,
                     len: len as i32,
-                    rows_per_part: 0,
+                    rows_per_partial: 0,
                     vec: 0,
                     space: t::Space { offsets: 0, per_example: 0, per_dim: 0 },
-                    fresh: 0,
+                    overwrite: 0,
                 });
             };
-            sum(parts, self.places.grads + 4 * *weight as u64, n * k);
+            sum(partials, self.buffers.grads + 4 * *weight as u64, n * k);
             if let Some(b) = u.bias {
-                sum(bias, self.places.grads + 4 * b as u64, n);
+                sum(bias, self.buffers.grads + 4 * b as u64, n);
             }
         }
-        let most = uses.iter().map(tiles).max().unwrap_or(0);
-        self.launch_clusters(&name, &tasks, [most, splits, tasks.len()], block, shared, [1, together])?;
-        self.sums.extend(sums);
+        let max_numbers = uses.iter().map(tiles).max().unwrap_or(0);
+        self.launch_clusters(&name, &tasks, [max_numbers, splits, tasks.len()], block, shared, [1, cluster])?;
+        self.partial_sums.extend(sums);
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{FEW_OUTPUTS, FEW_TERMS};
+    use super::{MAX_FEW_INPUTS, MAX_FEW_OUTPUTS};
 
     #[test]
     fn the_kernels_of_few_outputs_and_few_terms_have_room_for_as_many() {
-        let kernel = include_str!("../kernels/thin_linear.cu");
-        assert!(kernel.contains(&format!("#define FEW_OUTPUTS {FEW_OUTPUTS}\n")));
-        assert!(kernel.contains(&format!("#define FEW_TERMS {FEW_TERMS}\n")));
+        let kernel = include_str!("../kernels/linear_narrow.cu");
+        assert!(kernel.contains(&format!("#define MAX_FEW_OUTPUTS {MAX_FEW_OUTPUTS}\n")));
+        assert!(kernel.contains(&format!("#define MAX_FEW_INPUTS {MAX_FEW_INPUTS}\n")));
     }
 }

@@ -10,158 +10,158 @@
 mod attention;
 mod batch_norm;
 mod capacity;
-mod chain;
-mod chain_launch;
-mod chain_source;
-mod few_channels;
-mod gradients;
-mod images;
-mod joined;
+mod convolution;
+mod convolution_small_c;
+mod fused_linear;
+mod layer_norm;
 mod linear;
-mod norm;
 mod pair;
-mod pair_sides;
+mod pair_input_grad;
+mod param_grads;
 mod pine;
-mod rows;
-mod tiles;
+mod row_kernel_launch;
+mod row_kernel_source;
+mod row_kernels;
+mod row_ops;
+mod tiling;
 
-pub(super) use attention::{depths, key_tile, whole_kinds, whole_sets, wide_depth};
+pub(super) use attention::{head_depths, key_tile, single_block_macros, single_block_shapes, sm90_depth};
 pub use capacity::Capacity;
-pub(super) use chain::{Chain, chains, in_chain};
-pub(super) use images::has_images;
-pub(super) use linear::gathers_weights;
-pub(super) use norm::together;
+pub(super) use convolution::has_images;
+pub(super) use layer_norm::launch_groups;
+pub(super) use linear::defers_weight_grads;
+pub(super) use row_kernels::{RowKernel, in_row_kernel, row_kernels};
 
 use std::collections::BTreeSet;
 
 use super::compile::Kernels;
 use super::driver::{self, Blocks, Function, Stream};
-use super::tables::{self as t, Address, Tables};
+use super::kernel_tasks::{self as t, DevicePtr, TaskTable};
 use crate::error::Error;
 use crate::flow::{gated_values, gradients_to_clear};
-use crate::handed::Handed;
+use crate::grad_alias::GradAliases;
 use crate::params::ParamId;
 use crate::plan::Plan;
 use crate::program::{Op, Program, Slice, Space, Value};
-use gradients::Gradients;
+use param_grads::ParamGrads;
 
 /// One thing the device does.
-pub(super) enum Work {
-    Launch { name: String, f: Function, blocks: Blocks, tasks: Address },
-    Zero { at: Address, bytes: usize },
+pub(super) enum Command {
+    Launch { name: String, f: Function, blocks: Blocks, tasks: DevicePtr },
+    Memset { at: DevicePtr, bytes: usize },
 }
 
-impl Work {
-    pub fn enqueue(&self, stream: &Stream, shape: Address) -> Result<(), Error> {
+impl Command {
+    pub fn enqueue(&self, stream: &Stream, shape: DevicePtr) -> Result<(), Error> {
         match *self {
-            Work::Launch { f, blocks, tasks, .. } => driver::launch(stream, f, blocks, tasks, shape),
-            Work::Zero { at, bytes } => driver::zero(stream, at, bytes),
+            Command::Launch { f, blocks, tasks, .. } => driver::launch(stream, f, blocks, tasks, shape),
+            Command::Memset { at, bytes } => driver::zero(stream, at, bytes),
         }
     }
 
     /// The kernel's name.
     pub fn name(&self) -> &str {
         match self {
-            Work::Launch { name, .. } => name,
-            Work::Zero { .. } => "zero",
+            Command::Launch { name, .. } => name,
+            Command::Memset { .. } => "memset",
         }
     }
 }
 
 /// Where the device's buffers lie.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Places {
-    pub arena: Address,
-    pub params: Address,
-    pub grads: Address,
-    pub transposed: Address,
-    pub workspace: Address,
-    pub controls: Address,
-    pub tables: Address,
+pub(super) struct Buffers {
+    pub arena: DevicePtr,
+    pub params: DevicePtr,
+    pub grads: DevicePtr,
+    pub transposed: DevicePtr,
+    pub workspace: DevicePtr,
+    pub controls: DevicePtr,
+    pub task_table: DevicePtr,
 }
 
 /// Blocks of kernels that walk over all numbers.
-const WALKERS: usize = 1024;
+const GRID_STRIDE_BLOCKS: usize = 1024;
 
 /// Builds the launches of a program.
-pub(super) struct Builder<'a> {
+pub(super) struct Lowering<'a> {
     pub program: &'a Program,
     pub plan: &'a Plan,
-    pub handed: &'a Handed,
-    pub chains: &'a [Chain],
+    pub grad_aliases: &'a GradAliases,
+    pub row_kernels: &'a [RowKernel],
     pub capacity: &'a Capacity,
-    pub module: &'a Kernels,
-    pub places: Places,
-    pub tables: Tables,
-    pub work: Vec<Work>,
+    pub kernels: &'a Kernels,
+    pub buffers: Buffers,
+    pub task_table: TaskTable,
+    pub commands: Vec<Command>,
     written: Vec<bool>,
     /// Values whose gradient is nothing where they are not positive, by the kernel that writes it.
     gated: Vec<bool>,
     /// Weights of maps that are not joined with others.
-    apart: BTreeSet<ParamId>,
+    unfused: BTreeSet<ParamId>,
     /// Whether the next kernel may not start before the last one is done. Nothing after it can then start earlier either.
-    in_order: bool,
+    serialize_next: bool,
     /// Where the weights of all lanes of all chains lie, those for the way forward and back.
-    chain_weights: Vec<Vec<[Address; 2]>>,
+    packed_weights: Vec<Vec<[DevicePtr; 2]>>,
     /// Where lists of what partners won lie.
-    wins: Option<Address>,
+    argmax_entries: Option<DevicePtr>,
     /// Where rows of both sides of pairs lie in halves.
-    halves: Option<Address>,
+    f16_rows: Option<DevicePtr>,
     /// Parts of gradients, summed together at the end.
-    sums: Vec<t::SumTask>,
+    partial_sums: Vec<t::PartialSumTask>,
     /// What the convolution just built leaves for the batch norm after it.
     moments: Option<batch_norm::Moments>,
-    gradients: Gradients,
+    param_grads: ParamGrads,
     /// Gradients of weights that are still to be made.
-    gathered: Vec<linear::Use>,
-    used: usize,
+    pending_weight_grads: Vec<linear::WeightUse>,
+    workspace_used: usize,
     /// Bytes of workspace that are needed.
-    pub workspace: usize,
+    pub workspace_bytes: usize,
 }
 
-impl<'a> Builder<'a> {
+impl<'a> Lowering<'a> {
     pub fn new(
         program: &'a Program,
         plan: &'a Plan,
-        handed: &'a Handed,
-        chains: &'a [Chain],
+        grad_aliases: &'a GradAliases,
+        row_kernels: &'a [RowKernel],
         capacity: &'a Capacity,
-        module: &'a Kernels,
-        places: Places,
+        kernels: &'a Kernels,
+        buffers: Buffers,
     ) -> Self {
         let written = vec![false; program.values.len()];
-        Builder {
+        Lowering {
             program,
             plan,
-            handed,
-            chains,
+            grad_aliases,
+            row_kernels,
             capacity,
-            module,
-            places,
-            tables: Tables::new(places.tables),
-            work: Vec::new(),
+            kernels,
+            buffers,
+            task_table: TaskTable::new(buffers.task_table),
+            commands: Vec::new(),
             written,
             gated: gated_values(program),
-            apart: joined::kept_apart(program),
-            sums: Vec::new(),
+            unfused: fused_linear::unfusable_weights(program),
+            partial_sums: Vec::new(),
             moments: None,
-            gradients: Gradients::new(program),
-            in_order: false,
-            chain_weights: Vec::new(),
-            wins: None,
-            halves: None,
-            gathered: Vec::new(),
-            used: 0,
-            workspace: 0,
+            param_grads: ParamGrads::new(program),
+            serialize_next: false,
+            packed_weights: Vec::new(),
+            argmax_entries: None,
+            f16_rows: None,
+            pending_weight_grads: Vec::new(),
+            workspace_used: 0,
+            workspace_bytes: 0,
         }
     }
 
     /// All operations in order.
     pub fn forward(&mut self) -> Result<(), Error> {
-        self.lay_out_chain_weights()?;
-        for group in together(self.program, self.chains) {
-            if let Some(chain) = self.chain_at(group.start) {
-                self.chain_forward(chain)?;
+        self.pack_row_weights()?;
+        for group in launch_groups(self.program, self.row_kernels) {
+            if let Some(chain) = self.row_kernel_at(group.start) {
+                self.row_kernel_forward(chain)?;
                 continue;
             }
             if let Op::AddNorm(_) = &self.program.ops[group.start] {
@@ -171,7 +171,7 @@ impl<'a> Builder<'a> {
             match &self.program.ops[group.start] {
                 Op::Linear(l) => self.linear_forward(l)?,
                 Op::Attention(a) => self.attention(a, &["attention_forward"])?,
-                Op::AddNorm(_) => unreachable!("taken together above"),
+                Op::AddNorm(_) => unreachable!("taken launch_groups above"),
                 Op::Pool(p) => self.pool_forward(p)?,
                 Op::Pairs(p) => self.pairs_forward(p)?,
                 Op::ToUnion(u) => self.join_union(u)?,
@@ -193,14 +193,14 @@ impl<'a> Builder<'a> {
         let clear = gradients_to_clear(self.program);
         self.program.outputs.iter().for_each(|v| self.written[v.0] = true);
         self.transpose_weights()?;
-        for group in together(self.program, self.chains).into_iter().rev() {
+        for group in launch_groups(self.program, self.row_kernels).into_iter().rev() {
             for &v in clear[group.clone()].iter().flatten() {
                 let bytes = self.len_of(v) * 4;
-                self.work.push(Work::Zero { at: self.grad(v), bytes });
+                self.commands.push(Command::Memset { at: self.grad(v), bytes });
                 self.written[v.0] = true;
             }
-            if let Some(chain) = self.chain_at(group.start) {
-                self.chain_backward(chain)?;
+            if let Some(chain) = self.row_kernel_at(group.start) {
+                self.row_kernel_backward(chain)?;
                 continue;
             }
             if let Op::AddNorm(_) = &self.program.ops[group.start] {
@@ -210,12 +210,12 @@ impl<'a> Builder<'a> {
             match &self.program.ops[group.start] {
                 Op::Linear(l) => self.linear_backward(group.start, l)?,
                 Op::Attention(a) => {
-                    self.attention(a, &["attention_queries", "attention_keys"])?;
+                    self.attention(a, &["attention_backward_queries", "attention_backward_keys"])?;
                     for r in &a.relations {
                         [r.query, r.key, r.value].iter().for_each(|s| self.written[s.value.0] = true);
                     }
                 }
-                Op::AddNorm(_) => unreachable!("taken together above"),
+                Op::AddNorm(_) => unreachable!("taken launch_groups above"),
                 Op::Pool(p) => self.pool_backward(p)?,
                 Op::Pairs(p) => self.pairs_backward(p)?,
                 Op::ToUnion(u) => self.union_backward(u)?,
@@ -229,12 +229,12 @@ impl<'a> Builder<'a> {
                 Op::MaxPool(p) => self.max_pool(p, true)?,
             }
         }
-        self.gathered_weights()?;
-        self.sum_parts()
+        self.flush_weight_grads()?;
+        self.sum_partials()
     }
 
     /// A launch over a table.
-    pub fn launch<T: t::Plain>(
+    pub fn launch<T: t::PlainData>(
         &mut self,
         name: &str,
         tasks: &[T],
@@ -246,7 +246,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The same in clusters of so many blocks along the grid's first two dimensions.
-    fn launch_clusters<T: t::Plain>(
+    fn launch_clusters<T: t::PlainData>(
         &mut self,
         name: &str,
         tasks: &[T],
@@ -263,56 +263,56 @@ impl<'a> Builder<'a> {
             let examples = self.capacity.examples;
             return Err(Error::Device(format!("a batch of {examples} examples is too large; lower the batch size")));
         }
-        let mut f = self.module.function(name, shared)?;
-        f.early &= !std::mem::take(&mut self.in_order);
-        let tasks = self.tables.push(tasks);
+        let mut f = self.kernels.function(name, shared)?;
+        f.programmatic_launch &= !std::mem::take(&mut self.serialize_next);
+        let tasks = self.task_table.push(tasks);
         let grid = grid.map(|n| n.max(1) as u32);
         let blocks = Blocks { grid, threads, shared: shared as u32, cluster: cluster.map(|n| n as u32) };
-        self.work.push(Work::Launch { name: name.to_owned(), f, blocks, tasks });
+        self.commands.push(Command::Launch { name: name.to_owned(), f, blocks, tasks });
         Ok(())
     }
 
     /// A launch of a kernel that walks over `most` numbers of each task.
-    fn walk<T: t::Plain>(&mut self, name: &str, tasks: &[T], most: usize) -> Result<(), Error> {
-        self.check_count(most)?;
-        self.launch(name, tasks, [most.div_ceil(256).min(WALKERS), tasks.len(), 1], 256, 0)
+    fn launch_grid_stride<T: t::PlainData>(&mut self, name: &str, tasks: &[T], numbers: usize) -> Result<(), Error> {
+        self.check_index_range(numbers)?;
+        self.launch(name, tasks, [numbers.div_ceil(256).min(GRID_STRIDE_BLOCKS), tasks.len(), 1], 256, 0)
     }
 
     /// Numbers of a value are counted in 32 bits.
-    fn check_count(&self, most: usize) -> Result<(), Error> {
+    fn check_index_range(&self, numbers: usize) -> Result<(), Error> {
         let too_many =
-            |_| Error::Device(format!("{most} numbers of one value are too many; lower the batch or set size"));
-        u32::try_from(most).map(drop).map_err(too_many)
+            |_| Error::Device(format!("{numbers} numbers of one value are too many; lower the batch or set size"));
+        u32::try_from(numbers).map(drop).map_err(too_many)
     }
 
-    fn value(&self, v: Value) -> Address {
-        self.places.arena + 4 * self.plan.offsets[v.0] as u64
+    fn value(&self, v: Value) -> DevicePtr {
+        self.buffers.arena + 4 * self.plan.offsets[v.0] as u64
     }
 
-    fn grad(&self, v: Value) -> Address {
-        self.places.arena + 4 * self.plan.offsets[self.program.values.len() + v.0] as u64
+    fn grad(&self, v: Value) -> DevicePtr {
+        self.buffers.arena + 4 * self.plan.offsets[self.program.values.len() + v.0] as u64
     }
 
     /// Address and row length of some columns.
-    fn slice(&self, s: Slice) -> (Address, i32) {
+    fn slice(&self, s: Slice) -> (DevicePtr, i32) {
         (self.value(s.value) + 4 * s.col as u64, self.program.values[s.value.0].cols as i32)
     }
 
-    fn grad_slice(&self, s: Slice) -> (Address, i32) {
+    fn grad_slice(&self, s: Slice) -> (DevicePtr, i32) {
         (self.grad(s.value) + 4 * s.col as u64, self.program.values[s.value.0].cols as i32)
     }
 
-    fn param(&self, p: ParamId) -> Address {
-        self.places.params + 4 * self.program.params.spec(p).offset as u64
+    fn param(&self, p: ParamId) -> DevicePtr {
+        self.buffers.params + 4 * self.program.params.spec(p).offset as u64
     }
 
     /// A place among the parameters.
-    fn param_at(&self, offset: usize) -> Address {
-        self.places.params + 4 * offset as u64
+    fn param_at(&self, offset: usize) -> DevicePtr {
+        self.buffers.params + 4 * offset as u64
     }
 
-    fn param_grad(&self, p: ParamId) -> Address {
-        self.places.grads + 4 * self.program.params.spec(p).offset as u64
+    fn param_grad(&self, p: ParamId) -> DevicePtr {
+        self.buffers.grads + 4 * self.program.params.spec(p).offset as u64
     }
 
     pub fn space(&self, v: Value) -> t::Space {
@@ -328,8 +328,8 @@ impl<'a> Builder<'a> {
         self.rows(v) * self.program.values[v.0].cols
     }
 
-    fn longest(&self, v: Value) -> usize {
-        self.capacity.longest(self.program.values[v.0].space)
+    fn max_set_len(&self, v: Value) -> usize {
+        self.capacity.max_set_len(self.program.values[v.0].space)
     }
 
     fn wants_grad(&self, v: Value) -> bool {
@@ -337,10 +337,10 @@ impl<'a> Builder<'a> {
     }
 
     /// Some workspace.
-    fn room(&mut self, numbers: usize) -> Address {
-        let at = self.places.workspace + 4 * self.used as u64;
-        self.used += numbers.next_multiple_of(64);
-        self.workspace = self.workspace.max(4 * self.used);
+    fn alloc_workspace(&mut self, numbers: usize) -> DevicePtr {
+        let at = self.buffers.workspace + 4 * self.workspace_used as u64;
+        self.workspace_used += numbers.next_multiple_of(64);
+        self.workspace_bytes = self.workspace_bytes.max(4 * self.workspace_used);
         at
     }
 

@@ -1,14 +1,14 @@
 //! Networks on pairs.
 
 use super::super::driver;
-use super::super::tables as t;
-use super::linear::{Product, Use, no_product};
-use super::{Builder, Work};
+use super::super::kernel_tasks as t;
+use super::linear::{LinearProduct, WeightUse, empty_task};
+use super::{Command, Lowering};
 use crate::error::Error;
 use crate::program::{Op, Pair, Pairs, Reduce, Slice, Value};
 
 /// Elements of a block of the maximum, and of the gradient of elements; partners of a block of the gradient of partners.
-const ELEMENTS: usize = 32;
+const BLOCK_ELEMENTS: usize = 32;
 /// Its warps.
 const WARPS: usize = 8;
 /// Parts of the second layer's gradient are spread over about this many blocks.
@@ -16,142 +16,142 @@ const WEIGHT_BLOCKS: usize = 1056;
 
 /// Outputs of a warp that makes such a part; hidden columns and warps of a block that has rows in shared memory for it.
 const OUTPUTS_OF_WARP: usize = 16;
-const HELD_COLUMNS: usize = 64;
-const HELD_WARPS: usize = 16;
+const CACHED_COLUMNS: usize = 64;
+const CACHED_WARPS: usize = 16;
 /// Elements between two meetings of its warps where it makes their gradients too, and bytes for what the warps have of those, twice.
-const HELD_EACH: usize = 8;
-const OWN_BYTES: usize = 2 * HELD_EACH * HELD_WARPS * HELD_COLUMNS * 4;
+const CACHED_ELEMENTS: usize = 8;
+const LEFT_GRAD_BYTES: usize = 2 * CACHED_ELEMENTS * CACHED_WARPS * CACHED_COLUMNS * 4;
 
 /// Outputs of a block of `pair_max_panels`, elements that one of its warps has, and bytes of shared memory: eight panels of 32 hidden columns, three steps
 /// of elements and partners for every warp, and its winners.
-const PANEL_OUTPUTS: usize = 128;
-const PANEL_ELEMENTS: usize = 8;
-const PANEL_BYTES: usize = 1024 + 4 * (8 * PANEL_OUTPUTS * 32 + WARPS * (3 * 512 + PANEL_OUTPUTS * PANEL_ELEMENTS));
+const SLAB_OUTPUTS: usize = 128;
+const SLAB_ELEMENTS: usize = 8;
+const SLAB_BYTES: usize = 1024 + 4 * (8 * SLAB_OUTPUTS * 32 + WARPS * (3 * 512 + SLAB_OUTPUTS * SLAB_ELEMENTS));
 
 /// Hidden columns of a panel of halves.
-const HALVES: usize = 64;
+const F16_SLAB_COLUMNS: usize = 64;
 /// Blocks that round each operand and look for its largest number.
-const HALVES_BLOCKS: usize = 96;
+const F16_BLOCKS: usize = 96;
 
 /// How shared memory is used for a maximum: all of the second layer for some outputs, two elements for
 /// every warp, and partners in tiles.
 #[derive(Debug, PartialEq)]
-struct Cut {
+struct MaxTiling {
     outputs: usize,
     tile: usize,
     stages: usize,
     bytes: usize,
 }
 
-impl Cut {
+impl MaxTiling {
     /// As many outputs as there are or as fit with at least 16 partners; all partners where they fit, otherwise two tiles of which one is loaded
     /// while the other is worked on. None where not even 16 outputs fit.
-    fn new(hidden: usize, outputs: usize, partners: usize, wide: bool, most: usize) -> Option<Cut> {
+    fn new(hidden: usize, outputs: usize, partners: usize, sm90: bool, max_bytes: usize) -> Option<MaxTiling> {
         let (columns, all) = (hidden.next_multiple_of(32), partners.max(1).next_multiple_of(16));
-        let (widest, apart) = if wide { (128, 0) } else { (64, 16) };
+        let (widest, padding) = if sm90 { (128, 0) } else { (64, 16) };
         let width = outputs.next_power_of_two().clamp(16, widest);
         std::iter::successors(Some(width), |n| (*n > 16).then_some(n / 2)).find_map(|outputs| {
-            let fixed = 4 * (outputs * (columns + apart) + 2 * WARPS * columns) + 1024;
+            let fixed = 4 * (outputs * (columns + padding) + 2 * WARPS * columns) + 1024;
             let row = 4 * (columns + 16);
             let bytes = |tile: usize, stages: usize| fixed + stages * tile * row;
             // Two blocks side by side, unless their registers do not allow it or it would leave too little for partners.
-            let half = most / 2 - 1024;
-            let limit = if outputs <= 64 && bytes(32, 2) <= half { half } else { most };
+            let half = max_bytes / 2 - 1024;
+            let limit = if outputs <= 64 && bytes(32, 2) <= half { half } else { max_bytes };
             let tiles = |stages: usize| limit.saturating_sub(fixed) / (stages * row) / 16 * 16;
             let (tile, stages) = match (tiles(1), tiles(2)) {
                 (one, _) if one >= all => (all, 1),
                 (_, two) if two >= 16 => (two, 2),
                 (one, _) => (one.min(16), 1),
             };
-            (tile > 0).then(|| Cut { outputs, tile, stages, bytes: bytes(tile, stages) })
+            (tile > 0).then(|| MaxTiling { outputs, tile, stages, bytes: bytes(tile, stages) })
         })
     }
 }
 
-impl<'a> Builder<'a> {
+impl<'a> Lowering<'a> {
     fn pair_tasks(&self, op: &Pairs, backward: bool) -> Vec<t::PairTask> {
-        let in_chunks =
+        let vectorisable =
             op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner) && self.aligned_param(n.weight));
         op.nets
             .iter()
             .map(|n| {
-                let ((own, ld_own), (partner, ld_partner), (y, ldy)) =
+                let ((left, ld_left), (right, ld_right), (y, ldy)) =
                     (self.slice(n.own), self.slice(n.partner), self.slice(n.y));
                 let grad = |s: Slice| if backward { self.grad_slice(s).0 } else { 0 };
                 t::PairTask {
-                    own,
-                    partner,
+                    left,
+                    right,
                     w: self.param(n.weight),
                     bias: self.param(n.bias),
                     y,
-                    kept: self.value(n.kept),
+                    saved: self.value(n.kept),
                     dy: grad(n.y),
-                    d_own: grad(n.own),
-                    d_partner: grad(n.partner),
-                    d_kept: 0,
-                    parts: 0,
-                    map: 0,
-                    halves: 0,
-                    halves_map: 0,
-                    own_halves: 0,
-                    partner_halves: 0,
-                    largest: 0,
-                    own_wins: 0,
-                    partner_wins: 0,
-                    starts: 0,
-                    ld_own,
-                    ld_partner,
+                    d_left: grad(n.own),
+                    d_right: grad(n.partner),
+                    d_saved: 0,
+                    partials: 0,
+                    w_map: 0,
+                    w_f16: 0,
+                    w_f16_map: 0,
+                    left_f16: 0,
+                    right_f16: 0,
+                    max_abs: 0,
+                    left_entries: 0,
+                    right_entries: 0,
+                    right_starts: 0,
+                    ld_left,
+                    ld_right,
                     ldy,
                     hidden: n.own.cols as i32,
                     outputs: n.y.cols as i32,
                     splits: 0,
-                    vec: i32::from(in_chunks),
+                    vec: i32::from(vectorisable),
                     vec_y: i32::from(self.aligned(n.y)),
                     tile: 0,
                     stages: 0,
                     row_bytes: 0,
-                    sides: 0,
+                    grad_sides: 0,
                     space: self.space(n.own.value),
-                    partners: self.space(n.partner.value),
+                    right_space: self.space(n.partner.value),
                 }
             })
             .collect()
     }
 
-    fn longest_of(&self, values: impl Iterator<Item = Value>) -> usize {
-        values.map(|v| self.longest(v)).max().unwrap_or(0)
+    fn max_len_of(&self, values: impl Iterator<Item = Value>) -> usize {
+        values.map(|v| self.max_set_len(v)).max().unwrap_or(0)
     }
 
     pub(super) fn pairs_forward(&mut self, op: &Pairs) -> Result<(), Error> {
         let mut tasks = self.pair_tasks(op, false);
         let net = &op.nets[0];
         let rows = op.nets.iter().map(|n| self.rows(n.own.value)).max().unwrap_or(0);
-        let longest = self.longest_of(op.nets.iter().map(|n| n.own.value));
+        let max_set_len = self.max_len_of(op.nets.iter().map(|n| n.own.value));
         if net.reduce == Reduce::Max {
-            let (outputs, wide) = (net.y.cols, self.module.wide);
-            if self.in_panels(op) {
-                return self.pair_max_panels(op, tasks);
+            let (outputs, sm90) = (net.y.cols, self.kernels.sm90);
+            if self.uses_slabs(op) {
+                return self.pair_max_slabs(op, tasks);
             }
-            let partners = self.longest_of(op.nets.iter().map(|n| n.partner.value));
-            let Some(cut) = Cut::new(net.own.cols, outputs, partners, wide, self.module.shared_memory) else {
+            let partners = self.max_len_of(op.nets.iter().map(|n| n.partner.value));
+            let Some(tiling) = MaxTiling::new(net.own.cols, outputs, partners, sm90, self.kernels.shared_memory) else {
                 return self.launch("pair_max", &tasks, [rows, outputs.div_ceil(64), tasks.len()], 128, 0);
             };
             for task in &mut tasks {
-                (task.tile, task.stages) = (cut.tile as i32, cut.stages as i32);
+                (task.tile, task.stages) = (tiling.tile as i32, tiling.stages as i32);
             }
-            let name = format!("pair_max{}_n{}", if wide { "_wide" } else { "" }, cut.outputs);
-            let blocks = outputs.div_ceil(cut.outputs) * longest.div_ceil(ELEMENTS);
-            return self.launch(&name, &tasks, [blocks, self.capacity.examples, tasks.len()], 256, cut.bytes);
+            let name = format!("pair_max{}_n{}", if sm90 { "_sm90" } else { "" }, tiling.outputs);
+            let blocks = outputs.div_ceil(tiling.outputs) * max_set_len.div_ceil(BLOCK_ELEMENTS);
+            return self.launch(&name, &tasks, [blocks, self.capacity.examples, tasks.len()], 256, tiling.bytes);
         }
-        let grid = [longest.div_ceil(8).min(64), self.capacity.examples, tasks.len()];
-        self.launch("pair_sums", &tasks, grid, 128, 0)?;
+        let grid = [max_set_len.div_ceil(8).min(64), self.capacity.examples, tasks.len()];
+        self.launch("pair_relu_sum", &tasks, grid, 128, 0)?;
         let mut products = Vec::new();
         for n in &op.nets {
             let (y, ldy) = self.slice(n.y);
             let k = n.own.cols as i32;
             let vec = i32::from(n.own.cols.is_multiple_of(4));
             let vec_b = i32::from(vec == 1 && self.aligned_param(n.weight));
-            let term = t::Term {
+            let term = t::LinearTerm {
                 a: self.value(n.kept),
                 b: self.param(n.weight),
                 lda: k,
@@ -162,155 +162,158 @@ impl<'a> Builder<'a> {
                 vec_b,
                 pad: 0,
             };
-            let task = t::ProductTask { y, ldy, n: n.y.cols as i32, ..no_product(self.space(n.own.value)) };
-            products.push(Product { task, terms: vec![term], rows: self.rows(n.own.value) });
+            let task = t::LinearTask { y, ldy, n: n.y.cols as i32, ..empty_task(self.space(n.own.value)) };
+            products.push(LinearProduct { task, terms: vec![term], rows: self.rows(n.own.value) });
         }
-        self.product(&products, rows)?;
-        self.walk("pair_bias", &tasks, rows * net.y.cols)
+        self.linear_product(&products, rows)?;
+        self.launch_grid_stride("pair_sum_bias", &tasks, rows * net.y.cols)
     }
 
     /// Whether a maximum is taken by `pair_max_panels`: with more outputs than half of what its blocks have, and rows of W that the copy engine can read.
-    fn in_panels(&self, op: &Pairs) -> bool {
+    fn uses_slabs(&self, op: &Pairs) -> bool {
         let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
-        self.module.wide
-            && 2 * outputs > PANEL_OUTPUTS
+        self.kernels.sm90
+            && 2 * outputs > SLAB_OUTPUTS
             && hidden.is_multiple_of(4)
             && op.nets.iter().all(|n| self.aligned_param(n.weight))
-            && self.module.fits(PANEL_BYTES)
+            && self.kernels.has_shared_memory(SLAB_BYTES)
     }
 
     /// Whether its products are of halves, where no number is too large or small for them: rows can be read sixteen bytes at a time.
-    fn in_halves(&self, op: &Pairs) -> bool {
-        self.in_panels(op) && op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner))
+    fn uses_f16(&self, op: &Pairs) -> bool {
+        self.uses_slabs(op) && op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner))
     }
 
     /// Of four bytes, for the rows of a value in halves.
-    fn numbers_for_halves(&self, v: Value, hidden: usize) -> usize {
-        (self.rows(v) * hidden.next_multiple_of(HALVES) / 2).next_multiple_of(64)
+    fn f16_numbers(&self, v: Value, hidden: usize) -> usize {
+        (self.rows(v) * hidden.next_multiple_of(F16_SLAB_COLUMNS) / 2).next_multiple_of(64)
     }
 
     /// Rows in halves serve one operation at a time, so all share the place of the longest.
-    fn room_for_halves(&mut self) -> t::Address {
-        if let Some(at) = self.halves {
+    fn alloc_f16_rows(&mut self) -> t::DevicePtr {
+        if let Some(at) = self.f16_rows {
             return at;
         }
-        let of = |n: &Pair| [n.own, n.partner].iter().map(|s| self.numbers_for_halves(s.value, s.cols)).sum::<usize>();
+        let of = |n: &Pair| [n.own, n.partner].iter().map(|s| self.f16_numbers(s.value, s.cols)).sum::<usize>();
         let all = self.program.ops.iter().filter_map(|op| match op {
-            Op::Pairs(p) if p.nets[0].reduce == Reduce::Max && self.in_halves(p) => Some(p.nets.iter().map(of).sum()),
+            Op::Pairs(p) if p.nets[0].reduce == Reduce::Max && self.uses_f16(p) => Some(p.nets.iter().map(of).sum()),
             _ => None,
         });
         let numbers = all.max().unwrap_or(0);
-        let at = self.room(numbers);
-        self.halves = Some(at);
+        let at = self.alloc_workspace(numbers);
+        self.f16_rows = Some(at);
         at
     }
 
-    fn pair_max_panels(&mut self, op: &Pairs, mut tasks: Vec<t::PairTask>) -> Result<(), Error> {
+    fn pair_max_slabs(&mut self, op: &Pairs, mut tasks: Vec<t::PairTask>) -> Result<(), Error> {
         let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
         // Halves where rows can be read sixteen bytes at a time; which of the two kernels has something to do is known once u and v are.
-        let halves = self.in_halves(op);
-        let padded = hidden.next_multiple_of(HALVES);
-        let mut rows_at = if halves { self.room_for_halves() } else { 0 };
-        let largest = self.room(3 * tasks.len());
+        let f16 = self.uses_f16(op);
+        let padded = hidden.next_multiple_of(F16_SLAB_COLUMNS);
+        let mut rows_at = if f16 { self.alloc_f16_rows() } else { 0 };
+        let max_abs = self.alloc_workspace(3 * tasks.len());
         for (i, task) in tasks.iter_mut().enumerate() {
-            let map = driver::tensor_map(task.w, outputs, hidden, hidden, PANEL_OUTPUTS)?;
-            task.map = self.tables.push(&[map]);
-            if halves {
-                task.halves = self.room((outputs * padded).div_ceil(2));
-                task.largest = largest + 12 * i as u64;
-                let map = driver::half_tensor_map(task.halves, outputs, padded, PANEL_OUTPUTS)?;
-                task.halves_map = self.tables.push(&[map]);
-                let mut take = |v: Value| {
+            let map = driver::tensor_map(task.w, outputs, hidden, hidden, SLAB_OUTPUTS)?;
+            task.w_map = self.task_table.push(&[map]);
+            if f16 {
+                task.w_f16 = self.alloc_workspace((outputs * padded).div_ceil(2));
+                task.max_abs = max_abs + 12 * i as u64;
+                let map = driver::f16_tensor_map(task.w_f16, outputs, padded, SLAB_OUTPUTS)?;
+                task.w_f16_map = self.task_table.push(&[map]);
+                let mut alloc = |v: Value| {
                     let at = rows_at;
-                    rows_at += 4 * self.numbers_for_halves(v, hidden) as u64;
+                    rows_at += 4 * self.f16_numbers(v, hidden) as u64;
                     at
                 };
-                (task.own_halves, task.partner_halves) = (take(op.nets[i].own.value), take(op.nets[i].partner.value));
+                (task.left_f16, task.right_f16) = (alloc(op.nets[i].own.value), alloc(op.nets[i].partner.value));
             }
         }
-        if halves {
-            self.work.push(Work::Zero { at: largest, bytes: 12 * tasks.len() });
-            self.launch("pair_halves", &tasks, [3 * HALVES_BLOCKS, tasks.len(), 1], 256, 0)?;
+        if f16 {
+            self.commands.push(Command::Memset { at: max_abs, bytes: 12 * tasks.len() });
+            self.launch("pair_to_f16", &tasks, [3 * F16_BLOCKS, tasks.len(), 1], 256, 0)?;
         }
         // Elements of an example are in groups of their own, of which none but the last has gaps.
         let examples = self.capacity.examples;
         let groups = op.nets.iter().map(|n| {
-            let (rows, longest) = (self.rows(n.own.value), self.longest(n.own.value));
-            let gaps = examples * (PANEL_ELEMENTS - 1);
-            ((rows + gaps) / PANEL_ELEMENTS).min(examples * longest.div_ceil(PANEL_ELEMENTS))
+            let (rows, max_set_len) = (self.rows(n.own.value), self.max_set_len(n.own.value));
+            let gaps = examples * (SLAB_ELEMENTS - 1);
+            ((rows + gaps) / SLAB_ELEMENTS).min(examples * max_set_len.div_ceil(SLAB_ELEMENTS))
         });
-        let blocks = groups.max().unwrap_or(0).div_ceil(WARPS) * outputs.div_ceil(PANEL_OUTPUTS);
-        let names: &[&str] = if halves { &["pair_max_halves", "pair_max_panels"] } else { &["pair_max_panels"] };
+        let blocks = groups.max().unwrap_or(0).div_ceil(WARPS) * outputs.div_ceil(SLAB_OUTPUTS);
+        let names: &[&str] = if f16 { &["pair_max_slabs_f16", "pair_max_slabs"] } else { &["pair_max_slabs"] };
         names.iter().try_for_each(|name| {
-            self.launch(name, &tasks, [blocks, tasks.len(), 1], 32 * WARPS as u32 + 128, PANEL_BYTES)
+            self.launch(name, &tasks, [blocks, tasks.len(), 1], 32 * WARPS as u32 + 128, SLAB_BYTES)
         })
     }
 
     /// Gradients of elements and partners of a maximum without lists of what was won.
-    fn pair_gathers(&mut self, op: &Pairs, tasks: &[t::PairTask]) -> Result<(), Error> {
+    fn pair_argmax_grads(&mut self, op: &Pairs, tasks: &[t::PairTask]) -> Result<(), Error> {
         let (hidden, examples) = (op.nets[0].own.cols, self.capacity.examples);
         let of = |b: &Self, value: fn(&Pair) -> Value, width: usize| {
-            let longest = b.longest_of(op.nets.iter().map(value));
-            [longest.div_ceil(ELEMENTS), examples, tasks.len() * hidden.div_ceil(width)]
+            let max_set_len = b.max_len_of(op.nets.iter().map(value));
+            [max_set_len.div_ceil(BLOCK_ELEMENTS), examples, tasks.len() * hidden.div_ceil(width)]
         };
-        self.launch("pair_max_own", tasks, of(self, |n| n.own.value, 32), 256, 0)?;
-        let (name, width) = if hidden <= 128 { ("pair_max_partner_1", 128) } else { ("pair_max_partner_2", 256) };
+        self.launch("pair_max_left_grad", tasks, of(self, |n| n.own.value, 32), 256, 0)?;
+        let (name, width) =
+            if hidden <= 128 { ("pair_max_right_grad_128", 128) } else { ("pair_max_right_grad_256", 256) };
         self.launch(name, tasks, of(self, |n| n.partner.value, width), 256, 0)
     }
 
     /// Rows of both sides that have to have room for the gradient of the second layer to be made from shared memory, and the bytes they take.
-    fn held_rows(&self, op: &Pairs) -> (usize, usize) {
-        let rows = op.nets.iter().map(|n| self.longest(n.own.value).saturating_add(self.longest(n.partner.value)));
+    fn cached_rows(&self, op: &Pairs) -> (usize, usize) {
+        let rows =
+            op.nets.iter().map(|n| self.max_set_len(n.own.value).saturating_add(self.max_set_len(n.partner.value)));
         let rows = rows.max().unwrap_or(0);
-        (rows, rows.saturating_mul(2 * 4 * HELD_COLUMNS))
+        (rows, rows.saturating_mul(2 * 4 * CACHED_COLUMNS))
     }
 
     /// Whether the gradient of the second layer is made from rows in shared memory: where they fit and can be read sixteen bytes at a time.
-    fn rows_held(&self, op: &Pairs) -> bool {
-        let in_chunks = |n: &Pair| {
+    fn caches_rows(&self, op: &Pairs) -> bool {
+        let vectorisable = |n: &Pair| {
             self.aligned(n.own) && self.aligned(n.partner) && self.aligned(n.y) && self.aligned_param(n.weight)
         };
-        op.nets.iter().all(in_chunks) && self.module.fits(self.held_rows(op).1)
+        op.nets.iter().all(vectorisable) && self.kernels.has_shared_memory(self.cached_rows(op).1)
     }
 
     /// Whether gradients of elements are made on the way: where a block has all outputs.
-    pub(super) fn own_with_weights(&self, op: &Pairs) -> bool {
-        let all = op.nets[0].y.cols <= OUTPUTS_OF_WARP * HELD_WARPS;
-        all && self.rows_held(op) && self.module.fits(self.held_rows(op).1.saturating_add(OWN_BYTES))
+    pub(super) fn left_grad_with_weights(&self, op: &Pairs) -> bool {
+        let all = op.nets[0].y.cols <= OUTPUTS_OF_WARP * CACHED_WARPS;
+        all && self.caches_rows(op)
+            && self.kernels.has_shared_memory(self.cached_rows(op).1.saturating_add(LEFT_GRAD_BYTES))
     }
 
     /// The gradient of the second layer through a maximum, with those of elements where they are made on the way and `own` allows it.
-    fn pair_weights(&mut self, op: &Pairs, tasks: &mut [t::PairTask], own: bool) -> Result<(), Error> {
+    fn pair_weight_grads(&mut self, op: &Pairs, tasks: &mut [t::PairTask], own: bool) -> Result<(), Error> {
         let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
         let slabs = outputs.div_ceil(OUTPUTS_OF_WARP);
-        let (rows, bytes) = self.held_rows(op);
-        let (held, own) = (self.rows_held(op), own && self.own_with_weights(op));
-        let bytes = bytes + if own { OWN_BYTES } else { 0 };
-        let (name, blocks, groups, most) = if held {
-            let blocks = hidden.div_ceil(HELD_COLUMNS) * slabs.div_ceil(HELD_WARPS);
-            let name = if own { "pair_max_weights_own" } else { "pair_max_weights_held" };
-            (name, blocks, (HELD_WARPS / slabs).max(1), self.module.processors)
+        let (rows, bytes) = self.cached_rows(op);
+        let (cached, own) = (self.caches_rows(op), own && self.left_grad_with_weights(op));
+        let bytes = bytes + if own { LEFT_GRAD_BYTES } else { 0 };
+        let (name, blocks, groups, max_bytes) = if cached {
+            let blocks = hidden.div_ceil(CACHED_COLUMNS) * slabs.div_ceil(CACHED_WARPS);
+            let name = if own { "pair_max_weight_left_grad_cached" } else { "pair_max_weight_grad_cached" };
+            (name, blocks, (CACHED_WARPS / slabs).max(1), self.kernels.multiprocessors)
         } else {
-            ("pair_max_weights", (slabs * hidden.div_ceil(32)).div_ceil(WARPS), 1, WEIGHT_BLOCKS)
+            ("pair_max_weight_grad", (slabs * hidden.div_ceil(32)).div_ceil(WARPS), 1, WEIGHT_BLOCKS)
         };
-        let splits = (most / (blocks * tasks.len())).clamp(1, if held { self.capacity.examples } else { 64 });
+        let splits = (max_bytes / (blocks * tasks.len())).clamp(1, if cached { self.capacity.examples } else { 64 });
         for (task, n) in tasks.iter_mut().zip(&op.nets) {
             task.splits = splits as i32;
             task.tile = rows as i32;
-            task.parts = self.room(splits * groups * outputs * hidden);
-            self.sums.push(t::SumTask {
-                parts: task.parts,
+            task.partials = self.alloc_workspace(splits * groups * outputs * hidden);
+            self.partial_sums.push(t::PartialSumTask {
+                partials: task.partials,
                 out: self.param_grad(n.weight),
                 stride: (outputs * hidden) as u64,
                 count: (splits * groups) as i32,
                 len: (outputs * hidden) as i32,
-                rows_per_part: 0,
+                rows_per_partial: 0,
                 vec: 0,
                 space: t::Space { offsets: 0, per_example: 0, per_dim: 0 },
-                fresh: 0,
+                overwrite: 0,
             });
         }
-        let (threads, shared) = if held { (32 * HELD_WARPS as u32, bytes) } else { (256, 0) };
+        let (threads, shared) = if cached { (32 * CACHED_WARPS as u32, bytes) } else { (256, 0) };
         self.launch(name, tasks, [blocks, splits, tasks.len()], threads, shared)
     }
 
@@ -323,40 +326,41 @@ impl<'a> Builder<'a> {
         // Bias: one part per example and net.
         let mut sums = Vec::new();
         for (task, n) in tasks.iter_mut().zip(&op.nets) {
-            task.parts = self.room(examples * outputs);
+            task.partials = self.alloc_workspace(examples * outputs);
             // Tells sums, whose bias counts once per partner, from maxima.
-            task.d_kept = u64::from(!max);
-            sums.push(self.example_sum(task.parts, self.param_grad(n.bias), outputs, outputs));
+            task.d_saved = u64::from(!max);
+            sums.push(self.example_sum(task.partials, self.param_grad(n.bias), outputs, outputs));
         }
-        self.launch("pair_bias_gradient", &tasks, [outputs.div_ceil(128), examples, tasks.len()], 128, 0)?;
-        self.sums.extend(sums);
+        self.launch("pair_bias_grad", &tasks, [outputs.div_ceil(128), examples, tasks.len()], 128, 0)?;
+        self.partial_sums.extend(sums);
         if max {
-            let sides = self.sides(op);
-            self.pair_weights(op, &mut tasks, sides.is_some())?;
-            match sides {
-                Some(sides) => self.pair_sides(op, &sides, tasks)?,
-                None => self.pair_gathers(op, &tasks)?,
+            let sorted = self.sorted_grad(op);
+            self.pair_weight_grads(op, &mut tasks, sorted.is_some())?;
+            match sorted {
+                Some(sorted) => self.pair_sorted_grads(op, &sorted, tasks)?,
+                None => self.pair_argmax_grads(op, &tasks)?,
             }
         } else {
             // dh = dy W, then through the sums; dW = dyᵀ h.
             let mut inputs = Vec::new();
             let mut uses = Vec::new();
             for (task, n) in tasks.iter_mut().zip(&op.nets) {
-                task.d_kept = self.room(self.rows(n.own.value) * hidden);
+                task.d_saved = self.alloc_workspace(self.rows(n.own.value) * hidden);
                 let weight = self.program.params.spec(n.weight).offset;
                 let terms = vec![self.gradient_term(n.y, weight)];
                 let space = self.space(n.own.value);
                 let cols = hidden as i32;
-                let task = t::ProductTask { y: task.d_kept, ldy: cols, n: cols, ..no_product(space) };
-                inputs.push(Product { task, terms, rows: self.rows(n.own.value) });
-                uses.push(Use { weight, bias: None, x: Slice { value: n.kept, col: 0, cols: hidden }, dy: n.y });
+                let task = t::LinearTask { y: task.d_saved, ldy: cols, n: cols, ..empty_task(space) };
+                inputs.push(LinearProduct { task, terms, rows: self.rows(n.own.value) });
+                uses.push(WeightUse { weight, bias: None, x: Slice { value: n.kept, col: 0, cols: hidden }, dy: n.y });
             }
-            self.product(&inputs, rows)?;
-            let longest = op.nets.iter().map(|n| self.longest(n.own.value).max(self.longest(n.partner.value)));
-            let grid = [longest.max().unwrap_or(0).div_ceil(8).min(64), examples, tasks.len()];
-            self.launch("pair_sums_own", &tasks, grid, 128, 0)?;
-            self.launch("pair_sums_partner", &tasks, grid, 128, 0)?;
-            self.linear_weights(&uses)?;
+            self.linear_product(&inputs, rows)?;
+            let max_set_len =
+                op.nets.iter().map(|n| self.max_set_len(n.own.value).max(self.max_set_len(n.partner.value)));
+            let grid = [max_set_len.max().unwrap_or(0).div_ceil(8).min(64), examples, tasks.len()];
+            self.launch("pair_sum_left_grad", &tasks, grid, 128, 0)?;
+            self.launch("pair_sum_right_grad", &tasks, grid, 128, 0)?;
+            self.linear_weight_grads(&uses)?;
         }
         for n in &op.nets {
             self.written[n.own.value.0] = true;
@@ -371,28 +375,33 @@ mod tests {
     use super::*;
 
     /// Bytes a block may have on compute capability 9.
-    const MOST: usize = 227 << 10;
+    const MAX_BYTES: usize = 227 << 10;
 
     #[test]
     fn the_kernel_that_has_rows_in_shared_memory_is_made_for_these_sizes() {
-        let kernel = include_str!("../kernels/pair_weights.cu");
-        for (name, value) in [("HELD_COLUMNS", HELD_COLUMNS), ("HELD_WARPS", HELD_WARPS), ("HELD_EACH", HELD_EACH)] {
+        let kernel = include_str!("../kernels/pair_weight_grad.cu");
+        for (name, value) in
+            [("CACHED_COLUMNS", CACHED_COLUMNS), ("CACHED_WARPS", CACHED_WARPS), ("CACHED_ELEMENTS", CACHED_ELEMENTS)]
+        {
             assert!(kernel.contains(&format!("#define {name} {value}\n")), "{name}");
         }
     }
 
     #[test]
     fn every_cut_fits_and_holds_whole_steps_of_partners() {
-        for wide in [false, true] {
+        for sm90 in [false, true] {
             for hidden in [1, 7, 24, 64, 128, 256, 512, 1024] {
                 for outputs in [1, 6, 16, 33, 64, 128, 256, 512] {
                     for partners in [1, 2, 17, 150, 3000] {
-                        let Some(cut) = Cut::new(hidden, outputs, partners, wide, MOST) else {
-                            panic!("no cut for {hidden} by {outputs}, {partners} partners");
+                        let Some(tiling) = MaxTiling::new(hidden, outputs, partners, sm90, MAX_BYTES) else {
+                            panic!("no tiling for {hidden} by {outputs}, {partners} partners");
                         };
-                        assert!(cut.bytes <= MOST && cut.tile >= 16 && cut.tile.is_multiple_of(16), "{cut:?}");
-                        assert!(cut.stages == 1 || cut.tile < partners, "{cut:?}");
-                        assert!(cut.outputs <= if wide { 128 } else { 64 }, "{cut:?}");
+                        assert!(
+                            tiling.bytes <= MAX_BYTES && tiling.tile >= 16 && tiling.tile.is_multiple_of(16),
+                            "{tiling:?}"
+                        );
+                        assert!(tiling.stages == 1 || tiling.tile < partners, "{tiling:?}");
+                        assert!(tiling.outputs <= if sm90 { 128 } else { 64 }, "{tiling:?}");
                     }
                 }
             }
@@ -402,10 +411,10 @@ mod tests {
     #[test]
     fn the_widths_of_the_paper_keep_their_second_layer_in_one_piece_up_to_eight_dimensions() {
         for dim in [2, 4, 8] {
-            let cut = Cut::new(32 * dim, 16 * dim, 150, true, MOST).unwrap();
-            assert_eq!(cut.outputs, 16 * dim, "{cut:?}");
+            let tiling = MaxTiling::new(32 * dim, 16 * dim, 150, true, MAX_BYTES).unwrap();
+            assert_eq!(tiling.outputs, 16 * dim, "{tiling:?}");
         }
-        assert_eq!(Cut::new(512, 256, 150, true, MOST).unwrap().outputs, 64);
-        assert_eq!(Cut::new(8192, 64, 150, true, MOST), None);
+        assert_eq!(MaxTiling::new(512, 256, 150, true, MAX_BYTES).unwrap().outputs, 64);
+        assert_eq!(MaxTiling::new(8192, 64, 150, true, MAX_BYTES), None);
     }
 }
