@@ -1,16 +1,23 @@
-//! The tasks kernels read, as they lie in device memory. Fields and order are those of the structs in `kernels`.
+//! Task structs: the arguments of kernels, as they lie in device memory. Fields and their order are those of the structs
+//! in `kernels/`.
 
-/// An address in device memory; zero for none.
+/// An address in device memory; zero is null.
 pub type DevicePtr = u64;
 
-/// Marks types made of plain numbers without gaps.
+/// Types of plain numbers without padding, which can be copied to and from the device byte by byte.
 ///
 /// # Safety
-/// Every byte of the type must belong to a field.
+/// Every byte must belong to a field, and every bit pattern must be a valid value.
 pub unsafe trait PlainData: Copy {}
 
-// SAFETY: a number.
-unsafe impl PlainData for DevicePtr {}
+// SAFETY: an integer.
+unsafe impl PlainData for u64 {}
+// SAFETY: an integer.
+unsafe impl PlainData for i32 {}
+// SAFETY: an integer.
+unsafe impl PlainData for u8 {}
+// SAFETY: a number; every bit pattern is one.
+unsafe impl PlainData for f32 {}
 
 macro_rules! plain_data {
     ($($(#[$doc:meta])* struct $name:ident { $($field:ident: $t:ty),* $(,)? })*) => {
@@ -19,7 +26,7 @@ macro_rules! plain_data {
             #[repr(C)]
             #[derive(Clone, Copy)]
             pub struct $name { $(pub $field: $t),* }
-            // SAFETY: the sum of the fields' sizes is checked to be the whole.
+            // SAFETY: all fields are numbers, arrays of numbers or such structs. The assertion below excludes padding.
             unsafe impl PlainData for $name {}
             const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$t>())*);
         )*
@@ -138,24 +145,24 @@ plain_data! {
     }
 }
 
-/// Tables of tasks on their way to the device.
+/// Tasks of all launches, assembled on the host and copied to the device at once.
 pub struct TaskTable {
     base: DevicePtr,
     bytes: Vec<u8>,
 }
 
 impl TaskTable {
-    /// To lie at an address.
+    /// A table for the device address `base`.
     pub fn new(base: DevicePtr) -> Self {
         TaskTable { base, bytes: Vec::new() }
     }
 
-    /// Appends a table; returns where it will lie: at sixteen bytes, or 128 for what is as large.
+    /// Appends tasks and returns their device address, aligned to 16 bytes, or to 128 for tasks of 128 bytes.
     pub fn push<T: PlainData>(&mut self, tasks: &[T]) -> DevicePtr {
         let alignment = if size_of::<T>() == 128 { 128 } else { 16 };
         self.bytes.resize(self.bytes.len().next_multiple_of(alignment), 0);
         let at = self.base + self.bytes.len() as u64;
-        // SAFETY: plain types have no gaps.
+        // SAFETY: `PlainData` has no padding, so all bytes are initialised; the slice covers exactly `tasks`.
         let raw = unsafe { std::slice::from_raw_parts(tasks.as_ptr().cast::<u8>(), size_of_val(tasks)) };
         self.bytes.extend_from_slice(raw);
         at

@@ -291,7 +291,8 @@ impl Cuda {
             bound.arena.write(4 * bound.plan.offsets[self.program.inputs[k].0], s.data)?;
         }
         let shape = bound.io.ptr + layout.shape as u64;
-        bound.forward.iter().try_for_each(|w| w.enqueue(&self.stream, shape))?;
+        // SAFETY: `bound` outlives the wait below, and `shape` is that of this batch, for which it was reserved.
+        bound.forward.iter().try_for_each(|c| unsafe { c.enqueue(&self.stream, shape) })?;
         self.stream.wait()?;
         let examples = batch.examples();
         self.shape = Shape {
@@ -321,7 +322,8 @@ impl Cuda {
             bound.arena.write(4 * bound.plan.offsets[values + v.0], g)?;
         }
         let shape = bound.io.ptr + io_layout(&self.program, &bound.capacity).shape as u64;
-        bound.backward.iter().try_for_each(|w| w.enqueue(&self.stream, shape))?;
+        // SAFETY: `bound` outlives the wait below; the shape buffer is that of the last forward pass.
+        bound.backward.iter().try_for_each(|c| unsafe { c.enqueue(&self.stream, shape) })?;
         self.stream.wait()?;
         let mut grads = vec![0.0; self.program.params.len()];
         bound.grads.read(0, &mut grads)?;

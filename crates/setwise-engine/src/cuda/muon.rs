@@ -88,7 +88,7 @@ impl MuonStep {
         let mut commands = Vec::new();
         let mut launch = |name: &str, blocks: usize, threads: u32, parity: usize| -> Result<(), Error> {
             let f = kernels.function(name, 0)?;
-            let blocks = Blocks::plain_data([blocks as u32, matrices.len() as u32, 1], threads);
+            let blocks = Blocks::plain([blocks as u32, matrices.len() as u32, 1], threads);
             let tasks = step_tasks_at.ptr + addresses[parity];
             commands.push(Command::Launch { name: name.to_owned(), f, blocks, tasks });
             Ok(())

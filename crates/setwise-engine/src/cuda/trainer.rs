@@ -105,7 +105,9 @@ impl CudaTrainer {
             let graph = stream.capture(|| step.enqueue(&program, &bound, &staged, &stream))?;
             // What no batch has filled yet must be numbers too.
             let host = Pinned::new(device, layout.end)?;
-            driver::upload(&copies, staged.ptr, &host, 0..layout.end)?;
+            // SAFETY: both have `layout.end` bytes and move into a slot, which is dropped after the stream. No batch
+            // changes `host` before the copy: `copies` runs in order.
+            unsafe { driver::upload(&copies, staged.ptr, &host, 0..layout.end) }?;
             slots.push(Slot {
                 host,
                 staged,
@@ -158,7 +160,8 @@ impl CudaTrainer {
         for (data, from) in numbers.iter().zip(sources) {
             let bytes = size_of_val(*data);
             assert!(bytes <= from.bytes, "a copy within the allocation");
-            driver::download(&self.stream, &mut self.state, begin..begin + bytes, from.ptr)?;
+            // SAFETY: the assertion bounds the source; `state` is read after the wait below.
+            unsafe { driver::download(&self.stream, &mut self.state, begin..begin + bytes, from.ptr) }?;
             begin += bytes;
         }
         self.stream.wait()?;
@@ -220,15 +223,19 @@ impl CudaTrainer {
         slot.host.write(0, &[c]);
         slot.host.write(layout.shape, &shape_numbers(&self.program, &self.bound.capacity, batch));
         slot.host.write(layout.targets, targets);
-        driver::upload(&self.copies, slot.staged.ptr, &slot.host, 0..layout.io)?;
+        // SAFETY: `staged` and `host` have the same layout. Both stay in the slot, which is reused only after its step.
+        unsafe { driver::upload(&self.copies, slot.staged.ptr, &slot.host, 0..layout.io) }?;
         for (s, &at) in batch.sets.iter().zip(&layout.sets) {
             slot.host.write_parallel(at, s.data);
-            driver::upload(&self.copies, slot.staged.ptr, &slot.host, at..at + size_of_val(s.data))?;
+            // SAFETY: as above; the batch is within the capacity, so the range is within the layout.
+            unsafe { driver::upload(&self.copies, slot.staged.ptr, &slot.host, at..at + size_of_val(s.data)) }?;
         }
         slot.copied.record(&self.copies)?;
         self.stream.wait_for(&slot.copied)?;
-        slot.graph.launch(&self.stream)?;
-        driver::download(&self.stream, &mut slot.results, 0..size_of::<t::Results>(), self.results.ptr)?;
+        // SAFETY: the graph uses `bound`, the moments and this slot, all dropped after the stream.
+        unsafe { slot.graph.launch(&self.stream) }?;
+        // SAFETY: `results` has 256 bytes on the device and 64 here; `outcome` reads them after the `done` event.
+        unsafe { driver::download(&self.stream, &mut slot.results, 0..size_of::<t::Results>(), self.results.ptr) }?;
         slot.done.record(&self.stream)?;
         self.in_flight.push_back(self.next);
         self.next = (self.next + 1) % SLOTS;
@@ -247,7 +254,8 @@ impl CudaTrainer {
         for command in self.bound.forward.iter().chain(&self.bound.backward).chain(step).chain(muon) {
             start.record(&self.stream)?;
             for _ in 0..repetitions {
-                command.enqueue(&self.stream, shape)?;
+                // SAFETY: all buffers belong to `self`, and `end` is waited for below.
+                unsafe { command.enqueue(&self.stream, shape) }?;
             }
             end.record(&self.stream)?;
             end.wait()?;
@@ -384,12 +392,7 @@ impl StepCommands {
         bound.task_table.write((bound.step_tasks_at - bound.task_table.ptr) as usize, task_table.bytes())?;
         let launch = |name: &str, grid: usize, tasks: u64| -> Result<_, Error> {
             let f = bound.kernels.function(name, 0)?;
-            Ok(Command::Launch {
-                name: name.to_owned(),
-                f,
-                blocks: Blocks::plain_data([grid as u32, 1, 1], 256),
-                tasks,
-            })
+            Ok(Command::Launch { name: name.to_owned(), f, blocks: Blocks::plain([grid as u32, 1, 1], 256), tasks })
         };
         Ok(StepCommands {
             loss: launch("loss", 1, loss_at)?,
@@ -399,21 +402,22 @@ impl StepCommands {
         })
     }
 
-    /// Puts the whole step on a staged batch into a stream.
+    /// Enqueues a full step on a staged batch.
     fn enqueue(&self, program: &Program, bound: &BoundProgram, staged: &Memory, stream: &Stream) -> Result<(), Error> {
         let layout = staging(program, &bound.capacity);
-        driver::copy(stream, bound.io.ptr, staged.ptr, layout.io)?;
+        // SAFETY: `io` and `staged` begin with the same layout and are dropped after the stream.
+        unsafe { driver::copy(stream, bound.io.ptr, staged.ptr, layout.io) }?;
         for (k, &at) in layout.sets.iter().enumerate() {
             let end = layout.sets.get(k + 1).copied().unwrap_or(layout.end);
             let to = bound.arena.ptr + 4 * bound.plan.offsets[program.inputs[k].0] as u64;
-            driver::copy(stream, to, staged.ptr + at as u64, end - at)?;
+            // SAFETY: the plan has an input of the capacity at `to`, padded like the staged set.
+            unsafe { driver::copy(stream, to, staged.ptr + at as u64, end - at) }?;
         }
         let shape = bound.io.ptr + layout.shape as u64;
-        bound.forward.iter().try_for_each(|w| w.enqueue(stream, shape))?;
-        self.loss.enqueue(stream, shape)?;
-        bound.backward.iter().try_for_each(|w| w.enqueue(stream, shape))?;
-        self.squares.enqueue(stream, shape)?;
-        self.adam.enqueue(stream, shape)?;
-        self.muon.iter().flat_map(|m| &m.commands).try_for_each(|w| w.enqueue(stream, shape))
+        let muon = self.muon.iter().flat_map(|m| &m.commands);
+        let update = [&self.squares, &self.adam].into_iter().chain(muon);
+        let commands = bound.forward.iter().chain([&self.loss]).chain(&bound.backward).chain(update);
+        // SAFETY: buffers and kernels are dropped after the stream; the shape buffer is filled by the copy above.
+        commands.into_iter().try_for_each(|c| unsafe { c.enqueue(stream, shape) })
     }
 }

@@ -36,7 +36,7 @@ impl FusedLinear {
 
     /// Takes up the next map of the same input, if it can.
     fn fuse(&mut self, next: &FusedLinear) -> bool {
-        let plain_data = |j: &FusedLinear| j.residual.is_none() && j.norm.is_none();
+        let plain = |j: &FusedLinear| j.residual.is_none() && j.norm.is_none();
         let biases = match (self.bias, next.bias) {
             (None, None) => true,
             (Some(a), Some(b)) => a + self.y.cols == b,
@@ -45,7 +45,7 @@ impl FusedLinear {
         let follows = self.y.value == next.y.value
             && self.y.col + self.y.cols == next.y.col
             && self.weight + self.y.cols * self.x.cols == next.weight;
-        let fits = plain_data(self) && plain_data(next) && biases && follows;
+        let fits = plain(self) && plain(next) && biases && follows;
         if fits {
             self.y.cols += next.y.cols;
             self.members.extend(&next.members);

@@ -211,9 +211,9 @@ impl<'a> Lowering<'a> {
             let mut terms = p.terms.clone();
             for term in &mut terms {
                 let k = term.k as usize;
-                let deferred_grads = driver::tensor_map(term.a, p.rows, k, term.lda as usize, left_rows)?;
+                let left = driver::tensor_map(term.a, p.rows, k, term.lda as usize, left_rows)?;
                 let right = driver::tensor_map(term.b, p.task.n as usize, k, term.ldb as usize, right_rows)?;
-                term.maps = self.task_table.push(&[deferred_grads, right]);
+                term.maps = self.task_table.push(&[left, right]);
             }
             tasks.push(t::LinearTask {
                 terms: self.task_table.push(&terms),
@@ -441,9 +441,9 @@ impl<'a> Lowering<'a> {
                 let ((x, ldx), (dy, ldy)) = (self.slice(u.x), self.grad_slice(u.dy));
                 let maps = if sm90.is_some() {
                     let rows = self.rows(u.dy.value);
-                    let deferred_grads = driver::tensor_map(dy, rows, n, ldy as usize, 32)?;
+                    let left = driver::tensor_map(dy, rows, n, ldy as usize, 32)?;
                     let right = driver::tensor_map(x, rows, k, ldx as usize, 32)?;
-                    self.task_table.push(&[deferred_grads, right])
+                    self.task_table.push(&[left, right])
                 } else {
                     0
                 };

@@ -52,10 +52,17 @@ pub(super) enum Command {
 }
 
 impl Command {
-    pub fn enqueue(&self, stream: &Stream, shape: DevicePtr) -> Result<(), Error> {
+    /// Puts the command into a stream.
+    ///
+    /// # Safety
+    /// The buffers and kernels that the command was lowered for must live until the stream has been waited for. `shape`
+    /// must point to the shape buffer of a batch within the capacity.
+    pub unsafe fn enqueue(&self, stream: &Stream, shape: DevicePtr) -> Result<(), Error> {
         match *self {
-            Command::Launch { f, blocks, tasks, .. } => driver::launch(stream, f, blocks, tasks, shape),
-            Command::Memset { at, bytes } => driver::zero(stream, at, bytes),
+            // SAFETY: lowering wrote tasks of this kernel for this grid; the caller guarantees buffers and shape.
+            Command::Launch { f, blocks, tasks, .. } => unsafe { driver::launch(stream, f, blocks, tasks, shape) },
+            // SAFETY: lowering took the range from a buffer that the caller keeps alive.
+            Command::Memset { at, bytes } => unsafe { driver::zero(stream, at, bytes) },
         }
     }
 

@@ -40,10 +40,10 @@ impl SortedGrad {
         let widest = hidden.div_ceil(32).next_power_of_two().min(4);
         std::iter::successors(Some(widest), |v| (*v > 1).then_some(v / 2)).find_map(|columns| {
             let bytes = |rows: usize| (outputs + WARPS + rows) * 128 * columns + WARPS * 256;
-            let (plain_data, all) = (bytes(0), bytes(elements.max(partners)));
+            let (plain, all) = (bytes(0), bytes(elements.max(partners)));
             let cached = all <= max_bytes;
-            let fits = outputs * 128 * columns <= MAX_ROW_OFFSET && plain_data <= max_bytes;
-            fits.then_some(SortedGrad { columns, cached, bytes: if cached { all } else { plain_data }, sort_bytes })
+            let fits = outputs * 128 * columns <= MAX_ROW_OFFSET && plain <= max_bytes;
+            fits.then_some(SortedGrad { columns, cached, bytes: if cached { all } else { plain }, sort_bytes })
         })
     }
 }
