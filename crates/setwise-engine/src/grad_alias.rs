@@ -1,20 +1,21 @@
-//! How gradients of sums reach their terms without additions of their own.
+//! How gradients of sums reach their terms without additions: aliased buffers and deferred residuals.
 
 use crate::flow::{Users, group_by};
 use crate::program::{Mode, Op, Program, Slice, Value};
 
-/// What is handed on in a program.
+/// Aliases and deferred residuals of a program.
 #[derive(Default)]
 pub(crate) struct GradAliases {
-    /// (sum, term): the gradient of the term begins as that of the sum, which nobody needs any more, in its place.
+    /// (sum, term): the gradient of the term reuses the buffer of the sum's gradient, which has no later reader.
     pub aliases: Vec<(Value, Value)>,
     /// Residuals whose gradient is added later.
     pub deferred: Vec<DeferredResidual>,
-    /// Whether gradients of linear maps' results stay as they are to the end, where those of the weights are made from them.
+    /// Whether output gradients of linear maps stay alive to the end, where weight gradients are computed.
     pub keeps_output_grads: bool,
 }
 
-/// A residual whose gradient is added where operation `to`, a linear map, adds its own to the same columns. That of `y` stays until then.
+/// A residual whose gradient is added by operation `to`, a linear map that adds its input gradient to the same columns.
+/// The gradient of `y` stays alive until then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct DeferredResidual {
     pub residual: Slice,
@@ -23,10 +24,10 @@ pub(crate) struct DeferredResidual {
     pub to: usize,
 }
 
-/// Residuals a product can add besides what is there.
+/// Residuals that a product can add besides accumulating.
 const MAX_DEFERRED: usize = 2;
 
-/// Finds what can be handed on, where gradients of linear maps' results are `kept` or not. Operations of chains see to theirs by themselves.
+/// Finds aliases and deferred residuals. Operations inside row kernels are skipped: their kernels add in registers.
 pub(crate) fn grad_aliases(
     program: &Program,
     keeps_output_grads: bool,
@@ -37,7 +38,7 @@ pub(crate) fn grad_aliases(
         return found;
     }
     let users = Users::of(program);
-    // Whether a gradient has been added to before an operation runs backward.
+    // Whether a gradient has been added to before operation i runs backward.
     let begun = |v: Value, i: usize| users.begun(program, v, i + 1);
     for (i, op) in program.ops.iter().enumerate().rev().filter(|(i, _)| !in_row_kernel(*i)) {
         let (terms, written, inputs): (Vec<(Slice, Slice)>, Vec<Slice>, Vec<Value>) = match op {
@@ -102,7 +103,7 @@ mod tests {
     use crate::program::{Activation, AddNorm, Linear, Map, Space};
 
     #[test]
-    fn gradients_of_residuals_take_over_places_or_are_added_by_the_product_that_follows() {
+    fn residual_gradients_are_aliased_or_deferred_to_the_next_product() {
         let mut b = Program::builder(&[4], false, Mode::Train, true);
         let linear =
             |b: &mut crate::program::ProgramBuilder, name: &str, x: Slice, ys: &[Slice], residual: Option<Slice>| {
@@ -121,7 +122,7 @@ mod tests {
         let slices = [x, p, q, r].map(|v| b.whole(v));
         let columns = [0, 4].map(|col| Slice { value: q, col, cols: 4 });
         linear(&mut b, "p", slices[0], &[slices[1]], None);
-        // Both columns of q have x added to them, r has not, and z is a sum of x and r.
+        // Both column ranges of q have x added to them, r has not, and z is a sum of x and r.
         linear(&mut b, "q", slices[1], &columns, Some(slices[0]));
         linear(&mut b, "r", slices[2], &[slices[3]], None);
         let y = b.whole(z);
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_that_are_kept_hand_their_places_to_nobody() {
+    fn output_gradients_that_are_kept_are_never_aliased() {
         let mut b = Program::builder(&[4], false, Mode::Train, true);
         let (x, h, y) = (b.input(0), b.fresh(Space::Set(0), 4, false), b.fresh(Space::Set(0), 4, false));
         for (name, from, to, residual) in [("h", x, h, None), ("y", h, y, Some(x))] {

@@ -1,13 +1,14 @@
-//! CUDA kernels without a card: their source is compiled as C++, with lanes as fibers and assembly replaced by what it does (`kernels/lanes.h`), and held against the same written out plainly.
+//! CUDA kernels without a GPU: their source is compiled as C++, with threads as fibers and inline assembly replaced by
+//! equivalent code (`kernels/cuda_fibers.h`). Results are compared with a double precision reference.
 //!
-//! What this cannot tell is whether a card's instructions do what we think; `setwise selftest --device cuda` does, where there is one.
+//! Whether a GPU's instructions behave as assumed is tested by `setwise selftest --device cuda`.
 
 #![cfg(target_os = "linux")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Source without the functions that have assembly in them.
+/// Source without the functions that contain assembly.
 fn without_assembly(source: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     let mut lines = source.lines();
@@ -30,7 +31,7 @@ fn without_assembly(source: &str) -> String {
     kept.into_iter().map(with_shared_memory).collect()
 }
 
-/// A line with its end. Shared memory of a dynamic size is what the block that runs has.
+/// A line with its end. Dynamic shared memory is that of the running block.
 fn with_shared_memory(line: &str) -> String {
     let declared =
         line.trim().strip_prefix("extern __shared__ __align__(16) float ").and_then(|l| l.strip_suffix("[];"));
@@ -41,7 +42,7 @@ fn braces(line: &str) -> i32 {
     line.chars().map(|c| i32::from(c == '{') - i32::from(c == '}')).sum()
 }
 
-/// Compiles a test with the kernels it is about, and runs it. Without a compiler for C++ there is nothing to be tested.
+/// Compiles a test with the kernels it covers, and runs it. Without a C++ compiler the test is skipped.
 fn run(test: &str, kernels: &[&str]) {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     if Command::new(&compiler).arg("--version").output().is_err() {

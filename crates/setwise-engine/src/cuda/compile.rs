@@ -1,4 +1,4 @@
-//! Kernels compiled at start, and kept on disk by what they were compiled from.
+//! Compiles kernels with NVRTC at start and caches them on disk, keyed by source, options and driver.
 
 use std::ffi::CString;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,7 +20,7 @@ const CLUSTERS: &str = include_str!("kernels/clusters.cu");
 const PAIR_COMMON: &str = include_str!("kernels/pair_common.cu");
 const MMA_NT: &str = include_str!("kernels/mma_nt.cu");
 
-/// What every program may need, in modules that are compiled side by side.
+/// Modules of every program; modules compile in parallel.
 const LINEAR: [&str; 4] = [COMMON, LINEAR_TASKS, MMA_NT, include_str!("kernels/linear.cu")];
 const LINEAR_SHAPES: [&str; 3] = ["LINEAR_SMALL\n", "LINEAR_MEDIUM\n", "LINEAR_LARGE\n"];
 const WEIGHT_GRAD: [&str; 4] = [COMMON, LINEAR_TASKS, MMA_NT, include_str!("kernels/linear_weight_grad.cu")];
@@ -36,9 +36,9 @@ const BASE: [&str; 10] = [
     include_str!("kernels/adam.cu"),
     include_str!("kernels/muon.cu"),
 ];
-/// What chains of operations are written with.
+/// Prefix of generated row kernels.
 const ROW_KERNEL: [&str; 3] = [COMMON, SM90, include_str!("kernels/row_kernel.cu")];
-/// What programs with networks on pairs need.
+/// Modules of programs with pair networks.
 const PAIR: [&str; 7] = [
     COMMON,
     MMA_NT,
@@ -57,9 +57,9 @@ const IMAGES: [&str; 7] = [
     include_str!("kernels/batch_norm_vec.cu"),
     include_str!("kernels/max_pool.cu"),
 ];
-/// What follows them with the instructions of compute capability 9.
+/// Appended to the image kernels on sm_90.
 const CONVOLUTION_SM90: [&str; 2] = [SM90, include_str!("kernels/convolution_sm90.cu")];
-/// With the same instructions.
+/// Linear maps on sm_90.
 const LINEAR_SM90: [&str; 7] = [
     COMMON,
     LINEAR_TASKS,
@@ -81,26 +81,25 @@ const ATTENTION_SM90: [&str; 4] = [COMMON, ATTENTION, SM90, include_str!("kernel
 const ATTENTION_SINGLE_BLOCK: [&str; 4] =
     [COMMON, ATTENTION, CLUSTERS, include_str!("kernels/attention_single_block.cu")];
 
-/// All kernels a program needs, in modules that are compiled side by side. Attention is compiled for each width of heads on its own,
-/// those of images and of pairs only for programs that have them.
+/// All kernels of a program. Attention is a module per head width; image and pair kernels are compiled only for
+/// programs that use them.
 pub(super) struct Kernels {
-    /// Bytes a block may have.
+    /// Maximal bytes of shared memory of a block.
     pub shared_memory: usize,
-    /// Whether the kernels for compute capability 9 are there.
+    /// Whether the sm_90 kernels are loaded.
     pub sm90: bool,
-    /// Multiprocessors of the card.
+    /// Multiprocessors of the GPU.
     pub multiprocessors: usize,
     modules: Vec<Module>,
 }
 
 impl Kernels {
-    /// Whether there are kernels for a device's own matrix instructions.
+    /// Whether sm_90 kernels exist for a device and a precision.
     pub fn supports_sm90(device: &Device, precision: Precision) -> bool {
         device.capability.0 == 9 && precision == Precision::Tf32
     }
 
-    /// Compiles the kernels, with attention for heads of these widths, chains of this source and what else the operations of a program want, or loads them if that was
-    /// done before.
+    /// Compiles or loads from the cache all kernels for head widths, operations and generated row kernels.
     pub fn new(
         device: &Arc<Device>,
         precision: Precision,
@@ -110,9 +109,9 @@ impl Kernels {
     ) -> Result<Self, Error> {
         let sm90 = Self::supports_sm90(device, precision);
         let sources = sources(sm90, head_depths, ops, row_kernels);
-        // Runs that start side by side want the same kernels: the first compiles them, the others find them on disk.
+        // Parallel runs need the same kernels: the first compiles them, the others find them on disk.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let compiled: Vec<Result<Vec<u8>, Error>> = std::thread::scope(|scope| {
             let jobs: Vec<_> = sources.iter().map(|s| scope.spawn(|| image(device, precision, s))).collect();
             jobs.into_iter().map(|j| j.join().expect("compiling does not panic")).collect()
@@ -125,12 +124,12 @@ impl Kernels {
         Ok(Kernels { shared_memory: device.shared_memory, sm90, multiprocessors: device.multiprocessors, modules })
     }
 
-    /// Whether a block may have this much shared memory.
+    /// Whether a block may have this many bytes of shared memory.
     pub fn has_shared_memory(&self, bytes: usize) -> bool {
         bytes <= self.shared_memory
     }
 
-    /// A kernel by name, with this much shared memory to a block.
+    /// A kernel by name, with `shared` bytes of dynamic shared memory.
     pub fn function(&self, name: &str, shared: usize) -> Result<Function, Error> {
         let kernels = self.modules.iter().find(|m| m.has(name)).unwrap_or(&self.modules[0]);
         kernels.function(name, shared)
@@ -176,16 +175,16 @@ fn sources(sm90: bool, head_depths: &[usize], ops: &[Op], row_kernels: &[&str]) 
     sources
 }
 
-/// The compiled form of a source, from disk where it is.
+/// The compiled image of a source, from the cache if possible.
 fn image(device: &Device, precision: Precision, source: &str) -> Result<Vec<u8>, Error> {
     let (major, minor) = device.capability;
-    // Instructions of one generation alone are asked for with an a.
+    // The suffix `a` enables instructions of this architecture only.
     let suffix = if major == 9 { "a" } else { "" };
     let options = vec![
         format!("--gpu-architecture=sm_{major}{minor}{suffix}"),
         format!("-DPRECISION={}", precision as u8),
         "--std=c++17".to_owned(),
-        // Lambdas have no mark that says where they run.
+        // Lambdas have no `__device__` mark.
         "--device-as-default-execution-space".to_owned(),
     ];
     let mut hasher = DefaultHasher::new();
@@ -196,7 +195,7 @@ fn image(device: &Device, precision: Precision, source: &str) -> Result<Vec<u8>,
     }
     let image = compile(source, &options)?;
     if let Some(path) = cached {
-        // A folder that cannot be written costs the next start a few seconds and nothing else.
+        // An unwritable folder only costs the next start a few seconds.
         let partial = path.with_extension(format!("{}.partial", std::process::id()));
         let _ = path.parent().map(std::fs::create_dir_all);
         let shapes = [&digest(&image).to_le_bytes(), image.as_slice()].concat();
@@ -205,7 +204,7 @@ fn image(device: &Device, precision: Precision, source: &str) -> Result<Vec<u8>,
     Ok(image)
 }
 
-/// An image from disk, if it is whole: the driver reads as far as the image says it goes, so nothing else may reach it.
+/// An image from disk if its digest matches: the driver trusts the sizes in an image's headers.
 fn read_cached(path: &Path) -> Option<Vec<u8>> {
     let mut shapes = std::fs::read(path).ok()?;
     let expected = u64::from_le_bytes(shapes.get(..8)?.try_into().ok()?);
@@ -226,7 +225,7 @@ fn cache_folder() -> Option<PathBuf> {
 }
 
 fn compile(source: &str, options: &[String]) -> Result<Vec<u8>, Error> {
-    let text = CString::new(source).map_err(|_| Error::Device("the kernels hold a zero byte".into()))?;
+    let text = CString::new(source).map_err(|_| Error::Device("the kernel source contains a zero byte".into()))?;
     let name = CString::new("setwise.cu").expect("no zero byte");
     let failed =
         |what: &str, e: result::NvrtcError| Error::Device(format!("the kernels do not compile: {what}: {e:?}"));
@@ -255,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kernel_waits_for_the_one_before() {
+    fn every_kernel_begins_with_a_grid_dependency_sync() {
         let base = [&BASE[..], &LINEAR, &WEIGHT_GRAD, &PAIR];
         let sm90 = [&IMAGES[..], &CONVOLUTION_SM90, &LINEAR_SM90, &PAIR_SM90, &ATTENTION_SM90, &ATTENTION_SINGLE_BLOCK];
         let all = [base.concat(), sm90.concat()].concat().concat();
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_image_is_not_taken_from_disk() {
+    fn a_damaged_image_is_not_loaded_from_disk() {
         let path = std::env::temp_dir().join(format!("setwise-image-{}", std::process::id()));
         let image = vec![7u8; 100];
         let shapes = [&digest(&image).to_le_bytes(), image.as_slice()].concat();

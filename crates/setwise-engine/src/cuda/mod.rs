@@ -1,11 +1,13 @@
 //! The CUDA backend: the same programs on a GPU.
 //!
-//! * `driver`: the driver's objects, checked and released; `compile`: the kernels of `kernels/`, compiled at start and cached.
-//! * `lower`: from a program to tables of tasks and a fixed list of launches; `tables`: the tasks as kernels read them.
+//! * `driver`: driver objects, checked and released; `compile`: the kernels of `kernels/`, compiled at start and
+//!   cached.
+//! * `lower`: from a program to task tables and a fixed list of launches; `kernel_tasks`: the task structs.
 //! * [`Cuda`]: forward and backward passes, one call at a time.
-//! * [`CudaTrainer`]: whole training steps as one captured graph, batches copied while the step before runs.
+//! * [`CudaTrainer`]: full training steps as one captured graph, batches copied during the preceding step.
 //!
-//! Sums have fixed orders and nothing is added atomically, so the same seed gives the same bits on the same card.
+//! Sums have fixed orders and no floating-point number is added atomically, so the same seed gives the same bits on the
+//! same GPU.
 
 mod compile;
 mod driver;
@@ -29,8 +31,7 @@ use compile::Kernels;
 use driver::{Memory, Stream};
 use lower::{Buffers, Command, Lowering};
 
-/// How the matrix products of a program are computed; sums and everything else are single precision always, but for the products that Muon makes
-/// matrices orthogonal with, which are of bf16 numbers.
+/// Precision of matrix products. Accumulators and everything else are f32; Muon's orthogonalisation multiplies in bf16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// Single precision.
@@ -41,10 +42,10 @@ pub enum Precision {
     Bf16 = 2,
 }
 
-/// Bytes for tables of tasks.
+/// Bytes of the task table.
 const TASK_TABLE_BYTES: usize = 8 << 20;
 
-/// A program with everything it needs on the device, for batches up to a capacity.
+/// A lowered program with all its buffers, for batches up to a capacity.
 struct BoundProgram {
     capacity: Capacity,
     plan: Plan,
@@ -56,7 +57,7 @@ struct BoundProgram {
     params: Memory,
     grads: Memory,
     step_tasks_at: u64,
-    // Held for the launches.
+    // Kept alive for the launches.
     transposed: Memory,
     workspace: Memory,
     task_table: Memory,
@@ -88,7 +89,7 @@ impl BoundProgram {
         let transposed = Memory::new(device, training, "transposed weights")?;
         let arena = Memory::new(device, 4 * plan.total, "the working memory")?;
         let io = Memory::new(device, io_layout(program, &capacity).end, "a batch's shape and targets")?;
-        let task_table = Memory::new(device, TASK_TABLE_BYTES, "the task_table")?;
+        let task_table = Memory::new(device, TASK_TABLE_BYTES, "the task table")?;
         let mut buffers = Buffers {
             arena: arena.ptr,
             params: params.ptr,
@@ -107,13 +108,16 @@ impl BoundProgram {
             }
             Ok((forward, b.commands, b.task_table, b.workspace_bytes))
         };
-        // Once to find out how much workspace is needed, and once with it.
+        // A first pass measures the workspace, a second one uses it.
         let (.., bytes) = lower(buffers)?;
         let workspace = Memory::new(device, bytes, "partial sums")?;
         buffers.workspace = workspace.ptr;
         let (forward, backward, table, _) = lower(buffers)?;
         if table.bytes().len() > TASK_TABLE_BYTES {
-            return Err(Error::Device(format!("the program needs {} bytes of task_table", table.bytes().len())));
+            return Err(Error::Device(format!(
+                "the program needs {} bytes of task tables, {TASK_TABLE_BYTES} are reserved; use fewer layers",
+                table.bytes().len()
+            )));
         }
         task_table.write(0, table.bytes())?;
         let step_tasks_at = task_table.ptr + table.bytes().len().next_multiple_of(256) as u64;
@@ -143,7 +147,7 @@ impl BoundProgram {
     }
 }
 
-/// Byte offsets in the buffer that carries what a batch is besides its rows.
+/// Byte offsets in the buffer of controls, shape and targets.
 struct IoLayout {
     shape: usize,
     targets: usize,
@@ -157,7 +161,7 @@ fn io_layout(program: &Program, capacity: &Capacity) -> IoLayout {
     IoLayout { shape, targets, end: (targets + 4 * numbers).next_multiple_of(16) }
 }
 
-/// Numbers in all outputs for a batch that fills a capacity.
+/// Numbers of all outputs for a batch that fills a capacity.
 fn output_numbers(program: &Program, capacity: &Capacity) -> usize {
     program.outputs.iter().map(|v| capacity.rows(program.values[v.0].space) * program.values[v.0].cols).sum()
 }
@@ -177,7 +181,7 @@ fn full_shape(capacity: &Capacity) -> Shape {
     }
 }
 
-/// The least capacity that holds a batch.
+/// The minimal capacity that holds a batch.
 pub(crate) fn capacity_of(program: &Program, batch: &BatchView<f32>) -> Capacity {
     let examples = batch.examples();
     let cols = program.values[program.inputs[0].0].cols;
@@ -243,21 +247,21 @@ impl Cuda {
         self.seed = seed;
     }
 
-    /// Makes room for batches of a capacity, and keeps what there is if it suffices.
+    /// Allocates for batches of a capacity; existing buffers are kept if they suffice.
     pub fn reserve(&mut self, capacity: &Capacity) -> Result<(), Error> {
         let wanted = match &self.bound {
             Some(b) if b.capacity.holds(capacity) => return Ok(()),
             Some(b) => b.capacity.join(capacity),
             None => capacity.clone(),
         };
-        // The old memory is given back first.
+        // Frees the old memory first.
         self.bound = None;
         self.loaded = false;
         self.bound = Some(BoundProgram::new(&self.device, &self.program, self.precision, wanted)?);
         Ok(())
     }
 
-    /// Fills all working memory with bytes that are no numbers, so that a result nobody wrote shows.
+    /// Fills all working memory with NaN, so that results that were never written show.
     pub fn poison(&mut self) -> Result<(), Error> {
         match &self.bound {
             Some(b) => [&b.arena, &b.grads, &b.workspace, &b.transposed].iter().try_for_each(|m| m.fill(0xff)),
@@ -271,7 +275,7 @@ impl Cuda {
         self.forward_loaded(params, batch)
     }
 
-    /// The same with parameters that go to the device only where they are not there yet.
+    /// The same, but parameters are copied only if they are not loaded.
     fn forward_loaded(&mut self, params: &[f32], batch: &BatchView<f32>) -> Result<Vec<Vec<f32>>, Error> {
         self.program.check(batch)?;
         let expected = self.program.params.len();
@@ -330,7 +334,7 @@ impl Cuda {
         Ok(grads)
     }
 
-    /// Gradient of input `k` after [`Cuda::backward`], if the program asked for input gradients.
+    /// Gradient of input `k` after [`Cuda::backward`], if the program has input gradients.
     pub fn input_grad(&self, k: usize) -> Result<Option<Vec<f32>>, Error> {
         let v = self.program.inputs[k];
         match self.program.values[v.0].grad {
@@ -339,20 +343,20 @@ impl Cuda {
         }
     }
 
-    /// The parameters of the next call are others than those of the last.
+    /// Marks the loaded parameters as stale.
     pub fn params_changed(&mut self) {
         self.loaded = false;
     }
 
-    /// All outputs for a batch, some examples at a time, so that memory does not grow with their number. Parameters are copied to the device once,
+    /// All outputs for a batch, some examples at a time, which bounds memory. Parameters are copied to the device once,
     /// until [`Cuda::params_changed`].
     pub fn predict(&mut self, params: &[f32], batch: &BatchView<f32>) -> Result<Vec<Vec<f32>>, Error> {
         self.program.check(batch)?;
-        /// Elements of all sets that are taken at once, unless one example has more.
+        /// Maximal elements of all sets per chunk, unless one example has more.
         const ELEMENTS: usize = 1 << 16;
-        /// Numbers the widest of their values may have.
+        /// Maximal numbers of the widest value.
         const NUMBERS: usize = 1 << 28;
-        /// Examples that are taken at once, so that examples times heads fit a grid.
+        /// Maximal examples per chunk, so that examples times heads fit a grid.
         const EXAMPLES: usize = 1 << 10;
         let widest = self.program.values.iter().map(|v| v.cols).max().unwrap_or(1);
         let max_elements = (NUMBERS / widest).clamp(1, ELEMENTS);

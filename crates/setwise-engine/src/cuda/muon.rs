@@ -9,12 +9,12 @@ use super::lower::Command;
 use crate::error::Error;
 use crate::muon::{MARGIN, MOMENTUM, Matrix, Muon, POLYNOMIAL, ROUNDS, TINY};
 
-/// Both sides of a matrix are filled up to a multiple of it; as in the kernels.
+/// Both sides of a matrix are padded to a multiple of it, as in the kernels.
 const TILE: usize = 64;
-/// Parts of a length, as in the kernels.
+/// Partial sums of a norm, as in the kernels.
 const NORM_PARTIALS: usize = 8;
 
-/// Where the numbers of all parameters lie.
+/// Addresses of all parameters and their state.
 pub(super) struct Parameters {
     pub params: u64,
     pub first: u64,
@@ -24,10 +24,10 @@ pub(super) struct Parameters {
     pub len: usize,
 }
 
-/// What moves the matrices, after Adam has moved all else.
+/// The commands that move matrices, after Adam has moved everything else.
 pub(super) struct MuonStep {
     pub commands: Vec<Command>,
-    /// A byte for every parameter: one for those of matrices.
+    /// One byte per parameter: 1 for those of matrices.
     pub mask: Memory,
     scratch: Memory,
     task_table: Memory,
@@ -38,10 +38,10 @@ impl MuonStep {
         let matrices = muon.matrices();
         let mut mask = vec![0u8; at.len];
         matrices.iter().for_each(|m| mask[m.range()].fill(1));
-        let mask_at = Memory::new(device, mask.len(), "which parameters are of matrices")?;
+        let mask_at = Memory::new(device, mask.len(), "the mask of Muon's matrices")?;
         mask_at.write(0, &mask)?;
         let scratch =
-            Memory::new(device, matrices.iter().map(|m| Padded::of(m).bytes()).sum(), "matrices made orthogonal")?;
+            Memory::new(device, matrices.iter().map(|m| Padded::of(m).bytes()).sum(), "the scratch memory of Muon")?;
         let mut next = scratch.ptr;
         let even: Vec<MuonTask> = matrices
             .iter()
@@ -79,11 +79,11 @@ impl MuonStep {
                 }
             })
             .collect();
-        // Every second round reads what the one before has left.
+        // Iterations alternate between two buffers.
         let odd: Vec<MuonTask> = even.iter().map(|t| MuonTask { x: t.next, next: t.x, ..*t }).collect();
         let mut task_table = TaskTable::new(0);
         let addresses = [&even, &odd].map(|tasks| task_table.push(tasks));
-        let step_tasks_at = Memory::new(device, task_table.bytes().len(), "task_table of matrices")?;
+        let step_tasks_at = Memory::new(device, task_table.bytes().len(), "the task table of Muon")?;
         step_tasks_at.write(0, task_table.bytes())?;
         let mut commands = Vec::new();
         let mut launch = |name: &str, blocks: usize, threads: u32, parity: usize| -> Result<(), Error> {
@@ -115,7 +115,7 @@ impl MuonStep {
 
 const PARTIALS_BYTES: usize = (8 * NORM_PARTIALS).next_multiple_of(256);
 
-/// Sides of a matrix as it lies on the device.
+/// Padded sides of a matrix on the device.
 #[derive(Clone, Copy)]
 struct Padded {
     shorter: usize,
@@ -128,7 +128,7 @@ impl Padded {
         Padded { shorter, longer }
     }
 
-    /// Of what a matrix needs, in whole lines.
+    /// Bytes of a matrix's scratch memory.
     fn bytes(self) -> usize {
         4 * self.shorter * self.longer + 4 * self.shorter * self.shorter + PARTIALS_BYTES
     }

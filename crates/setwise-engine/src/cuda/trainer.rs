@@ -1,7 +1,7 @@
-//! Training steps as one captured graph each: copy in, forward, loss, backward, length of the gradient, Adam, and Muon where it is asked for.
+//! Training steps as captured graphs: copy in, forward, loss, backward, gradient norm, Adam, and Muon if configured.
 //!
-//! A batch is written into pinned memory and copied to one of two places on the device while the step before still runs; each place
-//! has its graph. Results come back one step late, so the device never waits for the host.
+//! A batch is written to pinned memory and copied to one of two slots on the device during the preceding step; each
+//! slot has its graph. Results come back one step late, so the device never waits for the host.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,34 +18,34 @@ use crate::loss::{Loss, MOST_LEVELS};
 use crate::muon::{MOMENTUM, Muon};
 use crate::program::{Mode, Program};
 
-/// Parts of the gradient's length, as in the kernel.
+/// Partial sums of the gradient norm, as in the kernel.
 const NORM_BLOCKS: usize = 128;
-/// Batches under way at once.
+/// Batches in flight.
 const SLOTS: usize = 2;
 
-/// What changes from step to step besides the batch.
+/// Controls of a step besides the batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepControls {
     /// Learning rate.
     pub learning_rate: f64,
-    /// Longest gradient.
+    /// Maximal gradient norm.
     pub clip: Option<f64>,
-    /// Of dropout.
+    /// Seed of dropout.
     pub seed: u64,
 }
 
-/// What a step came to.
+/// Results of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// Loss before the step.
     pub loss: f64,
-    /// Length of the gradient before clipping.
+    /// Gradient norm before clipping.
     pub gradient: f64,
 }
 
 /// Trains on a GPU.
 pub struct CudaTrainer {
-    // Dropped first: they wait for work on everything below.
+    // Dropped first: both wait for work on everything below.
     stream: Stream,
     copies: Stream,
     program: Arc<Program>,
@@ -55,7 +55,7 @@ pub struct CudaTrainer {
     results: Memory,
     _norm_partials: Memory,
     slots: Vec<Slot>,
-    /// Parameters and moments on their way back.
+    /// Parameters and moments on their way to the host.
     state: Pinned,
     in_flight: VecDeque<usize>,
     next: usize,
@@ -67,7 +67,7 @@ pub struct CudaTrainer {
     device: Arc<Device>,
 }
 
-/// One place for a batch.
+/// Staging of one batch.
 struct Slot {
     host: Pinned,
     staged: Memory,
@@ -78,7 +78,7 @@ struct Slot {
 }
 
 impl CudaTrainer {
-    /// Takes parameters and Adam's state to the device and captures the step, for batches up to a capacity.
+    /// Copies parameters and Adam's state to the device and captures the step, for batches up to a capacity.
     pub fn new(
         device: &Arc<Device>,
         program: Arc<Program>,
@@ -103,7 +103,7 @@ impl CudaTrainer {
         for _ in 0..SLOTS {
             let staged = Memory::new(device, layout.end, "a batch")?;
             let graph = stream.capture(|| step.enqueue(&program, &bound, &staged, &stream))?;
-            // What no batch has filled yet must be numbers too.
+            // Bytes that no batch has filled must be numbers too.
             let host = Pinned::new(device, layout.end)?;
             // SAFETY: both have `layout.end` bytes and move into a slot, which is dropped after the stream. No batch
             // changes `host` before the copy: `copies` runs in order.
@@ -150,16 +150,16 @@ impl CudaTrainer {
         Ok(())
     }
 
-    /// Brings parameters and moments back; all steps have been waited for with [`CudaTrainer::outcome`].
+    /// Copies parameters and moments back; all steps must have been waited for with [`CudaTrainer::outcome`].
     pub fn download(&mut self, params: &mut [f32], adam: &mut Adam<f32>) -> Result<(), Error> {
         self.device.bind()?;
-        // By way of pinned memory, which the GPU fills without help and all threads read.
+        // Through pinned memory, which the GPU fills asynchronously and all threads read.
         let sources = [&self.bound.params, &self.first, &self.second];
         let numbers: [&mut [f32]; 3] = [params, &mut adam.first, &mut adam.second];
         let mut begin = 0;
         for (data, from) in numbers.iter().zip(sources) {
             let bytes = size_of_val(*data);
-            assert!(bytes <= from.bytes, "a copy within the allocation");
+            assert!(bytes <= from.bytes, "a copy beyond the allocation");
             // SAFETY: the assertion bounds the source; `state` is read after the wait below.
             unsafe { driver::download(&self.stream, &mut self.state, begin..begin + bytes, from.ptr) }?;
             begin += bytes;
@@ -188,14 +188,14 @@ impl CudaTrainer {
         &self.device
     }
 
-    /// Steps whose outcome has not been asked for.
+    /// Steps whose outcome has not been read.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Starts a step on a batch. At most two can be under way.
+    /// Starts a step on a batch; two can be in flight.
     pub fn submit(&mut self, batch: &BatchView<f32>, targets: &[f32], controls: StepControls) -> Result<(), Error> {
-        assert!(self.in_flight.len() < SLOTS, "outcomes are asked for in time");
+        assert!(self.in_flight.len() < SLOTS, "outcomes are read before a third step starts");
         self.device.bind()?;
         self.program.check(batch)?;
         let batch_capacity = capacity_of(&self.program, batch);
@@ -203,7 +203,7 @@ impl CudaTrainer {
         let capacity = &self.bound.capacity;
         if !capacity.holds(&batch_capacity) {
             return Err(Error::Device(format!(
-                "a batch of {batch_capacity:?} is larger than the {capacity:?} that was prepared for"
+                "a batch of {batch_capacity:?} is larger than the {capacity:?} that the trainer was created for; create it with larger limits"
             )));
         }
         let layout = staging(&self.program, &self.bound.capacity);
@@ -242,8 +242,8 @@ impl CudaTrainer {
         Ok(())
     }
 
-    /// Milliseconds of every kernel of a step on the batch that is in place, by name with the number of launches, each alone on the
-    /// device; the parameters move on.
+    /// Milliseconds of every kernel of a step on the staged batch, by name with the number of launches. Each kernel
+    /// runs alone; the parameters change.
     pub fn profile(&mut self, repetitions: usize) -> Result<Vec<(String, usize, f64)>, Error> {
         self.stream.wait()?;
         let shape = self.bound.io.ptr + io_layout(&self.program, &self.bound.capacity).shape as u64;
@@ -268,7 +268,7 @@ impl CudaTrainer {
         Ok(kernels)
     }
 
-    /// Waits for the oldest step under way.
+    /// Waits for the oldest step in flight.
     pub fn outcome(&mut self) -> Result<Option<Outcome>, Error> {
         let Some(slot) = self.in_flight.pop_front() else { return Ok(None) };
         let slot = &self.slots[slot];
@@ -278,7 +278,7 @@ impl CudaTrainer {
     }
 }
 
-/// Byte offsets of a batch on its way.
+/// Byte offsets of a staged batch.
 struct Staging {
     shape: usize,
     targets: usize,
@@ -301,7 +301,7 @@ fn staging(program: &Program, capacity: &Capacity) -> Staging {
     Staging { shape: io.shape, targets: io.targets, sets, io: io.end, end }
 }
 
-/// The launches of a step around those of the program.
+/// The commands of a step around those of the program.
 struct StepCommands {
     loss: Command,
     squares: Command,

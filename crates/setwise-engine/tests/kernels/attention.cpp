@@ -1,23 +1,23 @@
-// `attention.cu` and `whole_attention.cu` against attention and its gradients written out in double precision.
+// `attention.cu` and `attention_single_block.cu` against attention and its gradients in double precision.
 
 #include "cuda_fibers.h"
 //
 #include "kernels.inc"
 
-// What numbers of each tensor are multiplied by.
+// Scale of the random numbers of each tensor.
 struct Sizes { float query, key, value, gradient; };
 
 struct Numbers {
     std::vector<float> query, key, value, gradient, out, d_query, d_key, d_value, stats;
 };
 
-// Runs all launches of both passes, with threads in an order that follows from a seed.
+// Runs all launches of both passes, with threads in an order that depends on a seed.
 using Launches = std::function<void(const AttentionTask&, const int* shape, int examples, unsigned seed)>;
 
 void test(const Launches& launches, int width, int dims, int heads, std::vector<int> queries, std::vector<int> keys, Sizes sizes) {
     printf("heads of %d, %d dimensions\n", width, dims);
     int examples = queries.size(), ld = heads * width + 4, depth = width * dims;
-    // One example more than there are is launched.
+    // One example more than exists is launched.
     std::vector<int> shape(2 + 2 * (examples + 1));
     int *q_at = &shape[2], *k_at = q_at + examples + 1;
     shape[0] = examples, shape[1] = dims;
@@ -48,7 +48,7 @@ void test(const Launches& launches, int width, int dims, int heads, std::vector<
     run(n, 1);
     run(again, 2);
     auto same = [](const std::vector<float>& a, const std::vector<float>& b) { return memcmp(a.data(), b.data(), 4 * a.size()) == 0; };
-    if (!same(n.out, again.out) || !same(n.d_query, again.d_query) || !same(n.d_key, again.d_key) || !same(n.d_value, again.d_value)) fail("the order of threads changes the result");
+    if (!same(n.out, again.out) || !same(n.d_query, again.d_query) || !same(n.d_key, again.d_key) || !same(n.d_value, again.d_value)) fail("the result depends on the order of threads");
     Compared out, d_query, d_key, d_value;
     for (int e = 0; e < examples; e++)
         for (int h = 0; h < heads; h++) {
@@ -90,9 +90,9 @@ void test(const Launches& launches, int width, int dims, int heads, std::vector<
                 }
         }
     if (std::isinf(sizes.key)) {
-        // Beside an infinite number nothing can be told.
+        // An infinite key makes results NaN.
         for (float x : {n.out[0], n.d_query[0], n.d_key[0]})
-            if (!std::isnan(x)) fail("what has an infinite key is a number");
+            if (!std::isnan(x)) fail("an infinite key must give NaN");
         return;
     }
     out.check("results", 2e-3);
@@ -101,7 +101,7 @@ void test(const Launches& launches, int width, int dims, int heads, std::vector<
     d_value.check("gradients of values", 2e-3);
 }
 
-// A block to an example and a head, or two that belong together.
+// One block per example and head, or a cluster of two heads.
 template <int DEPTH, int WARPS, bool HEAD_PAIR = false> void single_block(const AttentionTask& task, const int* shape, int examples, unsigned seed) {
     int cluster = HEAD_PAIR ? 2 : 1;
     for (auto kernel : {attention_forward_single_block<DEPTH, WARPS, HEAD_PAIR>, attention_backward_single_block<DEPTH, WARPS, HEAD_PAIR>})
@@ -109,7 +109,7 @@ template <int DEPTH, int WARPS, bool HEAD_PAIR = false> void single_block(const 
             for (int h = 0; h < task.heads; h += cluster) run_blocks([&] { kernel(&task, shape); }, 32 * WARPS, {h, e, 0}, seed, cluster);
 }
 
-// Blocks of 64 queries, or keys, of which there are at most 160.
+// Blocks of 64 queries or keys, up to 160 of them.
 template <int DEPTH, int N> void tiled(const AttentionTask& task, const int* shape, int examples, unsigned seed) {
     for (auto kernel : {attention_forward<DEPTH, N>, attention_backward_queries<DEPTH, N>, attention_backward_keys<DEPTH, N>})
         for (int y = 0; y < examples * task.heads; y++)

@@ -1,7 +1,8 @@
-// CUDA threads on a CPU, for tests of kernels where there is no card. Every thread of a block is a fiber; what a whole warp or block does together waits until all of it has come there. What kernels write as
-// assembly is here as what it does, number by number.
+// CUDA threads on a CPU, for tests of kernels without a GPU. Every thread of a block is a fiber; warp and block
+// collectives wait until all their threads arrive. Inline assembly is replaced by equivalent scalar code.
 //
-// Between such meetings threads run one after another, in an order that `run_blocks` is given: all in turn, or a warp as far as it can get. A kernel whose result changes with the order has a race.
+// Between barriers threads run one after another, in an order given to `run_blocks`: all interleaved, or each warp as
+// far as it gets. A kernel whose result depends on the order has a race.
 
 #include <ucontext.h>
 
@@ -23,7 +24,7 @@
 #define __global__
 #define __launch_bounds__(...)
 #define __forceinline__ inline
-// Of a dynamic size it is `shared`, below.
+// Dynamic shared memory is `shared`, below.
 #define __shared__ static
 #define __align__(bytes)
 #define __builtin_assume(fact)
@@ -53,7 +54,7 @@ inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 template <class T> constexpr T max(T a, T b) { return a > b ? a : b; }
 template <class T> constexpr T min(T a, T b) { return a < b ? a : b; }
 
-// A test that does not hold ends the program.
+// A failed test ends the program.
 [[noreturn]] inline void fail(const char* what) {
     fprintf(stderr, "%s\n", what);
     exit(1);
@@ -85,7 +86,7 @@ struct Fiber {
 inline std::vector<Fiber> fibers(MAX_FIBERS);
 inline ucontext_t scheduler;
 inline const std::function<void()>* current_kernel;
-// Blocks of the cluster that runs, which fiber has its turn, of which block, and the shared memory that a launch asks for, by the name kernels have for it.
+// Blocks of the running cluster, the current fiber and its block, and dynamic shared memory under the name kernels use.
 inline Block blocks[MAX_BLOCKS];
 inline Barrier warps[MAX_FIBERS / LANES], cluster;
 inline int current_fiber, block;
@@ -111,7 +112,7 @@ inline void __syncwarp() { sync_warp(); }
 inline void __syncthreads() { wait_at(blocks[block].barrier); }
 inline void cluster_sync() { wait_at(cluster); }
 
-// Memory of a block that has ended is no one's.
+// Shared memory of a finished block must not be read.
 inline void poison(Block& block) { std::fill(block.memory.begin(), block.memory.end(), NAN); }
 
 inline void fiber_main() {
@@ -125,7 +126,8 @@ inline void fiber_main() {
     pause();
 }
 
-// Runs a block, or the `together` blocks of a cluster, neighbours along the grid's first dimension; threads take turns in an order that follows from the seed, with an even one warp after warp. Shared memory holds no numbers at first.
+// Runs a block, or the `cluster_blocks` blocks of a cluster along the grid's first dimension. The seed determines the
+// order of threads; an even seed runs warp after warp. Shared memory starts as NaN.
 inline void run_blocks(const std::function<void()>& kernel, int threads, Index index, unsigned seed, int cluster_blocks = 1) {
     int all = threads * cluster_blocks;
     current_kernel = &kernel, blockDim = {threads, 1, 1}, cluster = {0, all};
@@ -148,13 +150,13 @@ inline void run_blocks(const std::function<void()>& kernel, int threads, Index i
     for (auto list : {&order, &lanes, &of_warps}) std::iota(list->begin(), list->end(), 0);
     std::mt19937 rng(seed);
     for (int rounds = 0; cluster.expected > 0; rounds++) {
-        if (rounds > 1 << 20) fail("threads wait for each other for ever");
+        if (rounds > 1 << 20) fail("deadlock: threads wait for each other");
         if (seed % 2) {
             std::shuffle(order.begin(), order.end(), rng);
             for (int i : order) run(i);
             continue;
         }
-        // A warp goes as far as it can before the next one has its turn.
+        // A warp runs as far as it can before the next one.
         std::shuffle(of_warps.begin(), of_warps.end(), rng);
         for (int warp : of_warps)
             for (unsigned generation = ~0u; generation != warps[warp].generation;) {
@@ -165,9 +167,9 @@ inline void run_blocks(const std::function<void()>& kernel, int threads, Index i
     }
 }
 
-// --- what lanes of a warp do together
+// --- warp collectives
 
-// Each lane lays down some bits and sees those of all.
+// Each lane publishes some bits and sees those of all lanes.
 struct Table { uint32_t of[LANES][8]; };
 
 template <class F> void exchange(const uint32_t* mine, int count, F use) {
@@ -194,7 +196,7 @@ inline uint32_t warp_max(uint32_t x) {
 inline size_t __cvta_generic_to_shared(const void* p) { return (const char*)p - (const char*)shared; }
 
 inline char* row_at(uint32_t at) {
-    if (at % 16 != 0 || at + 16 > SHARED_BYTES) fail("a row of a block in shared memory begins at sixteen bytes");
+    if (at % 16 != 0 || at + 16 > SHARED_BYTES) fail("a row in shared memory is not aligned to 16 bytes or out of range");
     return (char*)shared + at;
 }
 
@@ -220,7 +222,8 @@ inline void stmatrix_x4(uint32_t row, const uint32_t* r) {
     });
 }
 
-// Of a 16 by 8 product over K terms, rows g and g + 8 and columns 2t and 2t + 1. `left` and `right` find a number among all lanes' registers.
+// Rows g and g + 8, columns 2t and 2t + 1 of a 16 by 8 product over K terms. `left` and `right` read a number from all
+// lanes' registers.
 template <int K, class Left, class Right> void add_product(float* c, const Table& table, Left left, Right right) {
     int g = threadIdx.x % LANES / 4, t = threadIdx.x % 4;
     for (int e = 0; e < 4; e++) {
@@ -230,7 +233,7 @@ template <int K, class Left, class Right> void add_product(float* c, const Table
     }
 }
 
-// Matrix units see the first 19 bits.
+// Tensor cores read the first 19 bits.
 inline float truncate_tf32_bits(uint32_t x) { return __uint_as_float(x & 0xffffe000u); }
 
 inline void mma_tf32(float* c, const uint32_t* a, const uint32_t* b) {
@@ -242,7 +245,7 @@ inline void mma_tf32(float* c, const uint32_t* a, const uint32_t* b) {
 
 template <class A, class B> void mma(float* c, const A& a, const B& b) { mma_tf32(c, a.v, b.v); }
 
-// The nearest half, and the number a half stands for.
+// The nearest f16 number, and the value of an f16 number.
 inline uint32_t to_f16(float x) {
     uint32_t sign = __float_as_uint(x) >> 16 & 0x8000u;
     float size = std::fabs(x);
@@ -286,7 +289,7 @@ inline void mma_f16(float* c, const uint32_t* a, uint32_t b) {
     exchange(mine, 3, [&](const Table& t) { add_product<8>(c, t, left, right); });
 }
 
-// --- what a lane does alone
+// --- single lanes
 
 inline float4 read_chunk(const float* from) { return *(const float4*)from; }
 inline void write_chunk(float* to, float4 x) { *(float4*)to = x; }
@@ -299,7 +302,7 @@ inline void grid_dependency_wait() {}
 inline void prefetch_line(const void*) {}
 inline void prefetch_tensor_maps(const void*) {}
 
-// Copies are there as soon as they are asked for.
+// Copies complete at once.
 inline void cp_async_16(uint32_t to, const void* from, bool valid) {
     if (valid) memcpy(row_at(to), from, 16);
     else memset(row_at(to), 0, 16);
@@ -308,7 +311,7 @@ inline void cp_async_4(float* to, const float* from, bool valid) { *to = valid ?
 inline void cp_async_commit() {}
 template <int LEFT> void cp_async_wait() {}
 
-// --- for tests
+// --- helpers of tests
 
 inline std::mt19937_64 generator(7);
 inline float random_normal() { return std::normal_distribution<float>()(generator); }
@@ -320,7 +323,7 @@ inline Rows random_rows(size_t count) {
     return x;
 }
 
-// The largest difference, and the largest number there should be.
+// The largest error, and the largest expected number.
 struct Compared {
     double max_error = 0.0, max_expected = 0.0;
     void operator()(double found, double expected) {

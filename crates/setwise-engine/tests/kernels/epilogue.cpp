@@ -1,4 +1,4 @@
-// `finish_rows.cu`: what products end with, against the same written out in double precision.
+// `epilogue.cu` against the same epilogue in double precision.
 
 #include "cuda_fibers.h"
 #include "reference_norm.h"
@@ -7,13 +7,13 @@
 
 enum Ends { BIAS = 1, POSITIVE = 2, RESIDUAL = 4, RESIDUALS = 8, ADDED = 16, GATE = 32, NORM = 64, SIGMOID = 128 };
 
-// Products of `rows` by `n` numbers, as blocks of 128 by BN have them.
+// Products of `rows` by `n` numbers, in blocks of 128 by BN.
 template <int BN> void test(int rows, int n, int ends, unsigned seed) {
     printf("%d rows of %d, ends %d\n", rows, n, ends);
     int ld = n + 4, across = (n + BN - 1) / BN;
     Rows sums = random_rows(rows * n), y = random_rows(rows * ld), before = y, bias = random_rows(n), one = random_rows(rows * ld), two = random_rows(rows * ld), gate = random_rows(rows * ld);
     Rows gain = random_rows(n), shift = random_rows(n), hat(rows * n, NAN), inverse(rows, NAN);
-    // Far from zero, so that a norm that sums squares as they are would show.
+    // Far from zero, so that a norm that sums raw squares would fail.
     if (ends & NORM)
         for (auto& v : sums) v += 100.0f;
     LinearTask task = {};
@@ -61,7 +61,7 @@ template <int BN> void test(int rows, int n, int ends, unsigned seed) {
     }
     results.check("results", 2e-5);
     normalised.check("normalised rows", 2e-5);
-    inverses.check("inverses of deviations", 2e-5);
+    inverses.check("inverse standard deviations", 2e-5);
 }
 
 int main() {

@@ -1,11 +1,11 @@
-// `norm.cu`: sums of rows with their LayerNorm, and its gradients, against the same written out in double precision.
+// `layer_norm.cu`: sums of rows with LayerNorm and its gradients, against double precision.
 
 #include "cuda_fibers.h"
 #include "reference_norm.h"
 //
 #include "kernels.inc"
 
-// Some inputs, with rows of `cols` numbers at a distance of `cols` + 4; `blocks` of them a pass, and `each` rows to a block on the way back.
+// Inputs have rows of `cols` numbers, `cols` + 4 apart. `blocks` blocks run forward; a backward block has `each` rows.
 template <int LANES, int CHUNKS> void test(int cols, int rows, int inputs, int blocks, int each, bool gated, unsigned seed) {
     printf("%d rows of %d, %d inputs\n", rows, cols, inputs);
     int ld = cols + 4, parts_count = (rows + each - 1) / each;
@@ -27,7 +27,7 @@ template <int LANES, int CHUNKS> void test(int cols, int rows, int inputs, int b
         back.residual_grads[0] = copy.data(), back.residual_grads[1] = open.data(), back.residual_gates[1] = gate.data();
         back.ld_residual_grads[0] = back.ld_residual_grads[1] = ld;
     }
-    // One block more than there are rows for.
+    // One block more than the rows need.
     for (int b = 0; b <= parts_count; b++)
         run_blocks([&] {
             if (gated) layer_norm_backward_rows<LANES, CHUNKS, MAX_RESIDUALS>(&back, shape);
@@ -56,8 +56,8 @@ template <int LANES, int CHUNKS> void test(int cols, int rows, int inputs, int b
     results.check("results", 1e-5);
     normalised.check("normalised rows", 1e-5);
     gradients.check("gradients", 1e-5);
-    copies.check("gradients of a term", 1e-5);
-    passed.check("gradients of a term with a gate", 1e-5);
+    copies.check("residual gradients", 1e-5);
+    passed.check("gated residual gradients", 1e-5);
     sums.check("gradients of gain and shift", 1e-5);
 }
 

@@ -1,4 +1,4 @@
-// LayerNorm of a row written out in double precision, and its gradients.
+// LayerNorm of a row and its gradients in double precision.
 
 #include <cmath>
 #include <vector>
@@ -28,7 +28,7 @@ struct ReferenceNorm {
     }
 };
 
-// What gain and shift get from all rows, against parts that blocks left: all gains of a part, then all shifts.
+// Gradients of gain and shift over all rows, compared with the blocks' partial sums: all gains, then all shifts.
 struct GainsAndShifts {
     std::vector<double> gain, shift;
 

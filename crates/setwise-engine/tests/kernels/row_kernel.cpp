@@ -1,11 +1,12 @@
-// What chains are made of (`row_chain.cu`): products both ways, norms both ways, held and streamed, for numbers of rows that are no multiple of anything.
+// `row_kernel.cu`: products and norms, forward and backward, held and streamed, for row counts that are multiples of
+// nothing.
 
 #include "cuda_fibers.h"
 #include "reference_norm.h"
 //
 #include "kernels.inc"
 
-// Numbers that matrix units see whole.
+// Numbers that tensor cores do not truncate.
 Rows random(size_t count) {
     Rows x = random_rows(count);
     for (auto& v : x) v = truncate_tf32_bits(__float_as_uint(v));
@@ -18,7 +19,7 @@ template <int N, int K> void test(int count) {
     int tiles = (count + 15) / 16;
     Rows x = random(count * K), w = random(N * K), dy = random(count * N), bias = random(N), gain = random(N), shift = random(N);
     Rows y(count * N, NAN), streamed = y, normed = y, hat = y, d_normed = y, dx(count * K, NAN), d_streamed = dx, inverse(count, NAN), partials(tiles * 2 * N, NAN);
-    // As `chain_weights.cu` leaves them.
+    // As `pack_row_weights` writes them.
     Rows in_rows(N * K, NAN), in_fours(N / 4 * STRIDE, NAN);
     for (int r = 0; r < N; r++)
         for (int c = 0; c < K; c++) {
@@ -87,11 +88,11 @@ template <int N, int K> void test(int count) {
         }
     }
     expected_gains.compare(gains, partials);
-    // Operands have no bits to lose, and what is added to round them is lost again.
+    // Operands are exact in tf32, and rounding leaves them unchanged.
     products.check("products", 1e-5);
-    gradients.check("products on the way back", 1e-5);
+    gradients.check("backward products", 1e-5);
     norms.check("norms", 1e-5);
-    norm_gradients.check("norms on the way back", 1e-4);
+    norm_gradients.check("backward norms", 1e-4);
     gains.check("gradients of gains and shifts", 1e-4);
 }
 

@@ -38,7 +38,8 @@ impl Module {
     pub unsafe fn load(device: &Arc<Device>, image: &[u8]) -> Result<Self, Error> {
         device.bind()?;
         // SAFETY: the context is current; the caller guarantees a complete image. `Drop` unloads the module once.
-        let raw = unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(|e| failed("the kernels", e))?;
+        let raw = unsafe { result::module::load_data(image.as_ptr().cast()) }
+            .map_err(|e| failed("loading the kernels", e))?;
         Ok(Module { device: device.clone(), raw })
     }
 
@@ -50,7 +51,7 @@ impl Module {
 
     /// A kernel that may use `shared` bytes of dynamic shared memory.
     pub fn function(&self, name: &str, shared: usize) -> Result<Function, Error> {
-        let text = CString::new(name).expect("names of kernels have no zeros");
+        let text = CString::new(name).expect("kernel names have no zero bytes");
         let max_bytes = self.device.shared_memory;
         if shared > max_bytes {
             let wanted =
@@ -164,11 +165,11 @@ pub(in super::super) unsafe fn launch(
     // `attributes` outlive the call.
     unsafe { sys::cuLaunchKernelEx(&config, f.raw, args.as_mut_ptr(), std::ptr::null_mut()) }
         .result()
-        .map_err(|e| failed("a kernel does not start", e))
+        .map_err(|e| failed("launching a kernel", e))
 }
 
-/// The TMA descriptor of an f32 matrix `rows` by `cols` with leading dimension `ld`, loaded in tiles of `box_rows` rows by
-/// 32 columns. Numbers are rounded to tf32, elements outside read as zero, and tiles are swizzled as in `sm90.cu`.
+/// The TMA descriptor of an f32 matrix `rows` by `cols` with leading dimension `ld`, loaded in tiles of `box_rows` rows
+/// by 32 columns. Numbers are rounded to tf32, elements outside read as zero, and tiles are swizzled as in `sm90.cu`.
 pub(in super::super) fn tensor_map(
     at: u64,
     rows: usize,

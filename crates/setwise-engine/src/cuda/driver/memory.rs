@@ -45,27 +45,28 @@ impl Memory {
     pub fn fill(&self, byte: u8) -> Result<(), Error> {
         self.device.bind()?;
         // SAFETY: the range is exactly this allocation.
-        unsafe { result::memset_d8_sync(self.ptr, byte, self.bytes) }.map_err(|e| failed("memory cannot be set", e))?;
-        settle()
+        unsafe { result::memset_d8_sync(self.ptr, byte, self.bytes) }
+            .map_err(|e| failed("filling device memory", e))?;
+        sync_default_stream()
     }
 
     /// Copies from the host to a byte offset.
     pub fn write<T: PlainData>(&self, offset: usize, data: &[T]) -> Result<(), Error> {
-        assert!(offset + size_of_val(data) <= self.bytes, "a copy within the allocation");
+        assert!(offset + size_of_val(data) <= self.bytes, "a copy beyond the allocation");
         self.device.bind()?;
         // SAFETY: the assertion keeps the destination within the allocation; `data` has no padding bytes.
         unsafe { result::memcpy_htod_sync(self.ptr + offset as u64, data) }
-            .map_err(|e| failed("a copy to the GPU", e))?;
-        settle()
+            .map_err(|e| failed("copying to the GPU", e))?;
+        sync_default_stream()
     }
 
     /// Copies to the host from a byte offset.
     pub fn read<T: PlainData>(&self, offset: usize, data: &mut [T]) -> Result<(), Error> {
-        assert!(offset + size_of_val(data) <= self.bytes, "a copy within the allocation");
+        assert!(offset + size_of_val(data) <= self.bytes, "a copy beyond the allocation");
         self.device.bind()?;
         // SAFETY: the assertion keeps the source within the allocation; any bits are a valid `T`.
         unsafe { result::memcpy_dtoh_sync(data, self.ptr + offset as u64) }
-            .map_err(|e| failed("a copy from the GPU", e))
+            .map_err(|e| failed("copying from the GPU", e))
     }
 }
 
@@ -80,9 +81,9 @@ impl Drop for Memory {
 
 /// Waits for the default stream. Synchronous copies may end after their call, and non-blocking streams do not wait
 /// for them.
-fn settle() -> Result<(), Error> {
+fn sync_default_stream() -> Result<(), Error> {
     // SAFETY: a null handle is the default stream of the current context.
-    unsafe { result::stream::synchronize(std::ptr::null_mut()) }.map_err(|e| failed("a copy to the GPU", e))
+    unsafe { result::stream::synchronize(std::ptr::null_mut()) }.map_err(|e| failed("copying to the GPU", e))
 }
 
 /// Numbers that a thread copies from or to pinned memory at a time.
@@ -102,9 +103,10 @@ impl Pinned {
     /// Allocates and zeroes `bytes` bytes.
     pub fn new(device: &Arc<Device>, bytes: usize) -> Result<Self, Error> {
         device.bind()?;
-        // SAFETY: the context is current. The allocation has `bytes` bytes and is zeroed before any read; `Drop` frees it.
+        // SAFETY: the context is current. The allocation has `bytes` bytes and is zeroed before any read; `Drop` frees
+        // it.
         unsafe {
-            let ptr = result::malloc_host(bytes, 0).map_err(|e| failed("pinned memory", e))?;
+            let ptr = result::malloc_host(bytes, 0).map_err(|e| failed("allocating pinned memory", e))?;
             std::ptr::write_bytes(ptr.cast::<u8>(), 0, bytes);
             Ok(Pinned { device: device.clone(), ptr, bytes })
         }
@@ -113,7 +115,8 @@ impl Pinned {
     /// Writes numbers at a byte offset that is a multiple of their alignment.
     pub fn write<T: PlainData>(&mut self, offset: usize, data: &[T]) {
         assert!(offset + size_of_val(data) <= self.bytes && offset.is_multiple_of(align_of::<T>()));
-        // SAFETY: the assertion keeps the range within the allocation and aligned; `&mut self` excludes other references.
+        // SAFETY: the assertion keeps the range within the allocation and aligned; `&mut self` excludes other
+        // references.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.ptr.cast::<u8>().add(offset).cast(), data.len()) };
     }
 
@@ -173,7 +176,7 @@ impl Drop for Pinned {
 /// Both ranges must lie in live allocations of the stream's device until the stream has been waited for.
 pub(in super::super) unsafe fn copy(stream: &Stream, to: u64, from: u64, bytes: usize) -> Result<(), Error> {
     // SAFETY: the caller guarantees both ranges.
-    unsafe { result::memcpy_dtod_async(to, from, bytes, stream.raw) }.map_err(|e| failed("a copy", e))
+    unsafe { result::memcpy_dtod_async(to, from, bytes, stream.raw) }.map_err(|e| failed("a copy within the GPU", e))
 }
 
 /// Enqueues zeros for a range of device memory.
@@ -182,7 +185,7 @@ pub(in super::super) unsafe fn copy(stream: &Stream, to: u64, from: u64, bytes: 
 /// The range must lie in a live allocation of the stream's device until the stream has been waited for.
 pub(in super::super) unsafe fn zero(stream: &Stream, to: u64, bytes: usize) -> Result<(), Error> {
     // SAFETY: the caller guarantees the range.
-    unsafe { result::memset_d8_async(to, 0, bytes, stream.raw) }.map_err(|e| failed("memory cannot be set", e))
+    unsafe { result::memset_d8_async(to, 0, bytes, stream.raw) }.map_err(|e| failed("filling device memory", e))
 }
 
 /// Enqueues a copy of some bytes from pinned memory to the same offsets of device memory at `to`.
@@ -199,7 +202,7 @@ pub(in super::super) unsafe fn upload(
     let part = &from.slice(bytes.end)[bytes.start..];
     // SAFETY: the caller guarantees the destination and the lifetime of both.
     unsafe { result::memcpy_htod_async(to + bytes.start as u64, part, stream.raw) }
-        .map_err(|e| failed("a copy to the GPU", e))
+        .map_err(|e| failed("copying to the GPU", e))
 }
 
 /// Enqueues a copy from device memory at `from` to some bytes of pinned memory.
@@ -215,5 +218,5 @@ pub(in super::super) unsafe fn download(
 ) -> Result<(), Error> {
     let part = &mut to.slice_mut(bytes.end)[bytes.start..];
     // SAFETY: the caller guarantees the source and the lifetime of both.
-    unsafe { result::memcpy_dtoh_async(part, from, stream.raw) }.map_err(|e| failed("a copy from the GPU", e))
+    unsafe { result::memcpy_dtoh_async(part, from, stream.raw) }.map_err(|e| failed("copying from the GPU", e))
 }

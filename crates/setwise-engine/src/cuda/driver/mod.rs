@@ -19,7 +19,7 @@ use cudarc::driver::{result, sys};
 
 use crate::error::Error;
 
-/// The error of a failed driver call, with the driver's own text.
+/// The error of a failed driver call, with the text of the driver.
 fn failed(what: &str, e: result::DriverError) -> Error {
     let text = e.error_string().ok().map(|s| s.to_string_lossy().into_owned());
     Error::Device(format!("{what}: {}", text.unwrap_or_else(|| format!("{e:?}"))))
@@ -64,17 +64,16 @@ impl Device {
                     .into(),
             ));
         }
-        result::init().map_err(|e| failed("the driver does not start (is there a GPU?)", e))?;
-        let count = result::device::get_count().map_err(|e| failed("the GPUs cannot be counted", e))?;
+        result::init().map_err(|e| failed("starting the driver (does this machine have a GPU?)", e))?;
+        let count = result::device::get_count().map_err(|e| failed("counting GPUs", e))?;
         if ordinal >= count as usize {
-            return Err(Error::Device(format!("there is no GPU {ordinal}: {count} found")));
+            return Err(Error::Device(format!("there is no GPU {ordinal}: {count} found; choose another device")));
         }
         // SAFETY: `init` has succeeded and `ordinal` is below the device count, so the handle is valid for all queries.
         // The out-pointer of the version lives on this stack. `Drop` releases the primary context once.
         unsafe {
-            let device = result::device::get(ordinal as i32).map_err(|e| failed("the GPU cannot be opened", e))?;
-            let attribute =
-                |a| result::device::get_attribute(device, a).map_err(|e| failed("the GPU does not answer", e));
+            let device = result::device::get(ordinal as i32).map_err(|e| failed("opening the GPU", e))?;
+            let attribute = |a| result::device::get_attribute(device, a).map_err(|e| failed("querying the GPU", e));
             use sys::CUdevice_attribute as A;
             let capability = (
                 attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
@@ -82,14 +81,18 @@ impl Device {
             );
             if capability.0 < 8 {
                 let (a, b) = capability;
-                return Err(Error::Device(format!("the GPU has compute capability {a}.{b}, at least 8.0 is needed")));
+                return Err(Error::Device(format!(
+                    "the GPU has compute capability {a}.{b}; 8.0 or higher is needed, or use --device cpu"
+                )));
             }
             let multiprocessors = attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
             let shared_memory = attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
-            let name = result::device::get_name(device).map_err(|e| failed("the GPU has no name", e))?;
+            let name = result::device::get_name(device).map_err(|e| failed("querying the name of the GPU", e))?;
             let mut driver = 0;
-            sys::cuDriverGetVersion(&mut driver).result().map_err(|e| failed("the driver has no version", e))?;
-            let context = result::primary_ctx::retain(device).map_err(|e| failed("no context could be made", e))?;
+            sys::cuDriverGetVersion(&mut driver)
+                .result()
+                .map_err(|e| failed("querying the version of the driver", e))?;
+            let context = result::primary_ctx::retain(device).map_err(|e| failed("creating a context", e))?;
             let this = Device { device, context, name, driver, capability, multiprocessors, shared_memory };
             this.bind()?;
             Ok(Arc::new(this))
@@ -99,13 +102,13 @@ impl Device {
     /// Makes the context current on this thread.
     pub(super) fn bind(&self) -> Result<(), Error> {
         // SAFETY: `open` retained the primary context, and only `Drop` releases it.
-        unsafe { result::ctx::set_current(self.context) }.map_err(|e| failed("the context cannot be used", e))
+        unsafe { result::ctx::set_current(self.context) }.map_err(|e| failed("using the context", e))
     }
 
     /// Free and total bytes of device memory.
     pub fn memory(&self) -> Result<(usize, usize), Error> {
         self.bind()?;
-        result::mem_get_info().map_err(|e| failed("memory cannot be counted", e))
+        result::mem_get_info().map_err(|e| failed("querying device memory", e))
     }
 }
 

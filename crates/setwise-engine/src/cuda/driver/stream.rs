@@ -19,7 +19,8 @@ unsafe impl Send for Stream {}
 impl Stream {
     pub fn new(device: &Arc<Device>) -> Result<Self, Error> {
         device.bind()?;
-        let raw = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(|e| failed("a stream", e))?;
+        let raw = result::stream::create(result::stream::StreamKind::NonBlocking)
+            .map_err(|e| failed("creating a stream", e))?;
         Ok(Stream { device: device.clone(), raw })
     }
 
@@ -27,7 +28,7 @@ impl Stream {
     pub fn wait(&self) -> Result<(), Error> {
         self.device.bind()?;
         // SAFETY: `new` created the handle, and only `Drop` destroys it.
-        unsafe { result::stream::synchronize(self.raw) }.map_err(|e| failed("the GPU's work", e))
+        unsafe { result::stream::synchronize(self.raw) }.map_err(|e| failed("a kernel failed", e))
     }
 
     /// Makes later work of this stream wait for an event.
@@ -44,14 +45,14 @@ impl Stream {
         // instantiation; `Graph` owns the executable.
         unsafe {
             let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-            result::stream::begin_capture(self.raw, mode).map_err(|e| failed("a graph", e))?;
+            result::stream::begin_capture(self.raw, mode).map_err(|e| failed("capturing a graph", e))?;
             let enqueued = enqueue();
-            let graph = result::stream::end_capture(self.raw).map_err(|e| failed("a graph", e))?;
+            let graph = result::stream::end_capture(self.raw).map_err(|e| failed("capturing a graph", e))?;
             enqueued?;
             let mut exec = std::ptr::null_mut();
             let made = sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0).result();
             let _ = result::graph::destroy(graph);
-            made.map_err(|e| failed("a graph", e))?;
+            made.map_err(|e| failed("capturing a graph", e))?;
             Ok(Graph { device: self.device.clone(), exec })
         }
     }
@@ -85,7 +86,7 @@ impl Graph {
     pub unsafe fn launch(&self, stream: &Stream) -> Result<(), Error> {
         self.device.bind()?;
         // SAFETY: both handles are live; the caller guarantees the memory.
-        unsafe { result::graph::launch(self.exec, stream.raw) }.map_err(|e| failed("the step", e))
+        unsafe { result::graph::launch(self.exec, stream.raw) }.map_err(|e| failed("launching a step", e))
     }
 }
 
@@ -124,13 +125,13 @@ impl Event {
     pub fn wait(&self) -> Result<(), Error> {
         self.device.bind()?;
         // SAFETY: `new` created the handle, and only `Drop` destroys it.
-        unsafe { result::event::synchronize(self.raw) }.map_err(|e| failed("the GPU's work", e))
+        unsafe { result::event::synchronize(self.raw) }.map_err(|e| failed("a kernel failed", e))
     }
 
     /// Milliseconds from another event to this one; both have been waited for.
     pub fn since(&self, start: &Event) -> Result<f64, Error> {
         // SAFETY: both handles are borrowed from live objects.
-        unsafe { result::event::elapsed(start.raw, self.raw) }.map(f64::from).map_err(|e| failed("a time", e))
+        unsafe { result::event::elapsed(start.raw, self.raw) }.map(f64::from).map_err(|e| failed("timing", e))
     }
 }
 

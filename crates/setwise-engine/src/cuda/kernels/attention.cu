@@ -2,7 +2,7 @@
 // queries or keys, examples · heads, relations); a warp owns 16 rows.
 //
 // A tile of probabilities leaves the first product as accumulators and enters the second as A fragment. Its columns 2t
-// and 2t + 1 take the positions t and t + 4, so the B operand is read from rows 2t and 2t + 1: no lane exchanges data.
+// and 2t + 1 take the positions t and t + 4. The B operand is read from rows 2t and 2t + 1, so no lane exchanges data.
 // Rows in shared memory are DEPTH + 4 long against bank conflicts.
 
 struct HeadSlice {

@@ -224,7 +224,7 @@ template <int DEPTH, int R> struct BlockSets {
         }
     }
     // The same for both heads of a cluster, in two steps around a cluster barrier. The block of the even head writes
-    // the first 8 rows of a warp and stages the others for its peer; the block of the odd head does the reverse.
+    // the first 8 rows of a warp and stages the others for its peer. The block of the odd head does the reverse.
     static constexpr int PEER_BYTES = 2 * R * DEPTH;
     static_assert(PEER_BYTES <= TILE, "what is left fits where a tile was");
     __device__ __forceinline__ void stage_for_peer(char* peer_staging, const float (*x)[4], float first, float second) const {

@@ -2,8 +2,8 @@
 // Used for sets that one block cannot hold.
 //
 // Rows of a head lie in swizzled tiles of 32 columns. Operands summed over elements are transposed in shared memory.
-// Probabilities leave one product as accumulators and enter the next as A fragment: a lane's columns 2t and 2t + 1 take
-// positions t and t + 4, so transposed tiles permute their elements alike.
+// Probabilities leave one product as accumulators and enter the next as A fragment. A lane's columns 2t and 2t + 1 take
+// positions t and t + 4, and transposed tiles permute their elements alike.
 
 template <int DEPTH> struct Head {
     static constexpr int SLABS = (DEPTH + 31) / 32;

@@ -88,7 +88,7 @@ __device__ __forceinline__ void convolution_same(const SameConvolutionTask* task
     const SameConvolutionTask task = tasks[blockIdx.z];
     int rows = row_count(task.space, shape) * task.height * task.width, m0 = blockIdx.x * BM, n0 = blockIdx.y * BN;
     if (m0 >= rows) return;
-    int radius = task.kernel / 2, halo = radius * (task.width + 1), held = BM + 2 * halo;
+    int radius = task.kernel / 2, halo = radius * (task.width + 1), rows_held = BM + 2 * halo;
     int taps = task.kernel * task.kernel, chunks = task.from_c / BK, steps = taps * chunks;
     float *weights = Products::begin(), *zeros = weights + STAGES * STAGE / 4, *pixels = zeros + S;
     if (threadIdx.x < S) zeros[threadIdx.x] = 0.0f;
@@ -99,9 +99,9 @@ __device__ __forceinline__ void convolution_same(const SameConvolutionTask* task
     auto load_pixels = [&](int chunk) {
         int m = m0 - halo + row;
         const float* from = task.x + (long long)m * task.from_c + chunk * BK + column;
-        float* to = pixels + (chunk % 2 * held + row) * S + column;
+        float* to = pixels + (chunk % 2 * rows_held + row) * S + column;
 #pragma unroll 4
-        for (int r = row; r < held; r += APART) {
+        for (int r = row; r < rows_held; r += APART) {
             bool ok = m >= 0 && m < rows;
             cp_async_16(to, ok ? from : task.x, ok);
             m += APART;
@@ -149,7 +149,7 @@ __device__ __forceinline__ void convolution_same(const SameConvolutionTask* task
     Accumulators<FRAGMENTS, COLUMNS> sums;
     int chunk = 0, tap_i = 0, tap_j = 0;
     // Addresses this lane supplies: a row of zeros, or its first pixel.
-    u32 zero_row = shared_address(zeros) + lane / 16 * 16, own = shared_address(pixels) + ((halo + wm + lane % 16) * S + lane / 16 * 4) * 4;
+    u32 zero_row = shared_address(zeros) + lane / 16 * 16, first_pixel = shared_address(pixels) + ((halo + wm + lane % 16) * S + lane / 16 * 4) * 4;
     for (int step = 0; step < steps; step++) {
         cp_async_wait<STAGES - 2>();
         Products::weights_arrived();
@@ -159,7 +159,7 @@ __device__ __forceinline__ void convolution_same(const SameConvolutionTask* task
         if (tap_i + tap_j == 0 && chunk + 1 < chunks) load_pixels(chunk + 1);
         load_weights();
         u32 tap_bits = 1u << (16 + tap_i) | 1u << tap_j, a[FRAGMENTS];
-        u32 shifted = own + (chunk % 2 * held + task.tap_sign * ((tap_i - radius) * task.width + tap_j - radius)) * (S * 4);
+        u32 shifted = first_pixel + (chunk % 2 * rows_held + task.tap_sign * ((tap_i - radius) * task.width + tap_j - radius)) * (S * 4);
 #pragma unroll
         for (int i = 0; i < FRAGMENTS; i++) a[i] = (inside[i] & tap_bits) == tap_bits ? shifted + i * ROWS * S * 4 : zero_row;
         Products::multiply(sums.partial, a, stage);
@@ -189,7 +189,7 @@ __device__ __forceinline__ void convolution_same(const SameConvolutionTask* task
         // Lanes' moments reuse the memory of weights and pixels, [sum][channel][lane sharing the channel], padded
         // against bank conflicts.
         constexpr int LANES = Products::WARPS_M * 8, DISTANCE = LANES + 2;
-        double *all = (double*)weights, *own = all + (wn + 2 * t) * DISTANCE + Products::warp_m(warp) * 8 + g;
+        double *all = (double*)weights, *lane_moments = all + (wn + 2 * t) * DISTANCE + Products::warp_m(warp) * 8 + g;
         int count = 0;
 #pragma unroll
         for (int i = 0; i < FRAGMENTS; i++) count += max(0, min(2, (rows - (m0 + wm + i * ROWS + g) + 7) / 8));
@@ -204,8 +204,8 @@ __device__ __forceinline__ void convolution_same(const SameConvolutionTask* task
 #pragma unroll
                     for (int h = 0; h < 2; h++)
                         if (m0 + wm + i * ROWS + g + h * 8 < rows) moments.add(sums.at(i, j, 2 * h + e));
-                own[(j * 8 + e) * DISTANCE] = moments.sum(count);
-                own[(BN + j * 8 + e) * DISTANCE] = moments.squares(count);
+                lane_moments[(j * 8 + e) * DISTANCE] = moments.sum(count);
+                lane_moments[(BN + j * 8 + e) * DISTANCE] = moments.squares(count);
             }
         __syncthreads();
         int n = n0 + threadIdx.x % BN, kind = threadIdx.x / BN;
@@ -254,15 +254,15 @@ __device__ __forceinline__ void same_weight_grad(const SameWeightGradTask* tasks
     if (n0 >= task.n || split >= task.splits) return;
     int each = ((total + task.splits - 1) / task.splits + PIXEL_TILE - 1) / PIXEL_TILE * PIXEL_TILE, first = split * each;
     int left = min(total - first, each), steps = left > 0 ? (left + PIXEL_TILE - 1) / PIXEL_TILE : 0;
-    int halo = across + 1, held = PIXEL_TILE + 2 * halo;
+    int halo = across + 1, rows_held = PIXEL_TILE + 2 * halo;
     extern __shared__ __align__(16) float shared[];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
 
     // The memory row of each row of a step, or −1: computed once for all columns of x and dy (row r of dy is row halo +
     // r of x). All but the last PIXEL_TILE rows are known from the previous step. They lie in a ring buffer that holds
     // two steps.
-    int* row_index = (int*)(shared + 2 * (held + PIXEL_TILE) * 32);
-    u32 ring = 1u << (32 - __clz(held + PIXEL_TILE - 1)), recorded = threadIdx.x;
+    int* row_index = (int*)(shared + 2 * (rows_held + PIXEL_TILE) * 32);
+    u32 ring = 1u << (32 - __clz(rows_held + PIXEL_TILE - 1)), recorded = threadIdx.x;
     // Before the first image lies one that does not exist.
     PixelPosition at = pixel_position(first + threadIdx.x + lines * across - halo, lines, across);
     at.image--;
@@ -273,7 +273,7 @@ __device__ __forceinline__ void same_weight_grad(const SameWeightGradTask* tasks
         recorded += PIXEL_TILE;
         advance(at, tile_step, lines, across);
     };
-    while (recorded < held + PIXEL_TILE) record_row();
+    while (recorded < rows_held + PIXEL_TILE) record_row();
     __syncthreads();
 
     // A thread copies the same four columns of every sixteenth row.
@@ -295,11 +295,11 @@ __device__ __forceinline__ void same_weight_grad(const SameWeightGradTask* tasks
     int loaded = 0;
     auto load = [&]() {
         if (loaded < steps) {
-            u32 stage = to + loaded % 2 * (held + PIXEL_TILE) * 128, weight_offset = loaded * PIXEL_TILE + row;
-            for (int r = row; r < held; r += 4 * APART) copy_rows(stage + (r - row) * 128, x, x_bytes, weight_offset + r - row, r, held, true);
+            u32 stage = to + loaded % 2 * (rows_held + PIXEL_TILE) * 128, weight_offset = loaded * PIXEL_TILE + row;
+            for (int r = row; r < rows_held; r += 4 * APART) copy_rows(stage + (r - row) * 128, x, x_bytes, weight_offset + r - row, r, rows_held, true);
 #pragma unroll
             for (int r = 0; r < PIXEL_TILE; r += 4 * APART)
-                copy_rows(stage + (held + r) * 128, dy, dy_bytes, weight_offset + halo + r, r, PIXEL_TILE, in_n);
+                copy_rows(stage + (rows_held + r) * 128, dy, dy_bytes, weight_offset + halo + r, r, PIXEL_TILE, in_n);
             loaded++;
         }
         cp_async_commit();
@@ -314,9 +314,9 @@ __device__ __forceinline__ void same_weight_grad(const SameWeightGradTask* tasks
         record_row();
         cp_async_wait<1>();
         __syncthreads();
-        const float *stage = shared + step % 2 * (held + PIXEL_TILE) * 32, *a[2], *b[9];
+        const float *stage = shared + step % 2 * (rows_held + PIXEL_TILE) * 32, *a[2], *b[9];
 #pragma unroll
-        for (int i = 0; i < 2; i++) a[i] = stage + (held + t) * 32 + ((i * 16 + 2 * g) ^ t * 8);
+        for (int i = 0; i < 2; i++) a[i] = stage + (rows_held + t) * 32 + ((i * 16 + 2 * g) ^ t * 8);
 #pragma unroll
         for (int tap = 0; tap < 9; tap++) {
             int r = t + tap / 3 * across + tap % 3;

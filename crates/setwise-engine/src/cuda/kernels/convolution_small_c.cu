@@ -1,5 +1,5 @@
 // Convolutions of images of few channels, such as an encoder's first. Writing the outputs bounds them. A block holds a
-// band of input lines with its zero padding in shared memory, and fragments are read from there: every tap is a fixed
+// band of input lines with its zero padding in shared memory. Fragments are read from the band: every tap is a fixed
 // offset from the window's origin.
 
 // Geometry of a band. All images lie below one another; a block takes `lines` output lines at a time, of any images.

@@ -56,7 +56,7 @@ struct PartialSumTask {
     float* out;
     size_t stride;
     // `vec`: four numbers are read at once.
-    int count, len, rows_per_part, vec;
+    int count, len, rows_per_partial, vec;
     Space space;
     int overwrite;
 };
@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(256) sum_partials(const PartialSumT
     grid_dependency_sync(tasks + blockIdx.x, shape);
     const PartialSumTask task = tasks[blockIdx.x];
     int count = task.count;
-    if (task.rows_per_part) count = min(count, (row_count(task.space, shape) + task.rows_per_part - 1) / task.rows_per_part);
+    if (task.rows_per_partial) count = min(count, (row_count(task.space, shape) + task.rows_per_partial - 1) / task.rows_per_partial);
     // Four independent sums keep more reads in flight: every `step`th partial sum from `first` on.
     auto of_partials = [&](int i, int first, int step) {
         float4 sums[4] = {};

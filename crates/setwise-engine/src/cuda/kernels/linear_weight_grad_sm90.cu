@@ -1,5 +1,5 @@
-// Gradients of weights, dW[n, k] = Σ_m dy[m, n] x[m, k], with TMA loads and mma.sync. wgmma would need operands that
-// are K-major; the sum runs over rows here, and transposing them costs more than wgmma gains.
+// Gradients of weights, dW[n, k] = Σ_m dy[m, n] x[m, k], with TMA loads and mma.sync. wgmma needs K-major operands. The
+// sum runs over rows here, and transposing them costs more than wgmma gains.
 //
 // A stage holds 32 rows of BM columns of dy and BN of x, in swizzled tiles of 32 columns (`sm90.cu`). The order of rows
 // within a product is free, and so is that of columns. Lane 4g + t takes rows 2t and 2t + 1 of eight, columns 2g and 2g
@@ -14,8 +14,8 @@ template <int WM, int WN, int TM, int TN, int STAGES>
 __device__ __forceinline__ void linear_weight_grad_sm90(const WeightGradTask* tasks, const int* shape) {
     constexpr int BM = 16 * TM * WM, BN = 8 * TN * WN, WARPS = WM * WN, ROWS = 32, TILE = ROWS * 32, STAGE = ROWS * (BM + BN);
     constexpr bool LARGE = TM * TN == 32;
-    static_assert((TM == 1 || TM % 2 == 0) && TN % 4 == 0, "a warp's columns of dy lie in half a tile or in whole ones, those of x in whole ones");
-    static_assert(WARPS == 8 || WARPS == 4, "whole warpgroups multiply");
+    static_assert((TM == 1 || TM % 2 == 0) && TN % 4 == 0, "a warp's columns of dy lie in half a tile or in full tiles, those of x in full tiles");
+    static_assert(WARPS == 8 || WARPS == 4, "full warpgroups multiply");
     const WeightGradTask task = tasks[blockIdx.z];
     int tiles_k = (task.k + BN - 1) / BN, count = ((task.n + BM - 1) / BM) * tiles_k, split = blockIdx.y;
     if ((int)blockIdx.x >= count || split >= task.splits) return;

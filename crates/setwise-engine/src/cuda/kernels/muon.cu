@@ -62,9 +62,9 @@ extern "C" __global__ void __launch_bounds__(256) muon_normalise(const MuonTask*
     __shared__ float tile[MUON_TILE][MUON_TILE + 1];
     WeightTile at(task);
     if (!at.any) return;
-    double polynomial = 0.0;
-    for (int i = 0; i < MUON_PARTIALS; i++) polynomial += task.partials[i];
-    float clip_scale = task.results->clip_scale, inverse = 1.0f / (task.margin * (float)sqrt(polynomial) + task.tiny);
+    double square_sum = 0.0;
+    for (int i = 0; i < MUON_PARTIALS; i++) square_sum += task.partials[i];
+    float clip_scale = task.results->clip_scale, inverse = 1.0f / (task.margin * (float)sqrt(square_sum) + task.tiny);
     int lane = threadIdx.x % MUON_TILE;
     for (int r = threadIdx.x / MUON_TILE; r < MUON_TILE; r += 256 / MUON_TILE) {
         int row = at.row + r, col = at.col + lane;

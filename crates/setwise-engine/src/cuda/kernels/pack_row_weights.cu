@@ -1,5 +1,5 @@
-// Packs weights for row kernels (`row_kernel.cu`): rounded to tf32 and laid out as shared memory holds them, so that a
-// block loads all of its weights with one bulk copy.
+// Packs weights for row kernels (`row_kernel.cu`): rounded to tf32, in the layout of shared memory. A block then loads
+// all of its weights with one bulk copy.
 
 struct PackWeightsTask {
     const float* from;

@@ -9,15 +9,15 @@ struct PairTask {
     float *d_left, *d_right, *d_saved, *partials;
     // TMA descriptor of W, 128 outputs by 32 hidden columns, for `pair_max_slabs`.
     const void* w_map;
-    // For `pair_max_slabs_f16`: W in f16 with permuted columns and its TMA descriptor (64 columns at a time); u and v
-    // in f16, rows padded to a multiple of 64; the largest absolute values of u, v and W. All null where f16 is not
-    // used.
+    // For `pair_max_slabs_f16`, null otherwise: W in f16 with permuted columns, and its TMA descriptor (64 columns at a
+    // time). Then u and v in f16, rows padded to a multiple of 64. `max_abs` holds the largest absolute values of u, v
+    // and W.
     void* w_f16;
     const void* w_f16_map;
     void *left_f16, *right_f16;
     int* max_abs;
     // Argmax entries as `pair_sorted_grad.cu` sums them, and the first entry of each partner. `row_bytes` is the size
-    // of a row of W there. `grad_sides` is 2 for both gradients, 1 for those of v alone.
+    // of a row of W in those kernels. `grad_sides` is 2 for both gradients, 1 for those of v alone.
     int2 *left_entries, *right_entries;
     int* right_starts;
     // `vec`: rows of u, v and W allow sixteen-byte reads; `vec_y`: rows of y and `saved` do.
@@ -32,7 +32,7 @@ struct PairTask {
 #define MIN_FLOAT -3.4e38f
 
 // Whether f16 is accurate for a task: the largest hidden value and weight lie between 2⁻¹⁰ and 60,000. f16 has the
-// mantissa of tf32 down to 2⁻¹⁴; the loss below is smaller than the rounding of the largest.
+// mantissa of tf32 down to 2⁻¹⁴. The loss below is smaller than the rounding of the largest.
 __device__ __forceinline__ bool uses_f16(const PairTask& task) {
     if (!task.max_abs) return false;
     float hidden = __int_as_float(task.max_abs[0]) + __int_as_float(task.max_abs[1]), w = __int_as_float(task.max_abs[2]);
@@ -66,7 +66,7 @@ __device__ __forceinline__ void load_weight_chunks(float4* w, const PairTask& ta
     }
 }
 
-// Running argmax: the first of the largest wins, NaN propagates, and the index is always valid.
+// Running argmax: the first of equal maxima is kept, NaN propagates, and the index is always valid.
 __device__ __forceinline__ void argmax_update(float& best, int& argmax, float x, int j, bool valid) {
     // Selects instead of branches.
     bool taken = valid & !(x <= best);

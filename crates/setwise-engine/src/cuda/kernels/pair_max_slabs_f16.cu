@@ -1,8 +1,8 @@
 // `pair_max_slabs` with f16 operands: the mantissa of tf32 relative to the batch's largest numbers, at twice the speed.
 //
 // A register holds two neighbouring hidden columns. Of 32 columns lane 4g + t reads eight neighbours from 8t on, four
-// for each of two products; these are columns 2t, 2t + 1, 2t + 8 and 2t + 9 there. W's columns are stored in that
-// order. u and v are rounded to f16 before they are added, since reading them bounds the kernel. Where they nearly
+// for each of two products. In a product these are columns 2t, 2t + 1, 2t + 8 and 2t + 9; W's columns are stored in
+// that order. u and v are rounded to f16 before they are added, since reading them bounds the kernel. Where they nearly
 // cancel, the error is that of u and v, small beside the hidden values that decide the max.
 
 // Columns of a slab.

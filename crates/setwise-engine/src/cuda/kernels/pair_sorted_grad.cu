@@ -130,7 +130,7 @@ __device__ __forceinline__ void pair_max_sorted_grad(const PairTask* tasks, cons
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, hidden = task.hidden, outputs = task.outputs;
     int h = blockIdx.x * COLUMNS + lane * V;
     bool inside = h < hidden;
-    // Lanes without columns read others in vain.
+    // Lanes without columns read valid ones and discard them.
     int from = inside ? h : 0;
     float* shared = dynamic_shared();
     int2* entries = (int2*)(shared + outputs * COLUMNS) + warp * 32;
@@ -199,25 +199,25 @@ __device__ __forceinline__ void pair_max_sorted_grad(const PairTask* tasks, cons
                 int count = min(32, until - at);
                 for (int k = 0; k < count; k += 4) {
                     int4 two = *(const int4*)(entries + k), more = *(const int4*)(entries + k + 2);
-                    int place[4] = {two.x, two.z, more.x, more.z}, factor[4] = {two.y, two.w, more.y, more.w};
+                    int offset[4] = {two.x, two.z, more.x, more.z}, factor[4] = {two.y, two.w, more.y, more.w};
                     float w[4][V];
 #pragma unroll
-                    for (int q = 0; q < 4; q++) read_columns<V>(w[q], (const float*)(weights + (place[q] & ((1 << ENTRY_BITS) - 1))));
+                    for (int q = 0; q < 4; q++) read_columns<V>(w[q], (const float*)(weights + (offset[q] & ((1 << ENTRY_BITS) - 1))));
                     auto add = [&](int q) {
 #pragma unroll
                         for (int c = 0; c < V; c++) x[c] += __int_as_float(factor[q]) * w[q][c];
                     };
                     // Entries are sorted: if the last belongs to the same pair, all do.
-                    if (place[3] >> ENTRY_BITS == other) {
+                    if (offset[3] >> ENTRY_BITS == other) {
 #pragma unroll
                         for (int q = 0; q < 4; q++) add(q);
                         continue;
                     }
 #pragma unroll
                     for (int q = 0; q < 4; q++) {
-                        if (place[q] >> ENTRY_BITS != other) {
+                        if (offset[q] >> ENTRY_BITS != other) {
                             close();
-                            other = place[q] >> ENTRY_BITS;
+                            other = offset[q] >> ENTRY_BITS;
                             if constexpr (CACHED) read_columns<V>(v, cached_rows + other * COLUMNS);
                             else read_columns<V>(v, other_values + row_at(other, ld_other));
 #pragma unroll

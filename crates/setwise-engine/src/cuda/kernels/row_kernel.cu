@@ -2,7 +2,7 @@
 // operations: rows stay in registers, weights in shared memory. Warps never synchronise after the weights have arrived.
 //
 // Rows are held in accumulator layout: tiles of eight columns, of which lane 4g + t holds two numbers of row g and two
-// of row g + 8. Columns are permuted so that two tiles give a lane four neighbours: of sixteen columns it holds 4t and
+// of row g + 8. Columns are permuted so that two tiles give a lane four neighbours. Of sixteen columns it holds 4t and
 // 4t + 1 in the first tile, 4t + 2 and 4t + 3 in the second. One sixteen-byte access reads or writes them. The same
 // registers are the A fragment of the next product; weights are read in the matching order.
 

@@ -1,4 +1,4 @@
-//! Attention, compiled for each width of heads.
+//! Attention, compiled for each head width.
 
 use super::super::kernel_tasks as t;
 use super::{Capacity, Lowering};
@@ -9,10 +9,10 @@ use crate::program::{Attention, Op, Program, Relation, Slice};
 /// Head widths attention is compiled for.
 const DEPTHS: [usize; 7] = [8, 16, 32, 64, 80, 128, 256];
 
-/// The compiled width for heads of a width.
+/// The smallest compiled width that holds heads of a width.
 pub(super) fn depth_for(width: usize) -> Result<usize, Error> {
     DEPTHS.into_iter().find(|&d| d >= width).ok_or_else(|| {
-        Error::Device(format!("attention heads of {width} numbers are wider than {}, use more heads", DEPTHS[6]))
+        Error::Device(format!("attention heads of {width} numbers are wider than {}; use more heads", DEPTHS[6]))
     })
 }
 
@@ -21,13 +21,13 @@ pub(in super::super) fn key_tile(depth: usize) -> usize {
     if depth <= 64 { 64 } else { 32 }
 }
 
-/// The width heads are compiled for with the instructions of compute capability 9, and the keys of a tile; none for the widest.
+/// The compiled head width and key tile of `attention_sm90.cu`; none for the widest heads.
 pub(in super::super) fn sm90_depth(depth: usize) -> Option<(usize, usize)> {
     [(16, 64), (32, 64), (64, 32), (80, 32), (128, 32)].into_iter().find(|&(d, _)| d >= depth)
 }
 
-/// Warps of blocks that hold whole sets, 16 elements to each, and blocks to a processor, for a width that attention is compiled for; none for
-/// the widest, of which two blocks would not have room for sets of the usual size.
+/// Shapes of `attention_single_block.cu` for a compiled head width: (warps, blocks per multiprocessor); a warp holds 16
+/// elements. Empty for the widest heads, of which two blocks cannot hold sets of the usual size.
 pub(in super::super) fn single_block_shapes(depth: usize) -> &'static [(usize, usize)] {
     match depth {
         8 => &[(4, 6), (8, 4), (10, 3)],
@@ -38,8 +38,8 @@ pub(in super::super) fn single_block_shapes(depth: usize) -> &'static [(usize, u
     }
 }
 
-/// Bytes of shared memory that a block of so many warps has for whole sets: queries, keys and values, and the largest number of each to a warp; backward gradients of results as well, two numbers to a query,
-/// and gradients of scores where they stay. Where they do not, pairs of blocks have a place more for what one hands to the other.
+/// Bytes of shared memory of a single-block kernel. Forward: Q, K, V and the maxima of each warp. Backward: also dO,
+/// two numbers per query, and the score gradients where they fit. Otherwise clusters of two heads have staging memory.
 fn single_block_bytes(depth: usize, warps: usize, backward: bool, head_pair: bool) -> usize {
     let rows = 16 * warps;
     let tile = rows * if depth == 8 { 16 } else { 2 * depth + 16 };
@@ -49,12 +49,13 @@ fn single_block_bytes(depth: usize, warps: usize, backward: bool, head_pair: boo
     if backward { 4 * tile + score_bytes + 8 * rows + 4 * warps + staging } else { 3 * tile + 12 * warps }
 }
 
-/// Whether blocks of two heads write together: those of four numbers, unless they have so few dimensions that they are soon written.
+/// Whether blocks of two heads form a cluster and write together: heads of four numbers, unless they have few
+/// dimensions.
 fn head_pair(depth: usize, heads: usize, r: &Relation) -> bool {
     depth > 8 && r.query.cols == 4 * heads && heads.is_multiple_of(2)
 }
 
-/// The kernels for whole sets that a program may want for a width that attention is compiled for.
+/// The macros of single-block kernels that a program needs for a compiled head width.
 pub(in super::super) fn single_block_macros(depth: usize, ops: &[Op]) -> Vec<&'static str> {
     let has = |pairs: bool, a: &Attention| a.relations.iter().any(|r| head_pair(depth, a.heads, r) == pairs);
     let wanted = |pairs: bool| ops.iter().any(|op| matches!(op, Op::Attention(a) if has(pairs, a)));
@@ -62,7 +63,7 @@ pub(in super::super) fn single_block_macros(depth: usize, ops: &[Op]) -> Vec<&'s
     kinds.into_iter().filter(|k| wanted(k.0)).map(|k| k.1).collect()
 }
 
-/// Widths of all heads of a program, as they are compiled.
+/// Compiled widths of all heads of a program.
 pub(in super::super) fn head_depths(program: &Program, capacity: &Capacity) -> Result<Vec<usize>, Error> {
     let mut head_depths = Vec::new();
     for op in &program.ops {
@@ -93,7 +94,7 @@ impl<'a> Lowering<'a> {
             pad2: 0,
         };
         for kernel in kernels {
-            // Relations whose heads are compiled alike run together.
+            // Relations of the same compiled width share a launch.
             let width = |s: Slice| {
                 s.cols / op.heads * if self.program.values[s.value.0].per_dim { self.capacity.dims } else { 1 }
             };
@@ -131,7 +132,7 @@ impl<'a> Lowering<'a> {
                 if let Some((padded, tile)) = sm90_depth(depth).filter(|_| self.kernels.sm90 && vectorised) {
                     let all = members.iter().flat_map(|&i| [op.relations[i].query, op.relations[i].key]);
                     let max_set_len = all.map(|s| self.max_set_len(s.value)).max().unwrap_or(0);
-                    // Their largest score is the largest sum of products.
+                    // The kernel finds the largest score as the largest dot product, so the scale must be positive.
                     let single_block = single_block_shapes(depth)
                         .iter()
                         .map(|w| w.0)
@@ -139,7 +140,7 @@ impl<'a> Lowering<'a> {
                     if let Some(warps) = single_block {
                         let backward = *kernel != "attention_forward";
                         if *kernel == "attention_backward_keys" {
-                            // One pass is enough.
+                            // The single-block kernel computes all gradients in one launch.
                             continue;
                         }
                         let way = if backward { "backward" } else { "forward" };
@@ -151,7 +152,7 @@ impl<'a> Lowering<'a> {
                         self.launch_clusters(&name, &tasks, grid, 32 * warps as u32, bytes, cluster)?;
                         continue;
                     }
-                    // Rows of 64 and of a tile in slabs of 32 columns; turned tiles are as long as the head.
+                    // Rows of 64 and of a tile in slabs of 32 columns; transposed tiles are as long as the head.
                     let (rows_of_block, tiles, transposed) = match *kernel {
                         "attention_forward" => (1, 2, 1),
                         "attention_backward_queries" => (2, 2, 1),
@@ -177,7 +178,7 @@ mod tests {
     use crate::program::Value;
 
     #[test]
-    fn kernels_are_compiled_for_the_heads_a_program_has() {
+    fn kernels_are_compiled_for_the_heads_of_a_program() {
         let attention = |cols: usize| {
             let slice = |v| Slice { value: Value(v), col: 0, cols };
             let relation = Relation { query: slice(0), key: slice(1), value: slice(2), out: slice(3), stats: Value(4) };
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_whole_sets_have_the_room_their_kernels_take_and_the_card_has() {
+    fn single_block_attention_fits_the_shared_memory_of_its_kernels_and_the_gpu() {
         let kernel = include_str!("../kernels/attention_single_block.cu");
         for formula in [
             "row_bytes(int depth) { return depth == 8 ? 16 : 2 * depth + 16; }",
@@ -204,14 +205,14 @@ mod tests {
         }
         for depth in DEPTHS {
             for &(warps, blocks) in single_block_shapes(depth) {
-                // A processor of compute capability 9 has 228 KB, of which each block takes one besides its own.
+                // A multiprocessor of sm_90 has 228 KB; each block reserves 1 KB more than it uses.
                 let all = blocks * (single_block_bytes(depth, warps, true, true) + 1024);
                 assert!(all <= 228 << 10, "heads of {depth}, {warps} warps: {all} bytes");
-                // Where no tile is done with, what a pair's blocks leave to each other has a place of its own.
+                // Where no tile is free, a cluster has separate staging memory.
                 let staging =
                     single_block_bytes(depth, warps, true, true) - single_block_bytes(depth, warps, true, false);
                 assert_eq!(staging, if depth == 64 && warps == 10 { 2 * 160 * 64 } else { 0 });
-                // What is fetched as it is lies where tiles will.
+                // Unconverted data fits where tiles will be.
                 let tiles = single_block_bytes(depth, warps, false, false) - 12 * warps;
                 assert!(2 * 16 * warps * depth * 4 <= tiles / 3 * 4);
             }

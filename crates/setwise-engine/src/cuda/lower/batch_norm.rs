@@ -1,4 +1,4 @@
-//! Batch normalisation of images, alone or with the max pooling that follows, and max pooling alone.
+//! Batch normalisation of images, alone or fused with the max pooling that follows, and max pooling alone.
 
 use std::ops::Range;
 
@@ -10,12 +10,13 @@ use crate::program::{Activation, BatchNorm, MaxPool, Mode, Op, Program, Value};
 /// Blocks that sum over the pixels of all values.
 const SUM_BLOCKS: usize = 264;
 
-/// Whether kernels take four channels at a time.
+/// Whether kernels process four channels at a time.
 fn vectorisable(channels: usize) -> bool {
     channels.is_multiple_of(4) && channels <= 1024
 }
 
-/// Whether an operation is a batch norm whose images nobody sees but the pooling after it, so that they need not be written.
+/// Whether an operation is a batch norm that only the max pooling after it reads, so that its images need not be
+/// written.
 pub(super) fn is_pooled(program: &Program, i: usize) -> bool {
     let (Op::BatchNorm(norm), Some(Op::MaxPool(pool))) = (&program.ops[i], program.ops.get(i + 1)) else {
         return false;
@@ -28,8 +29,8 @@ pub(super) fn is_pooled(program: &Program, i: usize) -> bool {
         && norm.ys.iter().all(unseen)
 }
 
-/// Sums that convolutions leave for the batch norm that follows: parts of `2 · channels` doubles, one for every `pixels` pixels, and room for `blocks` of
-/// them for each value.
+/// Moments that a convolution writes for the batch norm after it: partial sums of `2 · channels` doubles, one per
+/// `pixels` pixels, and up to `blocks` of them per value.
 pub(super) struct Moments {
     partials: u64,
     channels: usize,
@@ -38,26 +39,26 @@ pub(super) struct Moments {
 }
 
 impl Moments {
-    /// Where those of a value begin; nowhere if they are not wanted.
+    /// The address of a value's moments; null if they are not computed.
     pub(super) fn of(this: &Option<Self>, value: usize) -> u64 {
         this.as_ref().map_or(0, |m| m.partials + 8 * (value * m.blocks * 2 * m.channels) as u64)
     }
 }
 
 impl<'a> Lowering<'a> {
-    /// Whether an operation is a batch norm that takes the statistics of these values.
+    /// Whether operation `i` is a batch norm that needs the statistics of these values.
     pub(super) fn wants_moments(&self, i: usize, values: &[Value]) -> bool {
         let training = self.program.mode == Mode::Train;
         training && matches!(self.program.ops.get(i), Some(Op::BatchNorm(norm)) if norm.xs == values)
     }
 
-    /// Room for the moments of values.
+    /// Allocates the moments of values.
     pub(super) fn alloc_moments(&mut self, values: &[Value], channels: usize, blocks: usize, pixels: usize) -> Moments {
         let partials = self.alloc_workspace(values.len() * blocks * 2 * channels * 2);
         Moments { partials, channels, blocks, pixels }
     }
 
-    /// The pooling a group of operations ends with.
+    /// The max pooling that ends a group of operations.
     pub(super) fn pooling(&self, group: Range<usize>) -> Option<&'a MaxPool> {
         match &self.program.ops[group.end - 1] {
             Op::MaxPool(pool) => Some(pool),
@@ -90,7 +91,7 @@ impl<'a> Lowering<'a> {
             .collect()
     }
 
-    /// Room for the parts of all values, in doubles.
+    /// Allocates the partial sums of all values, in doubles.
     fn alloc_batch_norm_partials(&mut self, op: &BatchNorm) -> u64 {
         self.alloc_workspace(op.xs.len() * sum_blocks(op) * 2 * op.channels * 2)
     }
@@ -122,7 +123,7 @@ impl<'a> Lowering<'a> {
         let tasks = self.batch_norm_tasks(op, pool, partials);
         let mut channel = self.channel_task(op, &tasks, partials);
         if training {
-            // Statistics are those of all pixels.
+            // The batch's statistics cover all pixels.
             if let Some(moments) = moments {
                 channel.partials = moments.partials;
                 channel.blocks = moments.blocks as i32;
@@ -160,7 +161,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// What the threads of a kernel that walks over all numbers have to share: one number each, or four of four pixels.
+    /// Work items of a grid-stride kernel: one number each, or four channels of four pixels.
     fn batch_norm_numbers(&self, op: &BatchNorm) -> usize {
         let numbers = op.xs.iter().map(|&x| self.len_of(x)).max().unwrap_or(0);
         if vectorisable(op.channels) { numbers.div_ceil(16) } else { numbers }
@@ -201,7 +202,7 @@ fn sum_blocks(op: &BatchNorm) -> usize {
     (SUM_BLOCKS / op.xs.len().max(1)).max(1)
 }
 
-/// The kernel of this name for these channels.
+/// The variant of a kernel for these channels.
 fn kernel(name: &str, op: &BatchNorm, pool: Option<&MaxPool>) -> String {
     let kind = match pool {
         Some(_) => "_pooled",
@@ -218,7 +219,7 @@ mod tests {
     use crate::program::Image;
 
     #[test]
-    fn a_pooling_joins_the_batch_norm_whose_images_nobody_else_sees() {
+    fn a_max_pooling_fuses_with_the_batch_norm_that_only_it_reads() {
         let sizes = |channels: usize, seen: bool, twice: bool| {
             let image = Image { height: 6, width: 5, channels };
             let mut b = Program::builder(&[image.numbers(); 2], false, Mode::Train, true);

@@ -1,8 +1,8 @@
-//! The most a batch may have.
+//! The maximal size of a batch.
 
 use crate::program::{Space, ValueSpec};
 
-/// The most a batch may have.
+/// The maximal size of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Capacity {
     /// Examples.
@@ -25,7 +25,7 @@ impl Capacity {
         }
     }
 
-    /// Most rows of a value, dimensions counted.
+    /// Maximal rows of a value, input dimensions counted.
     pub(super) fn rows_of(&self, value: &ValueSpec) -> usize {
         self.rows(value.space) * if value.per_dim { self.dims } else { 1 }
     }
@@ -48,7 +48,7 @@ impl Capacity {
             && all(&self.max_set_len, &other.max_set_len)
     }
 
-    /// The least that holds both.
+    /// The minimal capacity that holds both.
     pub(in super::super) fn join(&self, other: &Capacity) -> Capacity {
         let max_of = |a: &[usize], b: &[usize]| a.iter().zip(b).map(|(a, b)| *a.max(b)).collect();
         Capacity {

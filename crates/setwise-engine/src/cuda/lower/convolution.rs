@@ -6,32 +6,32 @@ use super::batch_norm::Moments;
 use crate::error::Error;
 use crate::program::{Convolution, Image, Op, Value};
 
-/// Parts a weight's gradient is summed from are spread over about this many blocks.
+/// Target number of blocks for the partial sums of a weight gradient.
 const WEIGHT_BLOCKS: usize = 528;
 
-/// The same for windows that keep an image's size: two to a multiprocessor.
+/// The same for windows with "same" padding: two per multiprocessor.
 const SAME_WEIGHT_BLOCKS: usize = 264;
 
-/// Pixels whose gradients of weights are summed at a time there.
+/// Pixels of one step of that kernel.
 const PIXEL_TILE: usize = 128;
 
-/// Whether a program needs the kernels of images.
+/// Whether a program needs the convolution, batch norm or max pooling kernels.
 pub(in super::super) fn has_images(ops: &[Op]) -> bool {
     ops.iter().any(|op| matches!(op, Op::Convolution(_) | Op::BatchNorm(_) | Op::MaxPool(_)))
 }
 
 impl<'a> Lowering<'a> {
-    /// Kernels count numbers of a value in 32 bits.
+    /// Kernels index numbers of a value with 32 bits.
     pub(super) fn check_images(&self, values: &[Value]) -> Result<(), Error> {
         match values.iter().map(|&v| self.len_of(v)).max() {
-            Some(max_numbers) if max_numbers > i32::MAX as usize => {
-                Err(Error::Device(format!("a batch makes {max_numbers} numbers of its images; lower the batch size")))
-            }
+            Some(max_numbers) if max_numbers > i32::MAX as usize => Err(Error::Device(format!(
+                "a batch has {max_numbers} numbers in its images, more than 32-bit indices allow; lower the batch size"
+            ))),
             _ => Ok(()),
         }
     }
 
-    /// Leaves moments of the results, where a batch norm wants them and the kernel takes them.
+    /// Lowers a convolution; with `moments`, its kernel also writes them where it can.
     pub(super) fn convolution_forward(&mut self, op: &Convolution, moments: bool) -> Result<(), Error> {
         self.check_images(&op.xs)?;
         self.check_images(&op.ys)?;
@@ -75,7 +75,8 @@ impl<'a> Lowering<'a> {
         self.launch_convolution(&tasks, &op.ys, op.to)
     }
 
-    /// How a convolution or the gradient of its input is done where the window keeps an image's size, in whole chunks of channels.
+    /// The tiling of a convolution, or of its input gradient, with "same" padding; none if window, channels or shared
+    /// memory do not fit.
     fn same_tiling(&self, op: &Convolution, from: usize, to: usize) -> Option<SameTiling> {
         let window = op.window;
         let same_padding =
@@ -84,14 +85,14 @@ impl<'a> Lowering<'a> {
             return None;
         }
         let (bm, bn) = if to > 32 { (128, 64) } else { (256, 32) };
-        // Three stages of weights, where warpgroups multiply from a multiple of 1024 bytes on.
+        // Three stages of weights; wgmma needs alignment to 1024 bytes.
         let (name, stages) = match (self.kernels.sm90, to > 32) {
             (true, true) => ("convolution_same_sm90_n64", 1024 + 3 * bn * 32 * 4),
             (true, false) => ("convolution_same_sm90_n32", 1024 + 3 * bn * 32 * 4),
             (false, true) => ("convolution_same_n64", 3 * bn * 36 * 4),
             (false, false) => ("convolution_same_n32", 3 * bn * 36 * 4),
         };
-        // One row of zeros, and what pixels see of one chunk of channels or two.
+        // One row of zeros, and the pixels under one chunk of channels or two.
         let pixels = bm + 2 * window.padding * (op.from.width + 1);
         let shared = stages + (1 + pixels * if from > 32 { 2 } else { 1 }) * 36 * 4;
         self.kernels.has_shared_memory(shared).then_some(SameTiling { name, bm, bn, shared, from, to })
@@ -107,7 +108,7 @@ impl<'a> Lowering<'a> {
         self.launch(same_tiling.name, tasks, grid, 128, same_tiling.shared)
     }
 
-    /// Blocks that share the pixels of one value.
+    /// Blocks per value.
     fn same_blocks(&self, same_tiling: &SameTiling, outputs: &[Value]) -> usize {
         outputs.iter().map(|&v| self.len_of(v) / same_tiling.to).max().unwrap_or(0).div_ceil(same_tiling.bm)
     }
@@ -154,7 +155,7 @@ impl<'a> Lowering<'a> {
         self.convolution_weight_grad(op)
     }
 
-    /// The gradient of the input for any window, from turned weights.
+    /// The input gradient for any window, from transposed weights.
     fn convolution_input_grad(&mut self, op: &Convolution, wanted: &[usize], transposed: u64) -> Result<(), Error> {
         let vec_b = i32::from(op.to.channels.is_multiple_of(4) && self.aligned_param(op.weight));
         let tasks: Vec<t::ConvolutionTask> = wanted
@@ -179,7 +180,7 @@ impl<'a> Lowering<'a> {
     fn convolution_weight_grad(&mut self, op: &Convolution) -> Result<(), Error> {
         let (n, k) = (op.to.channels, op.patch());
         let slot = n * k + n;
-        // Kernels of one kind of window take no bias, and gradients in whole chunks of channels.
+        // The specialised kernels have no bias and need channels in multiples of four.
         let small_c_geometry = self.small_c_geometry(op).filter(|_| op.bias.is_none() && n.is_multiple_of(4));
         let (partials, splits) = match (small_c_geometry, self.same_weight_grad_shared(op)) {
             (Some(geometry), _) => self.small_c_weight_grad(op, &geometry, slot)?,
@@ -204,16 +205,16 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Shared memory for the gradient of weights of a 3 by 3 window that keeps an image's size, where that kernel can be used.
+    /// Shared memory of `convolution_same_weight_grad` (3 by 3 windows); none where it does not apply.
     fn same_weight_grad_shared(&self, op: &Convolution) -> Option<usize> {
         self.same_tiling(op, op.from.channels, op.to.channels)?;
-        // Two stages of what pixels see and of gradients, and where rows of two steps lie in memory.
+        // Two stages of pixels and gradients, and the row indices of two steps.
         let rows_held = PIXEL_TILE + 2 * (op.from.width + 2);
         let shared = (2 * (rows_held + PIXEL_TILE) * 32 + (rows_held + PIXEL_TILE).next_power_of_two()) * 4;
         (op.window.kernel == 3 && op.bias.is_none() && self.kernels.has_shared_memory(shared)).then_some(shared)
     }
 
-    /// Leaves parts of a gradient; returns where, and how many of each value.
+    /// Writes partial sums of a weight gradient; returns their address and their number per value.
     fn same_weight_grad(&mut self, op: &Convolution, slot: usize, shared: usize) -> Result<(u64, usize), Error> {
         let tiles = op.to.channels.div_ceil(32) * (op.from.channels / 32);
         let pixels = op.ys.iter().map(|&y| self.rows(y) * op.to.pixels()).max().unwrap_or(0);
@@ -277,8 +278,7 @@ impl<'a> Lowering<'a> {
     }
 }
 
-/// A convolution or the gradient of one's input that keeps an image's size: its kernel, the pixels and channels of a block, its shared memory,
-/// and the channels it goes from and to.
+/// How a convolution with "same" padding, or its input gradient, is tiled.
 struct SameTiling {
     name: &'static str,
     bm: usize,
@@ -289,7 +289,7 @@ struct SameTiling {
 }
 
 impl SameTiling {
-    /// A task without addresses and direction.
+    /// A task without addresses and tap direction.
     fn task(&self, op: &Convolution, space: t::Space) -> t::SameConvolutionTask {
         t::SameConvolutionTask {
             x: 0,
@@ -308,7 +308,7 @@ impl SameTiling {
     }
 }
 
-/// A task from images of one size to images of another, without addresses and direction.
+/// A task between two image sizes, without addresses and direction.
 fn sizes(op: &Convolution, from: Image, to: Image, space: t::Space) -> t::ConvolutionTask {
     t::ConvolutionTask {
         x: 0,

@@ -1,4 +1,4 @@
-//! Convolutions of images of few channels, such as the first of an encoder.
+//! Convolutions of images of few channels, such as an encoder's first.
 
 use super::super::kernel_tasks as t;
 use super::Lowering;
@@ -6,26 +6,26 @@ use super::batch_norm::Moments;
 use crate::error::Error;
 use crate::program::{Convolution, Value, Window};
 
-/// Channels up to which images are held whole in shared memory rather than copied window by window.
+/// Maximal channels for which bands of images are held in shared memory instead of gathering patches.
 const MAX_CHANNELS: usize = 8;
 
-/// Numbers of images a block holds at a time, so that several blocks fit a multiprocessor.
+/// Maximal numbers of a band, so that several blocks fit a multiprocessor.
 const MAX_BAND_NUMBERS: usize = 10_240;
 
-/// Output pixels a block takes at a time, so that there are enough blocks.
+/// Maximal output pixels of a band, so that enough blocks exist.
 const MAX_PIXELS: usize = 2_048;
 
-/// Columns of weights, eight to a product: the most that the warps of a block share.
+/// Maximal columns of the weights: eight per product, seven products, eight warps.
 const MAX_COLUMNS: usize = 8 * 7 * 8;
 
-/// Bytes of shared memory that the kernels have of their own.
+/// Bytes of static shared memory of the kernels.
 const STATIC_SHARED: usize = 2_048;
 
-/// Blocks that the parts of a weight's gradient are spread over: two to a multiprocessor.
+/// Target number of blocks for the partial sums of a weight gradient: two per multiprocessor.
 const WEIGHT_BLOCKS: usize = 264;
 
 impl<'a> Lowering<'a> {
-    /// How images are held for such a convolution, without the rows it has; none where they are too wide or have too many channels.
+    /// The band geometry of a convolution, without its space; none for wide images or many channels.
     pub(super) fn small_c_geometry(&self, op: &Convolution) -> Option<t::BandGeometry> {
         if op.from.channels > MAX_CHANNELS || op.patch() > MAX_COLUMNS {
             return None;
@@ -50,7 +50,7 @@ impl<'a> Lowering<'a> {
         self.kernels.has_shared_memory(max_lines + STATIC_SHARED).then_some(geometry)
     }
 
-    /// The convolution, with the moments of its results where they are wanted.
+    /// Lowers the convolution, with the moments of its results if `moments`.
     pub(super) fn small_c_forward(
         &mut self,
         op: &Convolution,
@@ -74,7 +74,7 @@ impl<'a> Lowering<'a> {
         self.launch("convolution_small_c", &tasks, grid, 128, small_c_shared(op, geometry))
     }
 
-    /// Leaves parts of the gradient of its weights; returns where, and how many of each value.
+    /// Writes partial sums of the weight gradient; returns their address and their number per value.
     pub(super) fn small_c_weight_grad(
         &mut self,
         op: &Convolution,
@@ -108,21 +108,21 @@ impl<'a> Lowering<'a> {
     }
 }
 
-/// Weights as lanes read them, a place for each of their columns, where the windows of each line begin, and a band.
+/// Bytes for weights in fragment order, an offset per column, line origins, and a band.
 fn small_c_shared(op: &Convolution, geometry: &t::BandGeometry) -> usize {
     4 * (op.patch().div_ceil(8) * (256 + 8) + (geometry.lines + geometry.band_numbers) as usize)
 }
 
-/// Sums, and two bands with where the windows of each line begin.
+/// Bytes for the sums and for two bands with their line origins.
 fn small_c_weight_grad_shared(op: &Convolution, geometry: &t::BandGeometry) -> usize {
     4 * (32 * op.patch() + 2 * (geometry.lines + geometry.band_numbers) as usize)
 }
 
-/// Lines of outputs a block takes at a time, and the most lines of images these see, `wide` numbers each: several whole images, or as much of one as
-/// makes all blocks take alike.
+/// Output lines per band, and the maximal input lines under them, of `padded_width` numbers each. A band is several
+/// images, or an equal share of one.
 fn band(height: usize, width: usize, window: Window, padded_width: usize) -> Option<(usize, usize)> {
     let held = |lines: usize| {
-        // Images one below the other are as far apart as their windows reach beyond each other.
+        // Images below one another are separated by the overlap of their windows.
         let ends = match (height % lines, lines % height) {
             (0, _) => 0,
             (_, 0) => lines / height - 1,
@@ -135,7 +135,7 @@ fn band(height: usize, width: usize, window: Window, padded_width: usize) -> Opt
     let lines = if fits(height) {
         (1..).map(|images| images * height).take_while(|&lines| fits(lines)).last()?
     } else {
-        // A few lines more than fit at most, cut alike; shorter bands hold less but for where images meet.
+        // Equal shares; a shorter band holds less, except where images meet.
         let max_lines = (1..height).rev().find(|&lines| fits(lines))?;
         (1..=height.div_ceil(height.div_ceil(max_lines))).rev().find(|&lines| fits(lines))?
     };
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn bands_are_whole_images_or_like_parts_of_one() {
+    fn bands_are_full_images_or_equal_shares_of_one() {
         let (small, large) = (Window { kernel: 3, stride: 1, padding: 1 }, Window { kernel: 7, stride: 2, padding: 3 });
         assert_eq!(of(28, 28, 1, small), Some((56, 60)), "two images with a line of zeros around each");
         assert_eq!(
@@ -162,11 +162,11 @@ mod tests {
         );
         assert_eq!(of(32, 32, 3, large), Some((32, 74)));
         assert_eq!(of(1, 1, 1, Window { kernel: 1, stride: 1, padding: 0 }), Some((2_048, 2_048)));
-        assert_eq!(of(3, 20_000, 1, small), None, "too padded_width");
+        assert_eq!(of(3, 20_000, 1, small), None, "too wide");
     }
 
     #[test]
-    fn bands_hold_what_their_windows_see() {
+    fn bands_hold_all_input_lines_of_their_windows() {
         for (height, width, kernel, stride) in
             [(9, 300, 3, 1), (40, 64, 5, 2), (7, 9, 2, 3), (13, 150, 7, 4), (60, 90, 3, 1)]
         {

@@ -1,4 +1,4 @@
-//! Linear maps that are one product: of one input, with results side by side, and weights and biases that follow each other in memory.
+//! Fusion of linear maps into one product: the same input, contiguous outputs, and contiguous weights and biases.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,14 +6,14 @@ use crate::flow::group_by;
 use crate::params::ParamId;
 use crate::program::{Linear, Map, Norm, Op, Program, Slice};
 
-/// One product, of one map or several.
+/// One product, of one linear map or several.
 #[derive(Clone)]
 pub(super) struct FusedLinear {
     pub x: Slice,
     pub y: Slice,
-    /// Where the weights begin among the parameters, as `[y.cols, x.cols]`.
+    /// Parameter offset of the weights `[y.cols, x.cols]`.
     pub weight: usize,
-    /// Where the biases begin.
+    /// Parameter offset of the biases.
     pub bias: Option<usize>,
     pub residual: Option<Slice>,
     pub norm: Option<Norm>,
@@ -34,7 +34,7 @@ impl FusedLinear {
         }
     }
 
-    /// Takes up the next map of the same input, if it can.
+    /// Fuses the next map of the same input, if possible.
     fn fuse(&mut self, next: &FusedLinear) -> bool {
         let plain = |j: &FusedLinear| j.residual.is_none() && j.norm.is_none();
         let biases = match (self.bias, next.bias) {
@@ -54,7 +54,7 @@ impl FusedLinear {
     }
 }
 
-/// The products of an operation; maps with a weight in `apart` stay alone.
+/// The products of an operation; maps with a weight in `unfused` stay separate.
 pub(super) fn fuse_linears(program: &Program, op: &Linear, unfused: &BTreeSet<ParamId>) -> Vec<FusedLinear> {
     let mut all: Vec<FusedLinear> = Vec::new();
     for (_, maps) in group_by(op.maps.iter().map(|m| m.x)) {
@@ -72,7 +72,7 @@ pub(super) fn fuse_linears(program: &Program, op: &Linear, unfused: &BTreeSet<Pa
     all
 }
 
-/// Weights that must stay alone: a weight has one transposed copy, so it may not be joined in one way here and in another there.
+/// Weights that must stay separate: a weight has one transposed copy, so all its uses must be fused alike.
 pub(super) fn unfusable_weights(program: &Program) -> BTreeSet<ParamId> {
     let mut unfused = BTreeSet::new();
     loop {

@@ -9,30 +9,31 @@ use crate::error::Error;
 use crate::flow::group_by;
 use crate::program::{Activation, AddNorm, Norm, Op, Program, Slice};
 
-/// Least rows of a block of the norm's backward pass where there are many, and most blocks: each leaves a part to be summed.
+/// Minimal rows of a block of the backward pass where rows are many, and the maximal number of blocks: each writes a
+/// partial sum.
 const MIN_NORM_ROWS: usize = 64;
 
 const MAX_NORM_BLOCKS: usize = 264;
 
-/// Gradients of terms a norm's backward pass writes besides its own.
+/// Residual gradients that the backward pass writes besides dx.
 const MAX_RESIDUALS: usize = 2;
 
-/// The kernels made for rows of at most some columns, and their lanes to a row.
+/// Kernels for rows of up to some columns: (columns, lanes per row).
 fn row_shape(cols: usize) -> Option<(usize, usize)> {
     [(16, 4), (32, 8), (64, 16), (128, 32), (256, 32), (512, 32)]
         .into_iter()
         .find(|&(max_blocks, _)| cols <= max_blocks)
 }
 
-/// Operations that run together: chains, neighbouring sums that do not build on each other, parameters that are laid out to every example, a batch norm and the pooling of its images, and every
-/// other operation alone.
+/// Operations that share a launch: row kernels, independent neighbouring sums, repeated parameters, a batch norm with
+/// its max pooling. Every other operation stands alone.
 pub(in super::super) fn launch_groups(program: &Program, row_kernels: &[RowKernel]) -> Vec<Range<usize>> {
     let ops = &program.ops;
     let mut groups: Vec<Range<usize>> = Vec::new();
     for (i, op) in ops.iter().enumerate() {
-        if let Some(chain) = row_kernels.iter().find(|c| c.ops.contains(&i)) {
-            if chain.ops.start == i {
-                groups.push(chain.ops.clone());
+        if let Some(row_kernel) = row_kernels.iter().find(|c| c.ops.contains(&i)) {
+            if row_kernel.ops.start == i {
+                groups.push(row_kernel.ops.clone());
             }
             continue;
         }
@@ -50,7 +51,7 @@ pub(in super::super) fn launch_groups(program: &Program, row_kernels: &[RowKerne
         }
         if let (Op::AddNorm(a), Some(last)) = (op, groups.last_mut()) {
             let unfused = |o: &Op| match o {
-                // Neither reads what the other writes, and no two add to one gradient.
+                // Neither reads the other's output, and no two add to one gradient.
                 Op::AddNorm(b) => {
                     let same = |s: &Slice| b.inputs.iter().any(|o| o.value == s.value);
                     b.y.value != a.y.value && a.inputs.iter().all(|s| s.value != b.y.value && !same(s))
@@ -110,7 +111,7 @@ impl<'a> Lowering<'a> {
         self.launch(&name, tasks, grid, 256, 0)
     }
 
-    /// The sums among some operations.
+    /// The sums of a group.
     pub(super) fn add_norms(&self, group: Range<usize>) -> impl Iterator<Item = &'a AddNorm> {
         self.program.ops[group].iter().map(|op| match op {
             Op::AddNorm(a) => a,
@@ -124,7 +125,7 @@ impl<'a> Lowering<'a> {
         for op in self.add_norms(group) {
             if op.inputs.len() > 8 {
                 return Err(Error::Device(format!(
-                    "a sum of {} values; at max_blocks 8 are supported",
+                    "a sum of {} values; at most 8 are supported; add them in two steps",
                     op.inputs.len()
                 )));
             }
@@ -151,18 +152,19 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Whether the gradient of a term of a sum begins with that of the sum, so that a norm's backward pass can write it; `terms` are all (term, sum) of an operation.
+    /// Whether the backward pass of the norm writes the gradient of a term first: it is used once, not yet written and
+    /// not aliased. `terms` are all (term, sum) pairs of an operation.
     pub(super) fn writes_first(&self, terms: &[(Slice, Slice)], term: Slice, sum: Slice) -> bool {
         let once = terms.iter().filter(|t| t.0 == term).count() == 1;
         once && self.wants_grad(term.value) && !self.written[term.value.0] && !self.is_aliased(term, sum)
     }
 
-    /// Whether the gradient of a term lies where that of the sum does.
+    /// Whether the gradient of a term aliases that of the sum.
     fn is_aliased(&self, term: Slice, sum: Slice) -> bool {
         self.grad_aliases.aliases.contains(&(sum.value, term.value)) && self.grad_slice(term) == self.grad_slice(sum)
     }
 
-    /// Whether all of a value came from a ReLU and nobody but one operation, which has all of it, reads it.
+    /// Whether a value is the output of a ReLU and read by this operation alone, in full.
     fn is_relu_output(&self, s: Slice) -> bool {
         let v = s.value;
         let relu = |op: &Op| match op {
@@ -175,7 +177,7 @@ impl<'a> Lowering<'a> {
             && !self.program.outputs.contains(&v)
     }
 
-    /// Backward through norms, in place on the gradients of sums, and to those of the terms that come with them.
+    /// The backward pass of norms: in place on the gradients of sums, and to the residual gradients given with them.
     pub(super) fn norms_backward(&mut self, norms: &[(Slice, Norm, Vec<Slice>)]) -> Result<(), Error> {
         if norms.is_empty() {
             return Ok(());
@@ -239,7 +241,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Sums of what gain and shift get from parts of so many rows each, [parts][2 · cols].
+    /// Sums of the partial gradients of gain and shift, [partials][2 · cols], each over `rows` rows.
     pub(super) fn norm_sums(
         &self,
         norm: Norm,
@@ -262,7 +264,8 @@ impl<'a> Lowering<'a> {
         })
     }
 
-    /// Rows of a block of the norm's backward pass: blocks of wide rows are all on the card at once, three to a processor, or two where they write copies, and few rows are spread over it.
+    /// Rows of a block of the backward pass. Blocks of long rows run all at once: three per multiprocessor, or two with
+    /// residual gradients. Few rows are spread over all multiprocessors.
     fn norm_block_rows(&self, total: usize, cols: usize, residual_grads: bool) -> usize {
         let multiprocessors = self.kernels.multiprocessors;
         match cols {
@@ -272,7 +275,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Gradients take up others: each pair is (to, from). One launch for all, or several where one takes up more than eight.
+    /// Adds gradients: each pair is (to, from). One launch adds up to eight sources per target.
     pub(super) fn add_gradients(&mut self, pairs: Vec<(Slice, Slice)>) -> Result<(), Error> {
         let (aliased, pairs): (Vec<_>, Vec<_>) =
             pairs.into_iter().filter(|p| self.wants_grad(p.0.value)).partition(|p| self.is_aliased(p.0, p.1));
@@ -304,7 +307,7 @@ impl<'a> Lowering<'a> {
             }
             self.launch_grid_stride("add_rows", &tasks, max_blocks)?;
         }
-        // Other columns of these values count as written too: they were cleared if nothing else fills them.
+        // Other columns count as written too: they were cleared if nothing else fills them.
         targets.iter().for_each(|(to, _)| self.written[to.value.0] = true);
         Ok(())
     }

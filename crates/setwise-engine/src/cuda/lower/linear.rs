@@ -1,4 +1,4 @@
-//! Linear maps: products of rows, gradients of inputs with transposed weights, gradients of weights in parts.
+//! Linear maps: products of rows, input gradients with transposed weights, and weight gradients as partial sums.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::flow::group_by;
 use crate::program::{Activation, Linear, Map, Mode, Op, Program, Slice};
 
-/// One use of a weight; places are those in the parameters.
+/// One use of a weight; `weight` and `bias` are parameter offsets.
 #[derive(Clone, Copy)]
 pub(super) struct WeightUse {
     pub weight: usize,
@@ -26,16 +26,16 @@ impl WeightUse {
     }
 }
 
-/// A product and what it is a sum of.
+/// A product, its terms and its rows.
 pub(super) struct LinearProduct {
     pub task: t::LinearTask,
     pub terms: Vec<t::LinearTerm>,
-    /// Most rows.
+    /// Maximal rows.
     pub rows: usize,
 }
 
 impl LinearProduct {
-    /// Whether all of it can be read and written sixteen bytes at a time.
+    /// Whether all operands allow sixteen-byte accesses.
     fn vectorisable(&self) -> bool {
         let t = &self.task;
         let addresses = [t.y, t.bias, t.residual, t.residual2, t.gate, t.gain, t.shift, t.normalised];
@@ -50,7 +50,7 @@ impl LinearProduct {
     }
 }
 
-/// A product of one term and nothing else.
+/// A task without operands and epilogue.
 pub(super) fn empty_task(space: t::Space) -> t::LinearTask {
     t::LinearTask {
         terms: 0,
@@ -86,18 +86,19 @@ fn activation(a: Activation) -> i32 {
     }
 }
 
-/// Numbers a product's sums have, and results its rows have, up to which it needs no matrix units.
+/// Maximal terms of a sum, and outputs of a row, for the kernels without tensor cores.
 const MAX_FEW_INPUTS: usize = 4;
 const MAX_FEW_OUTPUTS: usize = 8;
 
-/// Parts a weight's gradient is summed from are spread over about this many blocks.
+/// Target number of blocks for the partial sums of a weight gradient.
 pub(super) const WEIGHT_BLOCKS: usize = 264;
 
-/// Most numbers that the results of linear maps may have for the gradients of all weights to be made together at the end of a backward pass: in few launches that fill the card,
-/// at the price of gradients that have to stay until then and cannot hand their places over. With more, a launch of its own fills the card as well.
+/// Maximal output numbers of all linear maps for deferring weight gradients to the end of the backward pass. Few
+/// launches then fill the GPU, but output gradients stay alive and cannot be aliased. Larger programs fill the GPU with
+/// separate launches.
 const MAX_DEFERRED_NUMBERS: usize = 3 << 27;
 
-/// Whether the gradients of all weights are made together.
+/// Whether all weight gradients are computed at the end of the backward pass.
 pub(in super::super) fn defers_weight_grads(program: &Program, capacity: &Capacity) -> bool {
     let numbers = |m: &Map| capacity.rows_of(&program.values[m.y.value.0]) * m.y.cols;
     let maps = program.ops.iter().flat_map(|op| match op {
@@ -151,12 +152,13 @@ impl<'a> Lowering<'a> {
         self.norms(&norms, rows)
     }
 
-    /// Tiled products in the shape that suits their width. Tells whether norms were taken as well.
+    /// Lowers products to the kernel for their width; returns whether the norms were fused.
     pub(super) fn linear_product(&mut self, products: &[LinearProduct], rows: usize) -> Result<bool, Error> {
         let widest = products.iter().map(|p| p.task.n as usize).max().unwrap_or(0);
         let normed = products.iter().any(|p| p.task.gain != 0);
         let sm90 = self.kernels.sm90 && products.iter().all(LinearProduct::vectorisable);
-        // Norms are taken where whole rows lie in one block, unless wide rows are so few that narrower blocks and a launch of its own for the norm are done sooner.
+        // Norms are fused where a block holds full rows. If long rows are few, narrower blocks and a separate norm are
+        // faster.
         let few_rows = widest > 128 && 16 * products.len() * rows.div_ceil(128) <= self.kernels.multiprocessors;
         let full_rows = sm90 && normed && widest <= 256 && !few_rows;
         let few = |p: &LinearProduct| p.terms.iter().map(|t| t.k as usize).sum::<usize>() <= MAX_FEW_INPUTS;
@@ -195,7 +197,7 @@ impl<'a> Lowering<'a> {
         Ok(false)
     }
 
-    /// Products by warpgroups, whose operands the copy engine fetches; with norms if all of a row lies in one block.
+    /// Products with wgmma and TMA; with fused norms if a block holds full rows.
     fn linear_product_sm90(
         &mut self,
         products: &[LinearProduct],
@@ -228,7 +230,7 @@ impl<'a> Lowering<'a> {
     }
 
     pub(super) fn linear_backward(&mut self, at: usize, op: &Linear) -> Result<(), Error> {
-        // Gradients of residuals that begin here are written by the norm; others are left to a product, or added up below.
+        // The norm writes residual gradients that begin here. Others are deferred to a product or added below.
         let residuals = op.maps.iter().filter_map(|m| m.residual.map(|r| (r, m.y)));
         let deferred =
             |p: &(Slice, Slice)| self.grad_aliases.deferred.iter().any(|l| l.from == at && (l.residual, l.y) == *p);
@@ -268,7 +270,7 @@ impl<'a> Lowering<'a> {
         if self.grad_aliases.keeps_output_grads { Ok(()) } else { self.flush_weight_grads() }
     }
 
-    /// Gradients of the inputs of operation `at`, with those of residuals that were left to it.
+    /// Input gradients of operation `at`, plus the residual gradients deferred to it.
     fn linear_input_grads(&mut self, at: usize, op: &Linear) -> Result<(), Error> {
         let maps = fuse_linears(self.program, op, &self.unfused);
         let groups = group_by(maps.iter().map(|m| m.x));
@@ -325,9 +327,9 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Transposes all weights that gradients of inputs go through.
+    /// Transposes all weights that input gradients need.
     pub(super) fn transpose_weights(&mut self) -> Result<(), Error> {
-        // Place, rows and columns.
+        // Offset, rows and columns.
         let mut weights: Vec<(usize, usize, usize)> = Vec::new();
         for (_, op) in self.program.ops.iter().enumerate().filter(|(i, _)| !in_row_kernel(self.row_kernels, *i)) {
             match op {
@@ -353,16 +355,16 @@ impl<'a> Lowering<'a> {
                 t::TransposeTask { from: self.param_at(weight), to, rows: rows as i32, cols: cols as i32 }
             })
             .collect();
-        // Blocks of the largest weights take several tiles, so that those of others do not stand idle.
+        // Blocks loop over the tiles of large weights, so that those of small ones are not idle.
         self.launch("transpose", &tasks, [max_numbers.min(64), tasks.len(), 1], 256, 0)
     }
 
-    /// Outputs and inputs of a tile of the gradients of some weights by the copy engine, where that can fetch all.
+    /// The tile (outputs, inputs) of `linear_weight_grad_sm90` for some uses; none if TMA cannot load all operands.
     fn weight_grad_tile(&self, uses: &[WeightUse]) -> Option<(usize, usize)> {
         let smallest = |f: fn(&WeightUse) -> usize| uses.iter().map(f).min().unwrap_or(0);
         let (n, k) = (smallest(|u| u.dy.cols), smallest(|u| u.x.cols));
         let vectorisable = |u: &WeightUse| self.aligned(u.x) && self.aligned(u.dy);
-        // Widths of which tiles leave little empty.
+        // Tiles that leave little padding.
         let suit = |bm: usize, bn: usize| {
             let fits = |cols: usize, tile: usize| cols.is_multiple_of(tile) || cols % tile > tile / 2;
             uses.iter().all(|u| fits(u.dy.cols, bm) && fits(u.x.cols, bn))
@@ -373,7 +375,7 @@ impl<'a> Lowering<'a> {
         sm90.then(|| large.unwrap_or_else(narrow))
     }
 
-    /// Gradients of all weights that were left for the end, those whose tiles are alike in one launch.
+    /// Computes all deferred weight gradients; those of the same tile share a launch.
     pub(super) fn flush_weight_grads(&mut self) -> Result<(), Error> {
         let uses = std::mem::take(&mut self.pending_weight_grads);
         let kind = |u: &WeightUse| (self.weight_grad_tile(std::slice::from_ref(u)), u.has_few_inputs());
@@ -389,7 +391,7 @@ impl<'a> Lowering<'a> {
         let groups = group_by(uses.iter().map(|u| (u.weight, u.bias)));
         let sm90 = self.weight_grad_tile(uses);
         let (name, bm, bn, block, shared, blocks) = if let Some((bm, bn)) = sm90 {
-            // Threads, stages and blocks to a processor, as in the kernels.
+            // Threads, stages and blocks per multiprocessor, as in the kernels.
             let (block, stages, each) = match (bm, bn) {
                 (128, 256) | (256, 128) => (384, 4, 1),
                 (128, 128) => (256, 3, 2),
@@ -417,7 +419,7 @@ impl<'a> Lowering<'a> {
         let f = self.kernels.function(&name, shared)?;
         let clusters = |size| if sm90.is_some() { driver::active_clusters(f, block, shared, size) } else { 0 };
         let SplitK { blocks: splits, cluster } = SplitK::new(all, max_rows, blocks, clusters);
-        // What a cluster has is added up before it is written.
+        // A cluster adds its sums before it writes one partial sum.
         let partials_each = splits / cluster;
         let (mut tasks, mut sums) = (Vec::new(), Vec::new());
         for ((weight, _), members) in &groups {
@@ -425,7 +427,7 @@ impl<'a> Lowering<'a> {
             let (n, k) = (u.dy.cols, u.x.cols);
             let slot = n * k + n;
             let regions = [Some(*weight..*weight + n * k), u.bias.map(|b| b..b + n)];
-            // What is one part is no sum: it can be written where it belongs.
+            // A single partial sum is written to the gradient directly.
             let fits = |r: &Range<usize>| r.start.is_multiple_of(4) && self.param_grads.is_unwritten(r);
             let direct = members.len() * partials_each == 1 && regions.iter().flatten().all(fits);
             let (partials, bias) = if direct {
@@ -497,7 +499,7 @@ mod tests {
     use super::{MAX_FEW_INPUTS, MAX_FEW_OUTPUTS};
 
     #[test]
-    fn the_kernels_of_few_outputs_and_few_terms_have_room_for_as_many() {
+    fn the_kernels_of_few_outputs_and_few_inputs_have_the_same_limits() {
         let kernel = include_str!("../kernels/linear_narrow.cu");
         assert!(kernel.contains(&format!("#define MAX_FEW_OUTPUTS {MAX_FEW_OUTPUTS}\n")));
         assert!(kernel.contains(&format!("#define MAX_FEW_INPUTS {MAX_FEW_INPUTS}\n")));

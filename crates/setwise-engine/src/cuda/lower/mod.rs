@@ -1,11 +1,14 @@
-//! From a program to the kernels that run it: tables of tasks in device memory, and a list of launches forward and backward.
+//! Lowering: from a program to task tables in device memory and a fixed list of launches, forward and backward.
 //!
-//! Everything is placed for a capacity, the most rows a batch may have; kernels read the rows a batch has from its shape in device memory
-//! and leave when there is nothing to do. So launches never change, and a captured graph of them serves every batch.
-
+//! All offsets are for a capacity, the maximal size of a batch. Kernels read the actual rows from the shape buffer and
+//! return early without work. So launches never change, and one captured graph serves every batch.
 //!
-//! `gradients` holds the sums that gradients of parameters are made of; `chain` (with `chain_source`, their kernels' text, and `chain_launch`) operations that go row by row as one launch; `linear` (with `joined`, which maps are one product, and `tiles`, how products are cut into blocks), `norm`, `attention`, `rows`, `pair`, `pine`, `images` (with `few_channels`) and `batch_norm` (with the pooling of
-//! images) hold one kind of operation each, forward and backward.
+//! * `capacity`: the maximal size of a batch.
+//! * `param_grads`: partial sums of parameter gradients.
+//! * `row_kernels`, `row_kernel_source`, `row_kernel_launch`: row-wise operations as one generated kernel.
+//! * `linear`, with `fused_linear` (which maps are one product) and `tiling` (blocks and split-K).
+//! * `layer_norm`, `attention`, `row_ops`, `pair` with `pair_input_grad`, `pine`, `convolution` with
+//!   `convolution_small_c`, `batch_norm` with max pooling: one kind of operation each, forward and backward.
 
 mod attention;
 mod batch_norm;
@@ -45,7 +48,7 @@ use crate::plan::Plan;
 use crate::program::{Op, Program, Slice, Space, Value};
 use param_grads::ParamGrads;
 
-/// One thing the device does.
+/// One command of a stream.
 pub(super) enum Command {
     Launch { name: String, f: Function, blocks: Blocks, tasks: DevicePtr },
     Memset { at: DevicePtr, bytes: usize },
@@ -75,7 +78,7 @@ impl Command {
     }
 }
 
-/// Where the device's buffers lie.
+/// Addresses of the device's buffers.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Buffers {
     pub arena: DevicePtr,
@@ -87,10 +90,10 @@ pub(super) struct Buffers {
     pub task_table: DevicePtr,
 }
 
-/// Blocks of kernels that walk over all numbers.
+/// Maximal blocks of grid-stride kernels.
 const GRID_STRIDE_BLOCKS: usize = 1024;
 
-/// Builds the launches of a program.
+/// Lowers a program to commands.
 pub(super) struct Lowering<'a> {
     pub program: &'a Program,
     pub plan: &'a Plan,
@@ -102,27 +105,27 @@ pub(super) struct Lowering<'a> {
     pub task_table: TaskTable,
     pub commands: Vec<Command>,
     written: Vec<bool>,
-    /// Values whose gradient is nothing where they are not positive, by the kernel that writes it.
+    /// Values whose gradient is gated by the kernel that writes it: zero where the value is not positive.
     gated: Vec<bool>,
-    /// Weights of maps that are not joined with others.
+    /// Weights of maps that are not fused with others.
     unfused: BTreeSet<ParamId>,
-    /// Whether the next kernel may not start before the last one is done. Nothing after it can then start earlier either.
+    /// Whether the next kernel must wait for its predecessor to end; nothing behind it can start earlier either.
     serialize_next: bool,
-    /// Where the weights of all lanes of all chains lie, those for the way forward and back.
+    /// Addresses of the packed weights of every row kernel and component, forward and backward.
     packed_weights: Vec<Vec<[DevicePtr; 2]>>,
-    /// Where lists of what partners won lie.
+    /// Address of the sorted argmax entries.
     argmax_entries: Option<DevicePtr>,
-    /// Where rows of both sides of pairs lie in halves.
+    /// Address of f16 rows of pair networks.
     f16_rows: Option<DevicePtr>,
-    /// Parts of gradients, summed together at the end.
+    /// Partial sums of gradients, added at the end.
     partial_sums: Vec<t::PartialSumTask>,
-    /// What the convolution just built leaves for the batch norm after it.
+    /// Moments that the last convolution computes for the batch norm after it.
     moments: Option<batch_norm::Moments>,
     param_grads: ParamGrads,
-    /// Gradients of weights that are still to be made.
+    /// Deferred weight gradients.
     pending_weight_grads: Vec<linear::WeightUse>,
     workspace_used: usize,
-    /// Bytes of workspace that are needed.
+    /// Bytes of workspace needed.
     pub workspace_bytes: usize,
 }
 
@@ -163,12 +166,12 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// All operations in order.
+    /// Lowers all operations in order.
     pub fn forward(&mut self) -> Result<(), Error> {
         self.pack_row_weights()?;
         for group in launch_groups(self.program, self.row_kernels) {
-            if let Some(chain) = self.row_kernel_at(group.start) {
-                self.row_kernel_forward(chain)?;
+            if let Some(index) = self.row_kernel_at(group.start) {
+                self.row_kernel_forward(index)?;
                 continue;
             }
             if let Op::AddNorm(_) = &self.program.ops[group.start] {
@@ -178,7 +181,7 @@ impl<'a> Lowering<'a> {
             match &self.program.ops[group.start] {
                 Op::Linear(l) => self.linear_forward(l)?,
                 Op::Attention(a) => self.attention(a, &["attention_forward"])?,
-                Op::AddNorm(_) => unreachable!("taken launch_groups above"),
+                Op::AddNorm(_) => unreachable!("lowered as a group above"),
                 Op::Pool(p) => self.pool_forward(p)?,
                 Op::Pairs(p) => self.pairs_forward(p)?,
                 Op::ToUnion(u) => self.join_union(u)?,
@@ -195,7 +198,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// All operations in reverse; gradients of the outputs are in place, those of the parameters are made anew.
+    /// Lowers all operations in reverse. Output gradients are inputs; parameter gradients are overwritten.
     pub fn backward(&mut self) -> Result<(), Error> {
         let clear = gradients_to_clear(self.program);
         self.program.outputs.iter().for_each(|v| self.written[v.0] = true);
@@ -206,8 +209,8 @@ impl<'a> Lowering<'a> {
                 self.commands.push(Command::Memset { at: self.grad(v), bytes });
                 self.written[v.0] = true;
             }
-            if let Some(chain) = self.row_kernel_at(group.start) {
-                self.row_kernel_backward(chain)?;
+            if let Some(index) = self.row_kernel_at(group.start) {
+                self.row_kernel_backward(index)?;
                 continue;
             }
             if let Op::AddNorm(_) = &self.program.ops[group.start] {
@@ -222,7 +225,7 @@ impl<'a> Lowering<'a> {
                         [r.query, r.key, r.value].iter().for_each(|s| self.written[s.value.0] = true);
                     }
                 }
-                Op::AddNorm(_) => unreachable!("taken launch_groups above"),
+                Op::AddNorm(_) => unreachable!("lowered as a group above"),
                 Op::Pool(p) => self.pool_backward(p)?,
                 Op::Pairs(p) => self.pairs_backward(p)?,
                 Op::ToUnion(u) => self.union_backward(u)?,
@@ -240,7 +243,7 @@ impl<'a> Lowering<'a> {
         self.sum_partials()
     }
 
-    /// A launch over a table.
+    /// A launch over a table of tasks.
     pub fn launch<T: t::PlainData>(
         &mut self,
         name: &str,
@@ -252,7 +255,7 @@ impl<'a> Lowering<'a> {
         self.launch_clusters(name, tasks, grid, threads, shared, [1, 1])
     }
 
-    /// The same in clusters of so many blocks along the grid's first two dimensions.
+    /// The same with clusters of `cluster` blocks along the grid's first two dimensions.
     fn launch_clusters<T: t::PlainData>(
         &mut self,
         name: &str,
@@ -265,7 +268,7 @@ impl<'a> Lowering<'a> {
         if tasks.is_empty() {
             return Ok(());
         }
-        // The second and third dimension of a grid end here.
+        // The hardware limit of the second and third grid dimension.
         if grid[1].max(grid[2]) > 65_535 {
             let examples = self.capacity.examples;
             return Err(Error::Device(format!("a batch of {examples} examples is too large; lower the batch size")));
@@ -279,16 +282,19 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// A launch of a kernel that walks over `most` numbers of each task.
+    /// A launch of a grid-stride kernel over `numbers` numbers of each task.
     fn launch_grid_stride<T: t::PlainData>(&mut self, name: &str, tasks: &[T], numbers: usize) -> Result<(), Error> {
         self.check_index_range(numbers)?;
         self.launch(name, tasks, [numbers.div_ceil(256).min(GRID_STRIDE_BLOCKS), tasks.len(), 1], 256, 0)
     }
 
-    /// Numbers of a value are counted in 32 bits.
+    /// Kernels index numbers of a value with 32 bits.
     fn check_index_range(&self, numbers: usize) -> Result<(), Error> {
-        let too_many =
-            |_| Error::Device(format!("{numbers} numbers of one value are too many; lower the batch or set size"));
+        let too_many = |_| {
+            Error::Device(format!(
+                "one value has {numbers} numbers, more than 32-bit indices allow; lower the batch or set size"
+            ))
+        };
         u32::try_from(numbers).map(drop).map_err(too_many)
     }
 
@@ -300,7 +306,7 @@ impl<'a> Lowering<'a> {
         self.buffers.arena + 4 * self.plan.offsets[self.program.values.len() + v.0] as u64
     }
 
-    /// Address and row length of some columns.
+    /// Address and leading dimension of some columns.
     fn slice(&self, s: Slice) -> (DevicePtr, i32) {
         (self.value(s.value) + 4 * s.col as u64, self.program.values[s.value.0].cols as i32)
     }
@@ -313,7 +319,7 @@ impl<'a> Lowering<'a> {
         self.buffers.params + 4 * self.program.params.spec(p).offset as u64
     }
 
-    /// A place among the parameters.
+    /// Address of a parameter offset.
     fn param_at(&self, offset: usize) -> DevicePtr {
         self.buffers.params + 4 * offset as u64
     }
@@ -326,7 +332,7 @@ impl<'a> Lowering<'a> {
         space_of(self.program, self.capacity, v)
     }
 
-    /// Most rows of a value, dimensions counted.
+    /// Maximal rows of a value, input dimensions counted.
     pub fn rows(&self, v: Value) -> usize {
         self.capacity.rows_of(&self.program.values[v.0])
     }
@@ -343,7 +349,7 @@ impl<'a> Lowering<'a> {
         self.program.values[v.0].grad
     }
 
-    /// Some workspace.
+    /// Allocates workspace.
     fn alloc_workspace(&mut self, numbers: usize) -> DevicePtr {
         let at = self.buffers.workspace + 4 * self.workspace_used as u64;
         self.workspace_used += numbers.next_multiple_of(64);
@@ -351,7 +357,7 @@ impl<'a> Lowering<'a> {
         at
     }
 
-    /// Whether sixteen bytes at a time can be read of rows of a slice.
+    /// Whether rows of a slice allow sixteen-byte reads.
     fn aligned(&self, s: Slice) -> bool {
         s.col.is_multiple_of(4) && s.cols.is_multiple_of(4) && self.program.values[s.value.0].cols.is_multiple_of(4)
     }

@@ -7,34 +7,33 @@ use super::{Command, Lowering};
 use crate::error::Error;
 use crate::program::{Op, Pair, Pairs, Reduce, Slice, Value};
 
-/// Elements of a block of the maximum, and of the gradient of elements; partners of a block of the gradient of partners.
+/// Elements of a block of the max and of the left gradient; partners of a block of the right gradient.
 const BLOCK_ELEMENTS: usize = 32;
-/// Its warps.
+/// Warps of a block.
 const WARPS: usize = 8;
-/// Parts of the second layer's gradient are spread over about this many blocks.
+/// Target number of blocks for the partial sums of the second layer's gradient.
 const WEIGHT_BLOCKS: usize = 1056;
 
-/// Outputs of a warp that makes such a part; hidden columns and warps of a block that has rows in shared memory for it.
+/// Outputs of a warp of the weight gradient; hidden columns and warps of a block with rows in shared memory.
 const OUTPUTS_OF_WARP: usize = 16;
 const CACHED_COLUMNS: usize = 64;
 const CACHED_WARPS: usize = 16;
-/// Elements between two meetings of its warps where it makes their gradients too, and bytes for what the warps have of those, twice.
+/// Elements between two barriers where left gradients are computed too, and bytes of their double-buffered sums.
 const CACHED_ELEMENTS: usize = 8;
 const LEFT_GRAD_BYTES: usize = 2 * CACHED_ELEMENTS * CACHED_WARPS * CACHED_COLUMNS * 4;
 
-/// Outputs of a block of `pair_max_panels`, elements that one of its warps has, and bytes of shared memory: eight panels of 32 hidden columns, three steps
-/// of elements and partners for every warp, and its winners.
+/// `pair_max_slabs`: outputs of a block, elements of a warp, and bytes of shared memory. These hold eight slabs of 32
+/// hidden columns, and for every warp three stages of elements and partners and its argmax.
 const SLAB_OUTPUTS: usize = 128;
 const SLAB_ELEMENTS: usize = 8;
 const SLAB_BYTES: usize = 1024 + 4 * (8 * SLAB_OUTPUTS * 32 + WARPS * (3 * 512 + SLAB_OUTPUTS * SLAB_ELEMENTS));
 
-/// Hidden columns of a panel of halves.
+/// Hidden columns of an f16 slab.
 const F16_SLAB_COLUMNS: usize = 64;
-/// Blocks that round each operand and look for its largest number.
+/// Blocks that convert each operand to f16 and find its maximum.
 const F16_BLOCKS: usize = 96;
 
-/// How shared memory is used for a maximum: all of the second layer for some outputs, two elements for
-/// every warp, and partners in tiles.
+/// Shared memory of a max: the second layer for some outputs, two elements for every warp, and tiles of partners.
 #[derive(Debug, PartialEq)]
 struct MaxTiling {
     outputs: usize,
@@ -44,8 +43,8 @@ struct MaxTiling {
 }
 
 impl MaxTiling {
-    /// As many outputs as there are or as fit with at least 16 partners; all partners where they fit, otherwise two tiles of which one is loaded
-    /// while the other is worked on. None where not even 16 outputs fit.
+    /// As many outputs as exist, or as fit with at least 16 partners. All partners are resident where they fit;
+    /// otherwise two tiles alternate. None if not even 16 outputs fit.
     fn new(hidden: usize, outputs: usize, partners: usize, sm90: bool, max_bytes: usize) -> Option<MaxTiling> {
         let (columns, all) = (hidden.next_multiple_of(32), partners.max(1).next_multiple_of(16));
         let (widest, padding) = if sm90 { (128, 0) } else { (64, 16) };
@@ -54,7 +53,7 @@ impl MaxTiling {
             let fixed = 4 * (outputs * (columns + padding) + 2 * WARPS * columns) + 1024;
             let row = 4 * (columns + 16);
             let bytes = |tile: usize, stages: usize| fixed + stages * tile * row;
-            // Two blocks side by side, unless their registers do not allow it or it would leave too little for partners.
+            // Two blocks per multiprocessor, unless registers forbid it or partners would get too little.
             let half = max_bytes / 2 - 1024;
             let limit = if outputs <= 64 && bytes(32, 2) <= half { half } else { max_bytes };
             let tiles = |stages: usize| limit.saturating_sub(fixed) / (stages * row) / 16 * 16;
@@ -169,7 +168,7 @@ impl<'a> Lowering<'a> {
         self.launch_grid_stride("pair_sum_bias", &tasks, rows * net.y.cols)
     }
 
-    /// Whether a maximum is taken by `pair_max_panels`: with more outputs than half of what its blocks have, and rows of W that the copy engine can read.
+    /// Whether `pair_max_slabs` computes a max: outputs fill more than half a block, and TMA can load W.
     fn uses_slabs(&self, op: &Pairs) -> bool {
         let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
         self.kernels.sm90
@@ -179,17 +178,17 @@ impl<'a> Lowering<'a> {
             && self.kernels.has_shared_memory(SLAB_BYTES)
     }
 
-    /// Whether its products are of halves, where no number is too large or small for them: rows can be read sixteen bytes at a time.
+    /// Whether its products may use f16: rows allow sixteen-byte reads. The range of the numbers decides at run time.
     fn uses_f16(&self, op: &Pairs) -> bool {
         self.uses_slabs(op) && op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner))
     }
 
-    /// Of four bytes, for the rows of a value in halves.
+    /// 32-bit words for the rows of a value in f16.
     fn f16_numbers(&self, v: Value, hidden: usize) -> usize {
         (self.rows(v) * hidden.next_multiple_of(F16_SLAB_COLUMNS) / 2).next_multiple_of(64)
     }
 
-    /// Rows in halves serve one operation at a time, so all share the place of the longest.
+    /// f16 rows serve one operation at a time, so all operations share the largest buffer.
     fn alloc_f16_rows(&mut self) -> t::DevicePtr {
         if let Some(at) = self.f16_rows {
             return at;
@@ -207,7 +206,7 @@ impl<'a> Lowering<'a> {
 
     fn pair_max_slabs(&mut self, op: &Pairs, mut tasks: Vec<t::PairTask>) -> Result<(), Error> {
         let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
-        // Halves where rows can be read sixteen bytes at a time; which of the two kernels has something to do is known once u and v are.
+        // Both kernels are launched; the maxima of u, v and W decide on the device which one works.
         let f16 = self.uses_f16(op);
         let padded = hidden.next_multiple_of(F16_SLAB_COLUMNS);
         let mut rows_at = if f16 { self.alloc_f16_rows() } else { 0 };
@@ -232,7 +231,7 @@ impl<'a> Lowering<'a> {
             self.commands.push(Command::Memset { at: max_abs, bytes: 12 * tasks.len() });
             self.launch("pair_to_f16", &tasks, [3 * F16_BLOCKS, tasks.len(), 1], 256, 0)?;
         }
-        // Elements of an example are in groups of their own, of which none but the last has gaps.
+        // Elements of an example form groups; only the last has gaps.
         let examples = self.capacity.examples;
         let groups = op.nets.iter().map(|n| {
             let (rows, max_set_len) = (self.rows(n.own.value), self.max_set_len(n.own.value));
@@ -246,7 +245,7 @@ impl<'a> Lowering<'a> {
         })
     }
 
-    /// Gradients of elements and partners of a maximum without lists of what was won.
+    /// Left and right gradients of a max by gathering, without sorted entries.
     fn pair_argmax_grads(&mut self, op: &Pairs, tasks: &[t::PairTask]) -> Result<(), Error> {
         let (hidden, examples) = (op.nets[0].own.cols, self.capacity.examples);
         let of = |b: &Self, value: fn(&Pair) -> Value, width: usize| {
@@ -259,7 +258,7 @@ impl<'a> Lowering<'a> {
         self.launch(name, tasks, of(self, |n| n.partner.value, width), 256, 0)
     }
 
-    /// Rows of both sides that have to have room for the gradient of the second layer to be made from shared memory, and the bytes they take.
+    /// Rows of both sides for the weight gradient from shared memory, and their bytes.
     fn cached_rows(&self, op: &Pairs) -> (usize, usize) {
         let rows =
             op.nets.iter().map(|n| self.max_set_len(n.own.value).saturating_add(self.max_set_len(n.partner.value)));
@@ -267,7 +266,7 @@ impl<'a> Lowering<'a> {
         (rows, rows.saturating_mul(2 * 4 * CACHED_COLUMNS))
     }
 
-    /// Whether the gradient of the second layer is made from rows in shared memory: where they fit and can be read sixteen bytes at a time.
+    /// Whether rows of both sides fit shared memory for the weight gradient and allow sixteen-byte reads.
     fn caches_rows(&self, op: &Pairs) -> bool {
         let vectorisable = |n: &Pair| {
             self.aligned(n.own) && self.aligned(n.partner) && self.aligned(n.y) && self.aligned_param(n.weight)
@@ -275,23 +274,23 @@ impl<'a> Lowering<'a> {
         op.nets.iter().all(vectorisable) && self.kernels.has_shared_memory(self.cached_rows(op).1)
     }
 
-    /// Whether gradients of elements are made on the way: where a block has all outputs.
+    /// Whether left gradients are computed by the same kernel: a block has all outputs.
     pub(super) fn left_grad_with_weights(&self, op: &Pairs) -> bool {
         let all = op.nets[0].y.cols <= OUTPUTS_OF_WARP * CACHED_WARPS;
         all && self.caches_rows(op)
             && self.kernels.has_shared_memory(self.cached_rows(op).1.saturating_add(LEFT_GRAD_BYTES))
     }
 
-    /// The gradient of the second layer through a maximum, with those of elements where they are made on the way and `own` allows it.
-    fn pair_weight_grads(&mut self, op: &Pairs, tasks: &mut [t::PairTask], own: bool) -> Result<(), Error> {
+    /// The weight gradient through a max; with the left gradient if `left_grad` allows it and the kernel computes it.
+    fn pair_weight_grads(&mut self, op: &Pairs, tasks: &mut [t::PairTask], left_grad: bool) -> Result<(), Error> {
         let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
         let slabs = outputs.div_ceil(OUTPUTS_OF_WARP);
         let (rows, bytes) = self.cached_rows(op);
-        let (cached, own) = (self.caches_rows(op), own && self.left_grad_with_weights(op));
-        let bytes = bytes + if own { LEFT_GRAD_BYTES } else { 0 };
+        let (cached, left_grad) = (self.caches_rows(op), left_grad && self.left_grad_with_weights(op));
+        let bytes = bytes + if left_grad { LEFT_GRAD_BYTES } else { 0 };
         let (name, blocks, groups, max_bytes) = if cached {
             let blocks = hidden.div_ceil(CACHED_COLUMNS) * slabs.div_ceil(CACHED_WARPS);
-            let name = if own { "pair_max_weight_left_grad_cached" } else { "pair_max_weight_grad_cached" };
+            let name = if left_grad { "pair_max_weight_left_grad_cached" } else { "pair_max_weight_grad_cached" };
             (name, blocks, (CACHED_WARPS / slabs).max(1), self.kernels.multiprocessors)
         } else {
             ("pair_max_weight_grad", (slabs * hidden.div_ceil(32)).div_ceil(WARPS), 1, WEIGHT_BLOCKS)
@@ -323,11 +322,11 @@ impl<'a> Lowering<'a> {
         let (hidden, outputs) = (net.own.cols, net.y.cols);
         let max = net.reduce == Reduce::Max;
         let rows = op.nets.iter().map(|n| self.rows(n.own.value)).max().unwrap_or(0);
-        // Bias: one part per example and net.
+        // Bias: one partial sum per example and net.
         let mut sums = Vec::new();
         for (task, n) in tasks.iter_mut().zip(&op.nets) {
             task.partials = self.alloc_workspace(examples * outputs);
-            // Tells sums, whose bias counts once per partner, from maxima.
+            // Not null for sums, whose bias counts once per partner.
             task.d_saved = u64::from(!max);
             sums.push(self.example_sum(task.partials, self.param_grad(n.bias), outputs, outputs));
         }
@@ -378,7 +377,7 @@ mod tests {
     const MAX_BYTES: usize = 227 << 10;
 
     #[test]
-    fn the_kernel_that_has_rows_in_shared_memory_is_made_for_these_sizes() {
+    fn the_kernel_with_rows_in_shared_memory_has_the_same_sizes() {
         let kernel = include_str!("../kernels/pair_weight_grad.cu");
         for (name, value) in
             [("CACHED_COLUMNS", CACHED_COLUMNS), ("CACHED_WARPS", CACHED_WARPS), ("CACHED_ELEMENTS", CACHED_ELEMENTS)]
@@ -388,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_fits_and_holds_whole_steps_of_partners() {
+    fn every_tiling_of_a_max_fits_and_holds_multiples_of_16_partners() {
         for sm90 in [false, true] {
             for hidden in [1, 7, 24, 64, 128, 256, 512, 1024] {
                 for outputs in [1, 6, 16, 33, 64, 128, 256, 512] {
@@ -409,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn the_widths_of_the_paper_keep_their_second_layer_in_one_piece_up_to_eight_dimensions() {
+    fn the_widths_of_the_paper_keep_their_second_layer_resident_up_to_eight_dimensions() {
         for dim in [2, 4, 8] {
             let tiling = MaxTiling::new(32 * dim, 16 * dim, 150, true, MAX_BYTES).unwrap();
             assert_eq!(tiling.outputs, 16 * dim, "{tiling:?}");

@@ -1,4 +1,4 @@
-//! Gradients of elements and partners of networks on pairs through a maximum, from sorted lists of what was won.
+//! Left and right gradients of pair networks through a max, from sorted argmax entries.
 
 use super::super::kernel_tasks as t;
 use super::Lowering;
@@ -7,18 +7,18 @@ use crate::program::{Op, Pair, Pairs, Reduce};
 
 /// Warps of a block that sums.
 const WARPS: usize = 32;
-/// Threads that sort the wins of an example.
+/// Threads that sort the entries of an example.
 const SORT_THREADS: u32 = 512;
-/// Elements and partners of an example have indices below this in a list, and rows of the second layer places below that, in bytes.
+/// Exclusive bounds of an entry's bit fields: the index of an element or partner, and the byte offset of a row of W.
 const MAX_INDEX: usize = 1 << 13;
 const MAX_ROW_OFFSET: usize = 1 << 18;
 
-/// How both sides' gradients are summed.
+/// How both gradients are summed.
 #[derive(Debug, PartialEq)]
 pub(super) struct SortedGrad {
     /// Hidden columns of a lane.
     columns: usize,
-    /// Whether all rows of the other side have room beside those of the second layer.
+    /// Whether all rows of the other side fit shared memory beside W.
     cached: bool,
     /// Shared memory of a block that sums, and of one that sorts.
     bytes: usize,
@@ -26,13 +26,12 @@ pub(super) struct SortedGrad {
 }
 
 impl SortedGrad {
-    /// As many columns as there are for a warp, or as leave room for all of the second layer's rows. None where an example's counts or one column
-    /// a lane do not fit.
+    /// As many columns a lane as fit with all rows of W. None if an example's counts or one column a lane do not fit.
     fn new(hidden: usize, outputs: usize, elements: usize, partners: usize, max_bytes: usize) -> Option<SortedGrad> {
         if elements.max(partners) >= MAX_INDEX {
             return None;
         }
-        // Counts by pair, of four and of two bytes, and the beginning of every partner's wins.
+        // Counts per pair, of four and of two bytes, and the first entry of every partner.
         let sort_bytes = 6 * elements * partners + 4 * partners;
         if sort_bytes > max_bytes {
             return None;
@@ -49,7 +48,7 @@ impl SortedGrad {
 }
 
 impl Lowering<'_> {
-    /// How an operation's gradients of elements and partners are summed, if lists can be made of it.
+    /// How an operation's gradients are summed; none if its entries cannot be sorted.
     pub(super) fn sorted_grad(&self, op: &Pairs) -> Option<SortedGrad> {
         let net = &op.nets[0];
         let vectorisable = |n: &Pair| self.aligned(n.own) && self.aligned(n.partner) && self.aligned_param(n.weight);
@@ -61,17 +60,18 @@ impl Lowering<'_> {
         SortedGrad::new(net.own.cols, net.y.cols, elements, partners, self.kernels.shared_memory)
     }
 
-    /// Both gradients of all networks, or those of partners where elements have theirs already: a launch that sorts, one that sums.
+    /// Lowers both gradients, or only the right one if the weight gradient's kernel computes the left: one launch
+    /// sorts, one sums.
     pub(super) fn pair_sorted_grads(
         &mut self,
         op: &Pairs,
         sorted: &SortedGrad,
         mut tasks: Vec<t::PairTask>,
     ) -> Result<(), Error> {
-        let mut place = self.alloc_argmax_entries();
+        let mut next = self.alloc_argmax_entries();
         let mut alloc = |numbers: usize| {
-            let at = place;
-            place += 4 * numbers.next_multiple_of(64) as u64;
+            let at = next;
+            next += 4 * numbers.next_multiple_of(64) as u64;
             at
         };
         let both = !self.left_grad_with_weights(op);
@@ -85,7 +85,7 @@ impl Lowering<'_> {
         }
         let examples = self.capacity.examples;
         self.launch("pair_max_sort_argmax", &tasks, [examples, tasks.len(), 1], SORT_THREADS, sorted.sort_bytes)?;
-        // One round of blocks: as many as the card holds, each with the same columns of several examples.
+        // One wave of blocks, each with the same columns of several examples.
         let slabs = op.nets[0].own.cols.div_ceil(32 * sorted.columns);
         let blocks = self.kernels.multiprocessors * (self.kernels.shared_memory / sorted.bytes).clamp(1, 2);
         let splits = (blocks / (slabs * summed * tasks.len())).clamp(1, examples.max(1));
@@ -93,12 +93,12 @@ impl Lowering<'_> {
         self.launch(&name, &tasks, [slabs, splits, summed * tasks.len()], 32 * WARPS as u32, sorted.bytes)
     }
 
-    /// Of each of a network's two lists of wins, and of the beginnings of its partners.
+    /// 32-bit words of a network's entry list, and of the first entries of its partners.
     fn entry_numbers(&self, n: &Pair) -> (usize, usize) {
         (2 * self.rows(n.own.value) * n.y.cols, self.rows(n.partner.value))
     }
 
-    /// Lists serve one operation at a time, so all share the place of the longest.
+    /// Entry lists serve one operation at a time, so all operations share the largest buffer.
     fn alloc_argmax_entries(&mut self) -> t::DevicePtr {
         if let Some(at) = self.argmax_entries {
             return at;
@@ -129,7 +129,7 @@ mod tests {
     const MAX_BYTES: usize = 227 << 10;
 
     #[test]
-    fn rows_of_the_second_layer_are_as_wide_as_they_fit_and_those_of_the_other_side_are_held_if_they_do_too() {
+    fn a_lane_has_as_many_columns_as_fit_and_rows_of_the_other_side_are_cached_if_they_fit() {
         let shape = |hidden, outputs, n| {
             let sorted = SortedGrad::new(hidden, outputs, n, n, MAX_BYTES)?;
             assert!(sorted.bytes <= MAX_BYTES && sorted.sort_bytes <= MAX_BYTES, "{sorted:?}");
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn large_examples_are_left_to_kernels_that_count_nothing() {
+    fn large_examples_are_not_sorted() {
         assert!(SortedGrad::new(64, 32, 190, 190, MAX_BYTES).is_some());
         assert_eq!(SortedGrad::new(64, 32, 300, 300, MAX_BYTES), None);
         assert_eq!(SortedGrad::new(64, 32, 9000, 1, MAX_BYTES), None);

@@ -1,6 +1,7 @@
-//! Gradients of parameters: who begins them, parts that are summed at the end, zeros where nobody writes.
+//! Gradients of parameters: which are written first, partial sums added at the end, zeros for the rest.
 //!
-//! What writes the whole of a gradient first need not find zeros there. Only what is left is set to zero before a backward pass.
+//! A kernel that writes a full gradient first needs no zeros there. Only the remaining regions are cleared before a
+//! backward pass.
 
 use std::ops::Range;
 
@@ -10,20 +11,20 @@ use crate::error::Error;
 use crate::params::ParamId;
 use crate::program::{Op, Program};
 
-/// Least numbers of a gradient that one block sums.
+/// Minimal numbers of a gradient that one block sums.
 const MIN_CHUNK: usize = 8192;
-/// About the most blocks, so that tables stay small.
+/// Approximate maximal number of blocks, which keeps the task table small.
 const MAX_CHUNKS: usize = 4096;
 
-/// Which gradients have been begun; regions are places among the parameters.
+/// Regions of the parameter vector whose gradients have been begun.
 pub(super) struct ParamGrads {
     begun: Vec<Range<usize>>,
-    /// Those that are written rather than added to.
+    /// Those that are overwritten instead of added to.
     written: Vec<Range<usize>>,
 }
 
 impl ParamGrads {
-    /// Those that kernels add to in place are begun by zeros.
+    /// Gradients that kernels add to in place begin as zeros.
     pub fn new(program: &Program) -> Self {
         let added = |op: &Op| -> Vec<ParamId> {
             match op {
@@ -37,12 +38,12 @@ impl ParamGrads {
         ParamGrads { begun, written: Vec::new() }
     }
 
-    /// Whether nobody has begun any of it.
+    /// Whether no part of a region has been begun.
     pub fn is_unwritten(&self, region: &Range<usize>) -> bool {
         !self.begun.iter().any(|b| overlap(b, region))
     }
 
-    /// Counts it as begun. Tells whether it was fresh, so that it has to be written rather than added to.
+    /// Marks a region as begun; returns whether it must be overwritten instead of added to.
     pub fn begin(&mut self, region: Range<usize>) -> bool {
         let is_unwritten = self.is_unwritten(&region);
         if is_unwritten {
@@ -52,7 +53,7 @@ impl ParamGrads {
         is_unwritten
     }
 
-    /// What nobody writes.
+    /// Regions that no kernel overwrites.
     fn unwritten(&self, len: usize) -> Vec<Range<usize>> {
         let mut written = self.written.clone();
         written.sort_unstable_by_key(|r| r.start);
@@ -68,7 +69,7 @@ impl ParamGrads {
     }
 }
 
-/// Cuts things into rounds that follow each other: none clashes with another of its round, each is in the first that it can be in.
+/// Divides items into consecutive rounds without conflicts; each item is in the first round possible.
 pub(super) fn conflict_free_rounds<T>(
     items: impl IntoIterator<Item = T>,
     conflicts: impl Fn(&T, &T) -> bool,
@@ -88,8 +89,8 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
 }
 
 impl<'a> Lowering<'a> {
-    /// Adds all parts to the gradients, and has what nobody writes set to zero before everything else. Two sums into one gradient are put into two
-    /// launches, one after the other.
+    /// Adds all partial sums to the gradients, and clears all other regions before everything else. Two sums into one
+    /// gradient are separate launches.
     pub(super) fn sum_partials(&mut self) -> Result<(), Error> {
         let grads = self.buffers.grads;
         let region = |s: &t::PartialSumTask| {
@@ -124,7 +125,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// One launch, a block to each piece.
+    /// One launch, one block per chunk.
     fn sum(&mut self, sums: &[t::PartialSumTask]) -> Result<(), Error> {
         let total: usize = sums.iter().map(|s| s.len as usize).sum();
         let chunk = (total / MAX_CHUNKS).next_multiple_of(1024).max(MIN_CHUNK);
@@ -154,24 +155,24 @@ mod tests {
     use crate::program::{Mode, Repeat, Space};
 
     #[test]
-    fn what_clashes_is_in_rounds_after_each_other() {
+    fn conflicting_items_are_in_consecutive_rounds() {
         let rounds = conflict_free_rounds([3, 5, 3, 7, 3, 5], |a, b| a == b);
         assert_eq!(rounds, [vec![3, 5, 7], vec![3, 5], vec![3]]);
     }
 
     #[test]
-    fn only_the_first_writes_and_what_nobody_writes_is_zero() {
+    fn only_the_first_kernel_overwrites_and_unwritten_regions_are_cleared() {
         let program = Program::builder(&[3], false, Mode::Train, false).finish(Vec::new());
         let mut g = ParamGrads::new(&program);
         assert!(g.begin(4..10) && g.begin(20..25));
         assert!(!g.begin(4..10) && !g.begin(8..12) && !g.is_unwritten(&(24..30)));
         assert!(g.begin(12..20));
-        // What was added to beyond a region that is written needs zeros.
+        // Regions that are only added to need zeros.
         assert_eq!(g.unwritten(30), [0..4, 10..12, 25..30]);
     }
 
     #[test]
-    fn what_kernels_add_to_in_place_is_never_fresh() {
+    fn gradients_that_kernels_add_to_in_place_are_never_overwritten() {
         let mut b = Program::builder(&[3], false, Mode::Train, false);
         let param = b.param("seeds", &[2, 5], Init::Zeros);
         let y = b.fresh(Space::PerExample(2), 5, false);

@@ -54,7 +54,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// A sum of one part per example.
+    /// A sum of one partial sum per example.
     pub(super) fn example_sum(
         &self,
         partials: DevicePtr,

@@ -1,4 +1,4 @@
-//! Chains at work: their weights laid out once for a step, their launches forward and back.
+//! Row kernels at run time: weights packed once per step, launches forward and backward.
 
 use super::super::kernel_tasks as t;
 use super::Lowering;
@@ -9,25 +9,25 @@ use crate::error::Error;
 use crate::flow::group_by;
 use crate::program::Value;
 
-/// Blocks of a chain that a processor holds at once, at most.
+/// Maximal blocks of a row kernel per multiprocessor.
 const MAX_BLOCKS_PER_SM: usize = 2;
-/// Bytes of shared memory that a block takes besides its own.
+/// Bytes of shared memory that the system reserves per block.
 const RESERVED_BYTES: usize = 1024;
 
 impl Lowering<'_> {
-    /// The chain that begins with an operation.
+    /// The row kernel that begins with an operation.
     pub(super) fn row_kernel_at(&self, op: usize) -> Option<usize> {
         self.row_kernels.iter().position(|c| c.ops.start == op)
     }
 
-    /// Lays the weights of all chains out as their kernels want them, before everything else.
+    /// Packs the weights of all row kernels, before everything else.
     pub(super) fn pack_row_weights(&mut self) -> Result<(), Error> {
         let row_kernels = self.row_kernels;
         let mut tasks = Vec::new();
         let mut max_numbers = 0;
-        for chain in row_kernels {
+        for row_kernel in row_kernels {
             let mut components = Vec::new();
-            for component in &chain.components {
+            for component in &row_kernel.components {
                 let kernels = [Some(&component.forward), component.backward.as_ref()];
                 components.push(
                     kernels.map(|source| source.map_or(0, |s| self.pack_weights(s, &mut tasks, &mut max_numbers))),
@@ -36,12 +36,12 @@ impl Lowering<'_> {
             self.packed_weights.push(components);
         }
         self.launch("pack_row_weights", &tasks, [max_numbers.div_ceil(1024), tasks.len(), 1], 256, 0)?;
-        // Chains fetch their weights before they wait for what they follow.
+        // Row kernels load weights before their grid dependency wait.
         self.serialize_next = !tasks.is_empty();
         Ok(())
     }
 
-    /// The weights of a kernel: where they will lie, and what is to be done.
+    /// Allocates the packed weights of a kernel and appends the tasks that fill them.
     fn pack_weights(
         &mut self,
         source: &Source,
@@ -64,21 +64,21 @@ impl Lowering<'_> {
     }
 
     pub(super) fn row_kernel_forward(&mut self, index: usize) -> Result<(), Error> {
-        let chain = &self.row_kernels[index];
-        self.repeats(chain.ops.clone(), false)?;
-        let kernels = chain.components.iter().enumerate();
+        let row_kernel = &self.row_kernels[index];
+        self.repeats(row_kernel.ops.clone(), false)?;
+        let kernels = row_kernel.components.iter().enumerate();
         self.launch_row_kernels(
             kernels.map(|(i, l)| (&l.component, &l.forward, self.packed_weights[index][i][0])).collect(),
         )
     }
 
     pub(super) fn row_kernel_backward(&mut self, index: usize) -> Result<(), Error> {
-        let chain = &self.row_kernels[index];
-        let kernels = chain.components.iter().enumerate();
+        let row_kernel = &self.row_kernels[index];
+        let kernels = row_kernel.components.iter().enumerate();
         let kernels =
             kernels.filter_map(|(i, l)| Some((&l.component, l.backward.as_ref()?, self.packed_weights[index][i][1])));
         self.launch_row_kernels(kernels.collect())?;
-        for step in chain.components.iter().flat_map(|l| &l.component.steps) {
+        for step in row_kernel.components.iter().flat_map(|l| &l.component.steps) {
             step.reads().iter().for_each(|s| self.written[s.value.0] = true);
             if let Step::Map { map, .. } = step {
                 self.pending_weight_grads.push(WeightUse { weight: map.weight, bias: map.bias, x: map.x, dy: map.y });
@@ -87,10 +87,10 @@ impl Lowering<'_> {
         if !self.grad_aliases.keeps_output_grads {
             self.flush_weight_grads()?;
         }
-        self.repeats(chain.ops.clone(), true)
+        self.repeats(row_kernel.ops.clone(), true)
     }
 
-    /// One launch for all lanes of the same kernel: lanes, kernels, and where their weights lie.
+    /// One launch for all components of the same kernel: components, kernels, addresses of packed weights.
     fn launch_row_kernels(&mut self, kernels: Vec<(&Component, &Source, t::DevicePtr)>) -> Result<(), Error> {
         for (name, members) in group_by(kernels.iter().map(|k| &k.1.name)) {
             let Source { shared, block_bytes, .. } = kernels[members[0]].1;
@@ -110,7 +110,7 @@ impl Lowering<'_> {
                     pad: 0,
                 });
             }
-            // Weights are fetched once for a block, so there are no more blocks than the card may hold at once.
+            // Weights are loaded once per block, so no more blocks exist than run at once.
             let at_once = ((self.kernels.shared_memory + RESERVED_BYTES) / (block_bytes + RESERVED_BYTES))
                 .clamp(1, MAX_BLOCKS_PER_SM);
             let blocks =
@@ -120,7 +120,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Where something lies; rows are those of `y`. Parts of a norm's gradients are summed at the end.
+    /// The address of an operand whose rows are those of `y`. Partial gradients of a norm are summed at the end.
     fn operand_address(&mut self, operand: &Operand, y: Value) -> t::DevicePtr {
         match *operand {
             Operand::Value(v) => self.value(v),

@@ -1,4 +1,5 @@
-//! Chains as CUDA source: shapes are written out, so that rows stay in registers. What it is made of is in `kernels/row_chain.cu`.
+//! CUDA source of row kernels: shapes are compile-time constants, so that rows stay in registers. The device functions
+//! are in `kernels/row_kernel.cu`.
 
 use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,36 +14,36 @@ use crate::program::{Mode, Norm, Program, Slice, Value};
 pub(super) const ROW_KERNEL_THREADS: u32 = 256;
 pub(super) const WARP_ROWS: usize = 16;
 pub(super) const ROW_KERNEL_ROWS: usize = ROW_KERNEL_THREADS as usize / 32 * WARP_ROWS;
-/// Columns up to which what a step reads from memory is fetched before the step ahead of it.
+/// Maximal columns of a step whose reads are issued before the preceding step.
 const MAX_PREFETCH_COLUMNS: usize = 64;
 
-/// Waits for the weights; what is asked for before is on its way by then.
+/// Waits for the weights; reads issued earlier overlap with it.
 const WAIT_FOR_WEIGHTS: &str = "mbarrier_wait(&arrived, 0);";
 
-/// Something a chain reads or writes.
+/// An operand of a row kernel.
 #[derive(Clone, Copy)]
 pub(super) enum Operand {
     Value(Value),
     Gradient(Value),
-    /// Gradients of a norm's gain and shift, in parts.
+    /// Partial gradients of a norm's gain and shift.
     NormPartials {
         norm: Norm,
         cols: usize,
     },
 }
 
-/// How a weight lies in shared memory.
+/// Layout of a weight in shared memory.
 #[derive(Clone, Copy)]
 pub(super) enum Layout {
-    /// Row by row; where rows begin at the same bank, every second one has each sixteen numbers exchanged with the next sixteen.
+    /// Row-major. If rows start at the same bank, odd rows swap neighbouring groups of sixteen columns.
     RowMajor,
-    /// Four rows number by number, so many numbers from them to the next four.
+    /// Four rows interleaved, `stride` numbers between groups of four.
     Interleaved4 { stride: usize },
     /// One row, not rounded.
     Vector,
 }
 
-/// A weight or vector among the parameters, and its first number in shared memory.
+/// A weight or vector: its parameter offset, and its offset in shared memory.
 pub(super) struct Weight {
     pub param: usize,
     pub rows: usize,
@@ -51,7 +52,8 @@ pub(super) struct Weight {
     pub at: usize,
 }
 
-/// A kernel: its name, which stands for all of its text, what its text numbers as places, and bytes of shared memory, those it is launched with and all.
+/// A kernel: its name with a hash of its text, the operands its text numbers, and bytes of dynamic and of all shared
+/// memory.
 pub(super) struct Source {
     pub name: String,
     pub text: String,
@@ -61,7 +63,7 @@ pub(super) struct Source {
     pub block_bytes: usize,
 }
 
-/// The kernel of a lane, as it is being written.
+/// Writes the kernel of a component.
 struct Writer<'a> {
     program: &'a Program,
     users: &'a Users,
@@ -69,10 +71,10 @@ struct Writer<'a> {
     /// Values in the order in which they are named.
     values: Vec<Value>,
     operands: Vec<Operand>,
-    /// What lies in shared memory.
+    /// Contents of shared memory.
     weights: Vec<Weight>,
     body: String,
-    /// Numbers of shared memory.
+    /// Numbers of shared memory in use.
     used: usize,
 }
 
@@ -83,10 +85,10 @@ impl<'a> Writer<'a> {
     }
 
     fn line(&mut self, text: &str) {
-        writeln!(self.body, "        {text}").expect("strings take everything");
+        writeln!(self.body, "        {text}").expect("writing to a string cannot fail");
     }
 
-    /// The place as source.
+    /// The address of an operand, as source.
     fn operand(&mut self, operand: Operand) -> String {
         self.operands.push(operand);
         format!("at[{}]", self.operands.len() - 1)
@@ -117,7 +119,7 @@ impl<'a> Writer<'a> {
         self.program.values[v.0].cols
     }
 
-    /// Something in shared memory, as source.
+    /// A weight in shared memory, as source.
     fn weight(&mut self, param: usize, rows: usize, cols: usize, layout: Layout) -> String {
         let at = self.used;
         self.weights.push(Weight { param, rows, cols, layout, at });
@@ -137,7 +139,7 @@ impl<'a> Writer<'a> {
         self.weight(param, 1, n, Layout::Vector)
     }
 
-    /// Whether operations after the chain, or whoever asked for the outputs, add to a gradient.
+    /// Whether operations after the row kernel, or the loss, add to a gradient.
     fn begun(&self, v: Value) -> bool {
         self.users.begun(self.program, v, self.ops.end)
     }
@@ -165,7 +167,7 @@ impl<'a> Writer<'a> {
     if (threadIdx.x == 0) {{
         mbarrier_init(&arrived, 1);
         asm volatile(\"fence.mbarrier_init.release.cluster;\" ::: \"memory\");
-        // Weights were laid out before anything that follows could start.
+        // The weights were packed before any kernel that follows could start.
         mbarrier_expect_bytes(&arrived, {shared});
         {fetch}
     }}
@@ -178,7 +180,7 @@ impl<'a> Writer<'a> {
 }}
 "
         );
-        // Places and the barrier lie there, too.
+        // Addresses and the mbarrier are in shared memory, too.
         Source {
             name,
             text,
@@ -190,7 +192,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Columns of values that a lane reads but does not write, in runs.
+/// Columns of values that a component reads but does not write, as contiguous runs.
 pub(super) fn inputs(program: &Program, component: &Component) -> Vec<Slice> {
     let mut covered: Vec<(Value, Vec<bool>)> = Vec::new();
     for s in component.steps.iter().flat_map(Step::reads).filter(|s| !component.writes(s.value)) {
@@ -213,12 +215,12 @@ pub(super) fn inputs(program: &Program, component: &Component) -> Vec<Slice> {
     runs
 }
 
-/// The length of four rows for lanes that multiply by columns of four such fours.
+/// Stride of four interleaved rows, free of bank conflicts for the transposed product.
 fn backward_stride(k: usize) -> usize {
     4 * k + 8
 }
 
-/// Columns of a result that is not held which are made at a time.
+/// Columns of a streamed result that are computed at a time.
 fn streamed(n: usize) -> usize {
     [32, 16].into_iter().find(|c| n.is_multiple_of(*c)).expect("results are in sixteens")
 }
@@ -293,13 +295,13 @@ pub(super) fn backward_source(program: &Program, users: &Users, ops: &Range<usiz
     let inputs: Vec<Slice> = inputs(program, component).into_iter().filter(|&s| wants(s)).collect();
     w.declare("d", &[held, inputs.clone()].concat());
     let declared = std::mem::take(&mut w.body);
-    // What each step reads from memory, and what it does.
+    // The reads of each step, and its work.
     let mut steps = Vec::new();
     for (i, step) in component.steps.iter().enumerate().rev() {
         let (y, n) = (step.y(), step.y().cols);
         let ld = w.ld(y.value);
         if let (Step::Map { map, .. }, false) = (step, component.holds(step)) {
-            // Whoever wrote this gradient has gated it: nobody of the chain reads the value.
+            // The writer of this gradient applied the ReLU gate: no step of the row kernel reads the value.
             if wants(map.x) {
                 let (k, stride, c) = (map.x.cols, backward_stride(map.x.cols), streamed(n));
                 let (to, from) = (w.rows("d", map.x), w.operand(Operand::Gradient(y.value)));
@@ -369,7 +371,7 @@ pub(super) fn backward_source(program: &Program, users: &Users, ops: &Range<usiz
         }
         steps.push((loads, work));
     }
-    // Each step's reads are on their way while the one before it works.
+    // The reads of each step overlap with the work of the preceding one.
     w.body = declared;
     for i in 0..=steps.len() {
         w.body += steps.get(i).map_or("", |s| &s.0);
@@ -397,7 +399,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_that_read_weights_together_meet_no_bank_twice() {
+    fn lanes_read_weights_without_bank_conflicts() {
         for k in (16..=256_usize).step_by(16) {
             // Eight lanes read sixteen bytes each at a time: two rows, or columns, and all t.
             let unfused = |operand: &dyn Fn(usize, usize) -> usize| {
@@ -417,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_those_of_the_kernel() {
+    fn the_kernel_has_the_same_block_size() {
         let kernel = include_str!("../kernels/row_kernel.cu");
         assert!(kernel.contains(&format!("#define ROW_KERNEL_WARPS {}\n", ROW_KERNEL_THREADS / 32)));
         assert!(kernel.contains(&format!("tile * {WARP_ROWS} + h * 8")));

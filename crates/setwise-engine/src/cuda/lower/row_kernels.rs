@@ -1,6 +1,8 @@
-//! Chains: neighbouring operations that go row by row, as one launch. Output projections, networks of elements, merge, norms and the projections of the next block lie between two attentions.
+//! Row kernels: neighbouring row-wise operations as one launch. Between two attentions these are output projections,
+//! element networks, merges, norms and the projections of the next block.
 //!
-//! This file finds them; `chain_source` writes their kernels, `chain_launch` launches them. (The chains of a CPU, in `cpu/`, are another way to the same end.)
+//! This file finds them; `row_kernel_source` writes their source, `row_kernel_launch` launches them. (Row fusion on the
+//! CPU, in `cpu/`, is separate.)
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,17 +12,17 @@ use super::row_kernel_source::{Source, backward_source, forward_source, inputs};
 use crate::flow::{Users, gated_values};
 use crate::program::{Activation, Linear, Mode, Norm, Op, Program, Slice, Space, Value};
 
-/// Rows are in registers, which limits their columns: of the input of a product, of a result that is held, of one with a norm or residual and of a sum, of all that a lane reads from memory, and
-/// of a value whose columns are held one after another.
+/// Rows are in registers, which limits their columns: inputs of a product; held results; results with a norm or
+/// residual, and sums; all columns that a component reads; values held in full.
 const MAX_INPUT_COLUMNS: usize = 128;
 const MAX_HELD_COLUMNS: usize = 128;
 const MAX_NORMED_COLUMNS: usize = 64;
 const MAX_READ_COLUMNS: usize = 192;
 const MAX_VALUE_COLUMNS: usize = 256;
 
-/// Operations of a chain, and steps of a lane, at most: kernels are compiled with every step written out.
+/// Maximal operations of a row kernel and steps of a component: every step is unrolled.
 const MAX_OPS: usize = 24;
-/// Steps of all lanes up to which a chain is looked for.
+/// Maximal steps of all components.
 const MAX_STEPS: usize = 256;
 
 /// One product or sum.
@@ -52,43 +54,43 @@ impl Step {
         }
     }
 
-    /// Whether it is a product and nothing else but perhaps a ReLU.
+    /// Whether it is a product with at most a ReLU.
     fn is_plain(&self) -> bool {
         matches!(self, Step::Map { map, .. } if map.norm.is_none() && map.residual.is_none())
     }
 }
 
-/// What is done with the rows of values that have to do with each other, in an order in which few rows are held at a time.
+/// A connected component of steps, in an order that holds few rows at a time.
 pub(super) struct Component {
     pub steps: Vec<Step>,
 }
 
-/// A lane and its kernels; there is none for the way back where nothing is to be done there.
+/// A component and its kernels; the backward kernel is absent if it has no work.
 pub(super) struct ComponentKernels {
     pub component: Component,
     pub forward: Source,
     pub backward: Option<Source>,
 }
 
-/// Operations that are one launch, or as many as lanes differ. Parameters that are laid out to every example may be among them.
+/// Operations that become one launch per distinct component. Repeated parameters may be among them.
 pub(in super::super) struct RowKernel {
     pub ops: Range<usize>,
     pub(super) components: Vec<ComponentKernels>,
 }
 
 impl RowKernel {
-    /// The text of all kernels.
+    /// The source of all kernels.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         self.components.iter().flat_map(|l| std::iter::once(&l.forward).chain(&l.backward)).map(|s| s.text.as_str())
     }
 }
 
-/// Whether an operation belongs to a chain.
+/// Whether an operation belongs to a row kernel.
 pub(in super::super) fn in_row_kernel(row_kernels: &[RowKernel], op: usize) -> bool {
     row_kernels.iter().any(|c| c.ops.contains(&op))
 }
 
-/// All chains of a program whose blocks may have this many bytes of shared memory.
+/// All row kernels of a program, for blocks of up to `max_bytes` bytes of shared memory.
 pub(in super::super) fn row_kernels(program: &Program, max_bytes: usize) -> Vec<RowKernel> {
     let unfused = unfusable_weights(program);
     let steps: Vec<Option<Vec<Step>>> = program
@@ -110,13 +112,13 @@ pub(in super::super) fn row_kernels(program: &Program, max_bytes: usize) -> Vec<
     let mut at = 0;
     while at < steps.len() {
         let last = (at..steps.len()).find(|&i| steps[i].is_none()).unwrap_or(steps.len()).min(at + MAX_OPS);
-        // The longest that fits, ends with something to do, and is more than sums, which run together anyway.
+        // The longest range that fits, ends with work, and is more than sums, which share a launch anyway.
         let found = (at + 2..=last).rev().find_map(|end| {
             let all: Vec<Step> = steps[at..end].iter().flatten().flatten().cloned().collect();
             let products = all.iter().any(|s| matches!(s, Step::Map { .. }));
             let several = (at..end).filter(|&i| busy(i)).count() > 1;
             let wanted = busy(at) && busy(end - 1) && several && products && all.len() <= MAX_STEPS;
-            wanted.then(|| context.chain(at..end, &all)).flatten()
+            wanted.then(|| context.row_kernel(at..end, &all)).flatten()
         });
         at = found.as_ref().map_or(at + 1, |c| c.ops.end);
         row_kernels.extend(found);
@@ -124,7 +126,7 @@ pub(in super::super) fn row_kernels(program: &Program, max_bytes: usize) -> Vec<
     row_kernels
 }
 
-/// The products of a linear operation, if rows of all of them can be held as chains hold them.
+/// The products of a linear operation, if a row kernel can hold the rows of all of them.
 fn map_steps(program: &Program, op: &Linear, maps: Vec<FusedLinear>) -> Option<Vec<Step>> {
     let relu = op.activation == Activation::Relu;
     let steps: Vec<Step> = maps.into_iter().map(|map| Step::Map { map, relu }).collect();
@@ -150,11 +152,11 @@ fn overlap(a: Slice, b: Slice) -> bool {
     a.value == b.value && a.col < b.col + b.cols && b.col < a.col + a.cols
 }
 
-/// Steps by the values they have to do with; each follows what it needs as soon as it can.
+/// Connected components of steps by the values they share. Each step follows its inputs as soon as possible.
 fn components(steps: &[Step]) -> Vec<Component> {
     let mut writers: BTreeMap<Value, Vec<usize>> = BTreeMap::new();
     let mut needs: Vec<Vec<usize>> = Vec::new();
-    // The first step of the lane that each value belongs to, or of one that was taken up into it.
+    // The first step of each value's component, or of one merged into it.
     let mut component_of: BTreeMap<Value, usize> = BTreeMap::new();
     let mut merged_into: Vec<usize> = (0..steps.len()).collect();
     let first = |merged_into: &[usize], mut component: usize| {
@@ -191,34 +193,34 @@ fn components(steps: &[Step]) -> Vec<Component> {
 }
 
 impl Component {
-    /// Whether a value is a result of this lane.
+    /// Whether a component writes a value.
     pub fn writes(&self, v: Value) -> bool {
         self.steps.iter().any(|s| s.y().value == v)
     }
 
-    /// Whether rows of a result are held: others read them, or a norm or residual needs them.
+    /// Whether a result's rows are held: other steps read them, or a norm or residual needs them.
     pub fn holds(&self, step: &Step) -> bool {
         !step.is_plain() || self.steps.iter().any(|s| s.reads().iter().any(|r| overlap(*r, step.y())))
     }
 }
 
-/// What a chain is part of.
+/// The program around a row kernel.
 struct Context<'a> {
     program: &'a Program,
     users: Users,
     gated: Vec<bool>,
-    /// Bytes a block may have.
+    /// Maximal bytes of shared memory of a block.
     max_bytes: usize,
 }
 
 impl Context<'_> {
-    /// Operations as a chain, if it has room everywhere.
-    fn chain(&self, ops: Range<usize>, steps: &[Step]) -> Option<RowKernel> {
+    /// Operations as a row kernel, if every component fits.
+    fn row_kernel(&self, ops: Range<usize>, steps: &[Step]) -> Option<RowKernel> {
         let components: Vec<Component> = components(steps);
         if !components.iter().all(|component| self.can_hold(&ops, component)) {
             return None;
         }
-        let written = components.into_iter().map(|component| {
+        let kernels = components.into_iter().map(|component| {
             let forward = forward_source(self.program, &self.users, &ops, &component);
             let back = (self.program.mode == Mode::Train)
                 .then(|| backward_source(self.program, &self.users, &ops, &component));
@@ -226,14 +228,15 @@ impl Context<'_> {
             let fits_block = std::iter::once(&forward).chain(&backward).all(|s| s.block_bytes <= self.max_bytes);
             fits_block.then_some(ComponentKernels { component, forward, backward })
         });
-        let components = written.collect::<Option<_>>()?;
+        let components = kernels.collect::<Option<_>>()?;
         Some(RowKernel { ops, components })
     }
 
-    /// Whether a lane's rows can be held, nothing is written here and elsewhere, and no gradient has to be gated for somebody else.
+    /// Whether a component's rows can be held, its results are written nowhere else, and no gradient needs a gate for
+    /// others.
     fn can_hold(&self, ops: &Range<usize>, component: &Component) -> bool {
         let narrow = |s: Slice| s.cols <= MAX_HELD_COLUMNS && self.program.values[s.value.0].cols <= MAX_VALUE_COLUMNS;
-        // What a ReLU leaves in memory has to be gated by whoever writes its gradient.
+        // The gradient of a ReLU's result in memory is gated by its writer.
         let gated = |s: &Step| !matches!(s, Step::Map { relu: true, .. }) || self.gated[s.y().value.0];
         component.steps.len() <= MAX_OPS
             && component.steps.iter().all(|s| if component.holds(s) { narrow(s.y()) } else { gated(s) })
@@ -255,7 +258,7 @@ mod tests {
         b.op(Op::Linear(Linear { maps, activation }));
     }
 
-    /// For each of two sets two networks of one hidden layer side by side, and the norm of their sum with the input.
+    /// For each of two sets: two parallel networks of one hidden layer, and the norm of their sum with the input.
     fn networks(width: usize, hidden: usize) -> Program {
         let mut b = Program::builder(&[width, width], false, Mode::Train, true);
         let (mut first, mut second, mut sums) = (Vec::new(), Vec::new(), Vec::new());
@@ -282,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_each_set_are_a_lane_of_the_same_kernels() {
+    fn each_set_is_a_component_of_the_same_kernels() {
         let row_kernels = row_kernels(&networks(16, 32), MAX_BYTES);
         assert_eq!((row_kernels.len(), &row_kernels[0].ops, row_kernels[0].components.len()), (1, &(0..4), 2));
         let texts: Vec<&str> = row_kernels[0].texts().collect();
@@ -292,12 +295,12 @@ mod tests {
     }
 
     #[test]
-    fn kernels_of_chains_wait_for_the_one_before_and_let_the_next_one_start() {
+    fn row_kernels_launch_dependents_and_wait_before_they_touch_rows() {
         for text in row_kernels(&networks(16, 32), MAX_BYTES)[0].texts() {
             let (begins, rest) =
-                text.split_once("grid_dependency_wait();\n        return;").expect("who has no rows waits too");
+                text.split_once("grid_dependency_wait();\n        return;").expect("blocks without rows wait too");
             assert!(begins.contains("{\n    launch_dependents();\n"));
-            let (before, after) = rest.split_once("grid_dependency_wait();").expect("and everybody else");
+            let (before, after) = rest.split_once("grid_dependency_wait();").expect("all other blocks wait");
             let touches =
                 |text: &str| ["load_rows", "load_rows_or_zero", "store_rows"].iter().any(|f| text.contains(f));
             assert!(!touches(begins) && !touches(before) && touches(after), "{text}");
@@ -305,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_follows_what_it_needs_as_soon_as_it_can() {
+    fn each_step_follows_its_inputs_as_soon_as_possible() {
         let row_kernels = row_kernels(&networks(16, 32), MAX_BYTES);
         let component = &row_kernels[0].components[0].component;
         let widths: Vec<usize> = component.steps.iter().map(|s| s.y().cols).collect();
@@ -315,27 +318,27 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_ends_where_weights_have_no_room() {
+    fn a_row_kernel_ends_where_weights_do_not_fit() {
         let program = networks(64, 128);
         let full = row_kernels(&program, MAX_BYTES);
         let block_bytes =
             |l: &ComponentKernels| l.forward.block_bytes.max(l.backward.as_ref().map_or(0, |s| s.block_bytes));
         let block_bytes = full[0].components.iter().map(block_bytes).max().unwrap();
         assert_eq!(row_kernels(&program, block_bytes)[0].ops, 0..4);
-        // What is left of it is shorter.
+        // The rest is shorter.
         assert!(row_kernels(&program, block_bytes - 1).iter().all(|c| c.ops.len() < 4));
         assert!(row_kernels(&program, 1000).is_empty());
     }
 
     #[test]
-    fn rows_that_cannot_be_held_in_sixteens_or_in_registers_are_left_alone() {
+    fn rows_that_registers_cannot_hold_in_multiples_of_16_are_not_fused() {
         assert!(row_kernels(&networks(24, 32), MAX_BYTES).is_empty());
         assert!(row_kernels(&networks(128, 128), MAX_BYTES).is_empty());
         assert!(row_kernels(&networks(16, 256), MAX_BYTES).is_empty());
     }
 
     #[test]
-    fn sums_alone_are_no_chain() {
+    fn sums_alone_are_no_row_kernel() {
         let mut b = Program::builder(&[16, 16], false, Mode::Train, true);
         let outputs = [0, 1].map(|set| {
             let (x, y) = (b.input(set), b.fresh(Space::Set(set), 16, false));
@@ -346,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_with_nothing_to_do_on_the_way_back_has_no_kernel_for_it() {
+    fn a_component_without_backward_work_has_no_backward_kernel() {
         // One set is mapped twice, the other once and from an input that wants no gradient.
         let mut b = Program::builder(&[16, 32], false, Mode::Train, false);
         let values = [(1, 16), (0, 32), (1, 32)].map(|(set, cols)| b.fresh(Space::Set(set), cols, false));
@@ -363,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn long_stacks_are_several_chains() {
+    fn long_stacks_are_several_row_kernels() {
         let mut b = Program::builder(&[16], false, Mode::Train, true);
         let mut x = b.input(0);
         for i in 0..300 {

@@ -106,7 +106,8 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// All parameters that some operations lay out to every example, together; gradients of one that is laid out twice after each other.
+    /// Repeats parameters for every example, in one launch. Gradients of a parameter that is repeated twice are added
+    /// in separate launches.
     pub(super) fn repeats(&mut self, ops: Range<usize>, backward: bool) -> Result<(), Error> {
         let program = self.program;
         let all = program.ops[ops].iter().filter_map(|op| match op {
@@ -141,7 +142,9 @@ impl<'a> Lowering<'a> {
         for &x in &op.inputs {
             let spec = &self.program.values[x.0];
             let Space::PerExample(rows) = spec.space else {
-                return Err(Error::Device("a concatenation of ragged rows".into()));
+                return Err(Error::Device(
+                    "a concatenation of ragged rows is not supported; pool the sets first".into(),
+                ));
             };
             let len = rows * spec.cols;
             if !backward || self.wants_grad(x) {

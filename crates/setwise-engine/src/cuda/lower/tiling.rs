@@ -1,22 +1,22 @@
-//! How products by warpgroups and gradients of weights are cut into blocks: by how many of them there are for the card.
+//! How sm_90 products and weight gradients are divided into blocks, depending on their number and the GPU.
 
 /// Rows of a block.
 const ROWS: usize = 128;
 
-/// The blocks of a launch.
+/// Tiling of a product.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tiling {
     /// Columns of a block.
     pub columns: usize,
-    /// Steps along the sum that shared memory holds.
+    /// Stages in shared memory.
     pub stages: usize,
-    /// Blocks to a task.
+    /// Blocks per task.
     pub blocks: usize,
 }
 
 impl Tiling {
-    /// For some tasks of at most `rows` by `widest` numbers, each a sum of at most `steps` times 32 products, on a card of so many processors. With `whole_rows`
-    /// a block has all columns, at most 256.
+    /// For `tasks` products of up to `rows` by `widest` numbers, each a sum of up to `steps` times 32 terms. With
+    /// `full_rows` a block has all columns, up to 256.
     pub fn new(
         rows: usize,
         widest: usize,
@@ -33,11 +33,12 @@ impl Tiling {
             _ if (1..=64).contains(&(widest % 128)) => 64,
             _ => 128,
         };
-        // Where half of the processors have nothing to do, blocks of half the width are done sooner.
+        // If half of the multiprocessors were idle, blocks of half the width finish sooner.
         while !full_rows && columns > 32 && 2 * tasks * blocks(columns) <= multiprocessors {
             columns /= 2;
         }
-        // Two blocks to a processor have room for three stages each, one alone for more. Short sums need no more than they have steps.
+        // Two blocks per multiprocessor have three stages each, a single one more. Short sums need no more stages than
+        // steps.
         let max_splits = match columns {
             256 => 4,
             _ if tasks * blocks(columns) <= multiprocessors => 6,
@@ -51,43 +52,44 @@ impl Tiling {
         format!("linear_sm90_n{}", self.columns)
     }
 
-    /// Rows of the left and of the right operand that a block fetches at a time.
+    /// Rows of the left and of the right operand that a block loads at a time.
     pub fn operand_rows(&self) -> (usize, usize) {
         (ROWS, self.columns)
     }
 
-    /// Bytes of shared memory: the sums take the place of the stages at the end.
+    /// Bytes of shared memory: accumulators reuse the stages at the end.
     pub fn shared(&self) -> usize {
         (self.stages * (ROWS + self.columns) * 32).max(ROWS * (self.columns + 8)) * 4 + 1024
     }
 }
 
-/// How the rows that a weight's gradient sums over are split.
+/// Split-K: how the rows that a weight gradient sums over are divided.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SplitK {
-    /// Blocks to a tile.
+    /// Blocks per tile.
     pub blocks: usize,
-    /// Neighbours among them that add up what they have, as a cluster, before it is written as one part.
+    /// Blocks of a cluster, which add their sums before writing one partial sum.
     pub cluster: usize,
 }
 
-/// Most blocks of a cluster on every card that has them.
+/// Maximal portable cluster size.
 const MAX_CLUSTER: usize = 8;
 
-/// What else a block does, as rows it could have multiplied meanwhile: to begin and end, to add up with others of its cluster, and, for a tile, to write a part and to read it again.
+/// Overheads in rows that could be multiplied in the same time: starting a block, adding within a cluster, writing and
+/// reading a partial sum of a tile.
 const BLOCK_OVERHEAD_ROWS: usize = 80;
 const CLUSTER_OVERHEAD_ROWS: usize = 60;
 const PARTIAL_OVERHEAD_ROWS: usize = 160;
 
-/// Most blocks to a tile: parts have to be kept somewhere.
+/// Maximal blocks per tile, which bounds the memory of partial sums.
 const MAX_SPLITS: usize = 264;
 
 impl SplitK {
-    /// For some tiles, each a sum over so many rows, on a card that holds so many blocks at a time, or so many clusters of a size.
+    /// For `tiles` tiles of `rows` rows, on a GPU that runs `blocks` blocks or `clusters(size)` clusters at once.
     pub fn new(tiles: usize, rows: usize, blocks: usize, clusters: impl Fn(usize) -> usize) -> Self {
         let tiles = tiles.max(1);
         let at_once = |cluster: usize| if cluster == 1 { blocks } else { clusters(cluster) };
-        // As many rows of one tile as are multiplied in the time that all takes.
+        // Estimated time, in rows of one tile.
         let cost = |s: &SplitK, at_once: usize| {
             let groups = s.blocks / s.cluster;
             let waves = (tiles * groups).div_ceil(at_once);
@@ -96,7 +98,7 @@ impl SplitK {
             waves * (rows.div_ceil(s.blocks) + BLOCK_OVERHEAD_ROWS + cluster_rows) + partials
         };
         let max_splits = rows.div_ceil(128).clamp(1, MAX_SPLITS);
-        // Parts take place: no more than two to each block that runs at a time.
+        // Partial sums need memory: at most two per running block.
         let max_groups = (2 * blocks / tiles).max(1);
         (1..=MAX_CLUSTER)
             .map(|cluster| (cluster, at_once(cluster)))
@@ -117,14 +119,14 @@ mod tests {
     const KERNELS: &str = include_str!("../kernels/linear_sm90.cu");
 
     #[test]
-    fn every_shape_has_a_kernel_and_covers_the_product() {
+    fn every_tiling_has_a_kernel_and_covers_the_product() {
         for rows in [1, 128, 129, 576, 2560, 16_000] {
             for widest in [1, 16, 20, 32, 64, 100, 128, 196, 256, 384, 512, 1536, 3072] {
                 for (steps, tasks, full_rows) in [(1, 1, false), (4, 4, true), (16, 2, false), (32, 40, true)] {
                     let full_rows = full_rows && widest <= 256;
                     let t = Tiling::new(rows, widest, tasks, steps, full_rows, 132);
                     let made = format!("LINEAR_SM90({}, ", t.columns);
-                    assert!(KERNELS.contains(&made), "{} is not there", t.kernel());
+                    assert!(KERNELS.contains(&made), "{} does not exist", t.kernel());
                     assert!(t.blocks * t.columns * 128 >= rows * widest, "{t:?}");
                     assert!(!full_rows || t.columns >= widest, "{t:?}");
                     assert!((1..=steps).contains(&t.stages) && t.shared() <= 227 << 10, "{t:?}");
@@ -134,13 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_weight_are_added_up_in_clusters_that_fit() {
-        // Eight groups of sixteen processors and four processors that belong to none.
+    fn partial_sums_of_a_weight_are_added_in_clusters_that_fit() {
+        // Eight groups of sixteen multiprocessors, and four outside of groups.
         let clusters = |size: usize| 8 * (16 / size);
         let split = |tiles, rows| SplitK::new(tiles, rows, 132, clusters);
         assert_eq!(split(16, 8000), SplitK { blocks: 8, cluster: 8 });
         assert_eq!(split(24, 8000), SplitK { blocks: 5, cluster: 5 });
-        // More tiles than there is room for at once are cut as well, so that the last round is short: uncut they take three rounds.
+        // More tiles than run at once are split as well, so that the last wave is short: unsplit they need three waves.
         let many = split(296, 8000);
         assert!(many.blocks > 1 && (296 * many.blocks).div_ceil(132) as f64 / (many.blocks as f64) <= 2.5, "{many:?}");
         // Few rows, cards without clusters, no rows at all.
@@ -152,14 +154,14 @@ mod tests {
             assert!(s.blocks > 0 && s.blocks.is_multiple_of(s.cluster), "{tiles} {s:?}");
             assert!(s.blocks == s.cluster || s.blocks / s.cluster * tiles <= 2 * 132, "{tiles} {s:?}");
         }
-        // As many as the kernel adds up.
+        // The kernel adds up to as many.
         let sums = include_str!("../kernels/linear_weight_grad_sm90.cu");
-        assert!(sums.contains(&format!("BLOCKS = {MAX_CLUSTER};")), "the kernel adds up another number of blocks");
+        assert!(sums.contains(&format!("BLOCKS = {MAX_CLUSTER};")), "the kernel has another maximal cluster size");
     }
 
     #[test]
-    fn few_blocks_are_made_narrower_and_read_further_ahead() {
-        // Five sets of rows by four of columns for two tasks would leave 92 of 132 processors without work.
+    fn few_blocks_are_narrower_and_have_more_stages() {
+        // Five row tiles by four column tiles for two tasks would leave 92 of 132 multiprocessors idle.
         let t = Tiling::new(576, 512, 2, 32, false, 132);
         assert_eq!((t.columns, t.stages, t.kernel().as_str()), (64, 6, "linear_sm90_n64"));
         assert_eq!(Tiling::new(48, 512, 1, 16, false, 132).kernel(), "linear_sm90_n32");
