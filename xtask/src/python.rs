@@ -9,9 +9,7 @@ pub fn check() -> Outcome {
     let environment = Environment::create("python-environment")?;
     environment.pip("install --quiet pytest")?;
     // A user's is a release build; this one has the crates that were just tested.
-    run(environment
-        .program("pip")
-        .args(["install", "--quiet", "--config-settings", "build-args=--profile dev", "."]))?;
+    run(environment.program("pip").args(["install", "--quiet", "--config-settings", "build-args=--profile dev", "."]))?;
     let setwise = target().join("debug/setwise");
     run(environment.program("pytest").arg("--quiet").env("SETWISE_COMMAND", setwise))?;
     // Frames, where their packages can be had; the tests are skipped without them.
@@ -45,8 +43,9 @@ impl Environment {
     /// Creates one, anew.
     fn create(name: &str) -> Result<Self, String> {
         let folder = target().join(name);
-        run(command("python3 -m venv --clear").arg(&folder))
-            .map_err(|e| format!("no virtual environment could be made ({e}); Python 3.10 or later needs its venv module"))?;
+        run(command("python3 -m venv --clear").arg(&folder)).map_err(|e| {
+            format!("no virtual environment could be made ({e}); Python 3.10 or later needs its venv module")
+        })?;
         Ok(Environment { folder })
     }
 

@@ -5,16 +5,20 @@ mod failure;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-use commands::{bench, embed, eval, import, kl, mi, models, predict, reproduce, sample, selftest, test, train};
+use commands::{
+    bench, completions, embed, eval, import, kl, man, mi, models, predict, reproduce, sample, selftest, test, train,
+};
 use failure::Failure;
 
-/// Learn functions of several sets, and use them.
+/// Two samples and a question: how far apart, how dependent, the same distribution or not?
+///
+/// It also trains models of functions of several sets.
 #[derive(Parser)]
-#[command(name = "setwise", version, arg_required_else_help = true)]
+#[command(name = "setwise", version, arg_required_else_help = true, max_term_width = 100)]
 struct Cli {
-    /// Threads to compute with; all cores if not given.
+    /// Threads to compute with [default: all cores].
     #[arg(long, global = true, value_name = "N")]
     threads: Option<usize>,
     #[command(subcommand)]
@@ -37,7 +41,8 @@ enum Command {
     Eval(eval::Args),
     /// Measure a table or figure of the paper again.
     Reproduce(reproduce::Args),
-    /// Run an ONNX image encoder over a folder of pictures.
+    /// Run an ONNX image encoder over a folder of images.
+    #[command(about = needs("Run an ONNX image encoder over a folder of images", cfg!(feature = "onnx"), "onnx"))]
     Embed(embed::Args),
     /// Draw examples of an experiment into NPY files.
     Sample(sample::Args),
@@ -45,10 +50,20 @@ enum Command {
     Models(models::Args),
     /// Read weights saved by the paper's PyTorch code.
     Import(import::Args),
-    /// Hold a GPU against the CPU: every architecture, forward and backward.
+    /// Compare a GPU with the CPU in double precision: every architecture, forward and backward.
+    #[command(about = needs("Compare a GPU with the CPU: every architecture, forward and backward", cfg!(feature = "cuda"), "cuda"))]
     Selftest(selftest::Args),
     /// Time forward passes and training steps.
     Bench(bench::Args),
+    /// Print a completion script for a shell.
+    Completions(completions::Args),
+    /// Write man pages.
+    Man(man::Args),
+}
+
+/// What a subcommand does, and the feature it lacks in this build.
+fn needs(about: &str, built: bool, feature: &str) -> String {
+    if built { about.to_owned() } else { format!("{about} (not in this build: needs --features {feature})") }
 }
 
 fn main() -> ExitCode {
@@ -86,5 +101,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Import(args) => import::run(args),
         Command::Selftest(args) => selftest::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Completions(args) => completions::run(&args, Cli::command()),
+        Command::Man(args) => man::run(&args, Cli::command()),
     })
 }

@@ -18,11 +18,10 @@ pub struct Args {
     /// A preset.
     #[arg(long, default_value = "multi-set-transformer")]
     model: String,
-    /// Width of the sets' rows; latent is 16 and hidden 32 times that, unless given.
+    /// Width of the sets' rows; by default latent is 16 and hidden 32 times that.
     #[arg(long, default_value_t = 2)]
     dim: usize,
-    /// Sets of images of the size this encoder was made for, with it in front: mnist, omniglot or meta; latent is 128 and hidden 256,
-    /// unless given.
+    /// Sets of images with this encoder in front: mnist, omniglot or meta.
     #[arg(long, value_name = "ENCODER", conflicts_with = "dim")]
     images: Option<String>,
     /// Examples in a batch.
@@ -43,7 +42,7 @@ pub struct Args {
     /// Attention heads.
     #[arg(long)]
     heads: Option<usize>,
-    /// Time how fast this experiment's batches are drawn and whitened instead, on one thread and on all.
+    /// Time the drawing of this experiment's batches instead.
     #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = [
         "model", "dim", "images", "batch", "points", "latent", "hidden", "blocks", "heads", "forward_only", "operations",
         "device", "precision",

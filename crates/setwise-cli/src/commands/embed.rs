@@ -11,24 +11,24 @@ use crate::failure::Failure;
 /// Arguments of `embed`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A folder of pictures (JPEG, PNG).
+    /// A folder of images (JPEG, PNG).
     folder: PathBuf,
-    /// The encoder: an ONNX network with one picture as its input.
+    /// The encoder: an ONNX network with one image as its input.
     #[arg(long, value_name = "MODEL.onnx")]
     encoder: PathBuf,
     /// File for the features: NPY if its name ends in .npy, otherwise safetensors.
     #[arg(short, long, alias = "output", value_name = "FILE")]
     out: PathBuf,
-    /// Pixels the shorter side is brought to first; 0 leaves pictures as they are.
+    /// Pixels of the shorter side after resizing; 0 keeps the size.
     #[arg(long, value_name = "PIXELS", default_value_t = 256)]
     resize: usize,
-    /// Side of the square that is cut out of the middle.
+    /// Side of the centre crop.
     #[arg(long, value_name = "PIXELS", default_value_t = 224)]
     crop: usize,
-    /// Taken off red, green and blue, as shares of white.
+    /// Mean of red, green and blue, subtracted from pixels in [0, 1].
     #[arg(long, value_delimiter = ',', num_args = 1, default_value = "0.485,0.456,0.406", allow_hyphen_values = true)]
     mean: Vec<f32>,
-    /// What they are divided by then.
+    /// Standard deviation of red, green and blue, which divides them.
     #[arg(long, value_delimiter = ',', num_args = 1, default_value = "0.229,0.224,0.225")]
     std: Vec<f32>,
     /// Print JSON.

@@ -14,10 +14,10 @@ use crate::failure::Failure;
 pub struct Args {
     /// The folder of a run, or a model file.
     run: PathBuf,
-    /// Fresh examples of the task.
+    /// Number of fresh examples.
     #[arg(long, default_value_t = 10_000)]
     examples: usize,
-    /// Seed of the fresh examples; the run's if not given.
+    /// Seed of the fresh examples [default: the run's].
     #[arg(long)]
     seed: Option<u64>,
     /// Examples of this experiment instead of the one the model was trained in.

@@ -15,51 +15,33 @@ use crate::failure::Failure;
 
 /// Arguments of `kl`.
 #[derive(clap::Args)]
-#[command(
-    override_usage = "setwise kl [OPTIONS] <P> <Q>\n       setwise kl [OPTIONS] --pairs <LIST>",
-    after_help = "\
-The pretrained estimator answers with calibrated quantiles: nine of ten divergences like those it was trained for lie in its interval. \
-It was trained for 1 to 16 columns and 30 rows or more (`setwise models` tells); where samples are outside of that, it says so and gives \
-another estimate beside its own. With more than 32 columns that vary, or fewer than one and a half rows for each of them, knn answers instead. Samples of more than 8000 \
-rows are dealt to chunks, whose answers are averaged.\n\n\
-Intervals of the other methods are nominal 90 % from repeated disjoint subsamples: the rows are split at random into groups, and the spread of the groups' \
-estimates, scaled to all rows, is that of the estimate. They do not cover an estimator's bias. (Drawing rows with replacement would make \
-duplicates, which neighbour estimators cannot take.)\n\n\
-Points that coincide: a neighbour at distance zero is replaced by the nearest one at a positive distance, with its own number. The pretrained \
-estimator takes rows that repeat once, and spreads columns of few values (counts, codes, rounded numbers) between the midpoints of these.\n\n\
---json prints one object: quantity, estimate, interval, level, unit, n (rows of P and Q), dim, method, interval_method, warnings. With \
---explain it has an explanation: estimate (of all columns), n, columns (largest first, each with column, name, own, without, loss) and \
-warnings. With --pairs it prints such an object a line, in the order of the list, with line, p and q before the rest; where there is no \
-estimate, error says why. Where another estimate stands beside it, fallback has its method, estimate and interval."
-)]
+#[command(override_usage = "setwise kl [OPTIONS] <P> <Q>\n       setwise kl [OPTIONS] --pairs <LIST>")]
 pub struct Args {
-    /// Sample of P: CSV, TSV or NPY, rows are elements and columns dimensions. `-` is standard input.
+    /// Sample of P: CSV, TSV or NPY with a point per row; `-` is standard input.
     #[arg(required_unless_present = "pairs")]
     p: Option<PathBuf>,
-    /// Sample of Q, with as many columns.
+    /// Sample of Q, with the same columns.
     #[arg(required_unless_present = "pairs")]
     q: Option<PathBuf>,
-    /// How to estimate; pretrained if not given, or knn where --k is.
+    /// Estimator [default: pretrained; knn if --k is given].
     #[arg(long, value_enum)]
     method: Option<Method>,
-    /// Which neighbour `knn` measures the distance to; 3 if not given. A larger k has less noise and more bias; 3 did well in
-    /// trials with 1 to 8 columns.
+    /// Neighbour that knn measures the distance to [default: 3].
     #[arg(long)]
     k: Option<usize>,
-    /// Seed of the interval, and of the rows that are drawn of large samples to be explained and shown.
+    /// Seed of intervals and subsamples.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Show which columns contribute: each column's own KL, and how much the estimate loses without it.
+    /// Show each column's own KL, and the loss without it.
     #[arg(long, conflicts_with = "pairs")]
     explain: bool,
-    /// Write a page with the estimate, the columns, and plots of both samples.
+    /// Write an HTML page with the estimate, the columns and plots.
     #[arg(long, value_name = "FILE.html", conflicts_with = "pairs")]
     report: Option<PathBuf>,
-    /// Estimate many pairs: a file naming two sample files a line, relative to its folder, separated by a comma, a tab or spaces; `-` is
-    /// standard input.
+    /// Estimate many pairs: a file that names two samples a line; `-` is standard input.
     #[arg(long, value_name = "LIST", conflicts_with_all = ["p", "q"])]
     pairs: Option<PathBuf>,
-    /// Write the results of --pairs as a table: .csv, .json or .md.
+    /// Write the results of --pairs as .csv, .json or .md.
     #[arg(short, long, alias = "output", value_name = "FILE.csv")]
     out: Option<PathBuf>,
     #[command(flatten)]

@@ -11,29 +11,21 @@ use crate::failure::Failure;
 
 /// Arguments of `mi`.
 #[derive(clap::Args)]
-#[command(
-    override_usage = "setwise mi [OPTIONS] <X> <Y>\n       setwise mi [OPTIONS] <FILE> <DIM_X> <DIM_Y>",
-    after_help = "\
-Intervals are nominal 90 %. `ksg` and `gaussian`: from repeated disjoint subsamples (rows are split at random into groups, and the spread of \
-the groups' estimates is scaled to all rows). `mine`: standard error of the bound on rows the network has not seen. They do not cover an \
-estimator's bias.\n\n\
-Columns are scaled to unit variance for `ksg`. Repeated values are counted as such and warned of."
-)]
+#[command(override_usage = "setwise mi [OPTIONS] <X> <Y>\n       setwise mi [OPTIONS] <FILE> <DIM_X> <DIM_Y>")]
 pub struct Args {
-    /// Two files whose rows are pairs; or one file and the numbers of columns of X (the first) and of Y (the rest). CSV, TSV or NPY,
-    /// `-` is standard input.
+    /// Two files with paired rows, or one file and the widths of X and Y; `-` is standard input.
     #[arg(required = true, num_args = 2..=3, value_name = "INPUT")]
     inputs: Vec<PathBuf>,
-    /// How to estimate.
+    /// Estimator.
     #[arg(long, value_enum, default_value_t = Method::Ksg)]
     method: Method,
-    /// Which of Kraskov's two estimators `ksg` is: 1 (squares) or 2 (rectangles); 1 if not given.
+    /// Kraskov's first (squares) or second (rectangles) estimator, for ksg [default: 1].
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=2))]
     variant: Option<u8>,
-    /// Which neighbour `ksg` measures the distance to; 3 if not given, which did well in trials. A larger k has less noise and more bias.
+    /// Neighbour that ksg measures the distance to [default: 3].
     #[arg(long)]
     k: Option<usize>,
-    /// Seed of the interval, and of the networks of `mine`.
+    /// Seed of the interval, and of the networks of mine.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Print JSON.

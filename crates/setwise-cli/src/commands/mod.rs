@@ -1,10 +1,12 @@
 //! One file per command: its arguments and what it does with them.
 
 pub mod bench;
+pub mod completions;
 pub mod embed;
 pub mod eval;
 pub mod import;
 pub mod kl;
+pub mod man;
 pub mod mi;
 pub mod models;
 pub mod predict;
@@ -126,7 +128,7 @@ pub fn answer(what: &str, estimate: &Estimate, json: bool) -> Result<(), Failure
 /// Where recorded data is.
 #[derive(clap::Args)]
 pub struct DataArgs {
-    /// Folder with the data sets of tasks on recorded data; SETWISE_DATA if not given.
+    /// Folder of the data sets [default: SETWISE_DATA].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 }
@@ -146,10 +148,10 @@ impl DataArgs {
 /// Where to compute.
 #[derive(Clone, clap::Args)]
 pub struct DeviceArgs {
-    /// cpu, cuda, or cuda:N for GPU N.
+    /// cpu, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: String,
-    /// Matrix products of a GPU: f32, tf32 (operands rounded to 11 bits; if not given) or bf16 (to 8 bits). Of a CPU with tile units (AMX): bf16x3 (to 16 bits).
+    /// Precision of matrix products: f32, tf32 or bf16 on a GPU; f32 or bf16x3 (AMX) on a CPU.
     #[arg(long, value_name = "PRECISION")]
     precision: Option<String>,
 }

@@ -14,7 +14,7 @@ const PRETRAINED: &str = "the KL divergence of two samples with a 90 % interval"
 /// Arguments of `models`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Print JSON, with the whole config of every preset, or of the one --config names.
+    /// Print JSON, with the config of every preset or of --config.
     #[arg(long)]
     json: bool,
     /// Print the config of one preset as TOML, or with --json as JSON.

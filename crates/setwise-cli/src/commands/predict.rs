@@ -11,19 +11,16 @@ use crate::failure::Failure;
 
 /// Arguments of `predict`.
 #[derive(clap::Args)]
-#[command(after_help = "\
-A model that was trained by `setwise train` carries its experiment. Sets are then prepared as they were in training (whitened together, turned to axes of \
-their own, with their own coordinates or fitted mixtures beside these, or rows scaled), and quantiles are told in the unit of the labels, in order; JSON has their levels. Models without an experiment \
-take sets and give answers as they are.")]
 pub struct Args {
     /// A model file.
     model: PathBuf,
-    /// One file per set: CSV or TSV with one set, or NPY with one set [n, d] or a stack of examples [batch, n, d]; models of images
-    /// also take [n, height, width] and [n, height, width, channels], bytes from 0 to 255 or numbers from 0 to 1. `-` is standard
-    /// input.
+    /// One file per set: CSV, TSV or NPY; `-` is standard input.
+    ///
+    /// NPY holds one set [n, d] or a stack of examples [batch, n, d]. Models of images also take
+    /// [n, height, width] and [n, height, width, channels], bytes or numbers from 0 to 1.
     #[arg(required = true)]
     sets: Vec<PathBuf>,
-    /// Show the network sets as they are, and its answers as they come.
+    /// Neither prepare the sets nor transform the outputs.
     #[arg(long)]
     raw: bool,
     #[command(flatten)]

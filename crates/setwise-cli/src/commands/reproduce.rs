@@ -21,7 +21,7 @@ pub struct Args {
 enum Which {
     /// Table 1: errors of estimates of KL divergence.
     Kl {
-        /// Rows, separated by commas; all if not given.
+        /// Rows, separated by commas [default: all].
         #[arg(long, value_delimiter = ',')]
         models: Vec<String>,
         /// Columns, separated by commas.
@@ -157,10 +157,10 @@ struct Common {
     /// Seed of the fresh examples.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Folder with the folders of runs; `runs`, if there is one, if not given.
+    /// Folder of the runs [default: runs].
     #[arg(long, value_name = "DIR")]
     runs: Option<PathBuf>,
-    /// Write the table as Markdown, CSV and JSON, and its figures, where it has any, as SVG and PNG into this folder.
+    /// Folder for the table (Markdown, CSV, JSON) and its figures (SVG, PNG).
     #[arg(short, long, alias = "output", value_name = "DIR")]
     out: Option<PathBuf>,
     /// What to print.

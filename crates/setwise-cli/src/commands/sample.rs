@@ -18,11 +18,12 @@ pub struct Args {
     /// Examples to draw.
     #[arg(long, default_value_t = 1000)]
     examples: usize,
-    /// Seed; the experiment's if not given.
+    /// Seed [default: the experiment's].
     #[arg(long)]
     seed: Option<u64>,
-    /// Folder for x.npy, x_offsets.npy, y.npy, y_offsets.npy and label.npy. Where examples have different dimensions, dims.npy tells those
-    /// of each, and zeros fill its rows.
+    /// Folder for x.npy, x_offsets.npy, y.npy, y_offsets.npy and label.npy.
+    ///
+    /// Where examples have different dimensions, dims.npy holds them and zeros fill the rows.
     #[arg(short, long, alias = "output", value_name = "DIR")]
     out: PathBuf,
     #[command(flatten)]

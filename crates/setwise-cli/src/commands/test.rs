@@ -11,26 +11,21 @@ use crate::failure::Failure;
 
 /// Arguments of `test`.
 #[derive(clap::Args)]
-#[command(after_help = "\
-The rows of both samples are dealt again at random into samples of the same sizes; the p-value is the share of deals, the observed one \
-included, whose statistic is at least the observed one. Columns are scaled to unit variance over both samples first.\n\n\
---json prints one object: quantity (\"test\"), p_value, statistic, permutations, as_large (how many of them had a statistic at least as \
-large), n (rows of P and Q), dim, method, warnings.")]
 pub struct Args {
-    /// Sample of P: CSV, TSV or NPY, rows are elements and columns dimensions. `-` is standard input.
+    /// Sample of P: CSV, TSV or NPY with a point per row; `-` is standard input.
     p: PathBuf,
-    /// Sample of Q, with as many columns.
+    /// Sample of Q, with the same columns.
     q: PathBuf,
-    /// What to compare.
+    /// Test statistic.
     #[arg(long, value_enum, default_value_t = Method::Energy)]
     method: Method,
-    /// How often the rows are dealt again.
+    /// Number of permutations.
     #[arg(long, value_name = "N", default_value_t = 999)]
     permutations: usize,
-    /// Bandwidth of the kernel of `mmd` in standard deviations; the median distance of rows if not given.
+    /// Bandwidth of the kernel of mmd, in standard deviations [default: the median distance].
     #[arg(long, value_name = "H")]
     bandwidth: Option<f64>,
-    /// Most rows used of each sample; of more, as many are drawn at random.
+    /// Maximum number of rows of each sample; larger ones are subsampled.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     rows: usize,
     /// Seed of the permutations.

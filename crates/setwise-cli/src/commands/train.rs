@@ -20,19 +20,19 @@ pub struct Args {
     /// Experiments: TOML files, or names such as paper/kl-d2.
     #[arg(required = true, value_name = "EXPERIMENT")]
     experiments: Vec<String>,
-    /// Train these presets instead of the experiments': one, or several with commas.
+    /// Presets instead of the experiments', separated by commas.
     #[arg(long, value_name = "PRESET", value_delimiter = ',')]
     model: Vec<String>,
-    /// Folder of the run, runs/EXPERIMENT-MODEL-sSEED if not given; of several runs, the folder that theirs are made in.
+    /// Folder of the run, or of the folders of several runs [default: runs/EXPERIMENT-MODEL-sSEED].
     #[arg(short, long, alias = "output", value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on from the last checkpoint; starts if there is none.
+    /// Continue from the last checkpoint.
     #[arg(long)]
     resume: bool,
     /// Steps instead of the experiments'.
     #[arg(long)]
     steps: Option<u64>,
-    /// Seeds instead of the experiments': one, or several with commas.
+    /// Seeds instead of the experiments', separated by commas.
     #[arg(long, value_delimiter = ',')]
     seed: Vec<u64>,
     /// Number of runs at a time.
