@@ -14,6 +14,8 @@
 //! [`Cpu`] runs programs on threads with the machine's widest vectors. The program knows nothing of it: another backend runs the
 //! same list.
 
+#![warn(clippy::undocumented_unsafe_blocks, unsafe_op_in_unsafe_fn)]
+
 mod adam;
 mod batch;
 mod cpu;

@@ -50,8 +50,12 @@ pub trait Real:
     /// True unless NaN or infinite.
     fn is_finite(self) -> bool;
 
-    /// Runs `kernel` with this machine's vectors for the type.
-    fn dispatch<K: Kernel<Self>>(kernel: K) -> K::Out;
+    /// Runs `kernel` with the widest vectors this machine has for the type.
+    ///
+    /// # Safety
+    /// The caller fulfils the kernel's own contract, which its fields document: pointers are valid for the rows and
+    /// columns named, and nothing else accesses what the kernel writes.
+    unsafe fn dispatch<K: Kernel<Self>>(kernel: K) -> K::Out;
 
     /// Number of columns in one packed panel of a matrix product: two vectors of this machine.
     fn panel_width() -> usize;
@@ -101,8 +105,9 @@ macro_rules! real {
                 <$t>::is_finite(self)
             }
             #[inline(always)]
-            fn dispatch<K: Kernel<Self>>(kernel: K) -> K::Out {
-                $dispatch(kernel)
+            unsafe fn dispatch<K: Kernel<Self>>(kernel: K) -> K::Out {
+                // SAFETY: the caller's contract is the same.
+                unsafe { $dispatch(kernel) }
             }
             fn panel_width() -> usize {
                 $width()

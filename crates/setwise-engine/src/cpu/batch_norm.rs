@@ -195,8 +195,8 @@ impl<T: Real> Worker<T> {
         let mean: *const T = self.value(op.stats).0;
         Scales {
             mean,
-            // SAFETY: the statistics are means and then inverse deviations.
-            inv_std: unsafe { mean.add(op.channels) },
+            // The statistics are means and then inverse deviations.
+            inv_std: mean.wrapping_add(op.channels),
             gain: self.param(params, op.gain),
             shift: self.param(params, op.shift),
         }

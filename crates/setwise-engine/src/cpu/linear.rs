@@ -129,7 +129,8 @@ impl<T: Real> Worker<T> {
     /// Products of the same rows with weights of like sizes, as they are packed.
     pub(super) unsafe fn products(&self, panels: &Panels<T>, weight: ParamId, products: &[PanelProduct<T>]) {
         if !panels.in_tiles(weight) {
-            return products.iter().for_each(|&product| T::dispatch(product));
+            // SAFETY: the caller's contract.
+            return products.iter().for_each(|&product| unsafe { T::dispatch(product) });
         }
         self.scratch.with(tiles::product_scratch(products[0].k), |scratch| {
             // SAFETY: tiles are of single numbers alone, which `Panels` makes sure of.
@@ -168,8 +169,7 @@ impl<T: Real> Worker<T> {
         let (x, x_row) = self.slice(map.x);
         let (y, y_row) = self.slice(map.y);
         let (residual, residual_row) = self.rows_from(map.residual, first);
-        // SAFETY: callers name rows that there are.
-        let [x, y] = unsafe { [x.at(first * x_row), y.at(first * y_row)] };
+        let [x, y] = [x.at(first * x_row), y.at(first * y_row)];
         PanelProduct {
             a: Strided { ptr: x, row: x_row, col: 1 },
             c_row: y_row,
@@ -203,8 +203,7 @@ impl<T: Real> Worker<T> {
     fn rows_from(&self, slice: Option<Slice>, first: usize) -> (*const T, usize) {
         let Some(slice) = slice else { return (std::ptr::null(), 0) };
         let (start, row) = self.slice(slice);
-        // SAFETY: callers name rows that there are.
-        (unsafe { start.at(first * row) }, row)
+        (start.at(first * row), row)
     }
 
     pub(super) fn linear_backward(&mut self, run: &mut Run<T>, op: &Linear, plan: &LinearPlan) {
@@ -215,7 +214,8 @@ impl<T: Real> Worker<T> {
                 let mut sources = std::mem::take(&mut self.sources);
                 sources.extend(maps.iter().map(|&m| self.grad_slice(op.maps[m].y)));
                 let written = self.written(slice.value);
-                sum_rows(self.threads, rows, slice.cols, self.grad_slice(*slice), written, &sources);
+                // SAFETY: a residual has the rows and columns of the outputs it is added to, and a gradient of its own.
+                unsafe { sum_rows(self.threads, rows, slice.cols, self.grad_slice(*slice), written, &sources) };
                 sources.clear();
                 self.sources = sources;
             }

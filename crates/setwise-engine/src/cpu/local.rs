@@ -1,6 +1,7 @@
 //! Places of values that exist for a few rows at a time, in a buffer small enough to stay in cache.
 
-use super::tasks::{Ptr, align_offset};
+use super::buffer::AlignedBuffer;
+use super::tasks::Ptr;
 use crate::program::{Program, Slice, Value};
 use crate::real::Real;
 
@@ -24,35 +25,30 @@ pub struct Local<T> {
     slots: Vec<Vec<Slot<T>>>,
     /// Values that have slots.
     held: Vec<Value>,
-    numbers: Vec<T>,
+    buffer: AlignedBuffer<T>,
     used: usize,
 }
 
 impl<T: Real> Local<T> {
     pub fn new(program: &Program) -> Self {
         let slots = program.values.iter().map(|_| Vec::new()).collect();
-        Local { slots, held: Vec::new(), numbers: Vec::new(), used: 0 }
+        Local { slots, held: Vec::new(), buffer: AlignedBuffer::new(), used: 0 }
     }
 
-    /// Numbers held.
-    pub fn len(&self) -> usize {
-        self.numbers.len()
+    /// Elements of memory held.
+    pub fn allocated(&self) -> usize {
+        self.buffer.allocated()
     }
 
-    /// Whether there is room for `numbers`.
-    pub fn has_room(&self, numbers: usize) -> bool {
-        self.numbers.len() >= numbers.saturating_add(16)
+    /// Elements the slots may take at once.
+    pub fn capacity(&self) -> usize {
+        self.buffer.capacity()
     }
 
-    /// Makes room for them, if there is as much memory.
-    pub fn make_room(&mut self, numbers: usize) -> bool {
+    /// Makes the capacity this large, if there is as much memory. All slots are freed.
+    pub fn allocate(&mut self, capacity: usize) -> bool {
         self.clear();
-        self.numbers = Vec::new();
-        let there = self.numbers.try_reserve_exact(numbers + 16).is_ok();
-        if there {
-            self.numbers.resize(numbers + 16, T::ZERO);
-        }
-        there
+        self.buffer.allocate(capacity)
     }
 
     /// Forgets all places.
@@ -65,14 +61,12 @@ impl<T: Real> Local<T> {
 
     /// Gives a place to `rows` rows of a slice, from row `first` on, and with `grad` another to their gradients.
     pub fn place(&mut self, slice: Slice, first: usize, rows: usize, grad: bool) {
-        let start = self.numbers.as_mut_ptr();
-        let room = self.numbers.len() - align_offset(start);
         let mut next = || {
             let at = self.used;
             self.used += place_size(rows, slice.cols);
-            assert!(self.used <= room, "no room for local values");
-            // Row zero may lie outside of the buffer; nobody looks there.
-            Ptr(start.wrapping_add(align_offset(start) + at).wrapping_sub(first * slice.cols))
+            assert!(self.used <= self.buffer.capacity(), "slots exceed the capacity of the row buffer");
+            // Row zero may lie outside of the buffer; nobody dereferences it.
+            Ptr(self.buffer.at(at).0.wrapping_sub(first * slice.cols))
         };
         let slot = Slot { col: slice.col, cols: slice.cols, value: next(), grad: grad.then(next) };
         self.slots[slice.value.0].push(slot);

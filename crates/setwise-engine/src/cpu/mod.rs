@@ -11,6 +11,7 @@
 
 mod attention;
 mod batch_norm;
+mod buffer;
 mod chain;
 mod compiled;
 mod convolution;

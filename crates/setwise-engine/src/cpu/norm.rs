@@ -271,7 +271,10 @@ impl<T: Real> Kernel<T> for SumRows<'_, T> {
 }
 
 /// `dst (=|+=) Σ sources`, rows in parallel; sources are (address, row stride).
-pub fn sum_rows<T: Real>(
+///
+/// # Safety
+/// `dst` and all sources are valid for `cols` columns of every row of `rows`. Nothing else accesses those of `dst`.
+pub unsafe fn sum_rows<T: Real>(
     threads: Threads,
     rows: Range<usize>,
     cols: usize,
@@ -282,16 +285,9 @@ pub fn sum_rows<T: Real>(
     let step = (32_768 / cols.max(1)).clamp(64, 4096);
     threads.run(rows.len().div_ceil(step), |t| {
         let Range { start: first, end } = piece(rows.clone(), t, step);
-        T::dispatch(SumRows {
-            rows: end - first,
-            cols,
-            // SAFETY: each task writes its own rows.
-            dst: unsafe { dst.at(0) },
-            dst_row,
-            accumulate,
-            sources,
-            first,
-        });
+        let kernel = SumRows { rows: end - first, cols, dst: dst.at(0), dst_row, accumulate, sources, first };
+        // SAFETY: the caller's addresses; tasks write disjoint rows.
+        unsafe { T::dispatch(kernel) };
     });
 }
 
@@ -415,7 +411,8 @@ impl<T: Real> Worker<T> {
             if self.wants_grad(input.value) {
                 let accumulate = self.written(input.value) || op.inputs[..i].contains(&input);
                 let dx = self.grad_slice(input);
-                sum_rows(self.threads, rows.clone(), input.cols, dx, accumulate, &[(dy, dy_row)]);
+                // SAFETY: `rows` are those of the sum and of each input; gradients of different values do not overlap.
+                unsafe { sum_rows(self.threads, rows.clone(), input.cols, dx, accumulate, &[(dy, dy_row)]) };
             }
         }
         op.inputs.iter().for_each(|s| self.mark(s.value));
@@ -431,7 +428,7 @@ mod tests {
     fn normalised(x: &[f32], cols: usize, gain: &[f32], shift: &[f32]) -> [Vec<f32>; 3] {
         let rows = x.len() / cols;
         let (mut y, mut hats, mut inv_std) = (x.to_vec(), vec![f32::NAN; x.len()], vec![f32::NAN; rows]);
-        f32::dispatch(NormRows {
+        let kernel = NormRows {
             rows,
             cols,
             y: y.as_mut_ptr(),
@@ -440,7 +437,9 @@ mod tests {
             shift: shift.as_ptr(),
             normalised: hats.as_mut_ptr(),
             inv_std: inv_std.as_mut_ptr(),
-        });
+        };
+        // SAFETY: `y` and `hats` have `rows` rows of `cols` numbers, `inv_std` one number a row.
+        unsafe { f32::dispatch(kernel) };
         [y, hats, inv_std]
     }
 

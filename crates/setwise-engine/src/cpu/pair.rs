@@ -280,8 +280,7 @@ impl<T: Real> Worker<T> {
         let own = self.shape.range(space(net.own.value), example);
         let partner = self.shape.range(space(net.partner.value), example);
         let ((u, own_row), (v, partner_row)) = (self.slice(net.own), self.slice(net.partner));
-        // SAFETY: rows of the example.
-        let (own_ptr, partner_ptr) = unsafe { (u.at(own.start * own_row), v.at(partner.start * partner_row)) };
+        let (own_ptr, partner_ptr) = (u.at(own.start * own_row), v.at(partner.start * partner_row));
         let problem = Problem {
             elements: own.len(),
             partners: partner.len(),

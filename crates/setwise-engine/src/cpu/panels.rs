@@ -2,8 +2,8 @@
 
 use rayon::prelude::*;
 
+use super::buffer::AlignedBuffer;
 use super::gemm::{pack_panels, panels_len};
-use super::tasks::{Ptr, align_offset};
 use super::tiles;
 use crate::params::ParamId;
 use crate::program::{Activation, Op, Program};
@@ -15,7 +15,7 @@ pub struct Panels<T> {
     /// For each parameter that is a weight.
     weights: Vec<Option<Packed>>,
     tiles: bool,
-    data: Vec<T>,
+    data: AlignedBuffer<T>,
     forward_len: usize,
     len: usize,
 }
@@ -69,7 +69,7 @@ impl<T: Real> Panels<T> {
             w.backward = at;
             at += w.len::<T>(w.outputs, w.inputs);
         }
-        Panels { weights, tiles, data: Vec::new(), forward_len, len: at }
+        Panels { weights, tiles, data: AlignedBuffer::new(), forward_len, len: at }
     }
 
     /// Whether tiles were asked for.
@@ -79,32 +79,31 @@ impl<T: Real> Panels<T> {
 
     /// Numbers held.
     pub fn len(&self) -> usize {
-        self.data.len()
+        self.data.allocated()
     }
 
     /// Packs all weights; the backward panels only if asked for.
     pub fn pack(&mut self, program: &Program, params: &[T], backward: bool) {
-        let wanted = 16 + if backward { self.len } else { self.forward_len };
-        if self.data.len() < wanted {
-            self.data = vec![T::ZERO; wanted];
+        let wanted = if backward { self.len } else { self.forward_len };
+        if self.data.capacity() < wanted {
+            assert!(self.data.allocate(wanted), "no memory for {wanted} packed weights");
         }
-        let data = Ptr(self.data.as_mut_ptr());
-        let start = align_offset(self.data.as_ptr());
+        let data = &self.data;
         self.weights.par_iter().enumerate().for_each(|(i, weight)| {
             let Some(Packed { outputs, inputs, in_tiles, forward, backward: back }) = *weight else { return };
             let src = params[program.params.spec(ParamId(i)).range()].as_ptr();
             // SAFETY: each weight has its own stretch of the buffer, and tiles are of single numbers alone, on machines that have them (`new`).
             unsafe {
                 if in_tiles {
-                    tiles::pack_forward(data.at(start + forward).cast(), src.cast(), inputs, outputs);
+                    tiles::pack_forward(data.at(forward).0.cast(), src.cast(), inputs, outputs);
                     if backward {
-                        tiles::pack_backward(data.at(start + back).cast(), src.cast(), outputs, inputs);
+                        tiles::pack_backward(data.at(back).0.cast(), src.cast(), outputs, inputs);
                     }
                     return;
                 }
-                pack_panels(data.at(start + forward), src, 1, inputs, inputs, outputs);
+                pack_panels(data.at(forward).0, src, 1, inputs, inputs, outputs);
                 if backward {
-                    pack_panels(data.at(start + back), src, inputs, 1, outputs, inputs);
+                    pack_panels(data.at(back).0, src, inputs, 1, outputs, inputs);
                 }
             }
         });
@@ -136,6 +135,6 @@ impl<T: Real> Panels<T> {
     }
 
     fn place(&self, at: usize) -> *const T {
-        self.data[align_offset(self.data.as_ptr()) + at..].as_ptr()
+        self.data.at(at).0
     }
 }

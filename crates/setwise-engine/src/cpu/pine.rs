@@ -101,8 +101,7 @@ impl<T: Real> Worker<T> {
             rows: rows.len(),
             projections,
             spread_len: op.y.cols / projections,
-            // SAFETY: rows of the example.
-            x: unsafe { self.value(op.x).at(rows.start * projections) },
+            x: self.value(op.x).at(rows.start * projections),
             spread: self.param(params, op.spread),
             shift: self.param(params, op.shift),
         }

@@ -164,7 +164,8 @@ impl<T: Real> Worker<T> {
         let (_, a) = projected.operations(&program);
         self.each_relation(params, panels, projected, 0, |this, r, _, examples| {
             let begin = this.clock();
-            examples.clone().for_each(|e| this.relation_forward(panels.tiles(), a, r, e));
+            // SAFETY: this worker runs alone, one relation and example after another.
+            examples.clone().for_each(|e| unsafe { this.relation_forward(panels.tiles(), a, r, e) });
             this.record(projected.op + 1, 0, begin);
         });
     }
@@ -174,7 +175,8 @@ impl<T: Real> Worker<T> {
         let (l, a) = projected.operations(&program);
         self.each_relation(run.params, run.panels, projected, 1, |this, r, projections, examples| {
             let begin = this.clock();
-            examples.clone().for_each(|e| this.relation_backward(run.panels.tiles(), a, r, e));
+            // SAFETY: as for the forward pass.
+            examples.clone().for_each(|e| unsafe { this.relation_backward(run.panels.tiles(), a, r, e) });
             this.record(projected.op + 1, 1, begin);
             let begin = this.clock();
             for p in projections {

@@ -45,20 +45,20 @@ pub fn piece(range: Range<usize>, i: usize, step: usize) -> Range<usize> {
     first..range.end.min(first + step)
 }
 
-/// A pointer that tasks may share. Whoever uses it makes sure that tasks write to disjoint places.
+/// A pointer that tasks may share. Whoever dereferences it makes sure that tasks write to disjoint addresses.
 #[derive(Clone, Copy)]
 pub struct Ptr<T>(pub *mut T);
 
-// SAFETY: a plain address; disjointness is the duty of each use.
+// SAFETY: a plain address; each dereference has its own reason why tasks do not race.
 unsafe impl<T> Send for Ptr<T> {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl<T> Sync for Ptr<T> {}
 
 impl<T> Ptr<T> {
-    /// The address `n` elements on. (A method, so that closures capture the wrapper and not the bare pointer.) The pointer itself may lie outside of any buffer; the
-    /// address asked for must not.
+    /// The address `n` elements on. (A method, so that closures capture the wrapper and not the bare pointer.) The
+    /// pointer itself may lie outside of any buffer; whoever dereferences the result makes sure that the result does not.
     #[inline(always)]
-    pub unsafe fn at(self, n: usize) -> *mut T {
+    pub fn at(self, n: usize) -> *mut T {
         self.0.wrapping_add(n)
     }
 }
@@ -94,8 +94,9 @@ impl<T: Real> Scratch<T> {
             buffer.resize(len + 16, T::ZERO);
         }
         let p = buffer.as_mut_ptr();
-        // SAFETY: the buffer has sixteen elements to spare for alignment.
-        f(unsafe { p.add(align_offset(p)) })
+        let aligned = p.wrapping_add(align_offset(p));
+        debug_assert!(aligned.addr().is_multiple_of(64) && align_offset(p) + len <= buffer.len());
+        f(aligned)
     }
 }
 

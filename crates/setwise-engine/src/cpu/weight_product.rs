@@ -237,7 +237,7 @@ mod tests {
             let mut c = vec![1.0f32; m * n];
             let mut sums = vec![2.0f32; m];
             let mut scratch = vec![0.0; weight_scratch::<f32>(m, n)];
-            f32::dispatch(WeightProduct {
+            let kernel = WeightProduct {
                 m,
                 n,
                 rows,
@@ -249,7 +249,9 @@ mod tests {
                 c_row: n,
                 sums: sums.as_mut_ptr(),
                 scratch: scratch.as_mut_ptr(),
-            });
+            };
+            // SAFETY: `a` and `b` have `rows` rows; the scratch has its documented length.
+            unsafe { f32::dispatch(kernel) };
             for i in 0..m {
                 for j in 0..n {
                     let exact: f64 = (0..rows).map(|r| f64::from(a[r * m + i]) * f64::from(b[r * n + j])).sum();

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::buffer::AlignedBuffer;
 use super::chain::Chain;
 use super::linear::LinearPlan;
 use super::local::Local;
@@ -11,7 +12,7 @@ use super::norm::NormBackward;
 use super::pair::PairsPlan;
 use super::panels::Panels;
 use super::projected::Projected;
-use super::tasks::{Ptr, Scratch, Threads, align_offset};
+use super::tasks::{Ptr, Scratch, Threads};
 use super::tiles::InUse;
 use crate::batch::{BatchView, SetView};
 use crate::error::Error;
@@ -60,8 +61,7 @@ pub struct Worker<T: Real> {
     lives: Lives,
     plan: Plan,
     pub(super) shape: Shape,
-    arena: Vec<T>,
-    arena_start: usize,
+    arena: AlignedBuffer<T>,
     /// Values that exist for a few rows at a time.
     pub(super) local: Local<T>,
     /// The rows that a chain is at.
@@ -90,8 +90,7 @@ impl<T: Real> Worker<T> {
             plans,
             plan: Plan::default(),
             shape: Shape::default(),
-            arena: Vec::new(),
-            arena_start: 0,
+            arena: AlignedBuffer::new(),
             local: Local::new(&program),
             stretch: None,
             keeps_norms: true,
@@ -131,7 +130,7 @@ impl<T: Real> Worker<T> {
 
     /// Bytes of working memory held.
     pub fn memory(&self) -> usize {
-        (self.arena.len() + self.partials.len() + self.local.len()) * size_of::<T>()
+        (self.arena.allocated() + self.partials.len() + self.local.allocated()) * size_of::<T>()
     }
 
     /// Computes all outputs for the examples `range` of a batch that has been checked.
@@ -198,7 +197,7 @@ impl<T: Real> Worker<T> {
         if self.plan.lens.is_empty() || self.plan.offsets[i] == NONE {
             return &[];
         }
-        &self.arena[self.arena_start + self.plan.offsets[i]..][..self.plan.lens[i]]
+        self.arena.slice(self.plan.offsets[i], self.plan.lens[i])
     }
 
     /// The tile unit for a whole pass, where one thread makes it and nobody else comes between.
@@ -302,17 +301,11 @@ impl<T: Real> Worker<T> {
 
     /// Makes the arena large enough for the plan, and the place of local values for the largest of them.
     fn reserve(&mut self) -> Result<(), Error> {
-        let wanted = self.plan.total.saturating_add(16);
-        if self.arena.len() < wanted {
-            self.arena = Vec::new();
-            let mut arena = Vec::<T>::new();
-            let bytes = (wanted as u64).saturating_mul(size_of::<T>() as u64);
-            if bytes > memory_limit() || arena.try_reserve_exact(wanted).is_err() {
+        if self.arena.capacity() < self.plan.total {
+            let bytes = (self.plan.total as u64).saturating_mul(size_of::<T>() as u64);
+            if bytes > memory_limit() || !self.arena.allocate(self.plan.total) {
                 return Err(Error::TooLarge { bytes });
             }
-            drop(arena);
-            self.arena = vec![T::ZERO; wanted];
-            self.arena_start = align_offset(self.arena.as_ptr());
         }
         let room = |plan: &OpPlan| match plan {
             OpPlan::Projected(p) => self.projected_room(p, &self.program),
@@ -320,9 +313,10 @@ impl<T: Real> Worker<T> {
             _ => 0,
         };
         let wanted = self.plans.iter().map(room).max().unwrap_or(0);
-        if !self.local.has_room(wanted) {
-            let bytes = (wanted.saturating_add(self.arena.len()) as u64).saturating_mul(size_of::<T>() as u64);
-            if bytes > memory_limit() || !self.local.make_room(wanted) {
+        if self.local.capacity() < wanted {
+            let elements = wanted.saturating_add(self.arena.allocated());
+            let bytes = (elements as u64).saturating_mul(size_of::<T>() as u64);
+            if bytes > memory_limit() || !self.local.allocate(wanted) {
                 return Err(Error::TooLarge { bytes });
             }
         }
@@ -347,9 +341,7 @@ impl<T: Real> Worker<T> {
 
     fn place(&self, offset: usize) -> Ptr<T> {
         debug_assert_ne!(offset, NONE, "a buffer that the plan does not hold");
-        // SAFETY: the plan lies within the arena. Buffers that live at one time are disjoint, so writing to one through a
-        // shared reference to the backend never changes what another task reads.
-        Ptr(unsafe { self.arena.as_ptr().cast_mut().add(self.arena_start + offset) })
+        self.arena.at(offset)
     }
 
     /// Address of some columns of a value, and the distance of its rows.
@@ -357,8 +349,9 @@ impl<T: Real> Worker<T> {
         if let Some(found) = self.local.slice(s, false) {
             return found;
         }
-        // SAFETY: columns of the value.
-        (Ptr(unsafe { self.value(s.value).at(s.col) }), self.program.values[s.value.0].cols)
+        let cols = self.program.values[s.value.0].cols;
+        debug_assert!(s.col + s.cols <= cols, "columns of the value");
+        (Ptr(self.value(s.value).at(s.col)), cols)
     }
 
     /// The same for the gradient.
@@ -366,8 +359,9 @@ impl<T: Real> Worker<T> {
         if let Some(found) = self.local.slice(s, true) {
             return found;
         }
-        // SAFETY: columns of the value.
-        (Ptr(unsafe { self.grad(s.value).at(s.col) }), self.program.values[s.value.0].cols)
+        let cols = self.program.values[s.value.0].cols;
+        debug_assert!(s.col + s.cols <= cols, "columns of the value");
+        (Ptr(self.grad(s.value).at(s.col)), cols)
     }
 
     pub(super) fn param(&self, params: &[T], id: ParamId) -> *const T {

@@ -21,8 +21,9 @@ pub const NARROW_TILE_ROWS: usize = 6;
 
 /// A vector register of `T`.
 ///
-/// All methods are `unsafe`: they may only be called from a kernel that was entered through [`Real::dispatch`],
-/// which has made sure that the instructions exist; pointers must be valid for the lanes named.
+/// # Safety
+/// All methods are `unsafe`. The instructions must exist on this machine, which holds in every kernel that
+/// [`Real::dispatch`] runs. Pointers are valid for the lanes named; they need no alignment beyond that of `T`.
 #[allow(clippy::missing_safety_doc, missing_docs)]
 pub trait Vector<T: Real>: Copy {
     /// Elements in a register.
@@ -128,10 +129,11 @@ pub trait Vector<T: Real>: Copy {
 pub trait Kernel<T: Real> {
     /// What the kernel returns.
     type Out;
-    /// Runs it.
+    /// Runs the kernel. Implementations are `#[inline(always)]`, so that they are compiled with the instructions of `V`.
     ///
     /// # Safety
-    /// Only to be called by [`Real::dispatch`]; implementations mark it `#[inline(always)]`.
+    /// The machine has the instructions of `V`, which [`Real::dispatch`] makes sure of. The kernel's pointers are valid
+    /// for the rows and columns its fields name, and nothing else accesses what it writes.
     unsafe fn run<V: Vector<T>>(self) -> Self::Out;
 }
 
@@ -208,27 +210,39 @@ fn widest() -> Isa {
     Isa::Portable
 }
 
+/// # Safety
+/// As for [`Kernel::run`], with AVX-512.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn run_avx512<K: Kernel<f32>>(kernel: K) -> K::Out {
+    // SAFETY: this function's contract is that of `run`.
     unsafe { kernel.run::<avx512::F32x16>() }
 }
 
+/// # Safety
+/// As for [`Kernel::run`], with AVX2 and FMA.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn run_avx2<K: Kernel<f32>>(kernel: K) -> K::Out {
+    // SAFETY: this function's contract is that of `run`.
     unsafe { kernel.run::<avx2::F32x8>() }
 }
 
 /// Never inlined, so that a kernel that runs in several places is compiled once.
+///
+/// # Safety
+/// As for [`Kernel::run`]; arrays need no special instructions.
 #[inline(never)]
 unsafe fn run_portable<T: Real, const N: usize, K: Kernel<T>>(kernel: K) -> K::Out {
+    // SAFETY: this function's contract is that of `run`.
     unsafe { kernel.run::<Lanes<T, N>>() }
 }
 
+/// # Safety
+/// As for [`Real::dispatch`].
 #[inline(always)]
-pub(crate) fn dispatch_f32<K: Kernel<f32>>(kernel: K) -> K::Out {
-    // SAFETY: `isa` has found the instructions each entry point enables; portable vectors need none.
+pub(crate) unsafe fn dispatch_f32<K: Kernel<f32>>(kernel: K) -> K::Out {
+    // SAFETY: `isa` has found the instructions each entry point enables; the rest is the caller's contract.
     unsafe {
         match isa() {
             #[cfg(target_arch = "x86_64")]
@@ -240,9 +254,11 @@ pub(crate) fn dispatch_f32<K: Kernel<f32>>(kernel: K) -> K::Out {
     }
 }
 
+/// # Safety
+/// As for [`Real::dispatch`].
 #[inline(always)]
-pub(crate) fn dispatch_f64<K: Kernel<f64>>(kernel: K) -> K::Out {
-    // SAFETY: portable vectors need no special instructions.
+pub(crate) unsafe fn dispatch_f64<K: Kernel<f64>>(kernel: K) -> K::Out {
+    // SAFETY: the caller's contract is the same; arrays need no special instructions.
     unsafe { run_portable::<f64, 2, K>(kernel) }
 }
 
@@ -279,7 +295,8 @@ mod tests {
     fn vector_exponentials_agree_with_the_library_over_the_whole_range() {
         let x: Vec<f32> = (0..198_500).map(|i| -90.0 + i as f32 * 0.0009).collect(); // to 88.65, just below overflow
         let mut y = vec![0.0; x.len()];
-        f32::dispatch(ExpKernel(&x, &mut y));
+        // SAFETY: the kernel stays within its slices.
+        unsafe { f32::dispatch(ExpKernel(&x, &mut y)) };
         for (&x, &y) in x.iter().zip(&y) {
             let exact = f64::from(x).exp();
             if exact < 1.2e-38 {
@@ -309,14 +326,16 @@ mod tests {
     fn vector_powers_of_two_agree_with_the_library_and_keep_nan() {
         let x: Vec<f32> = (0..125_500).map(|i| -125.0 + i as f32 * 0.001).chain([0.0, -1e30, f32::NAN]).collect();
         let mut y = vec![0.0; x.len()];
-        f32::dispatch(Exp2Kernel::<_, false>(&x, &mut y));
+        // SAFETY: the kernel stays within its slices.
+        unsafe { f32::dispatch(Exp2Kernel::<_, false>(&x, &mut y)) };
         let n = x.len();
         for (&x, &y) in x[..n - 2].iter().zip(&y) {
             assert!((f64::from(y) / f64::from(x).exp2() - 1.0).abs() < 2.5e-7, "2^{x} = {y}");
         }
         assert!(y[n - 2] < 1.2e-38 && y[n - 1].is_nan());
         let x: Vec<f32> = (0..125_500).map(|i| -125.9 + i as f32 * 0.002).chain([f32::NAN]).collect(); // to 125.1
-        f32::dispatch(Exp2Kernel::<_, true>(&x, &mut y));
+        // SAFETY: the kernel stays within its slices.
+        unsafe { f32::dispatch(Exp2Kernel::<_, true>(&x, &mut y)) };
         for (&x, &y) in x.iter().zip(&y) {
             let off = (f64::from(y) / f64::from(x).exp2() - 1.0).abs();
             assert!(if x.is_nan() { y.is_nan() } else { off < 3e-6 }, "2^{x} = {y}");
@@ -340,7 +359,8 @@ mod tests {
     fn transposing_there_and_back_keeps_every_number_in_place() {
         let x: Vec<f32> = (0..16 * 11).map(|i| i as f32).collect();
         let (mut columns, mut rows) = (vec![0.0; 8 * 20], vec![0.0; 16 * 9]);
-        let lanes = f32::dispatch(Transposes(&x, &mut columns, &mut rows));
+        // SAFETY: the kernel stays within its slices.
+        let lanes = unsafe { f32::dispatch(Transposes(&x, &mut columns, &mut rows)) };
         for i in 0..lanes {
             for c in 0..8 {
                 assert_eq!(columns[c * 20 + i], 2.0 * x[i * 11 + c]);
@@ -371,7 +391,8 @@ mod tests {
     fn quarters_of_four_vectors_change_places() {
         let x: Vec<f32> = (0..64).map(|i| i as f32).collect();
         let mut y = vec![0.0; 64];
-        let lanes = f32::dispatch(Quarters(&x, &mut y));
+        // SAFETY: the kernel stays within its slices.
+        let lanes = unsafe { f32::dispatch(Quarters(&x, &mut y)) };
         let quarter = lanes / 4;
         for (vector, place, i) in (0..4).flat_map(|v| (0..4).flat_map(move |p| (0..quarter).map(move |i| (v, p, i)))) {
             assert_eq!(y[place * lanes + vector * quarter + i], x[vector * lanes + place * quarter + i]);
@@ -399,7 +420,8 @@ mod tests {
     fn sums_of_many_vectors_have_the_bits_of_each_alone() {
         let x: Vec<f32> = (0..256).map(|i| (i * 7919 % 1009) as f32 / 31.0 - 11.0).collect();
         let (mut alone, mut together) = (vec![0.0; 16], vec![0.0; 16]);
-        let lanes = f32::dispatch(Sums(&x, &mut alone, &mut together));
+        // SAFETY: the kernel stays within its slices.
+        let lanes = unsafe { f32::dispatch(Sums(&x, &mut alone, &mut together)) };
         assert_eq!(alone[..lanes], together[..lanes]);
         assert!((alone[0] - x[..lanes].iter().sum::<f32>()).abs() < 1e-3);
     }
@@ -425,7 +447,8 @@ mod tests {
     fn interleaving_there_and_back_keeps_every_number_in_place() {
         let x: Vec<f32> = (0..32).map(|i| i as f32).collect();
         let mut y = vec![-1.0; 80];
-        let n = f32::dispatch(Pairs(&x, &mut y));
+        // SAFETY: the kernel stays within its slices.
+        let n = unsafe { f32::dispatch(Pairs(&x, &mut y)) };
         for i in 0..n {
             assert_eq!((y[2 * i], y[2 * i + 1]), (x[i], x[n + i]));
             assert_eq!((y[2 * n + i], y[3 * n + i]), (x[i], x[n + i]));
@@ -436,7 +459,8 @@ mod tests {
     #[test]
     fn far_negative_exponents_give_zero_and_not_nan() {
         let mut y = [1.0f32; 3];
-        f32::dispatch(ExpKernel(&[-1e30, -200.0, f32::MIN], &mut y));
+        // SAFETY: the kernel stays within its slices.
+        unsafe { f32::dispatch(ExpKernel(&[-1e30, -200.0, f32::MIN], &mut y)) };
         assert_eq!(y, [0.0; 3]);
     }
 }

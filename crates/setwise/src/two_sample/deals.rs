@@ -139,7 +139,8 @@ impl Deals {
             let panels = self.panels.iter().zip(own.chunks_exact(TILE * PANEL));
             for ((bits, own), halves) in panels.zip(halves.chunks_exact_mut(PANEL)) {
                 expand(&bits[second..second + width], &mut chosen);
-                T::dispatch(Halves { tile: &tile, chosen: &chosen[..width * PANEL], own, halves });
+                // SAFETY: the slices have the lengths the kernel reads and writes.
+                unsafe { T::dispatch(Halves { tile: &tile, chosen: &chosen[..width * PANEL], own, halves }) };
             }
         }
         (halves, row_sums)

@@ -18,9 +18,12 @@ pub struct Rows<T> {
 
 impl<T: Real> Rows<T> {
     /// The rows from one on.
+    ///
+    /// # Safety
+    /// There are at least `row` rows.
     #[inline(always)]
-    pub fn from(self, row: usize) -> Self {
-        // SAFETY: callers name rows that there are.
+    pub unsafe fn from(self, row: usize) -> Self {
+        // SAFETY: rows of one buffer, by the caller's contract.
         Rows { ptr: unsafe { self.ptr.add(row * self.row) }, ..self }
     }
 
@@ -144,28 +147,33 @@ impl<T: Real> Heads<T> {
     /// The rows of one head.
     pub fn rows(&self, head: usize) -> Rows<T> {
         let width = self.first.width();
-        // SAFETY: within the rows, packed or not.
-        unsafe {
-            if self.first.chunks == 1 {
-                Rows { ptr: self.first.ptr.add(head * width), row: self.first.row, width }
-            } else {
-                Rows { ptr: self.place.add(head * self.padded * width), row: width, width }
-            }
+        if self.first.chunks == 1 {
+            Rows { ptr: self.first.ptr.wrapping_add(head * width), row: self.first.row, width }
+        } else {
+            Rows { ptr: self.place.wrapping_add(head * self.padded * width), row: width, width }
         }
     }
 
-    /// Packs rows in chunks, zero behind them.
-    pub fn pack(self) -> Self {
+    /// Packs rows in chunks, with zeros behind them.
+    ///
+    /// # Safety
+    /// The heads are valid for `rows` rows, and `place` for [`Heads::len`] elements that nothing else accesses.
+    pub unsafe fn pack(self) -> Self {
         if self.first.chunks > 1 {
-            T::dispatch(Packing::<T, false>(self));
+            // SAFETY: the caller's contract.
+            unsafe { T::dispatch(Packing::<T, false>(self)) };
         }
         self
     }
 
-    /// Writes rows in chunks back.
-    pub fn unpack(&self) {
+    /// Writes packed rows back to their chunks.
+    ///
+    /// # Safety
+    /// As for [`Heads::pack`]; nothing else accesses the chunks.
+    pub unsafe fn unpack(&self) {
         if self.first.chunks > 1 {
-            T::dispatch(Packing::<T, true>(*self));
+            // SAFETY: the caller's contract.
+            unsafe { T::dispatch(Packing::<T, true>(*self)) };
         }
     }
 }

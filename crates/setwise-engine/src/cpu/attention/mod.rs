@@ -59,8 +59,7 @@ impl<T: Real> Worker<T> {
         let (base, stride) = if grad { self.grad_slice(slice) } else { self.slice(slice) };
         let chunk_len = slice.cols / heads;
         Head {
-            // SAFETY: within the value.
-            ptr: unsafe { base.at(first_row * chunks * stride + h * chunk_len) },
+            ptr: base.at(first_row * chunks * stride + h * chunk_len),
             row: chunks * stride,
             chunks,
             chunk_stride: stride,
@@ -85,34 +84,49 @@ impl<T: Real> Worker<T> {
         let counts = || op.relations.iter().map(|r| this.query_blocks(r) * this.shape.examples);
         self.threads.run(counts().sum(), |t| {
             let (r, i) = locate(t, counts());
-            this.attention_block(on_tiles, op, r, i % this.shape.examples, i / this.shape.examples);
+            // SAFETY: each task has its own relation, example and block of queries.
+            unsafe { this.attention_block(on_tiles, op, r, i % this.shape.examples, i / this.shape.examples) };
         });
     }
 
     /// Forward, a block of queries of one relation and example, if it has so many.
-    fn attention_block(&self, on_tiles: bool, op: &Attention, relation: usize, example: usize, block: usize) {
+    ///
+    /// # Safety
+    /// No other task runs this block.
+    unsafe fn attention_block(&self, on_tiles: bool, op: &Attention, relation: usize, example: usize, block: usize) {
         let relation = &op.relations[relation];
         let queries = self.ranges(relation, example)[0].len();
         let first = block * QUERIES_PER_TASK;
         if first < queries {
             let queries = first..queries.min(first + QUERIES_PER_TASK);
-            self.attention_part(on_tiles, op, Part { relation, example, queries, heads: 0..op.heads }, false);
+            // SAFETY: the caller's contract.
+            unsafe {
+                self.attention_part(on_tiles, op, Part { relation, example, queries, heads: 0..op.heads }, false)
+            };
         }
     }
 
     /// Forward, one relation of one example.
-    pub(super) fn relation_forward(&self, on_tiles: bool, op: &Attention, relation: usize, example: usize) {
+    ///
+    /// # Safety
+    /// No other task runs this relation of this example.
+    pub(super) unsafe fn relation_forward(&self, on_tiles: bool, op: &Attention, relation: usize, example: usize) {
         let queries = self.ranges(&op.relations[relation], example)[0].len();
         for block in 0..queries.div_ceil(QUERIES_PER_TASK) {
-            self.attention_block(on_tiles, op, relation, example, block);
+            // SAFETY: the caller's contract.
+            unsafe { self.attention_block(on_tiles, op, relation, example, block) };
         }
     }
 
     /// Backward, one relation of one example.
-    pub(super) fn relation_backward(&self, on_tiles: bool, op: &Attention, relation: usize, example: usize) {
+    ///
+    /// # Safety
+    /// As for [`Worker::relation_forward`].
+    pub(super) unsafe fn relation_backward(&self, on_tiles: bool, op: &Attention, relation: usize, example: usize) {
         let relation = &op.relations[relation];
         let queries = 0..self.ranges(relation, example)[0].len();
-        self.attention_part(on_tiles, op, Part { relation, example, queries, heads: 0..op.heads }, true);
+        // SAFETY: the caller's contract.
+        unsafe { self.attention_part(on_tiles, op, Part { relation, example, queries, heads: 0..op.heads }, true) };
     }
 
     pub(super) fn attention_backward(&mut self, on_tiles: bool, op: &Attention) {
@@ -125,12 +139,9 @@ impl<T: Real> Worker<T> {
             let (pair, first) = (t / tasks_per_pair, t % tasks_per_pair * together);
             let (relation, example) = (&op.relations[pair / this.shape.examples], pair % this.shape.examples);
             let queries = 0..this.ranges(relation, example)[0].len();
-            this.attention_part(
-                on_tiles,
-                op,
-                Part { relation, example, queries, heads: first..first + together },
-                true,
-            );
+            let part = Part { relation, example, queries, heads: first..first + together };
+            // SAFETY: each task has its own relation, example and heads.
+            unsafe { this.attention_part(on_tiles, op, part, true) };
         });
         for r in &op.relations {
             for s in [r.query, r.key, r.value] {
@@ -140,7 +151,10 @@ impl<T: Real> Worker<T> {
     }
 
     /// Some queries and heads of one example and relation, forward or backward.
-    fn attention_part(&self, on_tiles: bool, op: &Attention, part: Part, backward: bool) {
+    ///
+    /// # Safety
+    /// No other task computes this part.
+    unsafe fn attention_part(&self, on_tiles: bool, op: &Attention, part: Part, backward: bool) {
         let Part { relation: r, example, queries, heads } = part;
         let [all, keys] = self.ranges(r, example);
         let rows = all.start + queries.start;
@@ -166,24 +180,24 @@ impl<T: Real> Worker<T> {
         };
         self.scratch.with(own + together * packed * width, |scratch| {
             for group in heads.step_by(together) {
-                // SAFETY: the scratch has place for all that is packed behind what a head needs.
-                let mut free = unsafe { scratch.add(own) };
+                // Packed rows lie behind the scratch of one head.
+                let mut free = scratch.wrapping_add(own);
                 let mut place = |s: Slice, first: usize, rows: usize, padded: usize, grad: bool| {
                     let first = self.head(s, op.heads, group, first, grad);
                     let heads = Heads { first, heads: together, rows, padded, place: free };
-                    // SAFETY: as above.
-                    free = unsafe { free.add(heads.len()) };
+                    free = free.wrapping_add(heads.len());
                     heads
                 };
                 let mut asks = |s: Slice, grad: bool| place(s, rows, queries.len(), padded, grad);
-                let (query, out) = (asks(r.query, false).pack(), asks(r.out, false));
+                // SAFETY: the rows of this example; `packed` counts the scratch of all heads that are packed.
+                let (query, out) = (unsafe { asks(r.query, false).pack() }, asks(r.out, false));
                 let mut answers = |s: Slice, grad: bool| place(s, keys.start, keys.len(), keys.len(), grad);
-                let (key, value) = (answers(r.key, false).pack(), answers(r.value, false).pack());
+                // SAFETY: as for queries.
+                let (key, value) = unsafe { (answers(r.key, false).pack(), answers(r.value, false).pack()) };
                 let problem = |h: usize| {
-                    // SAFETY: two numbers for every query and head.
-                    let stats = unsafe {
-                        self.value(r.stats).at(2 * (all.start * op.heads + (group + h) * all.len()) + queries.start)
-                    };
+                    // `[head][2][queries]` of each example.
+                    let first = 2 * (all.start * op.heads + (group + h) * all.len()) + queries.start;
+                    let stats = self.value(r.stats).at(first);
                     Problem {
                         queries: queries.len(),
                         keys: keys.len(),
@@ -196,39 +210,46 @@ impl<T: Real> Worker<T> {
                         padded: chunked,
                         coarse: on_tiles,
                         largest: stats,
-                        // SAFETY: the second of both.
-                        inverse: unsafe { stats.add(all.len()) },
+                        inverse: stats.wrapping_add(all.len()),
                     }
                 };
                 if !backward {
                     for h in 0..together {
                         let forward = Forward { problem: problem(h), scratch };
-                        if in_tiles {
-                            // SAFETY: tiles are of single numbers alone, which `Panels` makes sure of.
-                            unsafe { tiles::attention_forward(&*(&raw const forward).cast()) }
-                        } else {
-                            T::dispatch(forward);
+                        // SAFETY: rows of this example and part, scratch for both kernels; `Panels` uses AMX for `f32` alone.
+                        unsafe {
+                            if in_tiles {
+                                tiles::attention_forward(&*(&raw const forward).cast());
+                            } else {
+                                T::dispatch(forward);
+                            }
                         }
                     }
-                    out.unpack();
+                    // SAFETY: the outputs of this part belong to this task.
+                    unsafe { out.unpack() };
                     continue;
                 }
-                out.pack();
+                // SAFETY: as for queries.
+                unsafe { out.pack() };
                 let mut asks = |s: Slice| place(s, rows, queries.len(), padded, true);
-                let (d_out, d_query) = (asks(r.out).pack(), asks(r.query));
+                // SAFETY: as for queries.
+                let (d_out, d_query) = (unsafe { asks(r.out).pack() }, asks(r.query));
                 let mut answers = |s: Slice| place(s, keys.start, keys.len(), keys.len(), true);
                 let (d_key, d_value) = (answers(r.key), answers(r.value));
                 for h in 0..together {
                     let [d_out, d_query, d_key, d_value] = [d_out, d_query, d_key, d_value].map(|d| d.rows(h));
                     let backward = Backward { problem: problem(h), d_out, d_query, d_key, d_value, scratch };
-                    if in_tiles {
-                        // SAFETY: as above.
-                        unsafe { tiles::attention_backward(&*(&raw const backward).cast()) }
-                    } else {
-                        T::dispatch(backward);
+                    // SAFETY: as for the forward pass.
+                    unsafe {
+                        if in_tiles {
+                            tiles::attention_backward(&*(&raw const backward).cast());
+                        } else {
+                            T::dispatch(backward);
+                        }
                     }
                 }
-                [d_query, d_key, d_value].iter().for_each(Heads::unpack);
+                // SAFETY: the gradients of this part belong to this task.
+                [d_query, d_key, d_value].iter().for_each(|d| unsafe { d.unpack() });
             }
         });
     }

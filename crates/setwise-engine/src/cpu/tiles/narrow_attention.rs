@@ -177,7 +177,8 @@ pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
     let p = &b.problem;
     // Scores that are large, which the forward pass has shifted, would be off by more than their powers may be.
     if unsafe { std::slice::from_raw_parts(p.largest, p.queries) }.iter().any(|&largest| largest != 0.0) {
-        return f32::dispatch(*b);
+        // SAFETY: the caller's contract; the scratch is large enough for either kernel.
+        return unsafe { f32::dispatch(*b) };
     }
     let strips = p.keys.div_ceil(HALF);
     let mut places = Places(b.scratch);

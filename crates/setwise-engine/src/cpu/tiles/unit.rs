@@ -369,8 +369,11 @@ impl Unit for Plain {
     }
 }
 
-/// A number of a block, where its tile has it.
-fn number(block: *const u16, at: usize) -> f32 {
-    // SAFETY: within the block.
+/// A bf16 number of a tile.
+///
+/// # Safety
+/// `at` lies in the blocks at `block`.
+unsafe fn number(block: *const u16, at: usize) -> f32 {
+    // SAFETY: the caller's contract.
     f32::from_bits(u32::from(unsafe { *block.add(at) }) << 16)
 }
