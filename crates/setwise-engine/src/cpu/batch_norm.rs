@@ -27,6 +27,7 @@ impl<T: Real> Kernel<T> for Moments<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let share = T::ONE / T::from_usize(self.pixels);
+        // SAFETY: the contract of `Kernel::run`: `x` has `pixels` rows of `channels` numbers, `out` two rows.
         unsafe {
             columns!(V, self.channels, |j, n| {
                 let mut sum = V::zero();
@@ -57,8 +58,12 @@ struct Scales<T> {
 
 impl<T: Real> Scales<T> {
     /// x̂ and γ x̂ + β of `n` channels from `j` on.
+    ///
+    /// # Safety
+    /// The caller runs in a kernel, and there are at least `j + n` channels.
     #[inline(always)]
     unsafe fn apply<V: Vector<T>>(&self, x: V, j: usize, n: usize) -> (V, V) {
+        // SAFETY: the caller's contract: all four pointers have `j + n` channels.
         unsafe {
             let hat = x.sub(get(self.mean.add(j), n)).mul(get(self.inv_std.add(j), n));
             (hat, hat.mul_add(get(self.gain.add(j), n), get(self.shift.add(j), n)))
@@ -81,6 +86,7 @@ impl<T: Real> Kernel<T> for Normalise<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
+        // SAFETY: the contract of `Kernel::run`: `x` and `y` have `pixels` rows of `channels` numbers.
         unsafe {
             columns!(V, self.channels, |j, n| {
                 for r in 0..self.pixels {
@@ -110,6 +116,8 @@ impl<T: Real> Kernel<T> for Slopes<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
+        // SAFETY: the contract of `Kernel::run`: `x` and `dy` have `pixels` rows of `channels` numbers, `out` two
+        // rows.
         unsafe {
             columns!(V, self.channels, |j, n| {
                 let (mut sum, mut dot) = (V::zero(), V::zero());
@@ -147,6 +155,8 @@ impl<T: Real> Kernel<T> for NormaliseBackward<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
+        // SAFETY: the contract of `Kernel::run`: `x`, `dy` and `dx` have `pixels` rows of `channels` numbers, `means`
+        // two rows.
         unsafe {
             columns!(V, self.channels, |j, n| {
                 let mean = get::<T, V>(self.means.add(j), n);

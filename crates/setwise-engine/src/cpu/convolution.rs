@@ -36,6 +36,10 @@ fn inside(op: &Convolution, pixel: usize) -> (usize, usize) {
 }
 
 /// Lays out the patches of output lines `first..first + count` of the image at `x`, one after another.
+///
+/// # Safety
+/// `x` is an image of `op.from`, `patches` holds `count` lines of patches, and `first + count` is at most the output's
+/// height.
 unsafe fn gather<T: Real>(op: &Convolution, x: *const T, first: usize, count: usize, patches: *mut T) {
     let channels = op.from.channels;
     let (kernel, stride, padding) = (op.window.kernel, op.window.stride, op.window.padding);
@@ -66,6 +70,9 @@ unsafe fn gather<T: Real>(op: &Convolution, x: *const T, first: usize, count: us
 }
 
 /// The way back: adds gradients of patches to the image they were taken from.
+///
+/// # Safety
+/// As for `gather`; nothing else accesses the image at `dx`.
 unsafe fn scatter<T: Real>(op: &Convolution, dx: *mut T, first: usize, count: usize, patches: *const T) {
     let channels = op.from.channels;
     let (kernel, stride, padding) = (op.window.kernel, op.window.stride, op.window.padding);

@@ -25,14 +25,21 @@ pub struct Strided<T> {
 }
 
 impl<T> Strided<T> {
+    /// # Safety
+    /// The matrix has at least `rows` rows.
     #[inline(always)]
     pub unsafe fn down(self, rows: usize) -> Self {
+        // SAFETY: the caller's contract.
         Strided { ptr: unsafe { self.ptr.add(rows * self.row) }, ..self }
     }
 }
 
 /// Accumulates `R × C` vectors: `acc[r][c] += Σ_k a(r, k) · b[k][c]`, with rows of `b` at distance `b_row`. Where `PAIRED`, `a(r, k)`
 /// is two numbers, for even and for odd columns.
+///
+/// # Safety
+/// The caller runs in a kernel; `a` has `R` rows of `k` elements (pairs where `PAIRED`), `b` has `k` rows of `C`
+/// vectors.
 #[inline(always)]
 pub unsafe fn tile<T: Real, V: Vector<T>, const R: usize, const C: usize, const PAIRED: bool>(
     k: usize,
@@ -41,6 +48,7 @@ pub unsafe fn tile<T: Real, V: Vector<T>, const R: usize, const C: usize, const 
     b_row: usize,
     acc: &mut [[V; C]; R],
 ) {
+    // SAFETY: the caller's contract: `a` has `R` rows of `k` elements, `b` has `k` rows of `C` vectors.
     unsafe {
         // One address for every three rows: the other two are reached by scaled indexing, so that advancing `k` costs few
         // additions and none waits for another.
@@ -93,16 +101,26 @@ pub trait Ends<T: Real, V: Vector<T>, const C: usize> {
     const FROM_PLACE: bool = false;
 
     /// The vectors the sum of a row begins with.
+    ///
+    /// # Safety
+    /// The caller runs in a kernel, and the product has this row.
     #[inline(always)]
     unsafe fn start(&self, _row: usize) -> [V; C] {
+        // SAFETY: the caller runs in a kernel.
         unsafe { [V::zero(); C] }
     }
 
     /// Takes the finished row.
+    ///
+    /// # Safety
+    /// As for [`Ends::start`].
     unsafe fn finish(&mut self, row: usize, sums: [V; C]);
 }
 
 /// Runs `tile` over `rows` rows in the largest pieces the registers allow.
+///
+/// # Safety
+/// As for [`tile`], for `rows` rows; `ends` accepts each of them.
 #[inline(always)]
 pub unsafe fn rows_of_tiles<T: Real, V: Vector<T>, const C: usize>(
     rows: usize,
@@ -112,10 +130,14 @@ pub unsafe fn rows_of_tiles<T: Real, V: Vector<T>, const C: usize>(
     b_row: usize,
     ends: &mut impl Ends<T, V, C>,
 ) {
+    // SAFETY: the caller's contract.
     unsafe { rows_of_tiles_paired::<T, V, C, false, _>(rows, k, a, b, b_row, ends) }
 }
 
 /// The same, where `PAIRED` with two factors for even and odd columns.
+///
+/// # Safety
+/// As for [`rows_of_tiles`].
 #[inline(always)]
 pub unsafe fn rows_of_tiles_paired<T: Real, V: Vector<T>, const C: usize, const PAIRED: bool, E: Ends<T, V, C>>(
     rows: usize,
@@ -129,6 +151,7 @@ pub unsafe fn rows_of_tiles_paired<T: Real, V: Vector<T>, const C: usize, const 
         ($from:expr, $r:expr) => {{
             let mut i = $from;
             while rows - i >= $r {
+                // SAFETY: the caller's contract; the rows `i..i + $r` lie below `rows`.
                 unsafe {
                     let mut acc = [[V::zero(); C]; $r];
                     for (r, row) in acc.iter_mut().enumerate() {
@@ -176,6 +199,8 @@ pub unsafe fn pack_panels<T: Real>(dst: *mut T, src: *const T, k_stride: usize, 
     let width = T::panel_width();
     for first in (0..n).step_by(width) {
         let cols = width.min(n - first);
+        // SAFETY: the caller's contract: `cols` columns from `first` on of the source, one strip of `width` columns of
+        // the result.
         unsafe {
             let out = dst.add(first * k);
             let src = src.add(first * n_stride);
@@ -266,6 +291,7 @@ impl<T: Real, V: Vector<T>, const C: usize, const RELU: bool, const RESIDUAL: bo
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
         for (c, mut sum) in sums.into_iter().enumerate() {
+            // SAFETY: a row of the product with `C` full vectors of columns; `residual` is not null where it is read.
             unsafe {
                 if RELU {
                     sum = sum.max(V::zero());
@@ -302,6 +328,7 @@ impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for PanelEnds<T, V, C>
 
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, mut sums: [V; C]) {
+        // SAFETY: a row of the product; `cols` counts the valid lanes of each vector.
         unsafe {
             for s in &mut sums {
                 match self.activation {
@@ -334,8 +361,12 @@ impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for PanelEnds<T, V, C>
 
 impl<T: Real> PanelProduct<T> {
     /// Columns `first..` of one panel, `C` vectors of them.
+    ///
+    /// # Safety
+    /// The caller runs in a kernel; columns `first..` lie below `n`, and the strip is packed for `k` rows.
     #[inline(always)]
     unsafe fn panel<V: Vector<T>, const C: usize>(&self, first: usize, panel: *const T) {
+        // SAFETY: the caller's contract: columns `first..` lie below `n`, and one strip of packed columns is valid.
         unsafe {
             let mut cols = [0; C];
             let mut bias = [V::zero(); C];
@@ -390,6 +421,7 @@ impl<T: Real> Kernel<T> for PanelProduct<T> {
     unsafe fn run<V: Vector<T>>(self) {
         let width = 2 * V::LANES;
         for first in (0..self.n).step_by(width) {
+            // SAFETY: the contract of `Kernel::run`: strips of `2 * LANES` columns follow each other, `k` rows each.
             unsafe {
                 let panel = self.panels.add(first * self.k);
                 if self.n - first > V::LANES {
@@ -403,8 +435,12 @@ impl<T: Real> Kernel<T> for PanelProduct<T> {
 }
 
 /// 1 / (1 + exp(−x)); exp saturates, so large |x| give exactly 0 or 1.
+///
+/// # Safety
+/// The caller runs in a kernel.
 #[inline(always)]
 pub unsafe fn sigmoid<T: Real, V: Vector<T>>(x: V) -> V {
+    // SAFETY: the caller runs in a kernel.
     unsafe {
         let one = V::splat(T::ONE);
         let e = V::zero().sub(x).exp();
@@ -432,6 +468,7 @@ pub mod tests {
             let (a, b, bias) = (numbers(m * k, 1), numbers(n * k, 2), numbers(n, 3));
             let mut panels = vec![0.0; panels_len::<f32>(k, n)];
             let mut c = vec![f32::NAN; m * n];
+            // SAFETY: `packed` has its documented length; `a`, `bias` and `c` have `m × k`, `n` and `m × n` elements.
             unsafe {
                 // b is [n, k]: the weight of a linear layer.
                 pack_panels(panels.as_mut_ptr(), b.as_ptr(), 1, k, k, n);

@@ -71,6 +71,7 @@ impl<T: Real> Kernel<T> for ActivationBackward<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
+        // SAFETY: the contract of `Kernel::run`: `y` and `dy` have `rows` rows of `cols` numbers.
         unsafe {
             for r in 0..self.rows {
                 let (y, dy) = (self.y.add(r * self.y_row), self.dy.add(r * self.dy_row));
@@ -104,6 +105,7 @@ impl<T: Real> Kernel<T> for ColumnSums<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
+        // SAFETY: the contract of `Kernel::run`: `x` has `rows` rows of `cols` numbers, `sums` one row.
         unsafe {
             columns!(V, self.cols, |j, n| {
                 let mut sums = [V::zero(); 4];
@@ -127,6 +129,10 @@ impl<T: Real> Kernel<T> for ColumnSums<T> {
 
 impl<T: Real> Worker<T> {
     /// Products of the same rows with weights of like sizes, as they are packed.
+    ///
+    /// # Safety
+    /// The products' pointers are valid for their sizes, all read the same rows, and nothing else accesses their
+    /// results.
     pub(super) unsafe fn products(&self, panels: &Panels<T>, weight: ParamId, products: &[PanelProduct<T>]) {
         if !panels.in_tiles(weight) {
             // SAFETY: the caller's contract.
@@ -182,6 +188,9 @@ impl<T: Real> Worker<T> {
     }
 
     /// Some rows of one map.
+    ///
+    /// # Safety
+    /// The value has these rows, and no other task writes them.
     pub(super) unsafe fn map_forward(
         &self,
         params: &[T],
@@ -191,6 +200,7 @@ impl<T: Real> Worker<T> {
         rows: Range<usize>,
     ) {
         let product = self.map_product(params, panels, map, activation, rows.clone());
+        // SAFETY: the caller's contract; a norm has the rows and columns of the product.
         unsafe {
             self.products(panels, map.weight, &[product]);
             if let Some(norm) = &map.norm {
@@ -291,6 +301,9 @@ impl<T: Real> Worker<T> {
     }
 
     /// What one map gives to the gradient of some rows of its input, added to what is there or not; the last to give something applies a ReLU's backward step.
+    ///
+    /// # Safety
+    /// The value has these rows, and no other task writes their gradient.
     pub(super) unsafe fn input_backward(
         &self,
         panels: &Panels<T>,
@@ -302,6 +315,7 @@ impl<T: Real> Worker<T> {
         let (first, rows) = (rows.start, rows.len());
         let ((dx, dx_row), (dy, dy_row)) = (self.grad_slice(map.x), self.grad_slice(map.y));
         let (gate, gate_row) = self.rows_from((last && self.gated[map.x.value.0]).then_some(map.x), first);
+        // SAFETY: the caller's contract: the gradients of these rows.
         unsafe {
             self.products(
                 panels,
@@ -342,6 +356,9 @@ impl<T: Real> Worker<T> {
     }
 
     /// Adds what some rows give to the gradients of some outputs of a weight and its bias.
+    ///
+    /// # Safety
+    /// `grads` is the gradient of all parameters. No other task adds to these outputs of the weight and its bias.
     unsafe fn weight_backward(
         &self,
         panels: &Panels<T>,

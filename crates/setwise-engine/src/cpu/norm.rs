@@ -45,14 +45,22 @@ macro_rules! columns {
 pub(super) use columns;
 
 /// Loads `n` lanes, all or the first ones.
+///
+/// # Safety
+/// The caller runs in a kernel; `p` is valid for `n` elements, at most a vector.
 #[inline(always)]
 pub unsafe fn get<T: Real, V: Vector<T>>(p: *const T, n: usize) -> V {
+    // SAFETY: the caller's contract.
     unsafe { if n == V::LANES { V::load(p) } else { V::load_first(p, n) } }
 }
 
 /// Stores `n` lanes, all or the first ones.
+///
+/// # Safety
+/// The caller runs in a kernel; `p` is valid for `n` elements, at most a vector.
 #[inline(always)]
 pub unsafe fn put<T: Real, V: Vector<T>>(v: V, p: *mut T, n: usize) {
+    // SAFETY: the caller's contract.
     unsafe { if n == V::LANES { v.store(p) } else { v.store_first(p, n) } }
 }
 
@@ -65,6 +73,7 @@ impl<T: Real> Kernel<T> for NormRows<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let whole = self.rows / V::LANES * V::LANES;
+        // SAFETY: the contract of `Kernel::run`: `rows` rows are valid.
         unsafe {
             for first in (0..whole).step_by(V::LANES) {
                 self.group::<V>(first, V::LANES);
@@ -76,10 +85,14 @@ impl<T: Real> Kernel<T> for NormRows<T> {
 
 impl<T: Real> NormRows<T> {
     /// Some rows, at most as many as a vector has lanes.
+    ///
+    /// # Safety
+    /// As for [`Kernel::run`], for rows `first..first + rows`.
     #[inline(always)]
     unsafe fn group<V: Vector<T>>(&self, first: usize, rows: usize) {
         let whole = rows == V::LANES && self.cols.is_multiple_of(V::LANES);
         // The usual widths are known to the compiler.
+        // SAFETY: the caller's contract; the specialised widths equal `self.cols`.
         unsafe {
             match self.cols / V::LANES {
                 1 if whole => self.square::<V>(first),
@@ -92,8 +105,12 @@ impl<T: Real> NormRows<T> {
     }
 
     /// Means and deviations of these rows are computed in one vector.
+    ///
+    /// # Safety
+    /// As for [`Kernel::run`], for rows `first..first + rows`; `cols` equals the kernel's.
     #[inline(always)]
     unsafe fn rows_of<V: Vector<T>>(&self, first: usize, rows: usize, cols: usize) {
+        // SAFETY: the caller's contract; arrays hold as many lanes as any vector has.
         unsafe {
             let inv_n = V::splat(T::ONE / T::from_usize(cols));
             let y = |r: usize| self.y.add((first + r) * self.y_row);
@@ -137,8 +154,12 @@ impl<T: Real> NormRows<T> {
 
 impl<T: Real> NormRows<T> {
     /// As many rows as each has columns, which is the lanes of a vector: they stay in registers.
+    ///
+    /// # Safety
+    /// As for [`Kernel::run`]; a row is one vector, and there are `LANES` rows from `first` on.
     #[inline(always)]
     unsafe fn square<V: Vector<T>>(&self, first: usize) {
+        // SAFETY: the caller's contract: a row is one vector, and there are as many rows as lanes.
         unsafe {
             let inv_n = V::splat(T::ONE / T::from_usize(self.cols));
             let mut rows = [V::zero(); MOST_LANES];
@@ -189,6 +210,7 @@ impl<T: Real> Kernel<T> for NormRowsBackward<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let whole = self.rows / V::LANES * V::LANES;
+        // SAFETY: the contract of `Kernel::run`: `rows` rows and `2 * cols` sums are valid.
         unsafe {
             std::slice::from_raw_parts_mut(self.sums, 2 * self.cols).fill(T::ZERO);
             for first in (0..whole).step_by(V::LANES) {
@@ -201,8 +223,12 @@ impl<T: Real> Kernel<T> for NormRowsBackward<T> {
 
 impl<T: Real> NormRowsBackward<T> {
     /// Some rows, at most as many as a vector has lanes: their means are computed in one vector.
+    ///
+    /// # Safety
+    /// As for [`Kernel::run`], for rows `first..first + rows`.
     #[inline(always)]
     unsafe fn group<V: Vector<T>>(&self, first: usize, rows: usize) {
+        // SAFETY: the caller's contract; arrays hold as many lanes as any vector has.
         unsafe {
             let dy = |r: usize| self.dy.add((first + r) * self.dy_row);
             let hat = |r: usize| self.normalised.add((first + r) * self.cols);
@@ -255,6 +281,7 @@ impl<T: Real> Kernel<T> for SumRows<'_, T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
+        // SAFETY: the contract of `Kernel::run`: rows `first..first + rows` of `dst` and of all sources are valid.
         unsafe {
             for r in self.first..self.first + self.rows {
                 let dst = self.dst.wrapping_add(r * self.dst_row);
@@ -375,6 +402,10 @@ impl<T: Real> Worker<T> {
     }
 
     /// LayerNorm of rows `first..first + rows`, whose sums stand at `y`.
+    ///
+    /// # Safety
+    /// `y` is valid for `rows` rows of `cols` columns, the norm's statistics have rows `first..first + rows`, and no
+    /// other task accesses either.
     #[allow(clippy::too_many_arguments)]
     pub(super) unsafe fn norm_rows(
         &self,
@@ -387,6 +418,7 @@ impl<T: Real> Worker<T> {
         cols: usize,
     ) {
         let kept = self.program.training() && self.keeps_norms;
+        // SAFETY: the caller's contract; statistics have the rows of `y`'s value.
         unsafe {
             T::dispatch(NormRows {
                 rows,

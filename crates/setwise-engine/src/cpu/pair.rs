@@ -74,6 +74,7 @@ impl<T: Real> Kernel<T> for HiddenSums<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.p;
+        // SAFETY: the contract of `Kernel::run`: rows of both sides and `elements × hidden` outputs are valid.
         unsafe {
             columns!(V, p.hidden, |c, n| {
                 let mut i = 0;
@@ -114,6 +115,7 @@ impl<T: Real> Kernel<T> for HiddenSumsBackward<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.p;
+        // SAFETY: the contract of `Kernel::run`: rows of both sides and their gradients are valid.
         unsafe {
             columns!(V, p.hidden, |c, n| {
                 for j in 0..p.partners {
@@ -156,6 +158,7 @@ impl<T: Real> Kernel<T> for PairMax<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.p;
+        // SAFETY: the contract of `Kernel::run`: rows of both sides, outputs and scratch are valid.
         unsafe {
             let hidden = self.scratch;
             let results = hidden.add(PARTNERS * p.hidden);
@@ -215,6 +218,8 @@ impl<T: Real> Kernel<T> for PairMaxBackward<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.p;
+        // SAFETY: the contract of `Kernel::run`: rows are valid; argmax indices, written by the forward pass, lie
+        // below `partners`.
         unsafe {
             for j in 0..p.partners {
                 std::slice::from_raw_parts_mut(self.d_partner.add(j * p.partner_row), p.hidden).fill(T::ZERO);
@@ -257,6 +262,8 @@ impl<T: Real> Kernel<T> for PairMaxWeight<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.p;
+        // SAFETY: the contract of `Kernel::run`: rows are valid; argmax indices, written by the forward pass, lie
+        // below `partners`.
         unsafe {
             for i in 0..p.elements {
                 let u = p.own.add(i * p.own_row);

@@ -32,6 +32,7 @@ impl<T: Real> Kernel<T> for Forward<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let e = self.e;
+        // SAFETY: the contract of `Kernel::run`: rows of the example and of both parameters are valid.
         unsafe {
             for p in 0..e.projections {
                 let at = p * e.spread_len;
@@ -64,6 +65,8 @@ impl<T: Real> Kernel<T> for Backward<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let e = self.e;
+        // SAFETY: the contract of `Kernel::run`: rows of the example, its gradients and both parameters are valid;
+        // `dx` may be null.
         unsafe {
             for p in 0..e.projections {
                 let at = p * e.spread_len;

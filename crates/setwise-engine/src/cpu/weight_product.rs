@@ -47,6 +47,7 @@ struct Accumulate<T, const C: usize> {
 impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Accumulate<T, C> {
     #[inline(always)]
     unsafe fn start(&self, row: usize) -> [V; C] {
+        // SAFETY: rows of the result; `cols` counts the valid lanes.
         unsafe {
             let mut start = [V::zero(); C];
             for (c, v) in start.iter_mut().enumerate() {
@@ -58,6 +59,7 @@ impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Accumulate<T, C> {
 
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
+        // SAFETY: rows of the result; `cols` counts the valid lanes.
         unsafe {
             for (c, v) in sums.into_iter().enumerate() {
                 v.store_first(self.c.add(row * self.c_row + c * V::LANES), self.cols[c]);
@@ -79,11 +81,14 @@ impl<T: Real> Kernel<T> for WeightProduct<T> {
             && self.n.is_multiple_of(V::LANES)
             && self.b_row <= CLOSE
         {
+            // SAFETY: the contract of `Kernel::run`; all vectors of columns are full.
             return unsafe { self.in_place::<V>() };
         }
         let mut first = 0;
         while first < self.rows {
             let k = WEIGHT_CHUNK.min(self.rows - first);
+            // SAFETY: the contract of `Kernel::run`: rows `first..first + k` of both operands, and `weight_scratch`
+            // elements of scratch.
             unsafe {
                 let tiles = self.scratch;
                 let panels = tiles.add(((self.m + tile) * WEIGHT_CHUNK).next_multiple_of(16));
@@ -108,8 +113,12 @@ impl<T: Real> Kernel<T> for WeightProduct<T> {
 
 impl<T: Real> WeightProduct<T> {
     /// Both operands where they are.
+    ///
+    /// # Safety
+    /// As for [`Kernel::run`]; `m` is a multiple of [`LEFT`] and `n` of a vector's lanes.
     #[inline(always)]
     unsafe fn in_place<V: Vector<T>>(&self) {
+        // SAFETY: the caller's contract: full vectors of columns, `m` a multiple of the tile's rows.
         unsafe {
             for first in (0..self.rows).step_by(WEIGHT_CHUNK) {
                 let k = WEIGHT_CHUNK.min(self.rows - first);
@@ -148,6 +157,9 @@ impl<T: Real> WeightProduct<T> {
     }
 
     /// Packs `C` vectors of columns of `b` from `col` on, and multiplies them with all tiles of `a`.
+    ///
+    /// # Safety
+    /// As for [`Kernel::run`]; `k` rows at `b`, packed tiles of all rows of the result, and a strip at `panel`.
     #[inline(always)]
     unsafe fn panel<V: Vector<T>, const C: usize>(
         &self,
@@ -158,6 +170,7 @@ impl<T: Real> WeightProduct<T> {
         tiles: *const T,
         panel: *mut T,
     ) {
+        // SAFETY: the caller's contract; `close` means that a full strip can be read in place.
         unsafe {
             let mut cols = [0; C];
             for (c, n) in cols.iter_mut().enumerate() {
@@ -183,6 +196,9 @@ impl<T: Real> WeightProduct<T> {
     }
 
     /// Packs `rows` columns of `a` over `k` rows into `[k][tile]` and adds up the columns.
+    ///
+    /// # Safety
+    /// As for [`Kernel::run`]; `rows` columns of `k` rows at `a`, and `k × tile` elements at `out`.
     #[inline(always)]
     unsafe fn pack_tile<V: Vector<T>>(
         &self,
@@ -193,6 +209,7 @@ impl<T: Real> WeightProduct<T> {
         out: *mut T,
         first: usize,
     ) {
+        // SAFETY: the caller's contract: `rows` columns of `k` rows of `a`, one packed tile.
         unsafe {
             for part in (0..rows).step_by(V::LANES) {
                 let n = V::LANES.min(rows - part);

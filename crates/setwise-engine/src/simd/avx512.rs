@@ -21,56 +21,69 @@ impl Vector<f32> for F32x16 {
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_set1_ps(x)) }
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe { F32x16(_mm512_loadu_ps(p)) }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
+        // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe { _mm512_storeu_ps(p, self.0) }
     }
     #[inline(always)]
     unsafe fn load_first(p: *const f32, n: usize) -> Self {
+        // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe { F32x16(_mm512_maskz_loadu_ps(first(n), p)) }
     }
     #[inline(always)]
     unsafe fn store_first(self, p: *mut f32, n: usize) {
+        // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe { _mm512_mask_storeu_ps(p, first(n), self.0) }
     }
     #[inline(always)]
     unsafe fn add(self, o: Self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_add_ps(self.0, o.0)) }
     }
     #[inline(always)]
     unsafe fn sub(self, o: Self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_sub_ps(self.0, o.0)) }
     }
     #[inline(always)]
     unsafe fn mul(self, o: Self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_mul_ps(self.0, o.0)) }
     }
     #[inline(always)]
     unsafe fn div(self, o: Self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_div_ps(self.0, o.0)) }
     }
     #[inline(always)]
     unsafe fn max(self, o: Self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_max_ps(self.0, o.0)) }
     }
     #[inline(always)]
     unsafe fn sqrt(self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_sqrt_ps(self.0)) }
     }
     #[inline(always)]
     unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_fmadd_ps(self.0, b.0, c.0)) }
     }
     #[inline(always)]
     unsafe fn exp(self) -> Self {
         // exp(x) = 2^n · exp(r) with n = round(x / ln 2); r in [−ln 2 / 2, ln 2 / 2] by a two-term reduction, and a
         // polynomial of degree six for exp(r). NaN stays NaN.
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe {
             let x = _mm512_max_ps(_mm512_set1_ps(-120.0), self.0);
             let n = _mm512_roundscale_ps::<0>(_mm512_mul_ps(x, _mm512_set1_ps(std::f32::consts::LOG2_E)));
@@ -87,18 +100,22 @@ impl Vector<f32> for F32x16 {
     }
     #[inline(always)]
     unsafe fn exp2(self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { power(_mm512_max_ps(_mm512_set1_ps(-126.0), self.0), &EXP2) }
     }
     #[inline(always)]
     unsafe fn exp2_coarse(self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { power(self.0, &EXP2_COARSE) }
     }
     #[inline(always)]
     unsafe fn mul_sub(self, b: Self, c: Self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_fmsub_ps(self.0, b.0, c.0)) }
     }
     #[inline(always)]
     unsafe fn where_positive(self, x: Self) -> Self {
+        // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe {
             let positive = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, _mm512_setzero_ps());
             F32x16(_mm512_maskz_mov_ps(positive, x.0))
@@ -106,10 +123,12 @@ impl Vector<f32> for F32x16 {
     }
     #[inline(always)]
     unsafe fn splat_pair(p: *const f32) -> Self {
+        // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe { F32x16(_mm512_castpd_ps(_mm512_set1_pd(p.cast::<f64>().read_unaligned()))) }
     }
     #[inline(always)]
     unsafe fn interleave(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe {
             let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
             let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
@@ -118,6 +137,7 @@ impl Vector<f32> for F32x16 {
     }
     #[inline(always)]
     unsafe fn deinterleave(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe {
             let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
             let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
@@ -126,12 +146,14 @@ impl Vector<f32> for F32x16 {
     }
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { _mm512_reduce_add_ps(self.0) }
     }
     #[inline(always)]
     unsafe fn sum_each(rows: &[Self]) -> Self {
         // Halves, quarters, pairs and single lanes are added up as in `sum`, two vectors in one each time. The rows are taken in an order
         // that puts every sum in its lane.
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe {
             let mut eight = [_mm512_setzero_ps(); 8];
             for (k, e) in eight.iter_mut().enumerate() {
@@ -159,6 +181,7 @@ impl Vector<f32> for F32x16 {
     }
     #[inline(always)]
     unsafe fn quarters([a, b, c, d]: [Self; 4]) -> [Self; 4] {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe {
             let (ab, cd) = (_mm512_shuffle_f32x4::<0x44>(a.0, b.0), _mm512_shuffle_f32x4::<0x44>(c.0, d.0));
             let (late_ab, late_cd) = (_mm512_shuffle_f32x4::<0xee>(a.0, b.0), _mm512_shuffle_f32x4::<0xee>(c.0, d.0));
@@ -172,6 +195,7 @@ impl Vector<f32> for F32x16 {
     }
     #[inline(always)]
     unsafe fn columns_of_eight(src: *const f32, row: usize, out: *mut f32, out_row: usize, factor: f32) {
+        // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe {
             let mut z = [_mm512_setzero_ps(); 8];
             for (r, z) in z.iter_mut().enumerate() {
@@ -185,6 +209,7 @@ impl Vector<f32> for F32x16 {
     }
     #[inline(always)]
     unsafe fn rows_of_eight(src: *const f32, src_row: usize, out: *mut f32, row: usize) {
+        // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe {
             let mut z = [_mm512_setzero_ps(); 8];
             for (c, z) in z.iter_mut().enumerate() {
@@ -199,8 +224,12 @@ impl Vector<f32> for F32x16 {
 }
 
 /// Transposes the 8 × 8 numbers in the low halves, and those in the high halves.
+///
+/// # Safety
+/// The machine has AVX-512.
 #[inline(always)]
 pub(crate) unsafe fn transpose_halves(z: [__m512; 8]) -> [__m512; 8] {
+    // SAFETY: AVX-512 exists (contract of `Vector`).
     unsafe {
         let mut pairs = [_mm512_setzero_ps(); 8];
         for i in 0..4 {
@@ -228,8 +257,12 @@ pub(crate) unsafe fn transpose_halves(z: [__m512; 8]) -> [__m512; 8] {
 }
 
 /// 2^x = 2^floor(x) · 2^r with r in [0, 1), which a polynomial gives: the machine gives r in one instruction and takes floor itself in another.
+///
+/// # Safety
+/// The machine has AVX-512.
 #[inline(always)]
 unsafe fn power(x: __m512, polynomial: &[f32]) -> F32x16 {
+    // SAFETY: AVX-512 exists (contract of `Vector`).
     unsafe {
         let r = _mm512_reduce_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(x);
         let mut p = _mm512_set1_ps(polynomial[0]);

@@ -55,6 +55,7 @@ pub trait Vector<T: Real>: Copy {
     /// The same where it need not be as exact, of numbers below 127: relative error below 3e-6 in single precision from −126 on, and next to nothing below.
     #[inline(always)]
     unsafe fn exp2_coarse(self) -> Self {
+        // SAFETY: the caller's contract.
         unsafe { self.exp2() }
     }
     /// `self · b − c`, fused where the machine can.
@@ -74,6 +75,7 @@ pub trait Vector<T: Real>: Copy {
     #[inline(always)]
     unsafe fn sum_each(rows: &[Self]) -> Self {
         let mut sums = [T::ZERO; 16];
+        // SAFETY: the caller's contract; no vector has more than 16 lanes.
         unsafe {
             for (sum, row) in sums.iter_mut().zip(rows) {
                 *sum = row.sum();
@@ -87,6 +89,7 @@ pub trait Vector<T: Real>: Copy {
     unsafe fn columns_of_eight(src: *const T, row: usize, out: *mut T, out_row: usize, factor: T) {
         for c in 0..8 {
             for i in 0..Self::LANES {
+                // SAFETY: the caller's contract: `LANES` rows of eight and eight rows of `LANES`.
                 unsafe { *out.add(c * out_row + i) = *src.add(i * row + c) * factor };
             }
         }
@@ -97,6 +100,7 @@ pub trait Vector<T: Real>: Copy {
     unsafe fn rows_of_eight(src: *const T, src_row: usize, out: *mut T, row: usize) {
         for c in 0..8 {
             for i in 0..Self::LANES {
+                // SAFETY: the caller's contract: `LANES` rows of eight and eight rows of `LANES`.
                 unsafe { *out.add(i * row + c) = *src.add(c * src_row + i) };
             }
         }
@@ -107,6 +111,7 @@ pub trait Vector<T: Real>: Copy {
     unsafe fn quarters(vectors: [Self; 4]) -> [Self; 4] {
         let quarter = Self::LANES / 4;
         let (mut from, mut to) = ([T::ZERO; 4 * 16], [T::ZERO; 4 * 16]);
+        // SAFETY: the caller's contract; no vector has more than 16 lanes.
         unsafe {
             for (i, v) in vectors.into_iter().enumerate() {
                 v.store(from.as_mut_ptr().add(i * Self::LANES));
@@ -121,6 +126,7 @@ pub trait Vector<T: Real>: Copy {
 
     #[inline(always)]
     unsafe fn zero() -> Self {
+        // SAFETY: the caller's contract.
         unsafe { Self::splat(T::ZERO) }
     }
 }
@@ -284,6 +290,7 @@ mod tests {
         #[inline(always)]
         unsafe fn run<V: Vector<T>>(self) {
             for (x, y) in self.0.chunks(V::LANES).zip(self.1.chunks_mut(V::LANES)) {
+                // SAFETY: the slices hold `x.len()` lanes.
                 unsafe {
                     V::load_first(x.as_ptr(), x.len()).exp().store_first(y.as_mut_ptr(), x.len());
                 }
@@ -313,6 +320,7 @@ mod tests {
         #[inline(always)]
         unsafe fn run<V: Vector<T>>(self) {
             for (x, y) in self.0.chunks(V::LANES).zip(self.1.chunks_mut(V::LANES)) {
+                // SAFETY: the slices hold `x.len()` lanes.
                 unsafe {
                     let v = V::load_first(x.as_ptr(), x.len());
                     let v = if COARSE { v.exp2_coarse() } else { v.exp2() };
@@ -347,6 +355,7 @@ mod tests {
         type Out = usize;
         #[inline(always)]
         unsafe fn run<V: Vector<T>>(self) -> usize {
+            // SAFETY: the buffers hold 16 rows, as many as any vector has lanes.
             unsafe {
                 V::columns_of_eight(self.0.as_ptr(), 11, self.1.as_mut_ptr(), 20, T::ONE + T::ONE);
                 V::rows_of_eight(self.1.as_ptr(), 20, self.2.as_mut_ptr(), 9);
@@ -374,6 +383,7 @@ mod tests {
         type Out = usize;
         #[inline(always)]
         unsafe fn run<V: Vector<T>>(self) -> usize {
+            // SAFETY: the slices hold four vectors.
             unsafe {
                 let mut vectors = [V::zero(); 4];
                 for (i, v) in vectors.iter_mut().enumerate() {
@@ -404,6 +414,7 @@ mod tests {
         type Out = usize;
         #[inline(always)]
         unsafe fn run<V: Vector<T>>(self) -> usize {
+            // SAFETY: the slices hold `LANES` vectors, or `LANES` sums.
             unsafe {
                 let mut rows = [V::zero(); 16];
                 for (i, row) in rows.iter_mut().enumerate().take(V::LANES) {
@@ -431,6 +442,7 @@ mod tests {
         type Out = usize;
         #[inline(always)]
         unsafe fn run<V: Vector<T>>(self) -> usize {
+            // SAFETY: the slices hold two vectors, or five.
             unsafe {
                 let (x, y) = (self.0.as_ptr(), self.1.as_mut_ptr());
                 let [a, b] = V::interleave(V::load(x), V::load(x.add(V::LANES)));

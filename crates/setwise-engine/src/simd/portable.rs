@@ -32,16 +32,19 @@ impl<T: Real, const N: usize> Vector<T> for Lanes<T, N> {
     }
     #[inline(always)]
     unsafe fn load(p: *const T) -> Self {
+        // SAFETY: the pointers are valid for the lanes named (contract of `Vector`).
         Lanes(unsafe { p.cast::<[T; N]>().read_unaligned() })
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut T) {
+        // SAFETY: the pointers are valid for the lanes named (contract of `Vector`).
         unsafe { p.cast::<[T; N]>().write_unaligned(self.0) }
     }
     #[inline(always)]
     unsafe fn load_first(p: *const T, n: usize) -> Self {
         let mut out = [T::ZERO; N];
         for (i, x) in out.iter_mut().enumerate().take(n) {
+            // SAFETY: the pointers are valid for the lanes named (contract of `Vector`).
             *x = unsafe { *p.add(i) };
         }
         Lanes(out)
@@ -49,6 +52,7 @@ impl<T: Real, const N: usize> Vector<T> for Lanes<T, N> {
     #[inline(always)]
     unsafe fn store_first(self, p: *mut T, n: usize) {
         for (i, x) in self.0.iter().enumerate().take(n) {
+            // SAFETY: the pointers are valid for the lanes named (contract of `Vector`).
             unsafe { *p.add(i) = *x };
         }
     }
@@ -100,6 +104,7 @@ impl<T: Real, const N: usize> Vector<T> for Lanes<T, N> {
     unsafe fn splat_pair(p: *const T) -> Self {
         let mut out = [T::ZERO; N];
         for (i, x) in out.iter_mut().enumerate() {
+            // SAFETY: the pointers are valid for the lanes named (contract of `Vector`).
             *x = unsafe { *p.add(i % 2) };
         }
         Lanes(out)

@@ -54,14 +54,18 @@ impl<T: Real> Kernel<T> for Backward<T> {
     unsafe fn run<V: Vector<T>>(self) {
         // If a row of a head fits a vector, the gradients of values and keys are computed as one, values in even and keys in odd columns.
         if V::TUNED && self.problem.query.width <= V::LANES {
+            // SAFETY: the contract of `Kernel::run`.
             unsafe { self.all::<V, true>() }
         } else {
+            // SAFETY: as for the paired variant.
             unsafe { self.all::<V, false>() }
         }
     }
 }
 
 impl<T: Real> Backward<T> {
+    /// # Safety
+    /// As for [`Kernel::run`].
     #[inline(always)]
     unsafe fn all<V: Vector<T>, const PAIRED: bool>(&self) {
         let p = self.problem;
@@ -84,6 +88,7 @@ impl<T: Real> Backward<T> {
             sums: take(row * p.keys),
             row,
         };
+        // SAFETY: the caller's contract; every part of the scratch is as long as `backward_scratch` counts.
         unsafe {
             let mut first = 0;
             while first < p.queries {
@@ -112,10 +117,15 @@ impl<T: Real> Backward<T> {
     }
 
     /// `n` queries in `C` vectors.
+    ///
+    /// # Safety
+    /// The caller runs in a kernel, `first + n` is at most the number of queries, and `at` points into the scratch.
     #[inline(always)]
     unsafe fn block<V: Vector<T>, const C: usize, const PAIRED: bool>(&self, at: Places<T>, first: usize, n: usize) {
         let p = self.problem;
         let (lanes, width, row) = (C * V::LANES, p.query.width, at.row);
+        // SAFETY: the caller's contract: `n` queries from `first` on and all keys are valid, and the scratch holds a
+        // block.
         unsafe {
             let starts = self.pack::<V, C, PAIRED>(at, first, n);
             let step = piece(p.keys, KEYS);
@@ -158,6 +168,9 @@ impl<T: Real> Backward<T> {
 
     /// Packs a block of queries and what belongs to them. `dO` is divided by the sums of the softmax, so that powers of two need not be.
     /// Returns what scores and `dP` begin with: minus the largest score, minus `Σ dO·O`.
+    ///
+    /// # Safety
+    /// As for [`Backward::block`].
     #[inline(always)]
     unsafe fn pack<V: Vector<T>, const C: usize, const PAIRED: bool>(
         &self,
@@ -167,6 +180,7 @@ impl<T: Real> Backward<T> {
     ) -> [[V; C]; 2] {
         let p = self.problem;
         let (lanes, width) = (C * V::LANES, p.query.width);
+        // SAFETY: the caller's contract: rows, statistics and scratch of `n` queries are valid.
         unsafe {
             let (query, d_out, rows) = (p.query.from(first), self.d_out.from(first), p.block_rows(n, lanes));
             query.pack_transposed::<V, C>(rows, at.queries, p.scale_log2);
@@ -212,6 +226,9 @@ impl<T: Real> Backward<T> {
     }
 
     /// `P = 2^S` and `dS = P · dP` of some keys, whose two sums stay in registers until both are done.
+    ///
+    /// # Safety
+    /// As for [`Backward::block`], with `from + keys` at most the number of keys.
     #[inline(always)]
     unsafe fn scores<V: Vector<T>, const C: usize, const PAIRED: bool, const COARSE: bool>(
         &self,
@@ -227,6 +244,7 @@ impl<T: Real> Backward<T> {
         macro_rules! pieces {
             ($r:expr) => {
                 while keys - j >= $r {
+                    // SAFETY: keys `from + j..` lie below `from + keys`; scratch rows `j..` lie below `keys`.
                     unsafe {
                         let (mut scores, mut d_weights) = ([starts[0]; $r], [starts[1]; $r]);
                         let (key, value) = (p.key.from(from + j).matrix(), p.value.from(from + j).matrix());

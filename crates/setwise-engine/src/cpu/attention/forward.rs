@@ -32,6 +32,8 @@ impl<T: Real> Kernel<T> for Forward<T> {
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.problem;
         let width = p.query.width;
+        // SAFETY: the contract of `Kernel::run`: rows of all keys are valid, and the scratch is as long as
+        // `forward_scratch` counts.
         unsafe {
             // The largest size each number of a key has.
             let peaks = self.scratch.add((p.keys + 2 * width) * 2 * V::LANES);
@@ -58,10 +60,15 @@ impl<T: Real> Kernel<T> for Forward<T> {
 
 impl<T: Real> Forward<T> {
     /// `n` queries in `C` vectors.
+    ///
+    /// # Safety
+    /// The caller runs in a kernel, `first + n` is at most the number of queries, and `peaks` holds a number for each
+    /// column.
     #[inline(always)]
     unsafe fn block<V: Vector<T>, const C: usize>(&self, first: usize, n: usize, peaks: *const T) {
         let p = self.problem;
         let (lanes, width) = (C * V::LANES, p.query.width);
+        // SAFETY: the caller's contract: `n` queries from `first` on, all keys, and scratch for one block are valid.
         unsafe {
             let scores = self.scratch;
             let queries = scores.add(p.keys * lanes);
@@ -112,14 +119,21 @@ impl<T: Real> Forward<T> {
     }
 }
 
+/// # Safety
+/// The caller runs in a kernel.
 #[inline(always)]
 unsafe fn size<T: Real, V: Vector<T>>(x: V) -> V {
+    // SAFETY: the caller runs in a kernel.
     unsafe { x.max(V::zero().sub(x)) }
 }
 
 /// Whether no score can be larger than [`SMALL`] either way: the sum of the sizes of the products bounds it.
+///
+/// # Safety
+/// The caller runs in a kernel; `queries` holds `width` rows of `C` vectors and `peaks` `width` numbers.
 #[inline(always)]
 unsafe fn small<T: Real, V: Vector<T>, const C: usize>(queries: *const T, width: usize, peaks: *const T) -> bool {
+    // SAFETY: the caller's contract.
     unsafe {
         let mut bound = [V::zero(); C];
         for e in 0..width {
@@ -137,6 +151,9 @@ unsafe fn small<T: Real, V: Vector<T>, const C: usize>(queries: *const T, width:
 }
 
 /// Powers of the scores of some keys, and their sum for each query with what it was before.
+///
+/// # Safety
+/// The caller runs in a kernel; `key` has `keys` rows, `queries` `width` and `out` `keys` rows of `C` vectors.
 #[inline(always)]
 unsafe fn powers<T: Real, V: Vector<T>, const C: usize, const COARSE: bool>(
     [keys, width]: [usize; 2],
@@ -146,6 +163,7 @@ unsafe fn powers<T: Real, V: Vector<T>, const C: usize, const COARSE: bool>(
     total: [V; C],
 ) -> [V; C] {
     let mut ends = Powers::<T, V, C, COARSE> { out, total };
+    // SAFETY: the caller's contract: `keys` rows of keys and of `out`.
     unsafe { rows_of_tiles::<T, V, C>(keys, width, key, queries, C * V::LANES, &mut ends) };
     ends.total
 }
@@ -160,6 +178,7 @@ impl<T: Real, V: Vector<T>, const C: usize, const COARSE: bool> Ends<T, V, C> fo
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
         for (c, sum) in sums.into_iter().enumerate() {
+            // SAFETY: `out` has a row for every key.
             unsafe {
                 let e = if COARSE { sum.exp2_coarse() } else { sum.exp2() };
                 e.store(self.out.add((row * C + c) * V::LANES));
@@ -179,6 +198,7 @@ impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Scores<T, V, C> {
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
         for (c, sum) in sums.into_iter().enumerate() {
+            // SAFETY: `out` has a row for every key.
             unsafe {
                 sum.store(self.out.add((row * C + c) * V::LANES));
                 self.largest[c] = self.largest[c].max(sum);
@@ -197,6 +217,7 @@ impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Scaled<T, V, C> {
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
         for (c, sum) in sums.into_iter().enumerate() {
+            // SAFETY: `out` has `width` rows.
             unsafe { sum.mul(self.factor[c]).store(self.out.add((row * C + c) * V::LANES)) };
         }
     }

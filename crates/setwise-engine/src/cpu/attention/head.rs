@@ -41,10 +41,14 @@ impl<T: Real> Rows<T> {
 
     /// Packs the first `n` rows transposed into `[width][lanes]`, times `factor`; `lanes` is `C` vectors. Lanes beyond `n` hold
     /// anything finite: nobody reads what becomes of them.
+    ///
+    /// # Safety
+    /// The caller runs in a kernel; `n` rows are valid, and so are `width` rows of `C` vectors at `out`.
     #[inline(always)]
     pub unsafe fn pack_transposed<V: Vector<T>, const C: usize>(self, n: usize, out: *mut T, factor: T) {
         let lanes = C * V::LANES;
         let mut rows = [T::ZERO; EIGHTS];
+        // SAFETY: the caller's contract; `rows` holds eight numbers of each lane, at most 32.
         unsafe {
             let mut e = 0;
             while e + 8 <= self.width {
@@ -73,10 +77,14 @@ impl<T: Real> Rows<T> {
     }
 
     /// Writes a transposed block `[width][lanes]` to the first `n` rows; `lanes` is `C` vectors.
+    ///
+    /// # Safety
+    /// The caller runs in a kernel; `width` rows of `C` vectors at `block` are valid, and so are `n` rows.
     #[inline(always)]
     pub unsafe fn unpack_transposed<V: Vector<T>, const C: usize>(self, n: usize, block: *const T) {
         let lanes = C * V::LANES;
         let mut rows = [T::ZERO; EIGHTS];
+        // SAFETY: the caller's contract; `rows` holds eight numbers of each lane, at most 32.
         unsafe {
             let mut e = 0;
             while e + 8 <= self.width {
@@ -102,8 +110,11 @@ impl<T: Real> Rows<T> {
     }
 }
 
+/// # Safety
+/// Both pointers are valid for eight elements.
 #[inline(always)]
 unsafe fn copy_eight<T: Real>(from: *const T, to: *mut T) {
+    // SAFETY: the caller's contract.
     unsafe { to.cast::<[T; 8]>().write_unaligned(from.cast::<[T; 8]>().read_unaligned()) }
 }
 
@@ -190,6 +201,7 @@ impl<T: Real, const BACK: bool> Kernel<T> for Packing<T, BACK> {
         let width = first.width();
         // Four heads of the usual chunk fill a vector.
         let whole = if V::LANES == 16 && heads == 4 && first.chunk_len == 4 { first.chunks / 4 * 4 } else { 0 };
+        // SAFETY: the contract of `Kernel::run`: chunks of `rows` rows and the packed rows behind `place` are valid.
         unsafe {
             for i in 0..rows {
                 for c in (0..whole).step_by(4) {

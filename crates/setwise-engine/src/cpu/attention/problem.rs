@@ -48,6 +48,7 @@ impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Added<T> {
 
     #[inline(always)]
     unsafe fn start(&self, row: usize) -> [V; C] {
+        // SAFETY: `sums` has `C` vectors in every row of the product.
         unsafe {
             let mut start = [V::zero(); C];
             if !self.anew {
@@ -61,6 +62,7 @@ impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Added<T> {
 
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
+        // SAFETY: `sums` has `C` vectors in every row of the product.
         unsafe {
             for (c, v) in sums.into_iter().enumerate() {
                 v.store(self.sums.add(row * self.row + c * V::LANES));
@@ -76,10 +78,14 @@ pub fn piece(keys: usize, most: usize) -> usize {
 }
 
 /// Multiplies a block `[width][lanes]` by one factor per lane.
+///
+/// # Safety
+/// The caller runs in a kernel; `block` holds `width` rows of `C` vectors.
 #[inline(always)]
 pub unsafe fn scale<T: Real, V: Vector<T>, const C: usize>(block: *mut T, width: usize, factor: [V; C]) {
     for e in 0..width {
         for (c, factor) in factor.iter().enumerate() {
+            // SAFETY: the caller's contract.
             unsafe {
                 let at = block.add((e * C + c) * V::LANES);
                 V::load(at).mul(*factor).store(at);

@@ -33,6 +33,7 @@ pub fn attention_scratch(keys: usize, width: usize, backward: bool) -> usize {
 /// Pointers as of [`Forward`], `attention_scratch` numbers of scratch, a width that `fits_attention`, `available`.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn attention_forward(f: &Forward<f32>) {
+    // SAFETY: the caller's contract; `on_amx` configures the tiles.
     unsafe { on_unit!(forward_on(f)) }
 }
 
@@ -40,6 +41,7 @@ pub unsafe fn attention_forward(f: &Forward<f32>) {
 /// As of [`attention_forward`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn attention_backward(b: &Backward<f32>) {
+    // SAFETY: the caller's contract; `on_amx` configures the tiles.
     unsafe { on_unit!(backward_on(b)) }
 }
 
@@ -100,6 +102,7 @@ impl Places {
 /// AVX-512.
 #[inline(always)]
 pub unsafe fn power(x: __m512) -> __m512 {
+    // SAFETY: the caller's contract.
     unsafe { F32x16(x).exp2_coarse().0 }
 }
 
@@ -110,6 +113,7 @@ pub unsafe fn power(x: __m512) -> __m512 {
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn of_queries(x: *const f32, n: usize) -> [__m512; 2] {
+    // SAFETY: the caller's contract.
     unsafe {
         let first = F32x16::load_first(x, n.min(16)).0;
         [usual(first), usual(F32x16::load_first(x.wrapping_add(16), n.saturating_sub(16)).0)]
@@ -132,6 +136,7 @@ unsafe fn forward_on<U: Unit>(f: &Forward<f32>) {
     let [keys, values] = [(); 2].map(|()| places.parts(s.padded * s.width));
     let (queries, sums) = (places.parts(SIDE * s.width), places.take(SIDE * s.width));
     let (scores, weights) = (places.take(PIECE * SIDE), places.parts(PIECE * SIDE));
+    // SAFETY: the caller's contract; each part of the scratch is as long as `attention_scratch` counts.
     unsafe {
         for key in (0..p.keys).step_by(SIDE) {
             let n = p.keys - key;
@@ -211,6 +216,7 @@ unsafe fn forward_on<U: Unit>(f: &Forward<f32>) {
 unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
     let p = &b.problem;
     if p.query.width == NARROW_HEAD {
+        // SAFETY: the caller's contract.
         return unsafe { narrow_attention::backward_on::<U>(b) };
     }
     let s = Sizes::new(p.keys, p.query.width);
@@ -223,6 +229,7 @@ unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
     let [scores, d_weights] = [(); 2].map(|()| places.take(2 * SQUARE));
     let [weights, d_scores] = [(); 2].map(|()| places.parts(SQUARE));
     let d_scores_turned = places.parts(PIECE * SIDE);
+    // SAFETY: the caller's contract; each part of the scratch is as long as `attention_scratch` counts.
     unsafe {
         for key in (0..p.keys).step_by(SIDE) {
             let (at, apart) = s.columns_at(key);
@@ -386,6 +393,7 @@ mod tests {
         };
         let forward = Forward { problem, scratch: scratches[0].as_mut_ptr() };
         let backward = Backward { problem, d_out, d_query, d_key, d_value, scratch: scratches[1].as_mut_ptr() };
+        // SAFETY: rows and scratch have their documented lengths; `U` runs on this machine.
         unsafe {
             if vectors_forward {
                 let mut scratch = vec![0.0; forward_scratch::<f32>(keys, width)];

@@ -51,6 +51,7 @@ pub fn pairs(a: __m512i, b: __m512i) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn put_row(row: [(__m512i, __m512i); 2], block: *mut u16, parts_at: [usize; 2], r: usize) {
+    // SAFETY: the caller's contract: row `r` of a block's two tiles.
     unsafe {
         let tile = block.add(r / 16 * TILE + r % 16 * SIDE);
         _mm512_storeu_si512(tile.add(parts_at[0]).cast(), pairs(row[0].0, row[1].0));
@@ -67,6 +68,7 @@ pub unsafe fn put_row(row: [(__m512i, __m512i); 2], block: *mut u16, parts_at: [
 pub unsafe fn put_pair(rows: [[(__m512i, __m512i); 2]; 2], block: *mut u16, parts_at: [usize; 2], pair: usize) {
     let [upper, lower] = rows;
     for (c, (upper, lower)) in upper.into_iter().zip(lower).enumerate() {
+        // SAFETY: the caller's contract: row pair `pair` of a block's tiles.
         unsafe {
             let tile = block.add(c * TILE + pair * SIDE);
             _mm512_storeu_si512(tile.add(parts_at[0]).cast(), pairs(upper.0, lower.0));
@@ -102,9 +104,13 @@ impl Wanted {
     }
 
     /// Writes 32 numbers, from one on, of rows `pair` and `pair + 16`.
+    ///
+    /// # Safety
+    /// As for [`split`].
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
     unsafe fn put(self, rows: [[(__m512i, __m512i); 2]; 2], at: usize, pair: usize) {
+        // SAFETY: the caller's contract.
         unsafe {
             if let Some((blocks, parts_at)) = self.rows {
                 let block = blocks.add(at / SIDE * BLOCK);
@@ -126,6 +132,7 @@ impl Wanted {
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn split(src: Source, n: usize, to: Wanted) {
+    // SAFETY: the caller's contract: rows below `n` are read, and blocks of `width` columns are written.
     unsafe {
         let (whole, rest) = (src.width / SIDE * SIDE, src.width % SIDE);
         for pair in 0..SIDE / 2 {
@@ -164,6 +171,7 @@ pub unsafe fn split_narrow(src: Source, n: usize, tiles: *mut u16) {
         let rows = n.saturating_sub(half * HALF).min(HALF);
         let from = src.ptr.wrapping_add(half * HALF * src.row + at * HALF);
         let to = tiles.wrapping_add((2 * at + half) * TILE);
+        // SAFETY: the caller's contract: rows below `n` are read, and two tiles for every 16 columns are written.
         unsafe {
             for r in (0..rows / 4 * 4).step_by(4) {
                 for r in [r, r + 1, r + 2, r + 3] {
@@ -178,9 +186,13 @@ pub unsafe fn split_narrow(src: Source, n: usize, tiles: *mut u16) {
 }
 
 /// Writes high and low parts of 16 numbers in turn.
+///
+/// # Safety
+/// 16 numbers at `from`, 32 elements at `to`, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn both_parts(from: *const f32, to: *mut u16) {
+    // SAFETY: the caller's contract.
     unsafe {
         let (high, low) = parts(_mm512_loadu_ps(from));
         _mm512_storeu_si512(to.cast(), pairs(high, low));
@@ -194,6 +206,7 @@ unsafe fn both_parts(from: *const f32, to: *mut u16) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn put_narrow(numbers: __m512, tiles: *mut u16, r: usize) {
+    // SAFETY: the caller's contract.
     unsafe {
         let (high, low) = parts(numbers);
         _mm512_storeu_si512(tiles.add(r * SIDE).cast(), pairs(high, high));
@@ -202,16 +215,24 @@ pub unsafe fn put_narrow(numbers: __m512, tiles: *mut u16, r: usize) {
 }
 
 /// Parts of 32 numbers of a row.
+///
+/// # Safety
+/// 32 numbers, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn row_of(from: *const f32) -> [(__m512i, __m512i); 2] {
+    // SAFETY: the caller's contract.
     unsafe { [parts(_mm512_loadu_ps(from)), parts(_mm512_loadu_ps(from.add(16)))] }
 }
 
 /// The same of a row that ends after some of them.
+///
+/// # Safety
+/// As many numbers, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn beginning_of(from: *const f32, numbers: usize) -> [(__m512i, __m512i); 2] {
+    // SAFETY: the caller's contract; masked lanes are not read.
     unsafe {
         let second = F32x16::load_first(from.wrapping_add(16), numbers.saturating_sub(16));
         [parts(F32x16::load_first(from, numbers).0), parts(second.0)]
@@ -233,14 +254,19 @@ fn nothing() -> [(__m512i, __m512i); 2] {
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn turn(blocks: *mut u16, count: usize, apart: usize) {
     for tile in 0..4 * count {
+        // SAFETY: the caller's contract.
         unsafe { transpose(blocks.add(tile / 4 * apart * BLOCK + tile % 4 * TILE)) }
     }
 }
 
 /// Makes a left tile of a right one of the same numbers, and the other way round.
+///
+/// # Safety
+/// A tile, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn transpose(tile: *mut u16) {
+    // SAFETY: the caller's contract: a tile is 16 rows of 32 elements.
     unsafe {
         let mut turned = [_mm512_setzero_si512(); 16];
         for (quarter, turned) in turned.chunks_mut(4).enumerate() {
@@ -281,6 +307,7 @@ mod tests {
         let number = |x: u16| f32::from_bits(u32::from(x) << 16);
         let mut block = [0; BLOCK];
         let source = |x: &[f32], width: usize| Source { ptr: x.as_ptr(), row: width, width };
+        // SAFETY: 16 rows of 32 numbers and one block; the machine has AVX-512.
         unsafe { split(source(&x, 32), 16, Wanted::rows(block.as_mut_ptr(), RIGHT)) };
         high.copy_from_slice(&block[..TILE]);
         low.copy_from_slice(&block[2 * TILE..3 * TILE]);
@@ -296,6 +323,7 @@ mod tests {
         let mut row = [1.0f32; 32];
         row[..odd.len()].copy_from_slice(&odd);
         let mut odd_block = [0; BLOCK];
+        // SAFETY: one row of 32 numbers and one block.
         unsafe { split(source(&row, 32), 1, Wanted::rows(odd_block.as_mut_ptr(), RIGHT)) };
         for i in 0..32 {
             let x = &row[place(i)];
@@ -303,12 +331,14 @@ mod tests {
             assert!(if x.is_nan() { sum.is_nan() } else { sum == *x }, "{x} became {sum}");
         }
         let before = high;
+        // SAFETY: one tile.
         unsafe { transpose(high.as_mut_ptr()) };
         for (row, pair) in (0..16).flat_map(|r| (0..16).map(move |p| (r, p))) {
             assert_eq!(high[pair * 32 + 2 * row..][..2], before[row * 32 + 2 * pair..][..2]);
         }
         // The same numbers by rows of 16 columns are a right tile.
         let turned: Vec<f32> = (0..32 * 16).map(|i| x[i % 16 * 32 + i / 16]).collect();
+        // SAFETY: 32 rows of 16 numbers and one block.
         unsafe { split(source(&turned, 16), 32, Wanted::columns(block.as_mut_ptr(), RIGHT, 1)) };
         assert_eq!(block[..TILE], high);
     }

@@ -18,9 +18,11 @@ use crate::real::Real;
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn pack_forward(dst: *mut u16, w: *const f32, k: usize, n: usize) {
     if narrow(k, n) {
+        // SAFETY: the caller's contract.
         return unsafe { pack_narrow(dst, w, [1, k], k, n) };
     }
     let count = k / SIDE;
+    // SAFETY: the caller's contract: 32 outputs at a time, `k / 32` blocks each.
     unsafe {
         for output in (0..n).step_by(SIDE) {
             let (src, blocks) =
@@ -38,15 +40,21 @@ pub unsafe fn pack_forward(dst: *mut u16, w: *const f32, k: usize, n: usize) {
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn pack_backward(dst: *mut u16, w: *const f32, k: usize, n: usize) {
     if narrow(k, n) {
+        // SAFETY: the caller's contract.
         return unsafe { pack_narrow(dst, w, [n, 1], k, n) };
     }
+    // SAFETY: the caller's contract.
     unsafe { split_columns(Source { ptr: w, row: n, width: n }, k, dst, RIGHT) }
 }
 
 /// Tiles of a narrow right side `[k, n]`, element `(i, j)` at `w[i * apart[0] + j * apart[1]]`: those of 16 columns follow each other.
+///
+/// # Safety
+/// As of [`pack_forward`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn pack_narrow(dst: *mut u16, w: *const f32, apart: [usize; 2], k: usize, n: usize) {
     for (column, i) in (0..n).step_by(HALF).flat_map(|c| (0..k).map(move |i| (c, i))) {
+        // SAFETY: the caller's contract.
         unsafe {
             let first = w.add(i * apart[0] + column * apart[1]);
             let numbers: [f32; HALF] = std::array::from_fn(|j| *first.add(j * apart[1]));
@@ -65,6 +73,7 @@ unsafe fn pack_narrow(dst: *mut u16, w: *const f32, apart: [usize; 2], k: usize,
 unsafe fn split_columns(src: Source, rows: usize, blocks: *mut u16, parts_at: [usize; 2]) {
     let count = rows.div_ceil(SIDE);
     for i in 0..count {
+        // SAFETY: the caller's contract: rows from `32 * i` on.
         unsafe {
             let src = Source { ptr: src.ptr.add(i * SIDE * src.row), ..src };
             split(src, rows - i * SIDE, Wanted::columns(blocks.add(i * BLOCK), parts_at, count));
@@ -78,6 +87,7 @@ unsafe fn split_columns(src: Source, rows: usize, blocks: *mut u16, parts_at: [u
 /// Pointers as of [`PanelProduct`], [`product_scratch`] numbers of scratch, [`available`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn products(ps: &[PanelProduct<f32>], scratch: *mut f32) {
+    // SAFETY: the caller's contract; `on_amx` configures the tiles.
     unsafe {
         if narrow(ps[0].k, ps[0].n) {
             on_unit!(narrow_products_on(ps, scratch))
@@ -93,12 +103,16 @@ pub unsafe fn products(ps: &[PanelProduct<f32>], scratch: *mut f32) {
 /// Pointers as of [`WeightProduct`], [`weight_scratch`] numbers of scratch, [`available`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn weight_product(p: &WeightProduct<f32>) {
+    // SAFETY: the caller's contract; `on_amx` configures the tiles.
     unsafe { on_unit!(weight_product_on(p)) }
 }
 
+/// # Safety
+/// As of [`products`], with tiles configured for `U`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn products_on<U: Unit>(ps: &[PanelProduct<f32>], scratch: *mut f32) {
+    // SAFETY: the caller's contract; the scratch holds 32 × 32 results and the blocks of 32 rows.
     unsafe {
         let PanelProduct { m, k, a, .. } = ps[0];
         let (count, result) = (k / SIDE, scratch);
@@ -142,10 +156,14 @@ unsafe fn products_on<U: Unit>(ps: &[PanelProduct<f32>], scratch: *mut f32) {
 }
 
 /// Copies 32 columns of some rows.
+///
+/// # Safety
+/// 32 columns of these rows, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn copy_rows(from: *const f32, from_row: usize, to: *mut f32, to_row: usize, rows: usize) {
     for r in 0..rows {
+        // SAFETY: the caller's contract.
         unsafe {
             let (from, to) = (from.add(r * from_row), to.add(r * to_row));
             _mm512_storeu_ps(to, _mm512_loadu_ps(from));
@@ -160,9 +178,13 @@ fn needs_no_finish(p: &PanelProduct<f32>) -> bool {
 }
 
 /// The same with narrow tiles. The next rows are split before those at hand are finished, so that the unit need not be waited for.
+///
+/// # Safety
+/// As of [`products_on`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn narrow_products_on<U: Unit>(ps: &[PanelProduct<f32>], scratch: *mut f32) {
+    // SAFETY: the caller's contract; the scratch holds 32 × 32 results and the tiles of two times 32 rows.
     unsafe {
         let PanelProduct { m, k, a, .. } = ps[0];
         let count = k / HALF;
@@ -193,10 +215,14 @@ unsafe fn narrow_products_on<U: Unit>(ps: &[PanelProduct<f32>], scratch: *mut f3
 }
 
 /// Bias, activation, what is added and the gate of 16 columns of some rows.
+///
+/// # Safety
+/// Rows `first..first + rows` of the product, results of 16 columns of them, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn finish(p: &PanelProduct<f32>, result: *const f32, first: usize, rows: usize, at: usize) {
     let relu = p.activation == Activation::Relu;
+    // SAFETY: the caller's contract.
     unsafe {
         // What the rows of all products have, or not, is asked once and not for each row.
         match (relu, p.accumulate, p.residual.is_null(), p.gate.is_null()) {
@@ -211,6 +237,9 @@ unsafe fn finish(p: &PanelProduct<f32>, result: *const f32, first: usize, rows: 
 }
 
 /// The same, of what there may be.
+///
+/// # Safety
+/// As of [`finish`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn finish_rows<const RELU: bool, const ADD: bool, const RESIDUAL: bool, const GATE: bool>(
@@ -220,6 +249,7 @@ unsafe fn finish_rows<const RELU: bool, const ADD: bool, const RESIDUAL: bool, c
     rows: usize,
     at: usize,
 ) {
+    // SAFETY: the caller's contract; pointers that may be null are tested.
     unsafe {
         let zero = _mm512_setzero_ps();
         let bias = if p.bias.is_null() { zero } else { _mm512_loadu_ps(p.bias.add(at)) };
@@ -244,9 +274,12 @@ unsafe fn finish_rows<const RELU: bool, const ADD: bool, const RESIDUAL: bool, c
     }
 }
 
+/// # Safety
+/// As of [`weight_product`], with tiles configured for `U`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn weight_product_on<U: Unit>(p: &WeightProduct<f32>) {
+    // SAFETY: the caller's contract; the scratch holds both operands' blocks of one chunk of rows.
     unsafe {
         let left: *mut u16 = p.scratch.cast();
         let right = left.add(p.m / SIDE * (CHUNK / SIDE) * BLOCK);
@@ -305,6 +338,7 @@ mod tests {
             let (residual, gate) = (numbers(m * n, 4), numbers(m * n, 5));
             let mut scratch = vec![f32::NAN; product_scratch(k)];
             let mut blocks = [(); 2].map(|()| vec![0; blocks_len(k, n)]);
+            // SAFETY: operands, results and scratch have the lengths of the products; `U` runs on this machine.
             let run = |products: &[PanelProduct<f32>], scratch: &mut [f32]| unsafe {
                 match narrow(k, n) {
                     true => narrow_products_on::<U>(products, scratch.as_mut_ptr()),
@@ -314,6 +348,7 @@ mod tests {
             for variant in 0..6 {
                 let backward = variant == 3;
                 for ((w, _), blocks) in weights.iter().zip(&mut blocks) {
+                    // SAFETY: packed weights and their source have `k × n` elements.
                     unsafe {
                         match backward {
                             true => pack_backward(blocks.as_mut_ptr(), w.as_ptr(), k, n),
@@ -382,6 +417,7 @@ mod tests {
             let (a, b) = (numbers(rows * (m + 5), 4), numbers(rows * (n + 2), 5));
             let (mut c, mut sums) = (vec![1.0f32; m * n], vec![2.0f32; m]);
             let mut scratch = vec![f32::NAN; weight_scratch(m, n)];
+            // SAFETY: operands, results and scratch have their documented lengths.
             unsafe {
                 weight_product_on::<U>(&WeightProduct {
                     m,

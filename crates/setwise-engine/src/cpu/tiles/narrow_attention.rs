@@ -67,6 +67,7 @@ impl Order {
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn split_left(rows: Rows<f32>, n: usize, tiles: *mut u16) {
+    // SAFETY: the caller's contract: rows below `n`.
     unsafe {
         // Words of a vector that has high and low parts in turn: of eight numbers the high parts twice, then the low ones; then three ones.
         let order = |first: u16| {
@@ -96,6 +97,7 @@ unsafe fn split_left(rows: Rows<f32>, n: usize, tiles: *mut u16) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn split_right(numbers: &[__m512; WIDTH], start: __m512, tile: *mut u16) {
+    // SAFETY: the caller's contract: a tile has 16 rows of 32 elements.
     unsafe {
         let put = |row: usize, x: __m512i| _mm512_storeu_si512(tile.add(row * SIDE).cast(), x);
         for i in 0..4 {
@@ -126,6 +128,7 @@ unsafe fn split_right(numbers: &[__m512; WIDTH], start: __m512, tile: *mut u16) 
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn in_lanes(rows: Rows<f32>, n: usize) -> [__m512; WIDTH] {
     let mut eights = [_mm512_setzero_ps(); 8];
+    // SAFETY: the caller's contract: rows below `n`, eight numbers each.
     unsafe {
         for (r, both) in eights.iter_mut().enumerate().take(n) {
             let upper = _mm256_loadu_ps(rows.from(r).ptr);
@@ -143,6 +146,7 @@ unsafe fn in_lanes(rows: Rows<f32>, n: usize) -> [__m512; WIDTH] {
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn to_rows(lanes: [__m512; WIDTH], rows: Rows<f32>, n: usize) {
+    // SAFETY: the caller's contract: rows below `n`, eight numbers each.
     unsafe {
         for (r, both) in transpose_halves(lanes).into_iter().enumerate().take(n) {
             _mm256_storeu_ps(rows.from(r).ptr, _mm512_castps512_ps256(both));
@@ -176,6 +180,7 @@ struct Gradients {
 pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
     let p = &b.problem;
     // Scores that are large, which the forward pass has shifted, would be off by more than their powers may be.
+    // SAFETY: the forward pass kept a maximum for every query.
     if unsafe { std::slice::from_raw_parts(p.largest, p.queries) }.iter().any(|&largest| largest != 0.0) {
         // SAFETY: the caller's contract; the scratch is large enough for either kernel.
         return unsafe { f32::dispatch(*b) };
@@ -191,6 +196,7 @@ pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
         rows: places.take(BLOCKS * 2 * OF_BLOCK),
         d_queries: places.take(BLOCKS * OF_BLOCK),
     };
+    // SAFETY: the caller's contract; each part of the scratch is as long as `scratch` counts.
     unsafe {
         split_left(p.key, p.keys, at.keys);
         split_left(p.value, p.keys, at.values);
@@ -308,6 +314,7 @@ pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn pack(b: &Backward<f32>, before: usize, n: usize, tiles: *mut u16, rows: *mut f32) {
     let p = &b.problem;
+    // SAFETY: the caller's contract: `n` queries from `before` on, and scratch for one block.
     unsafe {
         let (query, d_out) = (p.query.from(before), b.d_out.from(before));
         let inverse = p.inverse.add(before);
@@ -355,6 +362,7 @@ unsafe fn pack(b: &Backward<f32>, before: usize, n: usize, tiles: *mut u16, rows
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn two_rows(rows: Rows<f32>, second: bool) -> __m512 {
+    // SAFETY: the caller's contract.
     unsafe {
         let upper = _mm512_castps256_ps512(_mm256_loadu_ps(rows.ptr));
         let lower = if second { _mm256_loadu_ps(rows.ptr.add(rows.row)) } else { _mm256_setzero_ps() };
@@ -377,6 +385,7 @@ unsafe fn sum_over_queries(
     n: usize,
     add: bool,
 ) {
+    // SAFETY: the caller's contract: pairs and rows of `n` queries, gradients of keys below `valid`.
     unsafe {
         let pairs = at.pairs.add(j * PAIRS);
         let mut sums = [[_mm512_setzero_ps(); 2]; 8];

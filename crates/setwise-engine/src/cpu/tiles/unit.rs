@@ -16,14 +16,26 @@ use crate::simd::{Isa, isa};
 /// Multiplies blocks. The processor's unit must be [`InUse`].
 pub trait Unit {
     /// Takes two left tiles for the products that [`Unit::ask`] asks for from now on.
+    ///
+    /// # Safety
+    /// Tiles are configured; both tiles stay valid until the products that use them are stored.
     unsafe fn take(asked: &mut Asked, left: [*const u16; 2]);
     /// Asks for the `J`th of four products of a left tile, the first for `J` = 0 and 1, with a right one, and stores what was asked for as the `J`th before: in 16 of 32 rows of 32 numbers at `to`, the
     /// upper ones for the first left tile, and 16 of 32 columns, those on the left where `J` is even. All tiles stay as they are until that has been stored.
+    ///
+    /// # Safety
+    /// Tiles are configured; `right` is a tile and `to` a square of 32 × 32 numbers.
     unsafe fn ask<const J: usize>(asked: &mut Asked, right: *const u16, to: *mut f32);
     /// `c = start + a b` over `count` blocks on either side, at least one, for 32 rows of `c` at this distance, which overlap nothing that is read but themselves.
+    ///
+    /// # Safety
+    /// Tiles are configured; `count` blocks at `a` and at `b`, and 32 rows of 32 numbers at `c`, are valid.
     unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: Start);
     /// `c = a b` for 32 rows and 16 columns of `c`, rows 32 numbers apart, over `count` pairs of narrow tiles: on the left one for the upper 16 rows and one for the lower, on the right
     /// high and low parts.
+    ///
+    /// # Safety
+    /// Tiles are configured; `2 * count` tiles at `a` and at `b`, and 32 rows of 16 numbers at `c`, are valid.
     unsafe fn multiply_narrow(a: *const u16, b: *const u16, count: usize, c: *mut f32);
 }
 
@@ -154,6 +166,7 @@ static SHAPES: Shapes = Shapes {
 impl Unit for Amx {
     #[inline(always)]
     unsafe fn take(_: &mut Asked, left: [*const u16; 2]) {
+        // SAFETY: the caller's contract: tiles are configured, and both left tiles are valid.
         unsafe {
             asm!(
                 "tileloadd tmm4, [{a} + {row}*1]",
@@ -184,6 +197,7 @@ impl Unit for Amx {
                 )
             };
         }
+        // SAFETY: the caller's contract: tiles are configured, `right` is a tile and `to` a square.
         unsafe {
             match J {
                 0 => product!("tmm0", "tmm4", "tmm6", 0),
@@ -198,6 +212,8 @@ impl Unit for Amx {
     #[inline(always)]
     unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: Start) {
         let (start, start_row) = start.rows(c, c_row);
+        // SAFETY: the caller's contract: tiles are configured, `count` blocks on either side and 32 rows of `c` are
+        // valid.
         unsafe {
             asm!(
                 // Low parts of the left block, high ones of the right.
@@ -272,6 +288,8 @@ impl Unit for Amx {
 
     #[inline(always)]
     unsafe fn multiply_narrow(a: *const u16, b: *const u16, count: usize, c: *mut f32) {
+        // SAFETY: the caller's contract: tiles are configured, `count` pairs of tiles on either side and 32 rows of
+        // `c` are valid.
         unsafe {
             asm!(
                 "tilezero tmm0",
@@ -319,7 +337,10 @@ impl Unit for Plain {
     unsafe fn ask<const J: usize>(asked: &mut Asked, right: *const u16, to: *mut f32) {
         if let Some([left, right]) = asked.products[J] {
             for (i, j) in (0..HALF).flat_map(|i| (0..HALF).map(move |j| (i, j))) {
-                let product = |k: usize| number(left, i * SIDE + k) * number(right, k / 2 * SIDE + 2 * j + k % 2);
+                // SAFETY: elements of the two tiles, which stay valid by the caller's contract.
+                let product =
+                    |k: usize| unsafe { number(left, i * SIDE + k) * number(right, k / 2 * SIDE + 2 * j + k % 2) };
+                // SAFETY: the caller's contract: a square of 32 × 32 results.
                 unsafe { *to.add((J / 2 * HALF + i) * SIDE + J % 2 * HALF + j) = (0..SIDE).map(product).sum() };
             }
         }
@@ -334,11 +355,13 @@ impl Unit for Plain {
             for k in 0..SIDE {
                 let right = RIGHT.map(|part| {
                     std::array::from_fn::<f32, SIDE, _>(|j| {
-                        number(b, part + j / 16 * TILE + k / 2 * 32 + j % 16 * 2 + k % 2)
+                        // SAFETY: an element of block `block`, below `count`.
+                        unsafe { number(b, part + j / 16 * TILE + k / 2 * 32 + j % 16 * 2 + k % 2) }
                     })
                 });
                 for (i, sums) in sums.iter_mut().enumerate() {
-                    let left = LEFT.map(|part| number(a, part + i / 16 * TILE + i % 16 * 32 + k));
+                    // SAFETY: an element of block `block`, below `count`.
+                    let left = LEFT.map(|part| unsafe { number(a, part + i / 16 * TILE + i % 16 * 32 + k) });
                     for (j, sum) in sums.iter_mut().enumerate() {
                         *sum += left[1] * right[0][j] + left[0] * right[0][j] + left[0] * right[1][j];
                     }
@@ -347,6 +370,7 @@ impl Unit for Plain {
         }
         for (i, sums) in sums.iter().enumerate() {
             for (j, sum) in sums.iter().enumerate() {
+                // SAFETY: the caller's contract: 32 rows of `c`, and of `start` where it is not null.
                 unsafe {
                     let out = c.add(i * c_row + j);
                     *out = sum + if start.is_null() { 0.0 } else { *start.add(i * start_row + j) };
@@ -359,11 +383,14 @@ impl Unit for Plain {
         for (i, j) in (0..SIDE).flat_map(|i| (0..HALF).map(move |j| (i, j))) {
             let mut sum = 0.0f32;
             for (pair, k) in (0..count).flat_map(|p| (0..SIDE).map(move |k| (2 * p, k))) {
-                let left = number(a, (pair + i / HALF) * TILE + i % HALF * SIDE + k);
+                // SAFETY: elements of tiles below `2 * count`.
+                let left = unsafe { number(a, (pair + i / HALF) * TILE + i % HALF * SIDE + k) };
                 for part in [pair, pair + 1] {
-                    sum += left * number(b, part * TILE + k / 2 * SIDE + 2 * j + k % 2);
+                    // SAFETY: as for the left tile.
+                    sum += left * unsafe { number(b, part * TILE + k / 2 * SIDE + 2 * j + k % 2) };
                 }
             }
+            // SAFETY: the caller's contract: 32 rows of `c`, 32 numbers apart.
             unsafe { *c.add(i * SIDE + j) = sum };
         }
     }
