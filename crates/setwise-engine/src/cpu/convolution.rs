@@ -41,6 +41,7 @@ fn inside(op: &Convolution, pixel: usize) -> (usize, usize) {
 /// `x` is an image of `op.from`, `patches` holds `count` lines of patches, and `first + count` is at most the output's
 /// height.
 unsafe fn gather<T: Real>(op: &Convolution, x: *const T, first: usize, count: usize, patches: *mut T) {
+    debug_assert!(first + count <= op.to.height && x.is_aligned() && patches.is_aligned());
     let channels = op.from.channels;
     let (kernel, stride, padding) = (op.window.kernel, op.window.stride, op.window.padding);
     let mut to = patches;
@@ -74,6 +75,7 @@ unsafe fn gather<T: Real>(op: &Convolution, x: *const T, first: usize, count: us
 /// # Safety
 /// As for `gather`; nothing else accesses the image at `dx`.
 unsafe fn scatter<T: Real>(op: &Convolution, dx: *mut T, first: usize, count: usize, patches: *const T) {
+    debug_assert!(first + count <= op.to.height && dx.is_aligned() && patches.is_aligned());
     let channels = op.from.channels;
     let (kernel, stride, padding) = (op.window.kernel, op.window.stride, op.window.padding);
     let mut from = patches;

@@ -419,6 +419,10 @@ impl<T: Real> Kernel<T> for PanelProduct<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
+        debug_assert!(self.a.ptr.is_aligned() && self.panels.is_aligned() && self.c.is_aligned());
+        debug_assert!(self.m <= 1 || self.c_row >= self.n, "rows of the result overlap");
+        debug_assert!(self.residual.is_null() || self.m <= 1 || self.residual_row >= self.n);
+        debug_assert!(self.gate.is_null() || self.m <= 1 || self.gate_row >= self.n);
         let width = 2 * V::LANES;
         for first in (0..self.n).step_by(width) {
             // SAFETY: the contract of `Kernel::run`: strips of `2 * LANES` columns follow each other, `k` rows each.

@@ -171,6 +171,7 @@ impl<T: Real> Worker<T> {
         activation: Activation,
         rows: Range<usize>,
     ) -> PanelProduct<T> {
+        debug_assert!(self.has_rows(map.x.value, &rows) && self.has_rows(map.y.value, &rows));
         let (first, rows) = (rows.start, rows.len());
         let (x, x_row) = self.slice(map.x);
         let (y, y_row) = self.slice(map.y);
@@ -312,6 +313,7 @@ impl<T: Real> Worker<T> {
         accumulate: bool,
         last: bool,
     ) {
+        debug_assert!(self.has_rows(map.x.value, &rows) && self.has_rows(map.y.value, &rows));
         let (first, rows) = (rows.start, rows.len());
         let ((dx, dx_row), (dy, dy_row)) = (self.grad_slice(map.x), self.grad_slice(map.y));
         let (gate, gate_row) = self.rows_from((last && self.gated[map.x.value.0]).then_some(map.x), first);
@@ -367,6 +369,7 @@ impl<T: Real> Worker<T> {
         outputs: Range<usize>,
         rows: Range<usize>,
     ) {
+        debug_assert!(self.has_rows(x.value, &rows) && self.has_rows(dy.value, &rows) && outputs.end <= dy.cols);
         let (first, inputs) = (outputs.start, x.cols);
         let in_tiles = panels.gradient_in_tiles(*weight);
         let numbers = match in_tiles {

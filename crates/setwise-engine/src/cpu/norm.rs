@@ -72,6 +72,8 @@ impl<T: Real> Kernel<T> for NormRows<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
+        debug_assert!(self.y.is_aligned() && (self.rows <= 1 || self.y_row >= self.cols), "rows overlap");
+        debug_assert!(self.normalised.is_null() == self.inv_std.is_null());
         let whole = self.rows / V::LANES * V::LANES;
         // SAFETY: the contract of `Kernel::run`: `rows` rows are valid.
         unsafe {
@@ -209,6 +211,7 @@ impl<T: Real> Kernel<T> for NormRowsBackward<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
+        debug_assert!(self.dy.is_aligned() && (self.rows <= 1 || self.dy_row >= self.cols), "rows overlap");
         let whole = self.rows / V::LANES * V::LANES;
         // SAFETY: the contract of `Kernel::run`: `rows` rows and `2 * cols` sums are valid.
         unsafe {

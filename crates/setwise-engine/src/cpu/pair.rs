@@ -229,6 +229,7 @@ impl<T: Real> Kernel<T> for PairMaxBackward<T> {
                 std::slice::from_raw_parts_mut(du, p.hidden).fill(T::ZERO);
                 for c in 0..self.outputs {
                     let j = (*self.winner.add(i * self.outputs + c)).to_f64() as usize;
+                    debug_assert!(j < p.partners);
                     let g = V::splat(*self.dy.add(i * self.dy_row + c));
                     let (v, dv) = (p.partner.add(j * p.partner_row), self.d_partner.add(j * p.partner_row));
                     let w = self.weight.add(c * p.hidden);
@@ -269,6 +270,7 @@ impl<T: Real> Kernel<T> for PairMaxWeight<T> {
                 let u = p.own.add(i * p.own_row);
                 for c in self.first..self.last {
                     let j = (*self.winner.add(i * self.outputs + c)).to_f64() as usize;
+                    debug_assert!(j < p.partners);
                     let g = V::splat(*self.dy.add(i * self.dy_row + c));
                     let (v, dw) = (p.partner.add(j * p.partner_row), self.d_weight.add(c * p.hidden));
                     columns!(V, p.hidden, |h, n| {

@@ -73,6 +73,8 @@ impl<T: Real> Kernel<T> for WeightProduct<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
+        debug_assert!(self.a.is_aligned() && self.b.is_aligned() && self.c.is_aligned() && self.scratch.is_aligned());
+        debug_assert!(self.m <= 1 || self.c_row >= self.n, "rows of the result overlap");
         let width = 2 * V::LANES;
         let tile = if V::WIDE { WIDE_TILE_ROWS } else { NARROW_TILE_ROWS };
         if V::WIDE

@@ -328,7 +328,7 @@ impl<T: Real> Worker<T> {
         if let Some(found) = self.local.value(v) {
             return found;
         }
-        self.place(self.plan.offsets[v.0])
+        self.place(v.0)
     }
 
     /// Address of a value's gradient.
@@ -336,11 +336,14 @@ impl<T: Real> Worker<T> {
         if let Some(found) = self.local.grad(v) {
             return found;
         }
-        self.place(self.plan.offsets[self.program.values.len() + v.0])
+        self.place(self.program.values.len() + v.0)
     }
 
-    fn place(&self, offset: usize) -> Ptr<T> {
+    /// Address of a buffer of the plan.
+    fn place(&self, buffer: usize) -> Ptr<T> {
+        let offset = self.plan.offsets[buffer];
         debug_assert_ne!(offset, NONE, "a buffer that the plan does not hold");
+        debug_assert!(offset + self.plan.lens[buffer] <= self.arena.capacity(), "a buffer beyond the arena");
         self.arena.at(offset)
     }
 
@@ -386,6 +389,11 @@ impl<T: Real> Worker<T> {
         let dims = if spec.per_dim { self.shape.dims } else { 1 };
         let [first, last] = [examples.start, examples.end - 1].map(|e| self.shape.range(spec.space, e));
         first.start * dims..last.end * dims
+    }
+
+    /// Whether a value has all of these rows; for assertions.
+    pub(super) fn has_rows(&self, v: Value, rows: &Range<usize>) -> bool {
+        rows.start <= rows.end && rows.end <= self.rows_of(v)
     }
 
     pub(super) fn wants_grad(&self, v: Value) -> bool {

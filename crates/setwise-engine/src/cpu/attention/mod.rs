@@ -157,6 +157,7 @@ impl<T: Real> Worker<T> {
     unsafe fn attention_part(&self, on_tiles: bool, op: &Attention, part: Part, backward: bool) {
         let Part { relation: r, example, queries, heads } = part;
         let [all, keys] = self.ranges(r, example);
+        debug_assert!(queries.end <= all.len() && heads.end <= op.heads && r.query.cols.is_multiple_of(op.heads));
         let rows = all.start + queries.start;
         let width = self.head(r.query, op.heads, 0, 0, false).width();
         let chunked = self.head(r.query, op.heads, 0, 0, false).chunks > 1;

@@ -115,6 +115,7 @@ unsafe fn products_on<U: Unit>(ps: &[PanelProduct<f32>], scratch: *mut f32) {
     // SAFETY: the caller's contract; the scratch holds 32 × 32 results and the blocks of 32 rows.
     unsafe {
         let PanelProduct { m, k, a, .. } = ps[0];
+        debug_assert!(ps.iter().all(|p| (p.m, p.k) == (m, k) && p.n.is_multiple_of(SIDE) && p.c_row >= p.n));
         let (count, result) = (k / SIDE, scratch);
         let left: *mut u16 = result.add(SIDE * SIDE).cast();
         // The last rows are made together with some before them a second time, unless that would add them twice, rather than by way of scratch.
@@ -187,6 +188,7 @@ unsafe fn narrow_products_on<U: Unit>(ps: &[PanelProduct<f32>], scratch: *mut f3
     // SAFETY: the caller's contract; the scratch holds 32 × 32 results and the tiles of two times 32 rows.
     unsafe {
         let PanelProduct { m, k, a, .. } = ps[0];
+        debug_assert!(ps.iter().all(|p| (p.m, p.k) == (m, k) && p.n.is_multiple_of(HALF) && p.c_row >= p.n));
         let count = k / HALF;
         let left = |first: usize| -> *mut u16 { scratch.add(SIDE * SIDE + first / SIDE % 2 * count * TILE).cast() };
         let rows = |first: usize| SIDE.min(m - first);
@@ -281,6 +283,7 @@ unsafe fn finish_rows<const RELU: bool, const ADD: bool, const RESIDUAL: bool, c
 unsafe fn weight_product_on<U: Unit>(p: &WeightProduct<f32>) {
     // SAFETY: the caller's contract; the scratch holds both operands' blocks of one chunk of rows.
     unsafe {
+        debug_assert!(p.m.is_multiple_of(SIDE) && p.n.is_multiple_of(SIDE) && p.c_row >= p.n);
         let left: *mut u16 = p.scratch.cast();
         let right = left.add(p.m / SIDE * (CHUNK / SIDE) * BLOCK);
         for first in (0..p.rows).step_by(CHUNK) {
