@@ -9,7 +9,7 @@ use crate::real::Real;
 const CHUNK: usize = 1 << 14;
 
 /// Share of a batch's statistic in its running average.
-pub(crate) const FRESH: f64 = 0.1;
+pub(crate) const RUNNING_AVERAGE_MOMENTUM: f64 = 0.1;
 
 /// Adam (Kingma and Ba, 2015), with decoupled weight decay (Loshchilov and Hutter, 2019) if `weight_decay` is not zero. Matrices may move by
 /// [`Muon`] instead: their momentum stands among the first moments, they have no second ones and do not decay.
@@ -57,7 +57,7 @@ impl<T: Real> Adam<T> {
         assert!(params.len() == grads.len() && params.len() >= self.first.len(), "buffers of one length");
         let (params, averages) = params.split_at_mut(self.first.len());
         let (grads, fresh) = grads.split_at(params.len());
-        let share = T::from_f64(FRESH);
+        let share = T::from_f64(RUNNING_AVERAGE_MOMENTUM);
         for (average, &fresh) in averages.iter_mut().zip(fresh) {
             *average += (fresh - *average) * share;
         }
@@ -73,10 +73,10 @@ impl<T: Real> Adam<T> {
         let keep = T::from_f64(1.0 - learning_rate * self.weight_decay);
         let trained = self.first.len();
         let Adam { first, second, muon, .. } = self;
-        let mut rest = Piece { params, grads, first, second };
-        let by_adam = |piece: Piece<T>| {
-            let moments = piece.first.par_chunks_mut(CHUNK).zip(piece.second.par_chunks_mut(CHUNK));
-            piece.params.par_chunks_mut(CHUNK).zip(piece.grads.par_chunks(CHUNK)).zip(moments).for_each(
+        let mut rest = ParamChunk { params, grads, first, second };
+        let by_adam = |chunk: ParamChunk<T>| {
+            let moments = chunk.first.par_chunks_mut(CHUNK).zip(chunk.second.par_chunks_mut(CHUNK));
+            chunk.params.par_chunks_mut(CHUNK).zip(chunk.grads.par_chunks(CHUNK)).zip(moments).for_each(
                 |((p, g), (m, v))| {
                     for (((p, &g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
                         *m = *m * b1 + g * c1;
@@ -89,30 +89,30 @@ impl<T: Real> Adam<T> {
         let mut matrices = Vec::new();
         let mut done = 0;
         for matrix in muon.iter().flat_map(|m| m.matrices()) {
-            by_adam(rest.take(matrix.offset - done));
-            matrices.push((matrix, rest.take(matrix.range().len())));
+            by_adam(rest.split_off(matrix.offset - done));
+            matrices.push((matrix, rest.split_off(matrix.range().len())));
             done = matrix.range().end;
         }
-        by_adam(rest.take(trained - done));
+        by_adam(rest.split_off(trained - done));
         let rate = learning_rate * muon.as_ref().map_or(0.0, |m| m.ratio);
-        matrices.into_par_iter().for_each(|(matrix, piece)| {
-            muon::step(matrix, piece.params, piece.grads, piece.first, rate);
+        matrices.into_par_iter().for_each(|(matrix, chunk)| {
+            muon::step(matrix, chunk.params, chunk.grads, chunk.first, rate);
         });
     }
 }
 
 /// Neighbouring parameters with what belongs to them.
-struct Piece<'a, T> {
+struct ParamChunk<'a, T> {
     params: &'a mut [T],
     grads: &'a [T],
     first: &'a mut [T],
     second: &'a mut [T],
 }
 
-impl<'a, T> Piece<'a, T> {
+impl<'a, T> ParamChunk<'a, T> {
     /// Takes the first `n` off.
-    fn take(&mut self, n: usize) -> Piece<'a, T> {
-        Piece {
+    fn split_off(&mut self, n: usize) -> ParamChunk<'a, T> {
+        ParamChunk {
             params: self.params.split_off_mut(..n).expect("parameters to take"),
             grads: self.grads.split_off(..n).expect("gradients to take"),
             first: self.first.split_off_mut(..n).expect("moments to take"),

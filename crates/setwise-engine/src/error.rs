@@ -57,7 +57,7 @@ pub enum Error {
     EmptyBatch,
     /// Products on tile units were asked for.
     #[error("this processor has no tile unit for bf16 products (AMX), or the system does not let us use it")]
-    NoTiles,
+    NoAmx,
     /// The working memory would not fit the address space or the machine.
     #[error("a batch of this size needs {bytes} bytes of working memory, which this machine does not have")]
     TooLarge {

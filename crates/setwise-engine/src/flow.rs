@@ -133,8 +133,8 @@ mod tests {
         let mut b = Program::builder(&[4], false, Mode::Train, true);
         let (x, y, z) = (b.input(0), b.fresh(Space::Set(0), 4, false), b.fresh(Space::Set(0), 4, false));
         for (inputs, sum) in [(vec![x], y), (vec![x, y], z)] {
-            let inputs = inputs.into_iter().map(|v| b.whole(v)).collect();
-            b.op(Op::AddNorm(AddNorm { inputs, y: b.whole(sum), norm: None }));
+            let inputs = inputs.into_iter().map(|v| b.full(v)).collect();
+            b.op(Op::AddNorm(AddNorm { inputs, y: b.full(sum), norm: None }));
         }
         let program = b.finish(vec![z]);
         let users = Users::of(&program);

@@ -110,13 +110,13 @@ mod tests {
             b.fresh(Space::Set(0), 4, false),
             b.fresh(Space::Set(0), 4, false),
         );
-        let whole = [x, p, q, r].map(|v| b.whole(v));
+        let whole = [x, p, q, r].map(|v| b.full(v));
         let halves = [0, 4].map(|col| Slice { value: q, col, cols: 4 });
         linear(&mut b, "p", whole[0], &[whole[1]], None);
         // Both halves of q have x added to them, r has not, and z is a sum of x and r.
         linear(&mut b, "q", whole[1], &halves, Some(whole[0]));
         linear(&mut b, "r", whole[2], &[whole[3]], None);
-        let y = b.whole(z);
+        let y = b.full(z);
         b.op(Op::AddNorm(AddNorm { inputs: vec![whole[0], whole[3]], y, norm: None }));
         let program = b.finish(vec![z]);
         let handed = handed_gradients(&program, false, |_| false);
@@ -130,8 +130,8 @@ mod tests {
         let mut b = Program::builder(&[4], false, Mode::Train, true);
         let (x, h, y) = (b.input(0), b.fresh(Space::Set(0), 4, false), b.fresh(Space::Set(0), 4, false));
         for (name, from, to, residual) in [("h", x, h, None), ("y", h, y, Some(x))] {
-            let residual = residual.map(|v| b.whole(v));
-            let (from, to) = (b.whole(from), b.whole(to));
+            let residual = residual.map(|v| b.full(v));
+            let (from, to) = (b.full(from), b.full(to));
             let maps = vec![Map { residual, ..b.map(name, from, to, true) }];
             b.op(Op::Linear(Linear { maps, activation: Activation::None }));
         }

@@ -26,21 +26,21 @@ mod flow;
 #[cfg(any(feature = "cuda", test))]
 mod handed;
 mod loss;
-mod mix;
 mod muon;
 mod params;
 mod plan;
 mod program;
 mod real;
 pub mod simd;
+mod splitmix;
 
 pub use adam::Adam;
 pub use batch::{BatchView, SetView};
 pub use cpu::{Cpu, Outputs};
 pub use error::Error;
-pub use loss::{Levels, Loss, MOST_LEVELS};
-pub use mix::mix;
+pub use loss::{Loss, MAX_QUANTILE_LEVELS, QuantileLevels};
 pub use muon::{Matrix, Muon};
 pub use params::{Init, ParamId, ParamLayout, ParamSpec};
 pub use program::*;
 pub use real::Real;
+pub use splitmix::splitmix64;

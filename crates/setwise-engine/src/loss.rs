@@ -25,7 +25,7 @@ pub enum Loss {
         level: f64,
     },
     /// The quantile loss with a level for every column of the answer.
-    Quantiles(Levels),
+    Quantiles(QuantileLevels),
     /// For answers per element: |mean p − mean t| over the elements of the first set, of every example, and `weight` times |p − t| of every
     /// element of all sets. [`Loss::part`] has the second, [`Loss::means`] adds the first.
     Elements {
@@ -40,28 +40,28 @@ pub enum Loss {
 }
 
 /// Most levels of [`Loss::Quantiles`].
-pub const MOST_LEVELS: usize = 8;
+pub const MAX_QUANTILE_LEVELS: usize = 8;
 
 /// The level of each column of an answer, in (0, 1).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Levels {
-    values: [f64; MOST_LEVELS],
+pub struct QuantileLevels {
+    values: [f64; MAX_QUANTILE_LEVELS],
     count: usize,
 }
 
-impl Levels {
-    /// From one to [`MOST_LEVELS`] levels, each above 0 and below 1.
+impl QuantileLevels {
+    /// From one to [`MAX_QUANTILE_LEVELS`] levels, each above 0 and below 1.
     ///
     /// ```
-    /// use setwise_engine::Levels;
-    /// assert_eq!(Levels::new(&[0.05, 0.5]).unwrap().as_slice(), [0.05, 0.5]);
-    /// assert!(Levels::new(&[1.0]).is_none());
+    /// use setwise_engine::QuantileLevels;
+    /// assert_eq!(QuantileLevels::new(&[0.05, 0.5]).unwrap().as_slice(), [0.05, 0.5]);
+    /// assert!(QuantileLevels::new(&[1.0]).is_none());
     /// ```
     pub fn new(levels: &[f64]) -> Option<Self> {
-        let fit = (1..=MOST_LEVELS).contains(&levels.len()) && levels.iter().all(|l| *l > 0.0 && *l < 1.0);
-        let mut values = [0.5; MOST_LEVELS];
+        let fit = (1..=MAX_QUANTILE_LEVELS).contains(&levels.len()) && levels.iter().all(|l| *l > 0.0 && *l < 1.0);
+        let mut values = [0.5; MAX_QUANTILE_LEVELS];
         values.iter_mut().zip(levels).for_each(|(v, l)| *v = *l);
-        fit.then_some(Levels { values, count: levels.len() })
+        fit.then_some(QuantileLevels { values, count: levels.len() })
     }
 
     /// The levels.
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn every_column_has_the_loss_of_its_level() {
-        let loss = Loss::Quantiles(Levels::new(&[0.1, 0.5, 0.9]).unwrap());
+        let loss = Loss::Quantiles(QuantileLevels::new(&[0.1, 0.5, 0.9]).unwrap());
         let (p, t) = ([0.0, 1.0, 2.0, 3.0, 2.5, 2.0], [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
         let mut grad = [0.0f64; 6];
         let value = loss.evaluate(&p, &t, &mut grad).unwrap();

@@ -1,19 +1,19 @@
 //! Muon (Jordan and others, 2024): weight matrices move along the orthogonal matrix nearest to their momentum, so that directions in which
 //! gradients are small are learnt as fast as those in which they are large.
 
-use crate::cpu::gemm::{PanelProduct, pack_panels, panels_len};
+use crate::cpu::gemm::{PackedProduct, pack_matrix, packed_len};
 use crate::real::Real;
 
 /// Decay of the momentum.
 pub(crate) const MOMENTUM: f64 = 0.95;
 /// How often the polynomial is applied.
-pub(crate) const ROUNDS: usize = 5;
+pub(crate) const NEWTON_SCHULZ_STEPS: usize = 5;
 /// Coefficients of x, x³ and x⁵ of the polynomial that takes singular values near one: far from exact, but it needs few rounds.
 pub(crate) const POLYNOMIAL: [f64; 3] = [3.4445, -4.7750, 2.0315];
 /// Singular values must not begin above one, as rounding may have them.
-pub(crate) const MARGIN: f64 = 1.02;
+pub(crate) const NORM_MARGIN: f64 = 1.02;
 /// Added to the length that is divided by.
-pub(crate) const TINY: f64 = 1e-7;
+pub(crate) const NORM_EPSILON: f64 = 1e-7;
 
 /// A weight matrix in the flat buffer, row-major.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,50 +67,50 @@ impl Muon {
 /// Moves one matrix: momentum follows the gradient, and the parameters go `rate` along its orthogonal part.
 pub(crate) fn step<T: Real>(matrix: &Matrix, params: &mut [T], grads: &[T], momentum: &mut [T], rate: f64) {
     let decay = T::from_f64(MOMENTUM);
-    let mut ahead = Vec::with_capacity(params.len());
+    let mut nesterov = Vec::with_capacity(params.len());
     for (m, &g) in momentum.iter_mut().zip(grads) {
         *m = *m * decay + g;
-        ahead.push(g + decay * *m);
+        nesterov.push(g + decay * *m);
     }
-    T::straighten(&mut ahead, matrix.rows, matrix.cols);
+    T::orthogonalise(&mut nesterov, matrix.rows, matrix.cols);
     let rate = T::from_f64(rate * matrix.gain());
-    params.iter_mut().zip(&ahead).for_each(|(p, &x)| *p += -rate * x);
+    params.iter_mut().zip(&nesterov).for_each(|(p, &x)| *p += -rate * x);
 }
 
-/// Takes a row-major matrix to about the nearest orthogonal one: with X of length below one, [`ROUNDS`] times X ← aX + (bA + cA²)X where A = XXᵀ.
-pub(crate) fn straighten<T: Real>(x: &mut [T], rows: usize, cols: usize) {
+/// Takes a row-major matrix to about the nearest orthogonal one: with X of length below one, [`NEWTON_SCHULZ_STEPS`] times X ← aX + (bA + cA²)X where A = XXᵀ.
+pub(crate) fn orthogonalise<T: Real>(x: &mut [T], rows: usize, cols: usize) {
     let length = x.iter().map(|x| x.to_f64().powi(2)).sum::<f64>().sqrt();
-    let scale = T::from_f64(1.0 / (MARGIN * length + TINY));
+    let scale = T::from_f64(1.0 / (NORM_MARGIN * length + NORM_EPSILON));
     x.iter_mut().for_each(|x| *x *= scale);
     // A is as large as the shorter side.
-    let turned = rows > cols;
-    if turned {
+    let transposed = rows > cols;
+    if transposed {
         let given = x.to_vec();
         transpose(&given, rows, cols, x);
     }
     let (short, long) = (rows.min(cols), rows.max(cols));
     let [a, b, c] = POLYNOMIAL.map(T::from_f64);
-    let mut panels = vec![T::ZERO; panels_len::<T>(long, short).max(panels_len::<T>(short, long))];
+    let mut packed = vec![T::ZERO; packed_len::<T>(long, short).max(packed_len::<T>(short, long))];
     let (mut gram, mut square, mut next) = (vec![T::ZERO; short * short], vec![T::ZERO; short * short], x.to_vec());
-    for _ in 0..ROUNDS {
-        // SAFETY: panels hold the larger of both operands, and every product writes a buffer of its size.
+    for _ in 0..NEWTON_SCHULZ_STEPS {
+        // SAFETY: packed hold the larger of both operands, and every product writes a buffer of its size.
         unsafe {
-            pack_panels(panels.as_mut_ptr(), x.as_ptr(), 1, long, long, short);
+            pack_matrix(packed.as_mut_ptr(), x.as_ptr(), 1, long, long, short);
             let sides = [short, long, short];
-            T::dispatch(PanelProduct::plain(sides, x.as_ptr(), panels.as_ptr(), gram.as_mut_ptr()));
-            pack_panels(panels.as_mut_ptr(), gram.as_ptr(), short, 1, short, short);
+            T::dispatch(PackedProduct::plain(sides, x.as_ptr(), packed.as_ptr(), gram.as_mut_ptr()));
+            pack_matrix(packed.as_mut_ptr(), gram.as_ptr(), short, 1, short, short);
             let sides = [short, short, short];
-            T::dispatch(PanelProduct::plain(sides, gram.as_ptr(), panels.as_ptr(), square.as_mut_ptr()));
+            T::dispatch(PackedProduct::plain(sides, gram.as_ptr(), packed.as_ptr(), square.as_mut_ptr()));
             square.iter_mut().zip(&gram).for_each(|(s, &g)| *s = b * g + c * *s);
-            pack_panels(panels.as_mut_ptr(), x.as_ptr(), long, 1, short, long);
+            pack_matrix(packed.as_mut_ptr(), x.as_ptr(), long, 1, short, long);
             next.iter_mut().zip(&*x).for_each(|(n, &x)| *n = a * x);
             let sides = [short, short, long];
-            let product = PanelProduct::plain(sides, square.as_ptr(), panels.as_ptr(), next.as_mut_ptr());
-            T::dispatch(PanelProduct { accumulate: true, ..product });
+            let product = PackedProduct::plain(sides, square.as_ptr(), packed.as_ptr(), next.as_mut_ptr());
+            T::dispatch(PackedProduct { accumulate: true, ..product });
         }
         x.copy_from_slice(&next);
     }
-    if turned {
+    if transposed {
         transpose(&next, short, long, x);
     }
 }
@@ -133,7 +133,7 @@ mod tests {
         for (rows, cols) in [(1, 1), (1, 7), (8, 8), (5, 40), (40, 5), (33, 70), (64, 32)] {
             let given: Vec<f64> = numbers(rows * cols, 3).into_iter().map(f64::from).collect();
             let mut x = given.clone();
-            straighten(&mut x, rows, cols);
+            orthogonalise(&mut x, rows, cols);
             let short = rows.min(cols);
             let at = |m: &[f64], i: usize, j: usize| if rows <= cols { m[i * cols + j] } else { m[j * cols + i] };
             let product = |a: &[f64], b: &[f64], i: usize, j: usize| -> f64 {

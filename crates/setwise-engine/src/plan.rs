@@ -1,8 +1,8 @@
 //! Where every buffer of a step lies in the arena.
 //!
-//! A step is a line of time: operation `i` of `n` runs at time `i` forward and at `2n − 1 − i` backward. A value lives from
+//! A step is a line of time: operation `i` of `n` runs at time `i` forward and at `2n − 1 − i` backward. A value lifetimes from
 //! the operation that writes it to the last one that reads it, its gradient from the first backward operation that adds to
-//! it to the one that consumes it. Buffers whose lives overlap get disjoint places; the others may share.
+//! it to the one that consumes it. Buffers whose lifetimes overlap get disjoint places; the others may share.
 
 use std::ops::Range;
 
@@ -55,22 +55,22 @@ impl Shape {
     }
 }
 
-/// Lives of all buffers; independent of batch shapes.
-pub(crate) struct Lives {
+/// Lifetimes of all buffers; independent of batch shapes.
+pub(crate) struct Lifetimes {
     /// (first, last) time of value `v` at `v`, of its gradient at `values + v`; an empty life if `first > last`.
     spans: Vec<(usize, usize)>,
     /// In whose place each lies, mostly its own.
-    place_of: Vec<usize>,
+    alias_of: Vec<usize>,
 }
 
-impl Lives {
+impl Lifetimes {
     /// For operations that run one after another.
     #[cfg(test)]
     pub fn of(program: &Program) -> Self {
         Self::in_groups(program, (0..program.ops.len()).map(|i| i..i + 1))
     }
 
-    /// For groups of neighbouring operations that run together: what one of them touches lives as long as all of them run.
+    /// For groups of neighbouring operations that run together: what one of them touches lifetimes as long as all of them run.
     pub fn in_groups(program: &Program, groups: impl IntoIterator<Item = Range<usize>>) -> Self {
         let mut group_of = vec![0..0; program.ops.len()];
         for group in groups {
@@ -117,8 +117,8 @@ impl Lives {
                 touch(&mut spans, values + v.0, end);
             }
         }
-        let place_of = (0..spans.len()).collect();
-        Lives { spans, place_of }
+        let alias_of = (0..spans.len()).collect();
+        Lifetimes { spans, alias_of }
     }
 
     /// A value that operations which run together read again on their way back.
@@ -129,7 +129,7 @@ impl Lives {
     }
 
     /// A value that lies elsewhere, and its gradient with it.
-    pub fn forget(&mut self, program: &Program, v: Value) {
+    pub fn exclude(&mut self, program: &Program, v: Value) {
         for i in [v.0, program.values.len() + v.0] {
             self.spans[i] = (usize::MAX, 0);
         }
@@ -157,10 +157,10 @@ impl Lives {
         }
         // In the order of time: whoever hands something over has received it before.
         for &(from, to) in &handed.over {
-            self.place_of[values + to.0] = self.place_of[values + from.0];
+            self.alias_of[values + to.0] = self.alias_of[values + from.0];
         }
         for i in 0..self.spans.len() {
-            let (root, (first, last)) = (self.place_of[i], self.spans[i]);
+            let (root, (first, last)) = (self.alias_of[i], self.spans[i]);
             self.spans[root] = (self.spans[root].0.min(first), self.spans[root].1.max(last));
         }
     }
@@ -220,9 +220,9 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Finds lengths for a batch, and new places if the old ones are too small for it.
-    pub fn make(&mut self, program: &Program, lives: &Lives, shape: &Shape) -> Result<(), Error> {
+    pub fn make(&mut self, program: &Program, lifetimes: &Lifetimes, shape: &Shape) -> Result<(), Error> {
         let values = program.values.len();
-        let alive = |i: usize| lives.spans[i].0 <= lives.spans[i].1;
+        let alive = |i: usize| lifetimes.spans[i].0 <= lifetimes.spans[i].1;
         let len = |i: usize, rows: usize, dims: usize| {
             let spec = &program.values[i % values];
             let dims = if spec.per_dim { dims } else { 1 };
@@ -239,27 +239,27 @@ impl Plan {
                 let size = len(i, self.capacity.rows(program.values[i % values].space), self.capacity.dims)?;
                 self.sizes.push(size.checked_next_multiple_of(ALIGN).ok_or(Error::TooLarge { bytes: u64::MAX })?);
             }
-            self.place(lives)?;
+            self.assign_offsets(lifetimes)?;
         }
         Ok(())
     }
 
     /// Places all buffers, the largest first, each at the lowest place that is free for its whole life.
-    fn place(&mut self, lives: &Lives) -> Result<(), Error> {
+    fn assign_offsets(&mut self, lifetimes: &Lifetimes) -> Result<(), Error> {
         let sizes = &self.sizes;
         self.offsets.clear();
         self.offsets.resize(sizes.len(), NONE);
         self.order.clear();
-        self.order.extend((0..sizes.len()).filter(|&i| sizes[i] > 0 && lives.place_of[i] == i));
+        self.order.extend((0..sizes.len()).filter(|&i| sizes[i] > 0 && lifetimes.alias_of[i] == i));
         self.order.sort_unstable_by_key(|&i| (usize::MAX - sizes[i], i));
         self.placed.clear();
         self.total = 0;
         for &i in &self.order {
-            let (first, last) = lives.spans[i];
+            let (first, last) = lifetimes.spans[i];
             let mut at = 0usize;
             // `placed` is sorted by place, so one pass finds the lowest gap.
             for &j in &self.placed {
-                let (f, l) = lives.spans[j];
+                let (f, l) = lifetimes.spans[j];
                 if f > last || l < first {
                     continue;
                 }
@@ -274,7 +274,7 @@ impl Plan {
             let pos = self.placed.partition_point(|&j| offsets[j] <= at);
             self.placed.insert(pos, i);
         }
-        for (i, &root) in lives.place_of.iter().enumerate() {
+        for (i, &root) in lifetimes.alias_of.iter().enumerate() {
             self.offsets[i] = self.offsets[root];
         }
         Ok(())
@@ -293,19 +293,19 @@ mod tests {
         for cols in [3usize; 6] {
             let y = b.fresh(Space::Set(0), cols, false);
             let norm = b.norm(&format!("n{}", y.0), y, cols);
-            b.op(Op::AddNorm(AddNorm { inputs: vec![b.whole(x), b.whole(x)], y: b.whole(y), norm: Some(norm) }));
+            b.op(Op::AddNorm(AddNorm { inputs: vec![b.full(x), b.full(x)], y: b.full(y), norm: Some(norm) }));
             x = y;
         }
         let program = b.finish(vec![x]);
-        let lives = Lives::of(&program);
+        let lifetimes = Lifetimes::of(&program);
         let shape = Shape { examples: 2, dims: 1, set_offsets: vec![vec![0, 5, 9]], union_offsets: vec![0, 5, 9] };
         let mut plan = Plan::default();
-        plan.make(&program, &lives, &shape).unwrap();
+        plan.make(&program, &lifetimes, &shape).unwrap();
         let n = plan.lens.len();
         let mut shared = false;
         for i in (0..n).filter(|&i| plan.lens[i] > 0) {
             for j in (0..i).filter(|&j| plan.lens[j] > 0) {
-                let (a, b) = (lives.spans[i], lives.spans[j]);
+                let (a, b) = (lifetimes.spans[i], lifetimes.spans[j]);
                 let together = a.0 <= b.1 && b.0 <= a.1;
                 let apart = plan.offsets[i] + plan.lens[i] <= plan.offsets[j]
                     || plan.offsets[j] + plan.lens[j] <= plan.offsets[i];
@@ -322,18 +322,18 @@ mod tests {
         let mut b = Program::builder(&[3, 3], false, Mode::Train, true);
         let sum = |b: &mut crate::program::ProgramBuilder, x, space| {
             let y = b.fresh(space, 3, false);
-            b.op(Op::AddNorm(AddNorm { inputs: vec![b.whole(x)], y: b.whole(y), norm: None }));
+            b.op(Op::AddNorm(AddNorm { inputs: vec![b.full(x)], y: b.full(y), norm: None }));
             y
         };
         let (x0, x1) = (b.input(0), b.input(1));
         let (a0, a1) = (sum(&mut b, x0, Space::Set(0)), sum(&mut b, x1, Space::Set(1)));
         let (b0, b1) = (sum(&mut b, a0, Space::Set(0)), sum(&mut b, a1, Space::Set(1)));
         let program = b.finish(vec![b0, b1]);
-        let lives = Lives::in_groups(&program, [0..2, 2..4]);
+        let lifetimes = Lifetimes::in_groups(&program, [0..2, 2..4]);
         let offsets = vec![0, 7];
         let shape = Shape { examples: 1, dims: 1, set_offsets: vec![offsets.clone(); 2], union_offsets: vec![0, 14] };
         let mut plan = Plan::default();
-        plan.make(&program, &lives, &shape).unwrap();
+        plan.make(&program, &lifetimes, &shape).unwrap();
         let values = program.values.len();
         // Backward, the group of b0 and b1 reads both their gradients while it writes those of a0 and a1.
         let touched = [b0, b1, a0, a1].map(|v| values + v.0);
@@ -353,24 +353,24 @@ mod tests {
         let mut all = vec![x];
         for _ in 0..3 {
             let (r, y) = (b.fresh(Space::Set(0), 3, false), b.fresh(Space::Set(0), 3, false));
-            b.op(Op::AddNorm(AddNorm { inputs: vec![b.whole(x), b.whole(x)], y: b.whole(r), norm: None }));
-            b.op(Op::AddNorm(AddNorm { inputs: vec![b.whole(x), b.whole(r)], y: b.whole(y), norm: None }));
+            b.op(Op::AddNorm(AddNorm { inputs: vec![b.full(x), b.full(x)], y: b.full(r), norm: None }));
+            b.op(Op::AddNorm(AddNorm { inputs: vec![b.full(x), b.full(r)], y: b.full(y), norm: None }));
             x = y;
             all.push(y);
         }
         let program = b.finish(vec![x]);
         let handed = crate::handed::handed_gradients(&program, false, |_| false);
         assert_eq!(handed.over.len(), 3);
-        let mut lives = Lives::of(&program);
-        lives.hand(&program, &handed);
+        let mut lifetimes = Lifetimes::of(&program);
+        lifetimes.hand(&program, &handed);
         let shape = Shape { examples: 1, dims: 1, set_offsets: vec![vec![0, 5]], union_offsets: vec![0, 5] };
         let mut plan = Plan::default();
-        plan.make(&program, &lives, &shape).unwrap();
+        plan.make(&program, &lifetimes, &shape).unwrap();
         let values = program.values.len();
         let place = plan.offsets[values + all[0].0];
         assert!(all.iter().all(|v| plan.offsets[values + v.0] == place));
         for i in (0..plan.lens.len()).filter(|&i| plan.lens[i] > 0 && !all.iter().any(|v| values + v.0 == i)) {
-            let (a, b) = (lives.spans[i], lives.spans[values + all[3].0]);
+            let (a, b) = (lifetimes.spans[i], lifetimes.spans[values + all[3].0]);
             let together = a.0 <= b.1 && b.0 <= a.1;
             assert!(
                 !together || plan.offsets[i] >= place + 15 || plan.offsets[i] + plan.lens[i] <= place,
@@ -383,16 +383,16 @@ mod tests {
     fn smaller_batches_keep_their_places_and_larger_ones_get_new_ones() {
         let mut b = Program::builder(&[3], false, Mode::Train, true);
         let y = b.fresh(Space::Set(0), 3, false);
-        b.op(Op::AddNorm(AddNorm { inputs: vec![b.whole(b.input(0))], y: b.whole(y), norm: None }));
+        b.op(Op::AddNorm(AddNorm { inputs: vec![b.full(b.input(0))], y: b.full(y), norm: None }));
         let program = b.finish(vec![y]);
-        let lives = Lives::of(&program);
+        let lifetimes = Lifetimes::of(&program);
         let shape = |n| Shape { examples: 1, dims: 1, set_offsets: vec![vec![0, n]], union_offsets: vec![0, n] };
         let mut plan = Plan::default();
-        plan.make(&program, &lives, &shape(50)).unwrap();
+        plan.make(&program, &lifetimes, &shape(50)).unwrap();
         let before = plan.offsets.clone();
-        plan.make(&program, &lives, &shape(20)).unwrap();
+        plan.make(&program, &lifetimes, &shape(20)).unwrap();
         assert_eq!((plan.offsets.clone(), plan.lens[y.0]), (before.clone(), 60));
-        plan.make(&program, &lives, &shape(90)).unwrap();
+        plan.make(&program, &lifetimes, &shape(90)).unwrap();
         assert!(plan.offsets != before && plan.lens[y.0] == 270);
     }
 }

@@ -58,7 +58,7 @@ pub trait Real:
     unsafe fn dispatch<K: Kernel<Self>>(kernel: K) -> K::Out;
 
     /// Number of columns in one packed panel of a matrix product: two vectors of this machine.
-    fn panel_width() -> usize;
+    fn packed_width() -> usize;
 
     /// The larger of the two; the first where they compare equal.
     #[inline(always)]
@@ -109,7 +109,7 @@ macro_rules! real {
                 // SAFETY: the caller's contract is the same.
                 unsafe { $dispatch(kernel) }
             }
-            fn panel_width() -> usize {
+            fn packed_width() -> usize {
                 $width()
             }
         }

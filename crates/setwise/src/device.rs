@@ -34,8 +34,8 @@ impl Device {
         if name == "cpu" {
             return match precision {
                 None | Some("f32") => Ok(Device::Cpu),
-                Some("bf16x3") if Cpu::<f32>::has_tiles() => Ok(Device::CpuTiles),
-                Some("bf16x3") => Err(setwise_engine::Error::NoTiles.into()),
+                Some("bf16x3") if Cpu::<f32>::has_amx() => Ok(Device::CpuTiles),
+                Some("bf16x3") => Err(setwise_engine::Error::NoAmx.into()),
                 Some(other) if ["tf32", "bf16"].contains(&other) => {
                     Err(crate::Error::Device(format!("precision {other} is for GPUs; a CPU has f32 and bf16x3")))
                 }

@@ -1,7 +1,7 @@
 //! Batch normalisation: statistics of every channel over all pixels of all images, in parts of fixed size that are joined in
 //! their order.
 
-use super::norm::{EPSILON, columns, get, put};
+use super::norm::{EPSILON, columns, load_lanes, store_lanes};
 use super::tasks::{Ptr, locate};
 use super::worker::{Run, Worker};
 use crate::params::ParamId;
@@ -32,16 +32,16 @@ impl<T: Real> Kernel<T> for Moments<T> {
             columns!(V, self.channels, |j, n| {
                 let mut sum = V::zero();
                 for r in 0..self.pixels {
-                    sum = sum.add(get(self.x.add(r * self.channels + j), n));
+                    sum = sum.add(load_lanes(self.x.add(r * self.channels + j), n));
                 }
                 let mean = sum.mul(V::splat(share));
                 let mut square = V::zero();
                 for r in 0..self.pixels {
-                    let d = get::<T, V>(self.x.add(r * self.channels + j), n).sub(mean);
+                    let d = load_lanes::<T, V>(self.x.add(r * self.channels + j), n).sub(mean);
                     square = d.mul_add(d, square);
                 }
-                put(mean, self.out.add(j), n);
-                put(square, self.out.add(self.channels + j), n);
+                store_lanes(mean, self.out.add(j), n);
+                store_lanes(square, self.out.add(self.channels + j), n);
             });
         }
     }
@@ -65,8 +65,8 @@ impl<T: Real> Scales<T> {
     unsafe fn apply<V: Vector<T>>(&self, x: V, j: usize, n: usize) -> (V, V) {
         // SAFETY: the caller's contract: all four pointers have `j + n` channels.
         unsafe {
-            let hat = x.sub(get(self.mean.add(j), n)).mul(get(self.inv_std.add(j), n));
-            (hat, hat.mul_add(get(self.gain.add(j), n), get(self.shift.add(j), n)))
+            let hat = x.sub(load_lanes(self.mean.add(j), n)).mul(load_lanes(self.inv_std.add(j), n));
+            (hat, hat.mul_add(load_lanes(self.gain.add(j), n), load_lanes(self.shift.add(j), n)))
         }
     }
 }
@@ -91,8 +91,8 @@ impl<T: Real> Kernel<T> for Normalise<T> {
             columns!(V, self.channels, |j, n| {
                 for r in 0..self.pixels {
                     let at = r * self.channels + j;
-                    let (_, y) = self.scales.apply::<V>(get(self.x.add(at), n), j, n);
-                    put(if self.relu { y.max(V::zero()) } else { y }, self.y.add(at), n);
+                    let (_, y) = self.scales.apply::<V>(load_lanes(self.x.add(at), n), j, n);
+                    store_lanes(if self.relu { y.max(V::zero()) } else { y }, self.y.add(at), n);
                 }
             });
         }
@@ -123,14 +123,14 @@ impl<T: Real> Kernel<T> for Slopes<T> {
                 let (mut sum, mut dot) = (V::zero(), V::zero());
                 for r in 0..self.pixels {
                     let at = r * self.channels + j;
-                    let (hat, y) = self.scales.apply::<V>(get(self.x.add(at), n), j, n);
-                    let g = get::<T, V>(self.dy.add(at), n);
+                    let (hat, y) = self.scales.apply::<V>(load_lanes(self.x.add(at), n), j, n);
+                    let g = load_lanes::<T, V>(self.dy.add(at), n);
                     let g = if self.relu { y.where_positive(g) } else { g };
                     sum = sum.add(g);
                     dot = g.mul_add(hat, dot);
                 }
-                put(sum, self.out.add(j), n);
-                put(dot, self.out.add(self.channels + j), n);
+                store_lanes(sum, self.out.add(j), n);
+                store_lanes(dot, self.out.add(self.channels + j), n);
             });
         }
     }
@@ -159,17 +159,18 @@ impl<T: Real> Kernel<T> for NormaliseBackward<T> {
         // two rows.
         unsafe {
             columns!(V, self.channels, |j, n| {
-                let mean = get::<T, V>(self.means.add(j), n);
-                let slope = get::<T, V>(self.means.add(self.channels + j), n);
-                let factor = get::<T, V>(self.scales.gain.add(j), n).mul(get(self.scales.inv_std.add(j), n));
+                let mean = load_lanes::<T, V>(self.means.add(j), n);
+                let slope = load_lanes::<T, V>(self.means.add(self.channels + j), n);
+                let factor =
+                    load_lanes::<T, V>(self.scales.gain.add(j), n).mul(load_lanes(self.scales.inv_std.add(j), n));
                 for r in 0..self.pixels {
                     let at = r * self.channels + j;
-                    let (hat, y) = self.scales.apply::<V>(get(self.x.add(at), n), j, n);
-                    let g = get::<T, V>(self.dy.add(at), n);
+                    let (hat, y) = self.scales.apply::<V>(load_lanes(self.x.add(at), n), j, n);
+                    let g = load_lanes::<T, V>(self.dy.add(at), n);
                     let g = if self.relu { y.where_positive(g) } else { g };
                     let d = hat.mul_add(slope, g.add(mean)).mul(factor);
                     let dx = self.dx.add(at);
-                    put(if self.accumulate { d.add(get(dx, n)) } else { d }, dx, n);
+                    store_lanes(if self.accumulate { d.add(load_lanes(dx, n)) } else { d }, dx, n);
                 }
             });
         }
@@ -336,11 +337,11 @@ impl<T: Real> Worker<T> {
                     dy: this.grad(op.ys[input]).at(at),
                     means: partials.at(parts * 2 * channels),
                     dx: this.grad(x).at(at),
-                    accumulate: this.written(x),
+                    accumulate: this.grad_written(x),
                 });
             }
         });
-        op.xs.iter().for_each(|&x| self.mark(x));
+        op.xs.iter().for_each(|&x| self.mark_written(x));
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use super::panels::Panels;
+use super::packed_weights::PackedWeights;
 use super::worker::{Run, Worker};
 use crate::batch::BatchView;
 use crate::error::Error;
@@ -21,7 +21,7 @@ pub trait Compiled: Sized {
     fn forward(
         worker: &mut Worker<Self>,
         params: &[Self],
-        panels: &Panels<Self>,
+        packed: &PackedWeights<Self>,
         batch: &BatchView<Self>,
         examples: Range<usize>,
     ) -> Result<(), Error>
@@ -34,12 +34,12 @@ pub trait Compiled: Sized {
         Self: Real;
 
     #[doc(hidden)]
-    fn pack(panels: &mut Panels<Self>, program: &Program, params: &[Self], backward: bool)
+    fn pack(packed: &mut PackedWeights<Self>, program: &Program, params: &[Self], backward: bool)
     where
         Self: Real;
 
     #[doc(hidden)]
-    fn straighten(matrix: &mut [Self], rows: usize, cols: usize)
+    fn orthogonalise(matrix: &mut [Self], rows: usize, cols: usize)
     where
         Self: Real;
 }
@@ -51,14 +51,14 @@ macro_rules! compiled {
             fn forward(
                 worker: &mut Worker<Self>,
                 params: &[Self],
-                panels: &Panels<Self>,
+                packed: &PackedWeights<Self>,
                 batch: &BatchView<Self>,
                 examples: Range<usize>,
             ) -> Result<(), Error> {
                 if cfg!(test) {
                     unreachable!("unit tests run no programs");
                 }
-                worker.forward(params, panels, batch, examples)
+                worker.forward(params, packed, batch, examples)
             }
 
             #[inline(never)]
@@ -70,16 +70,16 @@ macro_rules! compiled {
             }
 
             #[inline(never)]
-            fn pack(panels: &mut Panels<Self>, program: &Program, params: &[Self], backward: bool) {
+            fn pack(packed: &mut PackedWeights<Self>, program: &Program, params: &[Self], backward: bool) {
                 if cfg!(test) {
                     unreachable!("unit tests run no programs");
                 }
-                panels.pack(program, params, backward);
+                packed.pack(program, params, backward);
             }
 
             #[inline(never)]
-            fn straighten(matrix: &mut [Self], rows: usize, cols: usize) {
-                crate::muon::straighten(matrix, rows, cols);
+            fn orthogonalise(matrix: &mut [Self], rows: usize, cols: usize) {
+                crate::muon::orthogonalise(matrix, rows, cols);
             }
         }
     };

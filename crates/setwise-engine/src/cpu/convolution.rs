@@ -5,8 +5,8 @@
 //! the weight's gradient is summed over a fixed number of parts of the batch, each owned by one task, and then over the parts in
 //! their order.
 
-use super::gemm::PanelProduct;
-use super::panels::Panels;
+use super::gemm::PackedProduct;
+use super::packed_weights::PackedWeights;
 use super::tasks::{Ptr, locate};
 use super::weight_product::{WeightProduct, weight_scratch};
 use super::worker::{Run, Worker};
@@ -109,7 +109,7 @@ impl<T: Real> Worker<T> {
         values.iter().map(|&v| self.rows_of(v))
     }
 
-    pub(super) fn convolution_forward(&mut self, params: &[T], panels: &Panels<T>, op: &Convolution) {
+    pub(super) fn convolution_forward(&mut self, params: &[T], packed: &PackedWeights<T>, op: &Convolution) {
         let this = &*self;
         let (step, patch) = (lines(op), op.patch());
         let counts = this.image_counts(&op.xs);
@@ -124,12 +124,12 @@ impl<T: Real> Worker<T> {
                         gather(op, x, first, count, patches);
                         let channels = op.to.channels;
                         let y = this.value(op.ys[k]).at(image * op.to.numbers() + first * op.to.width * channels);
-                        T::dispatch(PanelProduct {
+                        T::dispatch(PackedProduct {
                             bias: op.bias.map_or(std::ptr::null(), |b| this.param(params, b)),
-                            ..PanelProduct::plain(
+                            ..PackedProduct::plain(
                                 [count * op.to.width, patch, channels],
                                 patches,
-                                panels.forward(op.weight),
+                                packed.forward(op.weight),
                                 y,
                             )
                         });
@@ -148,27 +148,27 @@ impl<T: Real> Worker<T> {
         let this = &*self;
         let (step, patch, channels) = (lines(op), op.patch(), op.to.channels);
         let counts = op.xs.iter().map(|&x| if this.wants_grad(x) { this.rows_of(x) } else { 0 });
-        let panels = run.panels;
+        let packed = run.packed;
         self.threads.run(counts.clone().sum(), |t| {
             let (k, image) = locate(t, counts.clone());
             this.scratch.with(step * op.to.width * patch, |patches| {
                 // SAFETY: a task changes the gradient of its own image.
                 unsafe {
                     let dx = this.grad(op.xs[k]).at(image * op.from.numbers());
-                    if !this.written(op.xs[k]) {
+                    if !this.grad_written(op.xs[k]) {
                         std::slice::from_raw_parts_mut(dx, op.from.numbers()).fill(T::ZERO);
                     }
                     for first in (0..op.to.height).step_by(step) {
                         let count = step.min(op.to.height - first);
                         let dy = this.grad(op.ys[k]).at(image * op.to.numbers() + first * op.to.width * channels);
-                        let back = panels.backward(op.weight);
-                        T::dispatch(PanelProduct::plain([count * op.to.width, channels, patch], dy, back, patches));
+                        let back = packed.backward(op.weight);
+                        T::dispatch(PackedProduct::plain([count * op.to.width, channels, patch], dy, back, patches));
                         scatter(op, dx, first, count, patches);
                     }
                 }
             });
         });
-        op.xs.iter().for_each(|&x| self.mark(x));
+        op.xs.iter().for_each(|&x| self.mark_written(x));
     }
 
     fn convolution_weights(&mut self, run: &mut Run<T>, op: &Convolution) {

@@ -1,20 +1,20 @@
 //! Matrix products for tall, thin operands.
 //!
-//! Everything in the engine that multiplies matrices, but for `tiles`, comes down to one register tile: `R` rows by `C` vectors of
+//! Everything in the engine that multiplies matrices, but for `amx`, comes down to one register tile: `R` rows by `C` vectors of
 //! columns, accumulated over `k`. The left operand is read element by element with any two strides (so it may be
-//! transposed), the right one as rows of vectors. Wider products read the right operand from *panels*: columns cut
+//! transposed), the right one as rows of vectors. Wider products read the right operand from *packed*: columns cut
 //! into strips of two vectors, each strip stored `[k][strip]`, so that the inner loop walks memory in order.
 //!
 //! Cost of a full tile on AVX-512: 24 fused multiply-adds, 2 loads and 12 broadcasts for each `k`, so arithmetic is the
-//! limit as long as the panel stays in the first two cache levels.
+//! limit as long as the strip stays in the first two cache levels.
 //!
 //! A sum over `k` always runs from first to last in one accumulator, whatever the tile: the bits of a product depend
 //! on neither the number of threads nor how rows are cut into tasks.
 
-use super::norm::{get, put};
+use super::norm::{load_lanes, store_lanes};
 use crate::program::Activation;
 use crate::real::Real;
-use crate::simd::{Kernel, NARROW_TILE_ROWS, Vector, WIDE_TILE_ROWS};
+use crate::simd::{Kernel, TILE_ROWS_16_REGISTERS, TILE_ROWS_32_REGISTERS, Vector};
 
 /// A matrix read element by element: `at(i, k) = *ptr.add(i * row + k * col)`.
 #[derive(Clone, Copy)]
@@ -95,10 +95,10 @@ fn unrelated<T>(p: *const T) -> *const T {
 
 /// Where the rows of a product begin and what becomes of them. A trait and not closures, because only methods can be made to
 /// inline into kernels, where alone vector instructions may stand.
-pub trait Ends<T: Real, V: Vector<T>, const C: usize> {
+pub trait Epilogue<T: Real, V: Vector<T>, const C: usize> {
     /// Whether finished rows are taken from where they are and not from an iterator of their own. In kernels of several products the compiler moves such an iterator about on the stack, with all
     /// sums in it and for each row anew, which took longer than the products; where it does not, it is a little faster.
-    const FROM_PLACE: bool = false;
+    const BY_REFERENCE: bool = false;
 
     /// The vectors the sum of a row begins with.
     ///
@@ -113,41 +113,41 @@ pub trait Ends<T: Real, V: Vector<T>, const C: usize> {
     /// Takes the finished row.
     ///
     /// # Safety
-    /// As for [`Ends::start`].
+    /// As for [`Epilogue::start`].
     unsafe fn finish(&mut self, row: usize, sums: [V; C]);
 }
 
 /// Runs `tile` over `rows` rows in the largest pieces the registers allow.
 ///
 /// # Safety
-/// As for [`tile`], for `rows` rows; `ends` accepts each of them.
+/// As for [`tile`], for `rows` rows; `epilogue` accepts each of them.
 #[inline(always)]
-pub unsafe fn rows_of_tiles<T: Real, V: Vector<T>, const C: usize>(
+pub unsafe fn multiply_rows<T: Real, V: Vector<T>, const C: usize>(
     rows: usize,
     k: usize,
     a: Strided<T>,
     b: *const T,
     b_row: usize,
-    ends: &mut impl Ends<T, V, C>,
+    epilogue: &mut impl Epilogue<T, V, C>,
 ) {
     // SAFETY: the caller's contract.
-    unsafe { rows_of_tiles_paired::<T, V, C, false, _>(rows, k, a, b, b_row, ends) }
+    unsafe { multiply_rows_paired::<T, V, C, false, _>(rows, k, a, b, b_row, epilogue) }
 }
 
 /// The same, where `PAIRED` with two factors for even and odd columns.
 ///
 /// # Safety
-/// As for [`rows_of_tiles`].
+/// As for [`multiply_rows`].
 #[inline(always)]
-pub unsafe fn rows_of_tiles_paired<T: Real, V: Vector<T>, const C: usize, const PAIRED: bool, E: Ends<T, V, C>>(
+pub unsafe fn multiply_rows_paired<T: Real, V: Vector<T>, const C: usize, const PAIRED: bool, E: Epilogue<T, V, C>>(
     rows: usize,
     k: usize,
     a: Strided<T>,
     b: *const T,
     b_row: usize,
-    ends: &mut E,
+    epilogue: &mut E,
 ) {
-    macro_rules! pieces {
+    macro_rules! row_tiles {
         ($from:expr, $r:expr) => {{
             let mut i = $from;
             while rows - i >= $r {
@@ -155,16 +155,16 @@ pub unsafe fn rows_of_tiles_paired<T: Real, V: Vector<T>, const C: usize, const 
                 unsafe {
                     let mut acc = [[V::zero(); C]; $r];
                     for (r, row) in acc.iter_mut().enumerate() {
-                        *row = ends.start(i + r);
+                        *row = epilogue.start(i + r);
                     }
                     tile::<T, V, $r, C, PAIRED>(k, a.down(i), b, b_row, &mut acc);
-                    if E::FROM_PLACE {
+                    if E::BY_REFERENCE {
                         for (r, row) in acc.iter().enumerate() {
-                            ends.finish(i + r, *row);
+                            epilogue.finish(i + r, *row);
                         }
                     } else {
                         for (r, row) in acc.into_iter().enumerate() {
-                            ends.finish(i + r, row);
+                            epilogue.finish(i + r, row);
                         }
                     }
                 }
@@ -174,29 +174,29 @@ pub unsafe fn rows_of_tiles_paired<T: Real, V: Vector<T>, const C: usize, const 
         }};
     }
     let mut done = 0;
-    if V::WIDE {
-        done = pieces!(done, WIDE_TILE_ROWS);
-        done = pieces!(done, 8);
-        done = pieces!(done, 4);
+    if V::REGISTERS_32 {
+        done = row_tiles!(done, TILE_ROWS_32_REGISTERS);
+        done = row_tiles!(done, 8);
+        done = row_tiles!(done, 4);
     } else {
-        done = pieces!(done, NARROW_TILE_ROWS);
-        done = pieces!(done, 2);
+        done = row_tiles!(done, TILE_ROWS_16_REGISTERS);
+        done = row_tiles!(done, 2);
     }
-    pieces!(done, 1);
+    row_tiles!(done, 1);
 }
 
-/// Length of the packed panels of a `k × n` matrix.
-pub fn panels_len<T: Real>(k: usize, n: usize) -> usize {
-    let width = T::panel_width();
+/// Length of the packed packed of a `k × n` matrix.
+pub fn packed_len<T: Real>(k: usize, n: usize) -> usize {
+    let width = T::packed_width();
     n.div_ceil(width) * width * k
 }
 
-/// Packs the panels of a `k × n` matrix whose element `(i, j)` is `src[i * k_stride + j * n_stride]`. Columns beyond `n` are zero.
+/// Packs the packed of a `k × n` matrix whose element `(i, j)` is `src[i * k_stride + j * n_stride]`. Columns beyond `n` are zero.
 ///
 /// # Safety
-/// `src` must be valid for the matrix, `dst` for [`panels_len`] elements.
-pub unsafe fn pack_panels<T: Real>(dst: *mut T, src: *const T, k_stride: usize, n_stride: usize, k: usize, n: usize) {
-    let width = T::panel_width();
+/// `src` must be valid for the matrix, `dst` for [`packed_len`] elements.
+pub unsafe fn pack_matrix<T: Real>(dst: *mut T, src: *const T, k_stride: usize, n_stride: usize, k: usize, n: usize) {
+    let width = T::packed_width();
     for first in (0..n).step_by(width) {
         let cols = width.min(n - first);
         // SAFETY: the caller's contract: `cols` columns from `first` on of the source, one strip of `width` columns of
@@ -226,14 +226,14 @@ pub unsafe fn pack_panels<T: Real>(dst: *mut T, src: *const T, k_stride: usize, 
     }
 }
 
-/// `c[m × n] = act(a · panels + bias)`, or `c += …` where `accumulate`.
+/// `c[m × n] = act(a · packed + bias)`, or `c += …` where `accumulate`.
 #[derive(Clone, Copy)]
-pub struct PanelProduct<T> {
+pub struct PackedProduct<T> {
     pub m: usize,
     pub k: usize,
     pub n: usize,
     pub a: Strided<T>,
-    pub panels: *const T,
+    pub packed: *const T,
     pub c: *mut T,
     pub c_row: usize,
     /// `n` values, or null.
@@ -248,15 +248,15 @@ pub struct PanelProduct<T> {
     pub gate_row: usize,
 }
 
-impl<T> PanelProduct<T> {
-    /// `c[m × n] = a · panels` of rows without gaps, and nothing else; what differs is changed in it.
-    pub fn plain([m, k, n]: [usize; 3], a: *const T, panels: *const T, c: *mut T) -> Self {
-        PanelProduct {
+impl<T> PackedProduct<T> {
+    /// `c[m × n] = a · packed` of rows without gaps, and nothing else; what differs is changed in it.
+    pub fn plain([m, k, n]: [usize; 3], a: *const T, packed: *const T, c: *mut T) -> Self {
+        PackedProduct {
             m,
             k,
             n,
             a: Strided { ptr: a, row: k, col: 1 },
-            panels,
+            packed,
             c,
             c_row: n,
             bias: std::ptr::null(),
@@ -270,9 +270,9 @@ impl<T> PanelProduct<T> {
     }
 }
 
-/// The end of `C` whole vectors of columns of a [`PanelProduct`] that neither adds to what is there nor has a gate: the usual one of a
+/// The end of `C` whole vectors of columns of a [`PackedProduct`] that neither adds to what is there nor has a gate: the usual one of a
 /// forward pass, without a question in it.
-struct PlainEnds<T, V, const C: usize, const RELU: bool, const RESIDUAL: bool> {
+struct PlainEpilogue<T, V, const C: usize, const RELU: bool, const RESIDUAL: bool> {
     bias: [V; C],
     residual: *const T,
     residual_row: usize,
@@ -280,8 +280,8 @@ struct PlainEnds<T, V, const C: usize, const RELU: bool, const RESIDUAL: bool> {
     c_row: usize,
 }
 
-impl<T: Real, V: Vector<T>, const C: usize, const RELU: bool, const RESIDUAL: bool> Ends<T, V, C>
-    for PlainEnds<T, V, C, RELU, RESIDUAL>
+impl<T: Real, V: Vector<T>, const C: usize, const RELU: bool, const RESIDUAL: bool> Epilogue<T, V, C>
+    for PlainEpilogue<T, V, C, RELU, RESIDUAL>
 {
     #[inline(always)]
     unsafe fn start(&self, _row: usize) -> [V; C] {
@@ -305,8 +305,8 @@ impl<T: Real, V: Vector<T>, const C: usize, const RELU: bool, const RESIDUAL: bo
     }
 }
 
-/// The end of `C` vectors of columns of a [`PanelProduct`].
-struct PanelEnds<T, V, const C: usize> {
+/// The end of `C` vectors of columns of a [`PackedProduct`].
+struct GeneralEpilogue<T, V, const C: usize> {
     bias: [V; C],
     activation: Activation,
     /// At the first column; null for none.
@@ -320,7 +320,7 @@ struct PanelEnds<T, V, const C: usize> {
     cols: [usize; C],
 }
 
-impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for PanelEnds<T, V, C> {
+impl<T: Real, V: Vector<T>, const C: usize> Epilogue<T, V, C> for GeneralEpilogue<T, V, C> {
     #[inline(always)]
     unsafe fn start(&self, _row: usize) -> [V; C] {
         self.bias
@@ -341,31 +341,31 @@ impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for PanelEnds<T, V, C>
                 if !self.add[i].is_null() {
                     let p = self.add[i].add(row * self.add_row[i]);
                     for (c, s) in sums.iter_mut().enumerate() {
-                        *s = s.add(get(p.add(c * V::LANES), self.cols[c]));
+                        *s = s.add(load_lanes(p.add(c * V::LANES), self.cols[c]));
                     }
                 }
             }
             if !self.gate.is_null() {
                 let p = self.gate.add(row * self.gate_row);
                 for (c, s) in sums.iter_mut().enumerate() {
-                    *s = get::<T, V>(p.add(c * V::LANES), self.cols[c]).where_positive(*s);
+                    *s = load_lanes::<T, V>(p.add(c * V::LANES), self.cols[c]).where_positive(*s);
                 }
             }
             let out = self.c.add(row * self.c_row);
             for (c, s) in sums.into_iter().enumerate() {
-                put(s, out.add(c * V::LANES), self.cols[c]);
+                store_lanes(s, out.add(c * V::LANES), self.cols[c]);
             }
         }
     }
 }
 
-impl<T: Real> PanelProduct<T> {
-    /// Columns `first..` of one panel, `C` vectors of them.
+impl<T: Real> PackedProduct<T> {
+    /// Columns `first..` of one strip, `C` vectors of them.
     ///
     /// # Safety
     /// The caller runs in a kernel; columns `first..` lie below `n`, and the strip is packed for `k` rows.
     #[inline(always)]
-    unsafe fn panel<V: Vector<T>, const C: usize>(&self, first: usize, panel: *const T) {
+    unsafe fn strip<V: Vector<T>, const C: usize>(&self, first: usize, strip: *const T) {
         // SAFETY: the caller's contract: columns `first..` lie below `n`, and one strip of packed columns is valid.
         unsafe {
             let mut cols = [0; C];
@@ -386,9 +386,9 @@ impl<T: Real> PanelProduct<T> {
                 macro_rules! plain {
                     ($relu:literal, $residual:literal) => {{
                         let c_row = self.c_row;
-                        let mut ends =
-                            PlainEnds::<T, V, C, $relu, $residual> { bias, residual, residual_row, c, c_row };
-                        rows_of_tiles::<T, V, C>(self.m, self.k, self.a, panel, 2 * V::LANES, &mut ends);
+                        let mut epilogue =
+                            PlainEpilogue::<T, V, C, $relu, $residual> { bias, residual, residual_row, c, c_row };
+                        multiply_rows::<T, V, C>(self.m, self.k, self.a, strip, 2 * V::LANES, &mut epilogue);
                     }};
                 }
                 return match (self.activation == Activation::Relu, residual.is_null()) {
@@ -398,7 +398,7 @@ impl<T: Real> PanelProduct<T> {
                     (true, false) => plain!(true, true),
                 };
             }
-            let mut ends = PanelEnds {
+            let mut epilogue = GeneralEpilogue {
                 bias,
                 activation: self.activation,
                 add: [if self.accumulate { c } else { none }, at(self.residual)],
@@ -409,17 +409,17 @@ impl<T: Real> PanelProduct<T> {
                 c_row: self.c_row,
                 cols,
             };
-            rows_of_tiles::<T, V, C>(self.m, self.k, self.a, panel, 2 * V::LANES, &mut ends);
+            multiply_rows::<T, V, C>(self.m, self.k, self.a, strip, 2 * V::LANES, &mut epilogue);
         }
     }
 }
 
-impl<T: Real> Kernel<T> for PanelProduct<T> {
+impl<T: Real> Kernel<T> for PackedProduct<T> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
-        debug_assert!(self.a.ptr.is_aligned() && self.panels.is_aligned() && self.c.is_aligned());
+        debug_assert!(self.a.ptr.is_aligned() && self.packed.is_aligned() && self.c.is_aligned());
         debug_assert!(self.m <= 1 || self.c_row >= self.n, "rows of the result overlap");
         debug_assert!(self.residual.is_null() || self.m <= 1 || self.residual_row >= self.n);
         debug_assert!(self.gate.is_null() || self.m <= 1 || self.gate_row >= self.n);
@@ -427,11 +427,11 @@ impl<T: Real> Kernel<T> for PanelProduct<T> {
         for first in (0..self.n).step_by(width) {
             // SAFETY: the contract of `Kernel::run`: strips of `2 * LANES` columns follow each other, `k` rows each.
             unsafe {
-                let panel = self.panels.add(first * self.k);
+                let strip = self.packed.add(first * self.k);
                 if self.n - first > V::LANES {
-                    self.panel::<V, 2>(first, panel);
+                    self.strip::<V, 2>(first, strip);
                 } else {
-                    self.panel::<V, 1>(first, panel);
+                    self.strip::<V, 1>(first, strip);
                 }
             }
         }
@@ -470,18 +470,18 @@ pub mod tests {
     fn products_equal_the_textbook_sum_for_every_awkward_size() {
         for (m, k, n) in [(1, 1, 1), (3, 5, 7), (12, 8, 32), (25, 33, 31), (13, 16, 65), (50, 3, 100)] {
             let (a, b, bias) = (numbers(m * k, 1), numbers(n * k, 2), numbers(n, 3));
-            let mut panels = vec![0.0; panels_len::<f32>(k, n)];
+            let mut packed = vec![0.0; packed_len::<f32>(k, n)];
             let mut c = vec![f32::NAN; m * n];
             // SAFETY: `packed` has its documented length; `a`, `bias` and `c` have `m × k`, `n` and `m × n` elements.
             unsafe {
                 // b is [n, k]: the weight of a linear layer.
-                pack_panels(panels.as_mut_ptr(), b.as_ptr(), 1, k, k, n);
-                f32::dispatch(PanelProduct {
+                pack_matrix(packed.as_mut_ptr(), b.as_ptr(), 1, k, k, n);
+                f32::dispatch(PackedProduct {
                     m,
                     k,
                     n,
                     a: Strided { ptr: a.as_ptr(), row: k, col: 1 },
-                    panels: panels.as_ptr(),
+                    packed: packed.as_ptr(),
                     c: c.as_mut_ptr(),
                     c_row: n,
                     bias: bias.as_ptr(),

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::tasks::{Ptr, Threads, locate, piece};
+use super::tasks::{Ptr, Threads, chunk_range, locate};
 use super::worker::{Run, Worker};
 use crate::program::{AddNorm, Norm};
 use crate::real::Real;
@@ -49,7 +49,7 @@ pub(super) use columns;
 /// # Safety
 /// The caller runs in a kernel; `p` is valid for `n` elements, at most a vector.
 #[inline(always)]
-pub unsafe fn get<T: Real, V: Vector<T>>(p: *const T, n: usize) -> V {
+pub unsafe fn load_lanes<T: Real, V: Vector<T>>(p: *const T, n: usize) -> V {
     // SAFETY: the caller's contract.
     unsafe { if n == V::LANES { V::load(p) } else { V::load_first(p, n) } }
 }
@@ -59,13 +59,13 @@ pub unsafe fn get<T: Real, V: Vector<T>>(p: *const T, n: usize) -> V {
 /// # Safety
 /// The caller runs in a kernel; `p` is valid for `n` elements, at most a vector.
 #[inline(always)]
-pub unsafe fn put<T: Real, V: Vector<T>>(v: V, p: *mut T, n: usize) {
+pub unsafe fn store_lanes<T: Real, V: Vector<T>>(v: V, p: *mut T, n: usize) {
     // SAFETY: the caller's contract.
     unsafe { if n == V::LANES { v.store(p) } else { v.store_first(p, n) } }
 }
 
 /// The most lanes a vector has.
-const MOST_LANES: usize = 16;
+const MAX_LANES: usize = 16;
 
 impl<T: Real> Kernel<T> for NormRows<T> {
     type Out = ();
@@ -116,19 +116,19 @@ impl<T: Real> NormRows<T> {
         unsafe {
             let inv_n = V::splat(T::ONE / T::from_usize(cols));
             let y = |r: usize| self.y.add((first + r) * self.y_row);
-            let mut sums = [V::zero(); MOST_LANES];
+            let mut sums = [V::zero(); MAX_LANES];
             for (r, sum) in sums.iter_mut().enumerate().take(rows) {
-                columns!(V, cols, |j, n| *sum = sum.add(get::<T, V>(y(r).add(j), n)));
+                columns!(V, cols, |j, n| *sum = sum.add(load_lanes::<T, V>(y(r).add(j), n)));
             }
-            let mut means = [T::ZERO; MOST_LANES];
+            let mut means = [T::ZERO; MAX_LANES];
             V::sum_each(&sums[..V::LANES]).mul(inv_n).store(means.as_mut_ptr());
             for (r, square) in sums.iter_mut().enumerate().take(rows) {
                 *square = V::zero();
                 columns!(V, cols, |j, n| {
-                    let mut d = get::<T, V>(y(r).add(j), n).sub(V::splat(means[r]));
+                    let mut d = load_lanes::<T, V>(y(r).add(j), n).sub(V::splat(means[r]));
                     if n < V::LANES {
                         // Lanes beyond the row hold −mean.
-                        let mut lanes = [T::ZERO; MOST_LANES];
+                        let mut lanes = [T::ZERO; MAX_LANES];
                         d.store(lanes.as_mut_ptr());
                         d = V::load_first(lanes.as_ptr(), n);
                     }
@@ -136,15 +136,19 @@ impl<T: Real> NormRows<T> {
                 });
             }
             let variance = V::sum_each(&sums[..V::LANES]).mul(inv_n).add(V::splat(T::from_f64(EPSILON)));
-            let mut inv_std = [T::ZERO; MOST_LANES];
+            let mut inv_std = [T::ZERO; MAX_LANES];
             V::splat(T::ONE).div(variance.sqrt()).store(inv_std.as_mut_ptr());
             for r in 0..rows {
                 columns!(V, cols, |j, n| {
-                    let x = get::<T, V>(y(r).add(j), n).sub(V::splat(means[r])).mul(V::splat(inv_std[r]));
+                    let x = load_lanes::<T, V>(y(r).add(j), n).sub(V::splat(means[r])).mul(V::splat(inv_std[r]));
                     if !self.normalised.is_null() {
-                        put(x, self.normalised.add((first + r) * cols + j), n);
+                        store_lanes(x, self.normalised.add((first + r) * cols + j), n);
                     }
-                    put(x.mul_add(get(self.gain.add(j), n), get(self.shift.add(j), n)), y(r).add(j), n);
+                    store_lanes(
+                        x.mul_add(load_lanes(self.gain.add(j), n), load_lanes(self.shift.add(j), n)),
+                        y(r).add(j),
+                        n,
+                    );
                 });
             }
             if !self.normalised.is_null() {
@@ -164,13 +168,13 @@ impl<T: Real> NormRows<T> {
         // SAFETY: the caller's contract: a row is one vector, and there are as many rows as lanes.
         unsafe {
             let inv_n = V::splat(T::ONE / T::from_usize(self.cols));
-            let mut rows = [V::zero(); MOST_LANES];
+            let mut rows = [V::zero(); MAX_LANES];
             for (r, row) in rows.iter_mut().enumerate().take(V::LANES) {
                 *row = V::load(self.y.add((first + r) * self.y_row));
             }
-            let mut per_row = [T::ZERO; MOST_LANES];
+            let mut per_row = [T::ZERO; MAX_LANES];
             V::sum_each(&rows[..V::LANES]).mul(inv_n).store(per_row.as_mut_ptr());
-            let mut squares = [V::zero(); MOST_LANES];
+            let mut squares = [V::zero(); MAX_LANES];
             for r in 0..V::LANES {
                 rows[r] = rows[r].sub(V::splat(per_row[r]));
                 squares[r] = rows[r].mul(rows[r]);
@@ -235,33 +239,33 @@ impl<T: Real> NormRowsBackward<T> {
         unsafe {
             let dy = |r: usize| self.dy.add((first + r) * self.dy_row);
             let hat = |r: usize| self.normalised.add((first + r) * self.cols);
-            let (mut sums, mut dots) = ([V::zero(); MOST_LANES], [V::zero(); MOST_LANES]);
+            let (mut sums, mut dots) = ([V::zero(); MAX_LANES], [V::zero(); MAX_LANES]);
             columns!(V, self.cols, |j, n| {
-                let gain = get::<T, V>(self.gain.add(j), n);
+                let gain = load_lanes::<T, V>(self.gain.add(j), n);
                 let (at_gain, at_shift) = (self.sums.add(j), self.sums.add(self.cols + j));
-                let (mut d_gain, mut d_shift) = (get::<T, V>(at_gain, n), get::<T, V>(at_shift, n));
+                let (mut d_gain, mut d_shift) = (load_lanes::<T, V>(at_gain, n), load_lanes::<T, V>(at_shift, n));
                 for r in 0..rows {
-                    let (d, x) = (get::<T, V>(dy(r).add(j), n), get::<T, V>(hat(r).add(j), n));
+                    let (d, x) = (load_lanes::<T, V>(dy(r).add(j), n), load_lanes::<T, V>(hat(r).add(j), n));
                     d_gain = d.mul_add(x, d_gain);
                     d_shift = d.add(d_shift);
                     let g = d.mul(gain);
                     sums[r] = sums[r].add(g);
                     dots[r] = g.mul_add(x, dots[r]);
                 }
-                put(d_gain, at_gain, n);
-                put(d_shift, at_shift, n);
+                store_lanes(d_gain, at_gain, n);
+                store_lanes(d_shift, at_shift, n);
             });
             let inv_n = V::splat(T::ZERO - T::ONE / T::from_usize(self.cols));
-            let (mut means, mut slopes) = ([T::ZERO; MOST_LANES], [T::ZERO; MOST_LANES]);
+            let (mut means, mut slopes) = ([T::ZERO; MAX_LANES], [T::ZERO; MAX_LANES]);
             V::sum_each(&sums[..V::LANES]).mul(inv_n).store(means.as_mut_ptr());
             V::sum_each(&dots[..V::LANES]).mul(inv_n).store(slopes.as_mut_ptr());
             for r in 0..rows {
                 let (mean, slope) = (V::splat(means[r]), V::splat(slopes[r]));
                 let inv_std = V::splat(*self.inv_std.add(first + r));
                 columns!(V, self.cols, |j, n| {
-                    let g = get::<T, V>(dy(r).add(j), n).mul(get(self.gain.add(j), n));
-                    let x = get::<T, V>(hat(r).add(j), n);
-                    put(x.mul_add(slope, g.add(mean)).mul(inv_std), dy(r).add(j), n);
+                    let g = load_lanes::<T, V>(dy(r).add(j), n).mul(load_lanes(self.gain.add(j), n));
+                    let x = load_lanes::<T, V>(hat(r).add(j), n);
+                    store_lanes(x.mul_add(slope, g.add(mean)).mul(inv_std), dy(r).add(j), n);
                 });
             }
         }
@@ -289,11 +293,11 @@ impl<T: Real> Kernel<T> for SumRows<'_, T> {
             for r in self.first..self.first + self.rows {
                 let dst = self.dst.wrapping_add(r * self.dst_row);
                 columns!(V, self.cols, |j, n| {
-                    let mut sum = if self.accumulate { get::<T, V>(dst.add(j), n) } else { V::zero() };
+                    let mut sum = if self.accumulate { load_lanes::<T, V>(dst.add(j), n) } else { V::zero() };
                     for &(src, row) in self.sources {
-                        sum = sum.add(get(src.at(r * row + j), n));
+                        sum = sum.add(load_lanes(src.at(r * row + j), n));
                     }
-                    put(sum, dst.add(j), n);
+                    store_lanes(sum, dst.add(j), n);
                 });
             }
         }
@@ -314,7 +318,7 @@ pub unsafe fn sum_rows<T: Real>(
 ) {
     let step = (32_768 / cols.max(1)).clamp(64, 4096);
     threads.run(rows.len().div_ceil(step), |t| {
-        let Range { start: first, end } = piece(rows.clone(), t, step);
+        let Range { start: first, end } = chunk_range(rows.clone(), t, step);
         let kernel = SumRows { rows: end - first, cols, dst: dst.at(0), dst_row, accumulate, sources, first };
         // SAFETY: the caller's addresses; tasks write disjoint rows.
         unsafe { T::dispatch(kernel) };
@@ -343,7 +347,7 @@ impl<T: Real> Worker<T> {
         self.threads.run(tasks, |t| {
             let (g, chunk) = locate(t, counts());
             let NormBackward { norm, dy, dy_row, ref rows, cols } = norms[g];
-            let Range { start: first, end } = piece(rows.clone(), chunk, ROWS);
+            let Range { start: first, end } = chunk_range(rows.clone(), chunk, ROWS);
             // SAFETY: rows `first..` of one norm belong to this task alone, and so does slot `t` of the partial sums.
             unsafe {
                 T::dispatch(NormRowsBackward {
@@ -382,7 +386,7 @@ impl<T: Real> Worker<T> {
         let cols = op.y.cols;
         let this = &*self;
         self.threads.run(rows.len().div_ceil(ROWS), |t| {
-            let Range { start: first, end } = piece(rows.clone(), t, ROWS);
+            let Range { start: first, end } = chunk_range(rows.clone(), t, ROWS);
             let rows = end - first;
             // SAFETY: each task writes its own rows.
             unsafe {
@@ -420,7 +424,7 @@ impl<T: Real> Worker<T> {
         rows: usize,
         cols: usize,
     ) {
-        let kept = self.program.training() && self.keeps_norms;
+        let kept = self.program.training() && self.saves_norms;
         // SAFETY: the caller's contract; statistics have the rows of `y`'s value.
         unsafe {
             T::dispatch(NormRows {
@@ -444,13 +448,13 @@ impl<T: Real> Worker<T> {
         }
         for (i, &input) in op.inputs.iter().enumerate() {
             if self.wants_grad(input.value) {
-                let accumulate = self.written(input.value) || op.inputs[..i].contains(&input);
+                let accumulate = self.grad_written(input.value) || op.inputs[..i].contains(&input);
                 let dx = self.grad_slice(input);
                 // SAFETY: `rows` are those of the sum and of each input; gradients of different values do not overlap.
                 unsafe { sum_rows(self.threads, rows.clone(), input.cols, dx, accumulate, &[(dy, dy_row)]) };
             }
         }
-        op.inputs.iter().for_each(|s| self.mark(s.value));
+        op.inputs.iter().for_each(|s| self.mark_written(s.value));
     }
 }
 

@@ -5,10 +5,10 @@
 //! `[PARTNERS][hidden]` in cache, and only the largest value and its index survive; backward then touches one partner per
 //! element and output column.
 
-use super::gemm::{PanelProduct, Strided};
+use super::gemm::{PackedProduct, Strided};
 use super::linear::{ColumnSums, WeightUse};
-use super::norm::{columns, get, put};
-use super::panels::Panels;
+use super::norm::{columns, load_lanes, store_lanes};
+use super::packed_weights::PackedWeights;
 use super::tasks::{Ptr, locate};
 use super::worker::{Run, Worker};
 use crate::flow::group_by;
@@ -83,16 +83,16 @@ impl<T: Real> Kernel<T> for HiddenSums<T> {
                     let mut own = [V::zero(); 4];
                     let mut sums = [V::zero(); 4];
                     for (b, v) in own.iter_mut().enumerate().take(block) {
-                        *v = get(p.own.add((i + b) * p.own_row + c), n);
+                        *v = load_lanes(p.own.add((i + b) * p.own_row + c), n);
                     }
                     for j in 0..p.partners {
-                        let v = get::<T, V>(p.partner.add(j * p.partner_row + c), n);
+                        let v = load_lanes::<T, V>(p.partner.add(j * p.partner_row + c), n);
                         for b in 0..4 {
                             sums[b] = sums[b].add(own[b].add(v).max(V::zero()));
                         }
                     }
                     for (b, s) in sums.into_iter().enumerate().take(block) {
-                        put(s, self.out.add((i + b) * p.hidden + c), n);
+                        store_lanes(s, self.out.add((i + b) * p.hidden + c), n);
                     }
                     i += block;
                 }
@@ -119,35 +119,35 @@ impl<T: Real> Kernel<T> for HiddenSumsBackward<T> {
         unsafe {
             columns!(V, p.hidden, |c, n| {
                 for j in 0..p.partners {
-                    put(V::zero(), self.d_partner.add(j * p.partner_row + c), n);
+                    store_lanes(V::zero(), self.d_partner.add(j * p.partner_row + c), n);
                 }
                 for i in 0..p.elements {
-                    let u = get::<T, V>(p.own.add(i * p.own_row + c), n);
-                    let d = get::<T, V>(self.d_hidden.add(i * p.hidden + c), n);
+                    let u = load_lanes::<T, V>(p.own.add(i * p.own_row + c), n);
+                    let d = load_lanes::<T, V>(self.d_hidden.add(i * p.hidden + c), n);
                     let mut sum = V::zero();
                     for j in 0..p.partners {
-                        let active = u.add(get(p.partner.add(j * p.partner_row + c), n));
+                        let active = u.add(load_lanes(p.partner.add(j * p.partner_row + c), n));
                         let d = active.where_positive(d);
                         let at = self.d_partner.add(j * p.partner_row + c);
-                        put(d.add(get(at, n)), at, n);
+                        store_lanes(d.add(load_lanes(at, n)), at, n);
                         sum = sum.add(d);
                     }
-                    put(sum, self.d_own.add(i * p.own_row + c), n);
+                    store_lanes(sum, self.d_own.add(i * p.own_row + c), n);
                 }
             });
         }
     }
 }
 
-/// `out[i][c] = max_j (W relu(u_i + v_j) + b)[c]`, with the index of the winner (the first of equals).
+/// `out[i][c] = max_j (W relu(u_i + v_j) + b)[c]`, with the index of the argmax (the first of equals).
 struct PairMax<T> {
     p: Problem<T>,
     outputs: usize,
-    panels: *const T,
+    packed: *const T,
     bias: *const T,
     out: *mut T,
     out_row: usize,
-    winner: *mut T,
+    argmax: *mut T,
     /// `PARTNERS · (hidden + outputs)`.
     scratch: *mut T,
 }
@@ -164,9 +164,9 @@ impl<T: Real> Kernel<T> for PairMax<T> {
             let results = hidden.add(PARTNERS * p.hidden);
             for i in 0..p.elements {
                 let best = std::slice::from_raw_parts_mut(self.out.add(i * self.out_row), self.outputs);
-                let winner = std::slice::from_raw_parts_mut(self.winner.add(i * self.outputs), self.outputs);
+                let argmax = std::slice::from_raw_parts_mut(self.argmax.add(i * self.outputs), self.outputs);
                 best.fill(T::LOWEST);
-                winner.fill(T::ZERO);
+                argmax.fill(T::ZERO);
                 let mut first = 0;
                 while first < p.partners {
                     let m = PARTNERS.min(p.partners - first);
@@ -174,23 +174,23 @@ impl<T: Real> Kernel<T> for PairMax<T> {
                         let v = p.partner.add((first + j) * p.partner_row);
                         let u = p.own.add(i * p.own_row);
                         columns!(V, p.hidden, |c, n| {
-                            let s = get::<T, V>(u.add(c), n).add(get(v.add(c), n)).max(V::zero());
-                            put(s, hidden.add(j * p.hidden + c), n);
+                            let s = load_lanes::<T, V>(u.add(c), n).add(load_lanes(v.add(c), n)).max(V::zero());
+                            store_lanes(s, hidden.add(j * p.hidden + c), n);
                         });
                     }
-                    PanelProduct {
+                    PackedProduct {
                         bias: self.bias,
-                        ..PanelProduct::plain([m, p.hidden, self.outputs], hidden, self.panels, results)
+                        ..PackedProduct::plain([m, p.hidden, self.outputs], hidden, self.packed, results)
                     }
                     .run::<V>();
                     for j in 0..m {
                         let row = std::slice::from_raw_parts(results.add(j * self.outputs), self.outputs);
                         let index = T::from_usize(first + j);
-                        for ((best, winner), &x) in best.iter_mut().zip(winner.iter_mut()).zip(row) {
+                        for ((best, argmax), &x) in best.iter_mut().zip(argmax.iter_mut()).zip(row) {
                             // A NaN must win, and stay.
                             let larger = x > *best || x.partial_cmp(&x).is_none();
                             *best = if larger { x } else { *best };
-                            *winner = if larger { index } else { *winner };
+                            *argmax = if larger { index } else { *argmax };
                         }
                     }
                     first += m;
@@ -205,7 +205,7 @@ struct PairMaxBackward<T> {
     p: Problem<T>,
     outputs: usize,
     weight: *const T,
-    winner: *const T,
+    argmax: *const T,
     dy: *const T,
     dy_row: usize,
     d_own: *mut T,
@@ -228,16 +228,16 @@ impl<T: Real> Kernel<T> for PairMaxBackward<T> {
                 let (u, du) = (p.own.add(i * p.own_row), self.d_own.add(i * p.own_row));
                 std::slice::from_raw_parts_mut(du, p.hidden).fill(T::ZERO);
                 for c in 0..self.outputs {
-                    let j = (*self.winner.add(i * self.outputs + c)).to_f64() as usize;
+                    let j = (*self.argmax.add(i * self.outputs + c)).to_f64() as usize;
                     debug_assert!(j < p.partners);
                     let g = V::splat(*self.dy.add(i * self.dy_row + c));
                     let (v, dv) = (p.partner.add(j * p.partner_row), self.d_partner.add(j * p.partner_row));
                     let w = self.weight.add(c * p.hidden);
                     columns!(V, p.hidden, |h, n| {
-                        let active = get::<T, V>(u.add(h), n).add(get(v.add(h), n));
-                        let d = active.where_positive(get::<T, V>(w.add(h), n).mul(g));
-                        put(d.add(get(du.add(h), n)), du.add(h), n);
-                        put(d.add(get(dv.add(h), n)), dv.add(h), n);
+                        let active = load_lanes::<T, V>(u.add(h), n).add(load_lanes(v.add(h), n));
+                        let d = active.where_positive(load_lanes::<T, V>(w.add(h), n).mul(g));
+                        store_lanes(d.add(load_lanes(du.add(h), n)), du.add(h), n);
+                        store_lanes(d.add(load_lanes(dv.add(h), n)), dv.add(h), n);
                     });
                 }
             }
@@ -251,7 +251,7 @@ struct PairMaxWeight<T> {
     outputs: usize,
     first: usize,
     last: usize,
-    winner: *const T,
+    argmax: *const T,
     dy: *const T,
     dy_row: usize,
     d_weight: *mut T,
@@ -269,13 +269,13 @@ impl<T: Real> Kernel<T> for PairMaxWeight<T> {
             for i in 0..p.elements {
                 let u = p.own.add(i * p.own_row);
                 for c in self.first..self.last {
-                    let j = (*self.winner.add(i * self.outputs + c)).to_f64() as usize;
+                    let j = (*self.argmax.add(i * self.outputs + c)).to_f64() as usize;
                     debug_assert!(j < p.partners);
                     let g = V::splat(*self.dy.add(i * self.dy_row + c));
                     let (v, dw) = (p.partner.add(j * p.partner_row), self.d_weight.add(c * p.hidden));
                     columns!(V, p.hidden, |h, n| {
-                        let active = get::<T, V>(u.add(h), n).add(get(v.add(h), n)).max(V::zero());
-                        put(active.mul_add(g, get(dw.add(h), n)), dw.add(h), n);
+                        let active = load_lanes::<T, V>(u.add(h), n).add(load_lanes(v.add(h), n)).max(V::zero());
+                        store_lanes(active.mul_add(g, load_lanes(dw.add(h), n)), dw.add(h), n);
                     });
                 }
             }
@@ -302,7 +302,7 @@ impl<T: Real> Worker<T> {
         (problem, own.start)
     }
 
-    pub(super) fn pairs_forward(&mut self, params: &[T], panels: &Panels<T>, op: &Pairs) {
+    pub(super) fn pairs_forward(&mut self, params: &[T], packed: &PackedWeights<T>, op: &Pairs) {
         let this = &*self;
         let examples = this.shape.examples;
         let most = (0..examples)
@@ -328,17 +328,17 @@ impl<T: Real> Worker<T> {
                 let y = y.at((start + first) * y_row);
                 let kept = |cols: usize| this.value(net.kept).at((start + first) * cols);
                 let bias = this.param(params, net.bias);
-                let panels = panels.forward(net.weight);
+                let packed = packed.forward(net.weight);
                 match net.reduce {
                     Reduce::Max => this.scratch.with(PARTNERS * (p.hidden + outputs), |scratch| {
                         T::dispatch(PairMax {
                             p,
                             outputs,
-                            panels,
+                            packed,
                             bias,
                             out: y,
                             out_row: y_row,
-                            winner: kept(outputs),
+                            argmax: kept(outputs),
                             scratch,
                         });
                     }),
@@ -349,10 +349,10 @@ impl<T: Real> Worker<T> {
                         for c in 0..outputs {
                             *scaled.add(c) = *bias.add(c) * count;
                         }
-                        T::dispatch(PanelProduct {
+                        T::dispatch(PackedProduct {
                             c_row: y_row,
                             bias: scaled,
-                            ..PanelProduct::plain([p.elements, p.hidden, outputs], hidden, panels, y)
+                            ..PackedProduct::plain([p.elements, p.hidden, outputs], hidden, packed, y)
                         });
                     }),
                 }
@@ -361,7 +361,7 @@ impl<T: Real> Worker<T> {
     }
 
     pub(super) fn pairs_backward(&mut self, run: &mut Run<T>, op: &Pairs, plan: &PairsPlan) {
-        let panels = run.panels;
+        let packed = run.packed;
         let this = &*self;
         let examples = this.shape.examples;
         let params = run.params;
@@ -383,19 +383,19 @@ impl<T: Real> Worker<T> {
                         p,
                         outputs,
                         weight: this.param(params, net.weight),
-                        winner: this.value(net.kept).at(start * outputs),
+                        argmax: this.value(net.kept).at(start * outputs),
                         dy,
                         dy_row,
                         d_own,
                         d_partner,
                     }),
                     Reduce::Sum | Reduce::Mean => this.scratch.with(p.elements * p.hidden, |d_hidden| {
-                        T::dispatch(PanelProduct {
+                        T::dispatch(PackedProduct {
                             a: Strided { ptr: dy, row: dy_row, col: 1 },
-                            ..PanelProduct::plain(
+                            ..PackedProduct::plain(
                                 [p.elements, outputs, p.hidden],
                                 dy,
-                                panels.backward(net.weight),
+                                packed.backward(net.weight),
                                 d_hidden,
                             )
                         });
@@ -405,8 +405,8 @@ impl<T: Real> Worker<T> {
             }
         });
         for net in &op.nets {
-            self.mark(net.own.value);
-            self.mark(net.partner.value);
+            self.mark_written(net.own.value);
+            self.mark_written(net.partner.value);
         }
         if op.nets[0].reduce == Reduce::Max {
             self.pair_max_weights(run, op, plan);
@@ -436,7 +436,7 @@ impl<T: Real> Worker<T> {
                             outputs,
                             first,
                             last: outputs.min(first + OUTPUTS),
-                            winner: this.value(net.kept).at(start * outputs),
+                            argmax: this.value(net.kept).at(start * outputs),
                             dy: dy.at(start * dy_row),
                             dy_row,
                             d_weight: grads.at(this.program.params.spec(net.weight).offset),

@@ -40,7 +40,7 @@ pub fn locate(mut i: usize, counts: impl IntoIterator<Item = usize>) -> (usize, 
 }
 
 /// The `i`th piece of a range cut into pieces of `step`.
-pub fn piece(range: Range<usize>, i: usize, step: usize) -> Range<usize> {
+pub fn chunk_range(range: Range<usize>, i: usize, step: usize) -> Range<usize> {
     let first = range.start + i * step;
     first..range.end.min(first + step)
 }

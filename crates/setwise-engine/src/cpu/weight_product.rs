@@ -1,13 +1,13 @@
 //! Products with a long inner dimension and a small result: the gradients of weights.
 
-use super::gemm::{Ends, Strided, panels_len, rows_of_tiles, tile as multiply};
+use super::gemm::{Epilogue, Strided, multiply_rows, packed_len, tile as multiply};
 use super::linear::ColumnSums;
 use crate::real::Real;
-use crate::simd::{Kernel, NARROW_TILE_ROWS, Vector, WIDE_TILE_ROWS};
+use crate::simd::{Kernel, TILE_ROWS_16_REGISTERS, TILE_ROWS_32_REGISTERS, Vector};
 
 /// `c[m × n] += aᵀ · b` over `rows` rows, and the column sums of `a` to `sums`: the gradients of a weight and its bias.
 ///
-/// Where rows of both are close to each other, both are read in place. Else both operands are packed chunk by chunk: the right one into panels, unless its rows are close to each other, the left one into tiles
+/// Where rows of both are close to each other, both are read in place. Else both operands are packed chunk by chunk: the right one into packed, unless its rows are close to each other, the left one into tiles
 /// `[k][tile rows]`, so that the inner loop reads both in order whatever the distance of their rows.
 pub struct WeightProduct<T> {
     pub m: usize,
@@ -25,7 +25,7 @@ pub struct WeightProduct<T> {
     pub scratch: *mut T,
 }
 
-/// Rows of the long dimension a weight gradient takes at a time: one panel and one tile of them fit the first cache level.
+/// Rows of the long dimension a weight gradient takes at a time: one strip and one tile of them fit the first cache level.
 const WEIGHT_CHUNK: usize = 192;
 
 /// Most rows of the result that are computed together where both operands are read in place, and the numbers from one row of them to the next up to which they are.
@@ -34,7 +34,7 @@ const CLOSE: usize = 64;
 
 /// Scratch of a [`WeightProduct`].
 pub fn weight_scratch<T: Real>(m: usize, n: usize) -> usize {
-    panels_len::<T>(WEIGHT_CHUNK, n) + (m + WIDE_TILE_ROWS) * WEIGHT_CHUNK + 16
+    packed_len::<T>(WEIGHT_CHUNK, n) + (m + TILE_ROWS_32_REGISTERS) * WEIGHT_CHUNK + 16
 }
 
 /// Adds to what is there.
@@ -44,7 +44,7 @@ struct Accumulate<T, const C: usize> {
     cols: [usize; C],
 }
 
-impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Accumulate<T, C> {
+impl<T: Real, V: Vector<T>, const C: usize> Epilogue<T, V, C> for Accumulate<T, C> {
     #[inline(always)]
     unsafe fn start(&self, row: usize) -> [V; C] {
         // SAFETY: rows of the result; `cols` counts the valid lanes.
@@ -76,8 +76,8 @@ impl<T: Real> Kernel<T> for WeightProduct<T> {
         debug_assert!(self.a.is_aligned() && self.b.is_aligned() && self.c.is_aligned() && self.scratch.is_aligned());
         debug_assert!(self.m <= 1 || self.c_row >= self.n, "rows of the result overlap");
         let width = 2 * V::LANES;
-        let tile = if V::WIDE { WIDE_TILE_ROWS } else { NARROW_TILE_ROWS };
-        if V::WIDE
+        let tile = if V::REGISTERS_32 { TILE_ROWS_32_REGISTERS } else { TILE_ROWS_16_REGISTERS };
+        if V::REGISTERS_32
             && self.m.is_multiple_of(LEFT)
             && self.a_row <= CLOSE
             && self.n.is_multiple_of(V::LANES)
@@ -93,18 +93,18 @@ impl<T: Real> Kernel<T> for WeightProduct<T> {
             // elements of scratch.
             unsafe {
                 let tiles = self.scratch;
-                let panels = tiles.add(((self.m + tile) * WEIGHT_CHUNK).next_multiple_of(16));
+                let packed = tiles.add(((self.m + tile) * WEIGHT_CHUNK).next_multiple_of(16));
                 let a = self.a.add(first * self.a_row);
                 for t in (0..self.m).step_by(tile) {
                     self.pack_tile::<V>(a.add(t), k, tile.min(self.m - t), tile, tiles.add(t * k), t);
                 }
                 let b = self.b.add(first * self.b_row);
                 for col in (0..self.n).step_by(width) {
-                    let panel = panels.add(col * k);
+                    let strip = packed.add(col * k);
                     if self.n - col > V::LANES {
-                        self.panel::<V, 2>(b, k, col, tile, tiles, panel);
+                        self.strip::<V, 2>(b, k, col, tile, tiles, strip);
                     } else {
-                        self.panel::<V, 1>(b, k, col, tile, tiles, panel);
+                        self.strip::<V, 1>(b, k, col, tile, tiles, strip);
                     }
                 }
             }
@@ -131,14 +131,14 @@ impl<T: Real> WeightProduct<T> {
                         for t in (0..self.m).step_by($rows) {
                             let a = Strided { ptr: a.add(t), row: 1, col: self.a_row };
                             let (c, c_row) = (self.c.add(t * self.c_row + col), self.c_row);
-                            let mut ends = Accumulate { c, c_row, cols: [V::LANES; $vectors] };
+                            let mut epilogue = Accumulate { c, c_row, cols: [V::LANES; $vectors] };
                             let mut sums = [[V::zero(); $vectors]; $rows];
                             for (r, sum) in sums.iter_mut().enumerate() {
-                                *sum = ends.start(r);
+                                *sum = epilogue.start(r);
                             }
                             multiply::<T, V, $rows, $vectors, false>(k, a, b.add(col), self.b_row, &mut sums);
                             for (r, sum) in sums.into_iter().enumerate() {
-                                ends.finish(r, sum);
+                                epilogue.finish(r, sum);
                             }
                         }
                     };
@@ -161,16 +161,16 @@ impl<T: Real> WeightProduct<T> {
     /// Packs `C` vectors of columns of `b` from `col` on, and multiplies them with all tiles of `a`.
     ///
     /// # Safety
-    /// As for [`Kernel::run`]; `k` rows at `b`, packed tiles of all rows of the result, and a strip at `panel`.
+    /// As for [`Kernel::run`]; `k` rows at `b`, packed tiles of all rows of the result, and a strip at `strip`.
     #[inline(always)]
-    unsafe fn panel<V: Vector<T>, const C: usize>(
+    unsafe fn strip<V: Vector<T>, const C: usize>(
         &self,
         b: *const T,
         k: usize,
         col: usize,
         tile: usize,
         tiles: *const T,
-        panel: *mut T,
+        strip: *mut T,
     ) {
         // SAFETY: the caller's contract; `close` means that a full strip can be read in place.
         unsafe {
@@ -180,19 +180,19 @@ impl<T: Real> WeightProduct<T> {
             }
             let width = C * V::LANES;
             let close = self.n - col >= width && self.b_row <= 2 * width;
-            let (rows, row) = if close { (b.add(col), self.b_row) } else { (panel.cast_const(), width) };
+            let (rows, row) = if close { (b.add(col), self.b_row) } else { (strip.cast_const(), width) };
             if !close {
                 for i in 0..k {
                     let src = b.add(i * self.b_row + col);
                     for (c, &n) in cols.iter().enumerate() {
-                        V::load_first(src.add(c * V::LANES), n).store(panel.add((i * C + c) * V::LANES));
+                        V::load_first(src.add(c * V::LANES), n).store(strip.add((i * C + c) * V::LANES));
                     }
                 }
             }
             for t in (0..self.m).step_by(tile) {
                 let a = Strided { ptr: tiles.add(t * k), row: 1, col: tile };
-                let mut ends = Accumulate { c: self.c.add(t * self.c_row + col), c_row: self.c_row, cols };
-                rows_of_tiles::<T, V, C>(tile.min(self.m - t), k, a, rows, row, &mut ends);
+                let mut epilogue = Accumulate { c: self.c.add(t * self.c_row + col), c_row: self.c_row, cols };
+                multiply_rows::<T, V, C>(tile.min(self.m - t), k, a, rows, row, &mut epilogue);
             }
         }
     }

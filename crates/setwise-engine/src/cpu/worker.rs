@@ -4,28 +4,28 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::amx::TileConfig;
 use super::buffer::AlignedBuffer;
-use super::chain::Chain;
 use super::linear::LinearPlan;
-use super::local::Local;
 use super::norm::NormBackward;
+use super::packed_weights::PackedWeights;
 use super::pair::PairsPlan;
-use super::panels::Panels;
-use super::projected::Projected;
+use super::projected_attention::ProjectedAttention;
+use super::row_buffers::RowBuffers;
+use super::row_fusion::RowFusion;
 use super::tasks::{Ptr, Scratch, Threads};
-use super::tiles::InUse;
 use crate::batch::{BatchView, SetView};
 use crate::error::Error;
 use crate::flow::{Users, gated_values, gradients_to_clear};
 use crate::params::ParamId;
-use crate::plan::{Lives, NONE, Plan, Shape};
+use crate::plan::{Lifetimes, NONE, Plan, Shape};
 use crate::program::{Op, Program, Slice, Space, Value};
 use crate::real::Real;
 
 /// Parameters and where their gradients go, for one backward pass.
 pub struct Run<'a, T> {
     pub params: &'a [T],
-    pub panels: &'a Panels<T>,
+    pub packed: &'a PackedWeights<T>,
     pub grads: &'a mut [T],
 }
 
@@ -34,9 +34,9 @@ enum OpPlan {
     Linear(LinearPlan),
     Pairs(PairsPlan),
     /// Projections and the attention that follows.
-    Projected(Projected),
+    ProjectedAttention(ProjectedAttention),
     /// This operation and those that follow, a few rows at a time.
-    Chain(Chain),
+    RowFusion(RowFusion),
     /// An operation before this one runs it too.
     Done,
     Other,
@@ -45,7 +45,7 @@ enum OpPlan {
 impl OpPlan {
     /// Whether running it records the time of each operation in it.
     fn records_itself(&self) -> bool {
-        matches!(self, OpPlan::Projected(_) | OpPlan::Chain(_) | OpPlan::Done)
+        matches!(self, OpPlan::ProjectedAttention(_) | OpPlan::RowFusion(_) | OpPlan::Done)
     }
 }
 
@@ -58,16 +58,16 @@ pub struct Worker<T: Real> {
     pub(super) clear: Vec<Vec<Value>>,
     /// Results of a ReLU whose gradient comes from one linear operation alone: that operation applies the ReLU's backward step.
     pub(super) gated: Vec<bool>,
-    lives: Lives,
+    lifetimes: Lifetimes,
     plan: Plan,
     pub(super) shape: Shape,
     arena: AlignedBuffer<T>,
     /// Values that exist for a few rows at a time.
-    pub(super) local: Local<T>,
+    pub(super) row_buffers: RowBuffers<T>,
     /// The rows that a chain is at.
-    pub(super) stretch: Option<Range<usize>>,
+    pub(super) row_block: Option<Range<usize>>,
     /// Whether norms keep what their way back needs.
-    pub(super) keeps_norms: bool,
+    pub(super) saves_norms: bool,
     pub(super) written: Vec<bool>,
     /// What had been written before a chain's way back began.
     pub(super) written_before: Vec<bool>,
@@ -86,14 +86,14 @@ impl<T: Real> Worker<T> {
         Worker {
             clear: gradients_to_clear(&program),
             gated: gated_values(&program),
-            lives: lives(&program, &plans),
+            lifetimes: lifetimes(&program, &plans),
             plans,
             plan: Plan::default(),
             shape: Shape::default(),
             arena: AlignedBuffer::new(),
-            local: Local::new(&program),
-            stretch: None,
-            keeps_norms: true,
+            row_buffers: RowBuffers::new(&program),
+            row_block: None,
+            saves_norms: true,
             written: vec![false; program.values.len()],
             written_before: vec![false; program.values.len()],
             scratch: Scratch::new(threads),
@@ -130,14 +130,14 @@ impl<T: Real> Worker<T> {
 
     /// Bytes of working memory held.
     pub fn memory(&self) -> usize {
-        (self.arena.allocated() + self.partials.len() + self.local.allocated()) * size_of::<T>()
+        (self.arena.allocated() + self.partials.len() + self.row_buffers.allocated()) * size_of::<T>()
     }
 
     /// Computes all outputs for the examples `range` of a batch that has been checked.
     pub fn forward(
         &mut self,
         params: &[T],
-        panels: &Panels<T>,
+        packed: &PackedWeights<T>,
         batch: &BatchView<T>,
         range: Range<usize>,
     ) -> Result<(), Error> {
@@ -149,26 +149,26 @@ impl<T: Real> Worker<T> {
             input.copy_from_slice(data);
         }
         let program = self.program.clone();
-        let _unit = self.unit_in_use(panels);
+        let _tile_config = self.tile_config(packed);
         for i in 0..program.ops.len() {
             let begin = self.clock();
             let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
             match (&program.ops[i], &plan) {
-                (_, OpPlan::Projected(p)) => self.projected_forward(params, panels, p),
-                (_, OpPlan::Chain(c)) => self.chain_forward(params, panels, c),
+                (_, OpPlan::ProjectedAttention(p)) => self.projected_forward(params, packed, p),
+                (_, OpPlan::RowFusion(c)) => self.row_fusion_forward(params, packed, c),
                 (_, OpPlan::Done) => {}
-                (Op::Linear(l), OpPlan::Linear(p)) => self.linear_forward(params, panels, l, p),
-                (Op::Attention(a), _) => self.attention_forward(panels.tiles(), a),
+                (Op::Linear(l), OpPlan::Linear(p)) => self.linear_forward(params, packed, l, p),
+                (Op::Attention(a), _) => self.attention_forward(packed.uses_amx(), a),
                 (Op::AddNorm(a), _) => self.add_norm_forward(params, a),
                 (Op::Pool(p), _) => self.pool_forward(p),
-                (Op::Pairs(p), _) => self.pairs_forward(params, panels, p),
+                (Op::Pairs(p), _) => self.pairs_forward(params, packed, p),
                 (Op::ToUnion(t), _) => self.join_forward(params, t),
                 (Op::FromUnion(f), _) => self.split_forward(f),
                 (Op::Repeat(r), _) => self.repeat_forward(params, r),
                 (Op::Concat(c), _) => self.concat_forward(c),
                 (Op::PineSum(p), _) => self.pine_forward(params, p),
                 (Op::Dropout(d), _) => self.dropout_forward(d),
-                (Op::Convolution(c), _) => self.convolution_forward(params, panels, c),
+                (Op::Convolution(c), _) => self.convolution_forward(params, packed, c),
                 (Op::BatchNorm(b), _) => self.batch_norm_forward(params, b),
                 (Op::MaxPool(p), _) => self.max_pool_forward(p),
                 (Op::Linear(_), _) => unreachable!("every linear operation has its plan"),
@@ -201,8 +201,8 @@ impl<T: Real> Worker<T> {
     }
 
     /// The tile unit for a whole pass, where one thread makes it and nobody else comes between.
-    fn unit_in_use(&self, panels: &Panels<T>) -> Option<InUse> {
-        (panels.tiles() && self.threads == Threads::One).then(InUse::begin)
+    fn tile_config(&self, packed: &PackedWeights<T>) -> Option<TileConfig> {
+        (packed.uses_amx() && self.threads == Threads::One).then(TileConfig::load)
     }
 
     /// Adds to the gradients of the parameters, given those of the outputs. Follows a forward pass of a training program.
@@ -213,22 +213,22 @@ impl<T: Real> Worker<T> {
             assert_eq!(self.plan.lens[v.0], g.len(), "a gradient for every output");
             // SAFETY: the gradient has the output's length.
             unsafe { std::slice::from_raw_parts_mut(self.grad(v).at(0), g.len()) }.copy_from_slice(g);
-            self.mark(v);
+            self.mark_written(v);
         }
         let program = self.program.clone();
-        let _unit = self.unit_in_use(run.panels);
+        let _tile_config = self.tile_config(run.packed);
         for i in (0..program.ops.len()).rev() {
             let begin = self.clock();
-            if !matches!(self.plans[i], OpPlan::Chain(_) | OpPlan::Done) {
+            if !matches!(self.plans[i], OpPlan::RowFusion(_) | OpPlan::Done) {
                 self.clear_gradients(i, None);
             }
             let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
             match (&program.ops[i], &plan) {
-                (_, OpPlan::Projected(p)) => self.projected_backward(run, p),
-                (_, OpPlan::Chain(c)) => self.chain_backward(run, c),
+                (_, OpPlan::ProjectedAttention(p)) => self.projected_backward(run, p),
+                (_, OpPlan::RowFusion(c)) => self.row_fusion_backward(run, c),
                 (_, OpPlan::Done) => {}
                 (Op::Linear(l), OpPlan::Linear(p)) => self.linear_backward(run, l, p),
-                (Op::Attention(a), _) => self.attention_backward(run.panels.tiles(), a),
+                (Op::Attention(a), _) => self.attention_backward(run.packed.uses_amx(), a),
                 (Op::AddNorm(a), _) => self.add_norm_backward(run, a),
                 (Op::Pool(p), _) => self.pool_backward(run, p),
                 (Op::Pairs(op), OpPlan::Pairs(p)) => self.pairs_backward(run, op, p),
@@ -287,7 +287,7 @@ impl<T: Real> Worker<T> {
             }
             shape.union_offsets.clear();
             shape.union_offsets.extend((0..=examples).map(|e| batch.sets.iter().map(|s| bound(s, e)).sum::<usize>()));
-            let placed = self.plan.make(&self.program, &self.lives, &self.shape);
+            let placed = self.plan.make(&self.program, &self.lifetimes, &self.shape);
             if let Err(error) = placed.and_then(|()| self.reserve()) {
                 // Nothing is bound, and no place is remembered.
                 self.shape.examples = 0;
@@ -307,16 +307,16 @@ impl<T: Real> Worker<T> {
                 return Err(Error::TooLarge { bytes });
             }
         }
-        let room = |plan: &OpPlan| match plan {
-            OpPlan::Projected(p) => self.projected_room(p, &self.program),
-            OpPlan::Chain(c) => c.room(),
+        let workspace = |plan: &OpPlan| match plan {
+            OpPlan::ProjectedAttention(p) => self.projected_workspace(p, &self.program),
+            OpPlan::RowFusion(c) => c.workspace(),
             _ => 0,
         };
-        let wanted = self.plans.iter().map(room).max().unwrap_or(0);
-        if self.local.capacity() < wanted {
+        let wanted = self.plans.iter().map(workspace).max().unwrap_or(0);
+        if self.row_buffers.capacity() < wanted {
             let elements = wanted.saturating_add(self.arena.allocated());
             let bytes = (elements as u64).saturating_mul(size_of::<T>() as u64);
-            if bytes > memory_limit() || !self.local.allocate(wanted) {
+            if bytes > memory_limit() || !self.row_buffers.allocate(wanted) {
                 return Err(Error::TooLarge { bytes });
             }
         }
@@ -325,31 +325,31 @@ impl<T: Real> Worker<T> {
 
     /// Address of a value.
     pub(super) fn value(&self, v: Value) -> Ptr<T> {
-        if let Some(found) = self.local.value(v) {
+        if let Some(found) = self.row_buffers.value(v) {
             return found;
         }
-        self.place(v.0)
+        self.buffer(v.0)
     }
 
     /// Address of a value's gradient.
     pub(super) fn grad(&self, v: Value) -> Ptr<T> {
-        if let Some(found) = self.local.grad(v) {
+        if let Some(found) = self.row_buffers.grad(v) {
             return found;
         }
-        self.place(self.program.values.len() + v.0)
+        self.buffer(self.program.values.len() + v.0)
     }
 
     /// Address of a buffer of the plan.
-    fn place(&self, buffer: usize) -> Ptr<T> {
-        let offset = self.plan.offsets[buffer];
+    fn buffer(&self, index: usize) -> Ptr<T> {
+        let offset = self.plan.offsets[index];
         debug_assert_ne!(offset, NONE, "a buffer that the plan does not hold");
-        debug_assert!(offset + self.plan.lens[buffer] <= self.arena.capacity(), "a buffer beyond the arena");
+        debug_assert!(offset + self.plan.lens[index] <= self.arena.capacity(), "a buffer beyond the arena");
         self.arena.at(offset)
     }
 
     /// Address of some columns of a value, and the distance of its rows.
     pub(super) fn slice(&self, s: Slice) -> (Ptr<T>, usize) {
-        if let Some(found) = self.local.slice(s, false) {
+        if let Some(found) = self.row_buffers.slice(s, false) {
             return found;
         }
         let cols = self.program.values[s.value.0].cols;
@@ -359,7 +359,7 @@ impl<T: Real> Worker<T> {
 
     /// The same for the gradient.
     pub(super) fn grad_slice(&self, s: Slice) -> (Ptr<T>, usize) {
-        if let Some(found) = self.local.slice(s, true) {
+        if let Some(found) = self.row_buffers.slice(s, true) {
             return found;
         }
         let cols = self.program.values[s.value.0].cols;
@@ -373,7 +373,7 @@ impl<T: Real> Worker<T> {
 
     /// The rows of a value that operations are to work on, dimensions counted: all, or those of the stretch that a chain is at.
     pub(super) fn rows(&self, v: Value) -> Range<usize> {
-        self.stretch.clone().unwrap_or(0..self.rows_of(v))
+        self.row_block.clone().unwrap_or(0..self.rows_of(v))
     }
 
     /// Rows of a value, dimensions counted.
@@ -401,11 +401,11 @@ impl<T: Real> Worker<T> {
     }
 
     /// Whether the gradient of `v` holds something already.
-    pub(super) fn written(&self, v: Value) -> bool {
+    pub(super) fn grad_written(&self, v: Value) -> bool {
         self.written[v.0]
     }
 
-    pub(super) fn mark(&mut self, v: Value) {
+    pub(super) fn mark_written(&mut self, v: Value) {
         self.written[v.0] = true;
     }
 
@@ -425,11 +425,11 @@ fn plans(program: &Program, threads: Threads) -> Vec<OpPlan> {
     while plans.len() < program.ops.len() {
         let i = plans.len();
         let alone = (threads == Threads::One).then_some(i);
-        if let Some(projected) = alone.and_then(|i| Projected::find(program, &users, i)) {
-            plans.extend([OpPlan::Projected(projected), OpPlan::Done]);
-        } else if let Some(chain) = alone.and_then(|i| Chain::find(program, &users, i)) {
+        if let Some(projected) = alone.and_then(|i| ProjectedAttention::find(program, &users, i)) {
+            plans.extend([OpPlan::ProjectedAttention(projected), OpPlan::Done]);
+        } else if let Some(chain) = alone.and_then(|i| RowFusion::find(program, &users, i)) {
             let last = chain.ops.end;
-            plans.push(OpPlan::Chain(chain));
+            plans.push(OpPlan::RowFusion(chain));
             plans.resize_with(last, || OpPlan::Done);
         } else {
             plans.push(match &program.ops[i] {
@@ -442,26 +442,26 @@ fn plans(program: &Program, threads: Threads) -> Vec<OpPlan> {
     plans
 }
 
-/// Lives of buffers: those of operations that run together live together, values inside of them have none, and what is made again needs its inputs for longer.
-fn lives(program: &Program, plans: &[OpPlan]) -> Lives {
+/// Lifetimes of buffers: those of operations that run together live together, values inside of them have none, and what is made again needs its inputs for longer.
+fn lifetimes(program: &Program, plans: &[OpPlan]) -> Lifetimes {
     let together = |i: usize| match &plans[i] {
-        OpPlan::Projected(_) => Some(i..i + 2),
-        OpPlan::Chain(c) => Some(c.ops.clone()),
+        OpPlan::ProjectedAttention(_) => Some(i..i + 2),
+        OpPlan::RowFusion(c) => Some(c.ops.clone()),
         OpPlan::Done => None,
         _ => Some(i..i + 1),
     };
-    let mut lives = Lives::in_groups(program, (0..plans.len()).filter_map(together));
+    let mut lifetimes = Lifetimes::in_groups(program, (0..plans.len()).filter_map(together));
     for plan in plans {
         match plan {
-            OpPlan::Projected(p) => p.inner(program).for_each(|v| lives.forget(program, v)),
-            OpPlan::Chain(c) => {
-                c.inner().for_each(|v| lives.forget(program, v));
-                c.inputs(program).into_iter().for_each(|v| lives.read_again(program, &c.ops, v));
+            OpPlan::ProjectedAttention(p) => p.internal(program).for_each(|v| lifetimes.exclude(program, v)),
+            OpPlan::RowFusion(c) => {
+                c.internal().for_each(|v| lifetimes.exclude(program, v));
+                c.inputs(program).into_iter().for_each(|v| lifetimes.read_again(program, &c.ops, v));
             }
             _ => {}
         }
     }
-    lives
+    lifetimes
 }
 
 /// Bytes of memory this machine has, where that can be found out.

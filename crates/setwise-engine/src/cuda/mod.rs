@@ -23,7 +23,7 @@ use std::sync::Arc;
 use crate::batch::BatchView;
 use crate::error::Error;
 use crate::handed::handed_gradients;
-use crate::plan::{Lives, Plan, Shape};
+use crate::plan::{Lifetimes, Plan, Shape};
 use crate::program::{Mode, Program};
 use build::{Builder, Places, Work};
 use compile::Kernels;
@@ -74,7 +74,7 @@ impl Bound {
         let texts: Vec<&str> = chains.iter().flat_map(|c| c.texts()).collect();
         let module = Kernels::new(device, precision, &depths, &program.ops, &texts)?;
         let mut plan = Plan::default();
-        let mut lives = Lives::in_groups(program, build::together(program, &chains));
+        let mut lives = Lifetimes::in_groups(program, build::together(program, &chains));
         let gathers = module.wide && build::gathers_weights(program, &capacity);
         if gathers {
             lives.keep_for_weights(program);

@@ -7,7 +7,7 @@ use super::compile::Kernels;
 use super::driver::{Blocks, Device, Memory};
 use super::tables::{MuonTask, Tables};
 use crate::error::Error;
-use crate::muon::{MARGIN, MOMENTUM, Matrix, Muon, POLYNOMIAL, ROUNDS, TINY};
+use crate::muon::{MOMENTUM, Matrix, Muon, NEWTON_SCHULZ_STEPS, NORM_EPSILON, NORM_MARGIN, POLYNOMIAL};
 
 /// Both sides of a matrix are filled up to a multiple of it; as in the kernels.
 const TILE: usize = 64;
@@ -71,8 +71,8 @@ impl Matrices {
                     turned: i32::from(m.rows > m.cols),
                     momentum: MOMENTUM as f32,
                     gain: m.gain() as f32,
-                    margin: MARGIN as f32,
-                    tiny: TINY as f32,
+                    margin: NORM_MARGIN as f32,
+                    tiny: NORM_EPSILON as f32,
                     a,
                     b,
                     c,
@@ -98,12 +98,12 @@ impl Matrices {
             (most(|p| p.shorter * p.longer / TILE / TILE), most(|p| p.shorter * p.shorter / TILE / TILE));
         launch("muon_length", LENGTH_PARTS, 256, 0)?;
         launch("muon_start", whole, 256, 0)?;
-        for round in 0..ROUNDS {
+        for round in 0..NEWTON_SCHULZ_STEPS {
             launch("muon_gram", square, 128, round % 2)?;
             launch("muon_square", square, 128, round % 2)?;
             launch("muon_round", whole, 128, round % 2)?;
         }
-        launch("muon_finish", whole, 256, ROUNDS % 2)?;
+        launch("muon_finish", whole, 256, NEWTON_SCHULZ_STEPS % 2)?;
         Ok(Matrices { work, mask: mask_at, room, tables: tables_at })
     }
 

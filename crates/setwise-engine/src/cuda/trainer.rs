@@ -11,10 +11,10 @@ use super::driver::{self, Blocks, Device, Event, Graph, Memory, Pinned, Stream};
 use super::muon::{Matrices, Parameters};
 use super::tables as t;
 use super::{Bound, Capacity, Precision, capacity_of, io_layout, output_numbers, shape_numbers};
-use crate::adam::{Adam, FRESH};
+use crate::adam::{Adam, RUNNING_AVERAGE_MOMENTUM};
 use crate::batch::BatchView;
 use crate::error::Error;
-use crate::loss::{Loss, MOST_LEVELS};
+use crate::loss::{Loss, MAX_QUANTILE_LEVELS};
 use crate::muon::{MOMENTUM, Muon};
 use crate::program::{Mode, Program};
 
@@ -309,7 +309,7 @@ impl StepTables {
     ) -> Result<Self, Error> {
         let layout = io_layout(program, &bound.capacity);
         let mut tables = t::Tables::new(bound.tables_at);
-        let mut parameters = [0.0; MOST_LEVELS];
+        let mut parameters = [0.0; MAX_QUANTILE_LEVELS];
         let kind = match loss {
             Loss::L1 => 0,
             Loss::Mse => 1,
@@ -374,7 +374,7 @@ impl StepTables {
             beta1: adam.beta1 as f32,
             beta2: adam.beta2 as f32,
             epsilon: adam.epsilon as f32,
-            fresh: FRESH as f32,
+            fresh: RUNNING_AVERAGE_MOMENTUM as f32,
             momentum: MOMENTUM as f32,
             pad: 0.0,
         }]);

@@ -92,7 +92,7 @@ pub struct MaxPool {
     /// Size of an input image.
     pub from: Image,
     /// Which of the four pixels was the largest, the first of several, for the backward pass; one value for each input.
-    pub winners: Vec<Value>,
+    pub argmax: Vec<Value>,
 }
 
 impl MaxPool {
@@ -170,10 +170,10 @@ impl ProgramBuilder {
 
     /// Appends a max pooling; returns its outputs and their size.
     pub fn max_pool(&mut self, xs: &[Value], from: Image) -> (Vec<Value>, Image) {
-        let mut op = MaxPool { xs: xs.to_vec(), ys: Vec::new(), from, winners: Vec::new() };
+        let mut op = MaxPool { xs: xs.to_vec(), ys: Vec::new(), from, argmax: Vec::new() };
         let to = op.to();
         op.ys = self.images_like(xs, to.numbers());
-        op.winners = xs.iter().map(|&x| self.kept(self.spec(x).space, to.numbers(), false)).collect();
+        op.argmax = xs.iter().map(|&x| self.kept(self.spec(x).space, to.numbers(), false)).collect();
         let ys = op.ys.clone();
         self.op(Op::MaxPool(op));
         (ys, to)

@@ -189,7 +189,7 @@ impl ProgramBuilder {
     }
 
     /// All columns of a value.
-    pub fn whole(&self, v: Value) -> Slice {
+    pub fn full(&self, v: Value) -> Slice {
         Slice { value: v, col: 0, cols: self.program.values[v.0].cols }
     }
 
@@ -245,7 +245,7 @@ impl ProgramBuilder {
         let ValueSpec { space, cols, per_dim, .. } = self.spec(x);
         let y = self.fresh(space, cols, per_dim);
         let stream = self.program.ops.len() as u64;
-        self.op(Op::Dropout(Dropout { x: self.whole(x), y: self.whole(y), rate, stream }));
+        self.op(Op::Dropout(Dropout { x: self.full(x), y: self.full(y), rate, stream }));
         y
     }
 

@@ -361,8 +361,8 @@ impl Op {
             }
             Op::MaxPool(p) => {
                 u.reads.extend(&p.xs);
-                u.writes.extend(p.ys.iter().chain(&p.winners));
-                u.kept.extend(&p.winners);
+                u.writes.extend(p.ys.iter().chain(&p.argmax));
+                u.kept.extend(&p.argmax);
             }
         }
         u

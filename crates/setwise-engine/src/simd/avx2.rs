@@ -23,7 +23,7 @@ unsafe fn first(n: usize) -> __m256i {
 // SAFETY of every block below: the trait's contract says the instructions exist and the pointers are valid.
 impl Vector<f32> for F32x8 {
     const LANES: usize = 8;
-    const WIDE: bool = false;
+    const REGISTERS_32: bool = false;
     const TUNED: bool = true;
 
     #[inline(always)]

@@ -16,7 +16,7 @@ fn first(n: usize) -> __mmask16 {
 // SAFETY of every block below: the trait's contract says the instructions exist and the pointers are valid.
 impl Vector<f32> for F32x16 {
     const LANES: usize = 16;
-    const WIDE: bool = true;
+    const REGISTERS_32: bool = true;
     const TUNED: bool = true;
 
     #[inline(always)]
@@ -180,7 +180,7 @@ impl Vector<f32> for F32x16 {
         }
     }
     #[inline(always)]
-    unsafe fn quarters([a, b, c, d]: [Self; 4]) -> [Self; 4] {
+    unsafe fn transpose_quarters([a, b, c, d]: [Self; 4]) -> [Self; 4] {
         // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe {
             let (ab, cd) = (_mm512_shuffle_f32x4::<0x44>(a.0, b.0), _mm512_shuffle_f32x4::<0x44>(c.0, d.0));
@@ -194,7 +194,7 @@ impl Vector<f32> for F32x16 {
         }
     }
     #[inline(always)]
-    unsafe fn columns_of_eight(src: *const f32, row: usize, out: *mut f32, out_row: usize, factor: f32) {
+    unsafe fn transpose_from_rows_of_8(src: *const f32, row: usize, out: *mut f32, out_row: usize, factor: f32) {
         // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe {
             let mut z = [_mm512_setzero_ps(); 8];
@@ -208,7 +208,7 @@ impl Vector<f32> for F32x16 {
         }
     }
     #[inline(always)]
-    unsafe fn rows_of_eight(src: *const f32, src_row: usize, out: *mut f32, row: usize) {
+    unsafe fn transpose_to_rows_of_8(src: *const f32, src_row: usize, out: *mut f32, row: usize) {
         // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe {
             let mut z = [_mm512_setzero_ps(); 8];

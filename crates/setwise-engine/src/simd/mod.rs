@@ -15,9 +15,9 @@ use crate::real::Real;
 use portable::Lanes;
 
 /// Vectors a register-blocked kernel may keep: decides how many rows a tile has.
-pub const WIDE_TILE_ROWS: usize = 12;
+pub const TILE_ROWS_32_REGISTERS: usize = 12;
 /// Rows of a tile where there are only sixteen vector registers.
-pub const NARROW_TILE_ROWS: usize = 6;
+pub const TILE_ROWS_16_REGISTERS: usize = 6;
 
 /// A vector register of `T`.
 ///
@@ -29,7 +29,7 @@ pub trait Vector<T: Real>: Copy {
     /// Elements in a register.
     const LANES: usize;
     /// Whether there are 32 registers (tiles of twelve rows) or 16 (tiles of six).
-    const WIDE: bool;
+    const REGISTERS_32: bool;
     /// Whether variants of a kernel for common shapes are worth their code.
     const TUNED: bool;
 
@@ -86,7 +86,7 @@ pub trait Vector<T: Real>: Copy {
 
     /// Transposes `LANES` rows of eight numbers, `row` apart, to eight rows of `LANES`, `out_row` apart, times `factor`.
     #[inline(always)]
-    unsafe fn columns_of_eight(src: *const T, row: usize, out: *mut T, out_row: usize, factor: T) {
+    unsafe fn transpose_from_rows_of_8(src: *const T, row: usize, out: *mut T, out_row: usize, factor: T) {
         for c in 0..8 {
             for i in 0..Self::LANES {
                 // SAFETY: the caller's contract: `LANES` rows of eight and eight rows of `LANES`.
@@ -97,7 +97,7 @@ pub trait Vector<T: Real>: Copy {
 
     /// The way back: eight rows of `LANES` to `LANES` rows of eight.
     #[inline(always)]
-    unsafe fn rows_of_eight(src: *const T, src_row: usize, out: *mut T, row: usize) {
+    unsafe fn transpose_to_rows_of_8(src: *const T, src_row: usize, out: *mut T, row: usize) {
         for c in 0..8 {
             for i in 0..Self::LANES {
                 // SAFETY: the caller's contract: `LANES` rows of eight and eight rows of `LANES`.
@@ -108,7 +108,7 @@ pub trait Vector<T: Real>: Copy {
 
     /// The first quarters of four vectors, their second quarters, and so on: its own way back.
     #[inline(always)]
-    unsafe fn quarters(vectors: [Self; 4]) -> [Self; 4] {
+    unsafe fn transpose_quarters(vectors: [Self; 4]) -> [Self; 4] {
         let quarter = Self::LANES / 4;
         let (mut from, mut to) = ([T::ZERO; 4 * 16], [T::ZERO; 4 * 16]);
         // SAFETY: the caller's contract; no vector has more than 16 lanes.
@@ -357,8 +357,8 @@ mod tests {
         unsafe fn run<V: Vector<T>>(self) -> usize {
             // SAFETY: the buffers hold 16 rows, as many as any vector has lanes.
             unsafe {
-                V::columns_of_eight(self.0.as_ptr(), 11, self.1.as_mut_ptr(), 20, T::ONE + T::ONE);
-                V::rows_of_eight(self.1.as_ptr(), 20, self.2.as_mut_ptr(), 9);
+                V::transpose_from_rows_of_8(self.0.as_ptr(), 11, self.1.as_mut_ptr(), 20, T::ONE + T::ONE);
+                V::transpose_to_rows_of_8(self.1.as_ptr(), 20, self.2.as_mut_ptr(), 9);
             }
             V::LANES
         }
@@ -389,7 +389,7 @@ mod tests {
                 for (i, v) in vectors.iter_mut().enumerate() {
                     *v = V::load(self.0.as_ptr().add(i * V::LANES));
                 }
-                for (i, v) in V::quarters(vectors).into_iter().enumerate() {
+                for (i, v) in V::transpose_quarters(vectors).into_iter().enumerate() {
                     v.store(self.1.as_mut_ptr().add(i * V::LANES));
                 }
             }

@@ -23,7 +23,7 @@ impl<T: Real, const N: usize> Lanes<T, N> {
 
 impl<T: Real, const N: usize> Vector<T> for Lanes<T, N> {
     const LANES: usize = N;
-    const WIDE: bool = false;
+    const REGISTERS_32: bool = false;
     const TUNED: bool = false;
 
     #[inline(always)]

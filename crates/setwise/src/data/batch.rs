@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use rand::SeedableRng;
-use setwise_engine::mix;
+use setwise_engine::splitmix64;
 
 use super::{Generator, Sampler, Span, Targets};
 use crate::sets::{Beside, Canonical, Frame, PackedSet, SetView, Whitening, fits};
@@ -22,8 +22,8 @@ pub enum Stream {
 
 /// The seed of batch `index` of a stream.
 pub fn batch_seed(seed: u64, stream: Stream, index: u64) -> u64 {
-    let start = mix(seed ^ mix(stream as u64 + 1));
-    mix(start.wrapping_add(index))
+    let start = splitmix64(seed ^ splitmix64(stream as u64 + 1));
+    splitmix64(start.wrapping_add(index))
 }
 
 /// One set of every example, as drawn.

@@ -1,7 +1,7 @@
 //! How a model learns: steps, loss, optimiser, learning rate.
 
 use serde::{Deserialize, Serialize};
-use setwise_engine::{Levels, Loss, MOST_LEVELS};
+use setwise_engine::{Loss, MAX_QUANTILE_LEVELS, QuantileLevels};
 
 use super::settings::bad;
 use super::task::{check_mixture, check_rho, check_size};
@@ -37,7 +37,7 @@ impl LossName {
             LossName::Pinball { level } => Loss::Pinball { level },
             LossName::Elements { weight } => Loss::Elements { weight },
             LossName::Quantiles { ref levels, .. } => {
-                Loss::Quantiles(Levels::new(levels).expect("levels that have been checked"))
+                Loss::Quantiles(QuantileLevels::new(levels).expect("levels that have been checked"))
             }
         }
     }
@@ -264,8 +264,9 @@ impl Training {
             LossName::Quantiles { ref levels, scale } => {
                 positive("loss.quantiles.scale", scale, f64::MAX)?;
                 let rising = levels.windows(2).all(|w| w[0] < w[1]);
-                if Levels::new(levels).is_none() || !rising {
-                    let reason = format!("is {levels:?}, must be 1 to {MOST_LEVELS} rising numbers between 0 and 1");
+                if QuantileLevels::new(levels).is_none() || !rising {
+                    let reason =
+                        format!("is {levels:?}, must be 1 to {MAX_QUANTILE_LEVELS} rising numbers between 0 and 1");
                     return Err(bad("training.loss.quantiles.levels", reason));
                 }
             }

@@ -95,14 +95,14 @@ impl Model {
                 Some(Gpu::new(device, program(&self.config, Mode::Infer, false), *precision)?)
             }
         };
-        self.cpu.use_tiles(matches!(device, Device::CpuTiles))?;
+        self.cpu.use_amx(matches!(device, Device::CpuTiles))?;
         self.gpu = gpu;
         Ok(())
     }
 
     /// Multiplies on the CPU as another model does.
     pub(super) fn compute_like(&mut self, other: &Model) -> Result<()> {
-        Ok(self.cpu.use_tiles(other.cpu.uses_tiles())?)
+        Ok(self.cpu.use_amx(other.cpu.uses_amx())?)
     }
 
     /// Whether a GPU answers.

@@ -114,7 +114,7 @@ impl Trainer {
             };
         }
         let _ = limits;
-        Ok(self.cpu.use_tiles(matches!(device, Device::CpuTiles))?)
+        Ok(self.cpu.use_amx(matches!(device, Device::CpuTiles))?)
     }
 
     /// Starts a step; [`Trainer::outcome`] tells what came of it. A loss or gradient that is no finite number changes nothing.

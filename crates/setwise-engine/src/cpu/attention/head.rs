@@ -1,7 +1,7 @@
 //! One head's rows: where they lie, and how blocks of them are packed for the kernels and written back.
 
 use super::super::gemm::Strided;
-use super::super::norm::{columns, get, put};
+use super::super::norm::{columns, load_lanes, store_lanes};
 use crate::real::Real;
 use crate::simd::{Kernel, Vector};
 
@@ -61,7 +61,7 @@ impl<T: Real> Rows<T> {
                 }
                 for c in 0..C {
                     let out = out.add(e * lanes + c * V::LANES);
-                    V::columns_of_eight(src.add(c * V::LANES * row), row, out, lanes, factor);
+                    V::transpose_from_rows_of_8(src.add(c * V::LANES * row), row, out, lanes, factor);
                 }
                 e += 8;
             }
@@ -92,7 +92,7 @@ impl<T: Real> Rows<T> {
                 let (dst, row) = if direct { (self.ptr.add(e), self.row) } else { (rows.as_mut_ptr(), 8) };
                 for c in 0..C {
                     let src = block.add(e * lanes + c * V::LANES);
-                    V::rows_of_eight(src, lanes, dst.add(c * V::LANES * row), row);
+                    V::transpose_to_rows_of_8(src, lanes, dst.add(c * V::LANES * row), row);
                 }
                 if !direct {
                     for i in 0..n {
@@ -211,7 +211,7 @@ impl<T: Real, const BACK: bool> Kernel<T> for Packing<T, BACK> {
                     for (j, v) in vectors.iter_mut().enumerate() {
                         *v = V::load(if BACK { packed(j) } else { chunk(j) });
                     }
-                    for (j, v) in V::quarters(vectors).into_iter().enumerate() {
+                    for (j, v) in V::transpose_quarters(vectors).into_iter().enumerate() {
                         v.store(if BACK { chunk(j) } else { packed(j) });
                     }
                 }
@@ -230,7 +230,11 @@ impl<T: Real, const BACK: bool> Kernel<T> for Packing<T, BACK> {
                         for c in 0..first.chunks {
                             let at = [chunks.add(c * first.chunk_stride), packed.add(c * first.chunk_len)];
                             let [from, to] = if BACK { [at[1], at[0]] } else { at };
-                            columns!(V, first.chunk_len, |j, n| put(get::<T, V>(from.add(j), n), to.add(j), n));
+                            columns!(V, first.chunk_len, |j, n| store_lanes(
+                                load_lanes::<T, V>(from.add(j), n),
+                                to.add(j),
+                                n
+                            ));
                         }
                     }
                 }

@@ -16,7 +16,7 @@
 //! cache lines.
 //!
 //! Cost: 4 n·m·e operations forward, 14 n·m·e backward for n queries, m keys, vectors of e, and n·m exponentials each way;
-//! memory per thread is a block of `m` scores forward and two gradients of `m` keys backward, on tile units (`tiles`) 2 and 5 times `m` keys, and for heads in
+//! memory per thread is a block of `m` scores forward and two gradients of `m` keys backward, on tile units (`amx`) 2 and 5 times `m` keys, and for heads in
 //! chunks the rows of a head, of all heads where they are few.
 
 mod backward;
@@ -26,8 +26,8 @@ pub(super) mod problem;
 
 use std::ops::Range;
 
+use super::amx;
 use super::tasks::{Threads, locate};
-use super::tiles;
 use super::worker::Worker;
 use crate::program::{Attention, Relation, Slice};
 use crate::real::Real;
@@ -75,17 +75,17 @@ impl<T: Real> Worker<T> {
     /// Tasks of a relation: blocks of queries of every example, as many for each as the largest needs.
     fn query_blocks(&self, r: &Relation) -> usize {
         let space = self.program.values[r.query.value.0].space;
-        let most = (0..self.shape.examples).map(|e| self.shape.range(space, e).len()).max().unwrap_or(0);
-        most.div_ceil(QUERIES_PER_TASK)
+        let max_rows = (0..self.shape.examples).map(|e| self.shape.range(space, e).len()).max().unwrap_or(0);
+        max_rows.div_ceil(QUERIES_PER_TASK)
     }
 
-    pub(super) fn attention_forward(&mut self, on_tiles: bool, op: &Attention) {
+    pub(super) fn attention_forward(&mut self, on_amx: bool, op: &Attention) {
         let this = &*self;
         let counts = || op.relations.iter().map(|r| this.query_blocks(r) * this.shape.examples);
         self.threads.run(counts().sum(), |t| {
             let (r, i) = locate(t, counts());
             // SAFETY: each task has its own relation, example and block of queries.
-            unsafe { this.attention_block(on_tiles, op, r, i % this.shape.examples, i / this.shape.examples) };
+            unsafe { this.attention_block(on_amx, op, r, i % this.shape.examples, i / this.shape.examples) };
         });
     }
 
@@ -93,16 +93,14 @@ impl<T: Real> Worker<T> {
     ///
     /// # Safety
     /// No other task runs this block.
-    unsafe fn attention_block(&self, on_tiles: bool, op: &Attention, relation: usize, example: usize, block: usize) {
+    unsafe fn attention_block(&self, on_amx: bool, op: &Attention, relation: usize, example: usize, block: usize) {
         let relation = &op.relations[relation];
         let queries = self.ranges(relation, example)[0].len();
         let first = block * QUERIES_PER_TASK;
         if first < queries {
             let queries = first..queries.min(first + QUERIES_PER_TASK);
             // SAFETY: the caller's contract.
-            unsafe {
-                self.attention_part(on_tiles, op, Part { relation, example, queries, heads: 0..op.heads }, false)
-            };
+            unsafe { self.attention_part(on_amx, op, Part { relation, example, queries, heads: 0..op.heads }, false) };
         }
     }
 
@@ -110,11 +108,11 @@ impl<T: Real> Worker<T> {
     ///
     /// # Safety
     /// No other task runs this relation of this example.
-    pub(super) unsafe fn relation_forward(&self, on_tiles: bool, op: &Attention, relation: usize, example: usize) {
+    pub(super) unsafe fn relation_forward(&self, on_amx: bool, op: &Attention, relation: usize, example: usize) {
         let queries = self.ranges(&op.relations[relation], example)[0].len();
         for block in 0..queries.div_ceil(QUERIES_PER_TASK) {
             // SAFETY: the caller's contract.
-            unsafe { self.attention_block(on_tiles, op, relation, example, block) };
+            unsafe { self.attention_block(on_amx, op, relation, example, block) };
         }
     }
 
@@ -122,14 +120,14 @@ impl<T: Real> Worker<T> {
     ///
     /// # Safety
     /// As for [`Worker::relation_forward`].
-    pub(super) unsafe fn relation_backward(&self, on_tiles: bool, op: &Attention, relation: usize, example: usize) {
+    pub(super) unsafe fn relation_backward(&self, on_amx: bool, op: &Attention, relation: usize, example: usize) {
         let relation = &op.relations[relation];
         let queries = 0..self.ranges(relation, example)[0].len();
         // SAFETY: the caller's contract.
-        unsafe { self.attention_part(on_tiles, op, Part { relation, example, queries, heads: 0..op.heads }, true) };
+        unsafe { self.attention_part(on_amx, op, Part { relation, example, queries, heads: 0..op.heads }, true) };
     }
 
-    pub(super) fn attention_backward(&mut self, on_tiles: bool, op: &Attention) {
+    pub(super) fn attention_backward(&mut self, on_amx: bool, op: &Attention) {
         let this = &*self;
         let pairs = op.relations.len() * this.shape.examples;
         // Few examples: spread the heads over the threads as well.
@@ -141,11 +139,11 @@ impl<T: Real> Worker<T> {
             let queries = 0..this.ranges(relation, example)[0].len();
             let part = Part { relation, example, queries, heads: first..first + together };
             // SAFETY: each task has its own relation, example and heads.
-            unsafe { this.attention_part(on_tiles, op, part, true) };
+            unsafe { this.attention_part(on_amx, op, part, true) };
         });
         for r in &op.relations {
             for s in [r.query, r.key, r.value] {
-                self.mark(s.value);
+                self.mark_written(s.value);
             }
         }
     }
@@ -154,7 +152,7 @@ impl<T: Real> Worker<T> {
     ///
     /// # Safety
     /// No other task computes this part.
-    unsafe fn attention_part(&self, on_tiles: bool, op: &Attention, part: Part, backward: bool) {
+    unsafe fn attention_part(&self, on_amx: bool, op: &Attention, part: Part, backward: bool) {
         let Part { relation: r, example, queries, heads } = part;
         let [all, keys] = self.ranges(r, example);
         debug_assert!(queries.end <= all.len() && heads.end <= op.heads && r.query.cols.is_multiple_of(op.heads));
@@ -162,39 +160,39 @@ impl<T: Real> Worker<T> {
         let width = self.head(r.query, op.heads, 0, 0, false).width();
         let chunked = self.head(r.query, op.heads, 0, 0, false).chunks > 1;
         // Up to a whole block of the last queries.
-        let padded = queries.len().next_multiple_of(T::panel_width());
-        let most = padded.max(keys.len());
-        let together = if most <= ROWS_PACKED_TOGETHER { heads.len() } else { 1 };
-        let in_tiles = on_tiles && tiles::fits_attention(queries.len(), keys.len(), width, backward);
-        let own = if in_tiles {
-            tiles::attention_scratch(keys.len(), width, backward)
+        let padded = queries.len().next_multiple_of(T::packed_width());
+        let max_rows = padded.max(keys.len());
+        let together = if max_rows <= ROWS_PACKED_TOGETHER { heads.len() } else { 1 };
+        let use_amx = on_amx && amx::supports_attention(queries.len(), keys.len(), width, backward);
+        let head_scratch = if use_amx {
+            amx::attention_scratch(keys.len(), width, backward)
         } else if backward {
             backward_scratch::<T>(keys.len(), width)
         } else {
             forward_scratch::<T>(keys.len(), width)
         };
-        let own = own.next_multiple_of(16);
+        let head_scratch = head_scratch.next_multiple_of(16);
         let packed = match (chunked, backward) {
             (false, _) => 0,
             (true, false) => 2 * padded + 2 * keys.len(),
             (true, true) => 4 * padded + 4 * keys.len(),
         };
-        self.scratch.with(own + together * packed * width, |scratch| {
+        self.scratch.with(head_scratch + together * packed * width, |scratch| {
             for group in heads.step_by(together) {
                 // Packed rows lie behind the scratch of one head.
-                let mut free = scratch.wrapping_add(own);
+                let mut free = scratch.wrapping_add(head_scratch);
                 let mut place = |s: Slice, first: usize, rows: usize, padded: usize, grad: bool| {
                     let first = self.head(s, op.heads, group, first, grad);
                     let heads = Heads { first, heads: together, rows, padded, place: free };
                     free = free.wrapping_add(heads.len());
                     heads
                 };
-                let mut asks = |s: Slice, grad: bool| place(s, rows, queries.len(), padded, grad);
+                let mut query_heads = |s: Slice, grad: bool| place(s, rows, queries.len(), padded, grad);
                 // SAFETY: the rows of this example; `packed` counts the scratch of all heads that are packed.
-                let (query, out) = (unsafe { asks(r.query, false).pack() }, asks(r.out, false));
-                let mut answers = |s: Slice, grad: bool| place(s, keys.start, keys.len(), keys.len(), grad);
+                let (query, out) = (unsafe { query_heads(r.query, false).pack() }, query_heads(r.out, false));
+                let mut key_heads = |s: Slice, grad: bool| place(s, keys.start, keys.len(), keys.len(), grad);
                 // SAFETY: as for queries.
-                let (key, value) = unsafe { (answers(r.key, false).pack(), answers(r.value, false).pack()) };
+                let (key, value) = unsafe { (key_heads(r.key, false).pack(), key_heads(r.value, false).pack()) };
                 let problem = |h: usize| {
                     // `[head][2][queries]` of each example.
                     let first = 2 * (all.start * op.heads + (group + h) * all.len()) + queries.start;
@@ -209,18 +207,18 @@ impl<T: Real> Worker<T> {
                         value: value.rows(h),
                         out: out.rows(h),
                         padded: chunked,
-                        coarse: on_tiles,
-                        largest: stats,
-                        inverse: stats.wrapping_add(all.len()),
+                        coarse: on_amx,
+                        max_score: stats,
+                        inv_sum: stats.wrapping_add(all.len()),
                     }
                 };
                 if !backward {
                     for h in 0..together {
                         let forward = Forward { problem: problem(h), scratch };
-                        // SAFETY: rows of this example and part, scratch for both kernels; `Panels` uses AMX for `f32` alone.
+                        // SAFETY: rows of this example and part, scratch for both kernels; `PackedWeights` uses AMX for `f32` alone.
                         unsafe {
-                            if in_tiles {
-                                tiles::attention_forward(&*(&raw const forward).cast());
+                            if use_amx {
+                                amx::attention_forward(&*(&raw const forward).cast());
                             } else {
                                 T::dispatch(forward);
                             }
@@ -232,18 +230,18 @@ impl<T: Real> Worker<T> {
                 }
                 // SAFETY: as for queries.
                 unsafe { out.pack() };
-                let mut asks = |s: Slice| place(s, rows, queries.len(), padded, true);
+                let mut query_heads = |s: Slice| place(s, rows, queries.len(), padded, true);
                 // SAFETY: as for queries.
-                let (d_out, d_query) = (unsafe { asks(r.out).pack() }, asks(r.query));
-                let mut answers = |s: Slice| place(s, keys.start, keys.len(), keys.len(), true);
-                let (d_key, d_value) = (answers(r.key), answers(r.value));
+                let (d_out, d_query) = (unsafe { query_heads(r.out).pack() }, query_heads(r.query));
+                let mut key_heads = |s: Slice| place(s, keys.start, keys.len(), keys.len(), true);
+                let (d_key, d_value) = (key_heads(r.key), key_heads(r.value));
                 for h in 0..together {
                     let [d_out, d_query, d_key, d_value] = [d_out, d_query, d_key, d_value].map(|d| d.rows(h));
                     let backward = Backward { problem: problem(h), d_out, d_query, d_key, d_value, scratch };
                     // SAFETY: as for the forward pass.
                     unsafe {
-                        if in_tiles {
-                            tiles::attention_backward(&*(&raw const backward).cast());
+                        if use_amx {
+                            amx::attention_backward(&*(&raw const backward).cast());
                         } else {
                             T::dispatch(backward);
                         }

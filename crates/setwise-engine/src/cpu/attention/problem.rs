@@ -1,9 +1,9 @@
 //! One example, relation and head, and what both directions do with the rows of a product.
 
-use super::super::gemm::Ends;
+use super::super::gemm::Epilogue;
 use super::head::Rows;
 use crate::real::Real;
-use crate::simd::{Vector, WIDE_TILE_ROWS};
+use crate::simd::{TILE_ROWS_32_REGISTERS, Vector};
 
 /// One example, relation and head, for some queries or all.
 #[derive(Clone, Copy)]
@@ -23,9 +23,9 @@ pub struct Problem<T> {
     /// Whether sixteen bits will do, of powers too.
     pub coarse: bool,
     /// For each query the largest score in powers of two.
-    pub largest: *mut T,
+    pub max_score: *mut T,
     /// For each query one over the sum of powers.
-    pub inverse: *mut T,
+    pub inv_sum: *mut T,
 }
 
 impl<T: Real> Problem<T> {
@@ -36,22 +36,22 @@ impl<T: Real> Problem<T> {
     }
 }
 
-/// Sums that go on from what is there, or begin anew, in rows `row` apart.
-pub struct Added<T> {
+/// Sums that go on from what is there, or begin overwrite, in rows `row` apart.
+pub struct AccumulateRows<T> {
     pub sums: *mut T,
     pub row: usize,
-    pub anew: bool,
+    pub overwrite: bool,
 }
 
-impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Added<T> {
-    const FROM_PLACE: bool = true;
+impl<T: Real, V: Vector<T>, const C: usize> Epilogue<T, V, C> for AccumulateRows<T> {
+    const BY_REFERENCE: bool = true;
 
     #[inline(always)]
     unsafe fn start(&self, row: usize) -> [V; C] {
         // SAFETY: `sums` has `C` vectors in every row of the product.
         unsafe {
             let mut start = [V::zero(); C];
-            if !self.anew {
+            if !self.overwrite {
                 for (c, v) in start.iter_mut().enumerate() {
                     *v = V::load(self.sums.add(row * self.row + c * V::LANES));
                 }
@@ -73,8 +73,8 @@ impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Added<T> {
 
 /// Keys of a piece, where all come in pieces of like size, of whole tiles and of about `most` keys.
 #[inline(always)]
-pub fn piece(keys: usize, most: usize) -> usize {
-    keys.div_ceil(keys.div_ceil(most).max(1)).max(1).next_multiple_of(WIDE_TILE_ROWS)
+pub fn key_block(keys: usize, max: usize) -> usize {
+    keys.div_ceil(keys.div_ceil(max).max(1)).max(1).next_multiple_of(TILE_ROWS_32_REGISTERS)
 }
 
 /// Multiplies a block `[width][lanes]` by one factor per lane.

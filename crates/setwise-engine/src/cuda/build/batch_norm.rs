@@ -174,7 +174,7 @@ impl<'a> Builder<'a> {
             tasks.push(t::MaxPoolTask {
                 from,
                 to,
-                winners: self.value(op.winners[k]),
+                winners: self.value(op.argmax[k]),
                 height: op.from.height as i32,
                 width: op.from.width as i32,
                 channels: op.from.channels as i32,

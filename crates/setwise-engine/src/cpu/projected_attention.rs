@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use super::local::place_size;
-use super::panels::Panels;
+use super::packed_weights::PackedWeights;
+use super::row_buffers::slot_len;
 use super::worker::{Run, Worker};
 use crate::flow::Users;
 use crate::program::{Activation, Attention, Linear, Map, Op, Program, Slice, Value};
@@ -25,14 +25,14 @@ struct Projection {
 }
 
 /// Projections, and the attention behind them that alone reads what they write.
-pub struct Projected {
+pub struct ProjectedAttention {
     /// The linear operation; attention is the next one.
     pub op: usize,
     /// For each relation those of queries, keys and values.
     relations: Vec<[Projection; 3]>,
 }
 
-impl Projected {
+impl ProjectedAttention {
     /// Finds out whether operation `op` is such projections.
     pub fn find(program: &Program, users: &Users, op: usize) -> Option<Self> {
         let (Op::Linear(l), Op::Attention(a)) = (&program.ops[op], program.ops.get(op + 1)?) else { return None };
@@ -57,11 +57,11 @@ impl Projected {
         for p in relations.iter_mut().flatten().rev() {
             p.last = is_new(&mut ended, l.maps[p.map].x);
         }
-        Some(Projected { op, relations })
+        Some(ProjectedAttention { op, relations })
     }
 
     /// The values between projections and attention.
-    pub fn inner<'a>(&'a self, program: &'a Program) -> impl Iterator<Item = Value> + 'a {
+    pub fn internal<'a>(&'a self, program: &'a Program) -> impl Iterator<Item = Value> + 'a {
         self.operations(program).0.maps.iter().map(|m| m.y.value)
     }
 
@@ -84,12 +84,12 @@ fn is_new(seen: &mut Vec<Slice>, s: Slice) -> bool {
 
 impl<T: Real> Worker<T> {
     /// Numbers that local values of projections may take at once.
-    pub(super) fn projected_room(&self, projected: &Projected, program: &Program) -> usize {
+    pub(super) fn projected_workspace(&self, projected: &ProjectedAttention, program: &Program) -> usize {
         let (l, _) = projected.operations(program);
         let room = |p: &Projection| {
             let y = l.maps[p.map].y;
             let most = (0..self.shape.examples).map(|e| self.example_rows(y.value, &(e..e + 1)).len()).max();
-            place_size(most.unwrap_or(0).max(ROWS), y.cols).saturating_mul(if program.training() { 2 } else { 1 })
+            slot_len(most.unwrap_or(0).max(ROWS), y.cols).saturating_mul(if program.training() { 2 } else { 1 })
         };
         projected.relations.iter().map(|r| r.iter().map(room).sum()).max().unwrap_or(0)
     }
@@ -108,30 +108,30 @@ impl<T: Real> Worker<T> {
     fn project(
         &mut self,
         params: &[T],
-        panels: &Panels<T>,
+        packed: &PackedWeights<T>,
         l: &Linear,
         projections: &[Projection; 3],
         examples: &Range<usize>,
     ) {
         let grad = self.program.training();
-        self.local.clear();
+        self.row_buffers.clear();
         let maps = projections.each_ref().map(|p| &l.maps[p.map]);
         let rows = maps.map(|map| self.example_rows(map.y.value, examples));
         for (map, rows) in maps.iter().zip(&rows) {
-            self.local.place(map.y, rows.start, rows.len(), grad);
+            self.row_buffers.add(map.y, rows.start, rows.len(), grad);
         }
-        let product = |i: usize| self.map_product(params, panels, maps[i], Activation::None, rows[i].clone());
+        let product = |i: usize| self.map_product(params, packed, maps[i], Activation::None, rows[i].clone());
         let products = [0, 1, 2].map(product);
         // Those of one input together, whose rows are then split but once on tile units.
         let like = |a: &&Map, b: &&Map| {
-            a.x == b.x && a.y.cols == b.y.cols && panels.in_tiles(a.weight) == panels.in_tiles(b.weight)
+            a.x == b.x && a.y.cols == b.y.cols && packed.on_amx(a.weight) == packed.on_amx(b.weight)
         };
         let mut first = 0;
         for together in maps.chunk_by(like) {
             let products = &products[first..first + together.len()];
             first += together.len();
             // SAFETY: this worker's own memory, which has place for these rows.
-            unsafe { self.products(panels, together[0].weight, products) };
+            unsafe { self.products(packed, together[0].weight, products) };
         }
     }
 
@@ -139,8 +139,8 @@ impl<T: Real> Worker<T> {
     fn each_relation(
         &mut self,
         params: &[T],
-        panels: &Panels<T>,
-        projected: &Projected,
+        packed: &PackedWeights<T>,
+        projected: &ProjectedAttention,
         direction: usize,
         mut f: impl FnMut(&mut Self, usize, &[Projection; 3], &Range<usize>),
     ) {
@@ -151,48 +151,53 @@ impl<T: Real> Worker<T> {
             examples = self.together(l, examples.end);
             for (r, projections) in projected.relations.iter().enumerate() {
                 let begin = self.clock();
-                self.project(params, panels, l, projections, &examples);
+                self.project(params, packed, l, projections, &examples);
                 self.record(projected.op, direction, begin);
                 f(self, r, projections, &examples);
             }
         }
-        self.local.clear();
+        self.row_buffers.clear();
     }
 
-    pub(super) fn projected_forward(&mut self, params: &[T], panels: &Panels<T>, projected: &Projected) {
+    pub(super) fn projected_forward(
+        &mut self,
+        params: &[T],
+        packed: &PackedWeights<T>,
+        projected: &ProjectedAttention,
+    ) {
         let program = self.program.clone();
         let (_, a) = projected.operations(&program);
-        self.each_relation(params, panels, projected, 0, |this, r, _, examples| {
+        self.each_relation(params, packed, projected, 0, |this, r, _, examples| {
             let begin = this.clock();
             // SAFETY: this worker runs alone, one relation and example after another.
-            examples.clone().for_each(|e| unsafe { this.relation_forward(panels.tiles(), a, r, e) });
+            examples.clone().for_each(|e| unsafe { this.relation_forward(packed.uses_amx(), a, r, e) });
             this.record(projected.op + 1, 0, begin);
         });
     }
 
-    pub(super) fn projected_backward(&mut self, run: &mut Run<T>, projected: &Projected) {
+    pub(super) fn projected_backward(&mut self, run: &mut Run<T>, projected: &ProjectedAttention) {
         let program = self.program.clone();
         let (l, a) = projected.operations(&program);
-        self.each_relation(run.params, run.panels, projected, 1, |this, r, projections, examples| {
+        self.each_relation(run.params, run.packed, projected, 1, |this, r, projections, examples| {
             let begin = this.clock();
             // SAFETY: as for the forward pass.
-            examples.clone().for_each(|e| unsafe { this.relation_backward(run.panels.tiles(), a, r, e) });
+            examples.clone().for_each(|e| unsafe { this.relation_backward(run.packed.uses_amx(), a, r, e) });
             this.record(projected.op + 1, 1, begin);
             let begin = this.clock();
             for p in projections {
                 let map = &l.maps[p.map];
                 let rows = this.example_rows(map.x.value, examples);
                 if this.wants_grad(map.x.value) {
-                    let accumulate = !p.first || this.written(map.x.value);
+                    let accumulate = !p.first || this.grad_written(map.x.value);
                     // SAFETY: this worker's own memory.
-                    unsafe { this.input_backward(run.panels, map, rows.clone(), accumulate, p.last) };
+                    unsafe { this.input_backward(run.packed, map, rows.clone(), accumulate, p.last) };
                 }
                 this.map_weight_backward(run, map, rows);
             }
             this.record(projected.op, 1, begin);
         });
         for map in &l.maps {
-            self.mark(map.x.value);
+            self.mark_written(map.x.value);
         }
     }
 }

@@ -1,27 +1,28 @@
-//! Places of values that exist for a few rows at a time, in a buffer small enough to stay in cache.
+//! Slots for values that exist for a few rows at a time, in a buffer small enough to stay in cache.
 
 use super::buffer::AlignedBuffer;
 use super::tasks::Ptr;
 use crate::program::{Program, Slice, Value};
 use crate::real::Real;
 
-/// Some columns of a local value, laid without gaps.
+/// Some columns of a value, in rows without gaps.
 struct Slot<T> {
     col: usize,
     cols: usize,
-    /// Where row zero would be, of the values and, if they are here too, of their gradients: only the rows at hand have a place.
+    /// The address row zero would have; only the rows the slot was allocated for exist.
     value: Ptr<T>,
+    /// The same for the gradient, where it has a slot too.
     grad: Option<Ptr<T>>,
 }
 
-/// Numbers that a place for `rows` rows of `cols` columns takes: whole cache lines.
-pub fn place_size(rows: usize, cols: usize) -> usize {
+/// Elements of a slot for `rows` rows of `cols` columns: full cache lines.
+pub fn slot_len(rows: usize, cols: usize) -> usize {
     rows.saturating_mul(cols).saturating_add(15) / 16 * 16
 }
 
-/// Where local values are at the moment.
-pub struct Local<T> {
-    /// For each value its slots; none if it is not local now.
+/// The slots in use.
+pub struct RowBuffers<T> {
+    /// For each value its slots; empty for values that lie in the arena.
     slots: Vec<Vec<Slot<T>>>,
     /// Values that have slots.
     held: Vec<Value>,
@@ -29,10 +30,10 @@ pub struct Local<T> {
     used: usize,
 }
 
-impl<T: Real> Local<T> {
+impl<T: Real> RowBuffers<T> {
     pub fn new(program: &Program) -> Self {
         let slots = program.values.iter().map(|_| Vec::new()).collect();
-        Local { slots, held: Vec::new(), buffer: AlignedBuffer::new(), used: 0 }
+        RowBuffers { slots, held: Vec::new(), buffer: AlignedBuffer::new(), used: 0 }
     }
 
     /// Elements of memory held.
@@ -51,7 +52,7 @@ impl<T: Real> Local<T> {
         self.buffer.allocate(capacity)
     }
 
-    /// Forgets all places.
+    /// Frees all slots.
     pub fn clear(&mut self) {
         for v in self.held.drain(..) {
             self.slots[v.0].clear();
@@ -59,21 +60,21 @@ impl<T: Real> Local<T> {
         self.used = 0;
     }
 
-    /// Gives a place to `rows` rows of a slice, from row `first` on, and with `grad` another to their gradients.
-    pub fn place(&mut self, slice: Slice, first: usize, rows: usize, grad: bool) {
+    /// Allocates a slot for `rows` rows of a slice, from row `first` on, and with `grad` another for their gradients.
+    pub fn add(&mut self, slice: Slice, first: usize, rows: usize, grad: bool) {
         let mut next = || {
-            let at = self.used;
-            self.used += place_size(rows, slice.cols);
-            assert!(self.used <= self.buffer.capacity(), "slots exceed the capacity of the row buffer");
+            let offset = self.used;
+            self.used += slot_len(rows, slice.cols);
+            assert!(self.used <= self.buffer.capacity(), "slots exceed the capacity of the row buffers");
             // Row zero may lie outside of the buffer; nobody dereferences it.
-            Ptr(self.buffer.at(at).0.wrapping_sub(first * slice.cols))
+            Ptr(self.buffer.at(offset).0.wrapping_sub(first * slice.cols))
         };
         let slot = Slot { col: slice.col, cols: slice.cols, value: next(), grad: grad.then(next) };
         self.slots[slice.value.0].push(slot);
         self.held.push(slice.value);
     }
 
-    /// Where some columns of a value or of its gradient begin and how far apart rows are, if they are local.
+    /// Address and row stride of some columns of a value or of its gradient, if they have a slot.
     #[inline]
     pub fn slice(&self, s: Slice, grad: bool) -> Option<(Ptr<T>, usize)> {
         let slots = &self.slots[s.value.0];
@@ -82,13 +83,13 @@ impl<T: Real> Local<T> {
         Some((Ptr(start.0.wrapping_add(s.col - slot.col)), slot.cols))
     }
 
-    /// Where a value begins, if it is local; then all its columns are.
+    /// Address of a value, if it has a slot; then the slot holds all its columns.
     #[inline]
     pub fn value(&self, v: Value) -> Option<Ptr<T>> {
         self.slots[v.0].first().map(|l| l.value)
     }
 
-    /// Where its gradient begins, likewise.
+    /// Address of the gradient, likewise.
     #[inline]
     pub fn grad(&self, v: Value) -> Option<Ptr<T>> {
         self.slots[v.0].first()?.grad

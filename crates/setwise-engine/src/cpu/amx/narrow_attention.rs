@@ -1,11 +1,11 @@
-//! Gradients of attention with heads of eight numbers: scores and `dP` from the unit, all else by vectors.
+//! Workspace of attention with heads of eight numbers: scores and `dP` from the unit, all else by vectors.
 //!
 //! Both parts of eight numbers fit a row of a tile, `[high high low]` on the left against `[high low high]` on the right, so that the scores of 16 keys and 16 queries are one product. What is
 //! subtracted from all `dP` of a query is part of it: ones on the left, its three parts on the right. Weights would have to be split to go on there, which takes as long as multiplying
 //! them by vectors.
 //!
-//! Results lie as in `cpu::attention`: keys in rows, queries in lanes. An *item* is 16 keys and 32 queries, four products: of a tile of keys and one of values with two of queries and two of `dO`. The unit is asked for
-//! an item while vectors work on the one two before it, product by product, each of which stores the result whose place it takes: storing what was asked for just now would wait for it.
+//! Results lie as in `cpu::attention`: keys in rows, queries in lanes. An *item* is 16 keys and 32 queries, four products: of a tile of keys and one of values with two of queries and two of `dO`. The unit is pending for
+//! an item while vectors work on the one two before it, product by product, each of which stores the result whose place it takes: storing what was pending for just now would wait for it.
 //!
 //! A *strip* of 16 keys goes through all queries, up to 128, before the next one, so that the gradients of keys and values are summed over all of them in registers.
 
@@ -13,10 +13,10 @@ use std::arch::x86_64::*;
 
 use super::super::attention::head::Rows;
 use super::super::attention::{Backward, backward_scratch};
-use super::attention::{Places, power};
-use super::blocks::{pairs, parts};
-use super::unit::{Asked, Unit};
-use super::{HALF, NARROW_HEAD as WIDTH, SIDE, TILE};
+use super::attention::{Bump, power};
+use super::blocks::{interleave_upper, split_bf16};
+use super::multiply::{BlockMultiply, Pending};
+use super::{BLOCK_SIDE, NARROW_HEAD as WIDTH, TILE_LEN, TILE_SIDE};
 use crate::real::Real;
 use crate::simd::Vector;
 use crate::simd::avx512::{F32x16, transpose_halves};
@@ -24,21 +24,24 @@ use crate::simd::avx512::{F32x16, transpose_halves};
 /// Blocks of 32 queries that are taken together.
 const BLOCKS: usize = 4;
 /// Numbers of an item, and of a block of queries.
-const ITEM: usize = 2 * HALF * SIDE;
-const OF_BLOCK: usize = WIDTH * SIDE;
+const ITEM_LEN: usize = 2 * TILE_SIDE * BLOCK_SIDE;
+const QUERY_BLOCK_LEN: usize = WIDTH * BLOCK_SIDE;
 /// Numbers of single precision that take a tile's place.
-const PLACES: usize = TILE / 2;
+const TILE_F32: usize = TILE_LEN / 2;
 
 /// Numbers from the pairs of one key to those of the next.
-const PAIRS: usize = BLOCKS * 2 * SIDE;
+const PAIR_STRIDE: usize = BLOCKS * 2 * BLOCK_SIDE;
 
 /// Scratch of a head with so many keys, in single-precision numbers.
 pub fn scratch(keys: usize) -> usize {
-    let own = 2 * keys.div_ceil(HALF) * PLACES + BLOCKS * (4 * PLACES + 3 * OF_BLOCK) + 2 * ITEM + HALF * PAIRS;
+    let own = 2 * keys.div_ceil(TILE_SIDE) * TILE_F32
+        + BLOCKS * (4 * TILE_F32 + 3 * QUERY_BLOCK_LEN)
+        + 2 * ITEM_LEN
+        + TILE_SIDE * PAIR_STRIDE;
     own.max(backward_scratch::<f32>(keys, WIDTH))
 }
 
-/// Items in the order in which they are asked for: all blocks of queries of a strip, then the next strip. After the last one it begins anew, with items that nobody waits for.
+/// Items in the order in which they are pending for: all blocks of queries of a strip, then the next strip. After the last one it begins overwrite, with items that nobody waits for.
 struct Order {
     strip: usize,
     strips: usize,
@@ -80,11 +83,14 @@ unsafe fn split_left(rows: Rows<f32>, n: usize, tiles: *mut u16) {
         const NUMBERS: __mmask32 = 0x00ff_ffff;
         for first in (0..n).step_by(2) {
             let second = first + 1 < n;
-            let (high, low) = parts(two_rows(rows.from(first), second));
-            let (both, to) = (pairs(high, low), tiles.add(first * SIDE));
+            let (high, low) = split_bf16(two_rows(rows.from(first), second));
+            let (both, to) = (interleave_upper(high, low), tiles.add(first * BLOCK_SIDE));
             _mm512_storeu_si512(to.cast(), _mm512_mask_permutexvar_epi16(ones, NUMBERS, orders[0], both));
             if second {
-                _mm512_storeu_si512(to.add(SIDE).cast(), _mm512_mask_permutexvar_epi16(ones, NUMBERS, orders[1], both));
+                _mm512_storeu_si512(
+                    to.add(BLOCK_SIDE).cast(),
+                    _mm512_mask_permutexvar_epi16(ones, NUMBERS, orders[1], both),
+                );
             }
         }
     }
@@ -99,12 +105,12 @@ unsafe fn split_left(rows: Rows<f32>, n: usize, tiles: *mut u16) {
 unsafe fn split_right(numbers: &[__m512; WIDTH], start: __m512, tile: *mut u16) {
     // SAFETY: the caller's contract: a tile has 16 rows of 32 elements.
     unsafe {
-        let put = |row: usize, x: __m512i| _mm512_storeu_si512(tile.add(row * SIDE).cast(), x);
+        let put = |row: usize, x: __m512i| _mm512_storeu_si512(tile.add(row * BLOCK_SIDE).cast(), x);
         for i in 0..4 {
-            let (a, b) = (parts(numbers[2 * i]), parts(numbers[2 * i + 1]));
-            let high = pairs(a.0, b.0);
+            let (a, b) = (split_bf16(numbers[2 * i]), split_bf16(numbers[2 * i + 1]));
+            let high = interleave_upper(a.0, b.0);
             put(i, high);
-            put(i + 4, pairs(a.1, b.1));
+            put(i + 4, interleave_upper(a.1, b.1));
             put(i + 8, high);
         }
         // Three parts of eight bits: all of it. The last one is what it is, in the upper half.
@@ -113,7 +119,7 @@ unsafe fn split_right(numbers: &[__m512; WIDTH], start: __m512, tile: *mut u16) 
         let rest = _mm512_sub_ps(start, _mm512_castsi512_ps(first));
         let second = _mm512_and_si512(_mm512_castps_si512(rest), upper);
         let third = _mm512_castps_si512(_mm512_sub_ps(rest, _mm512_castsi512_ps(second)));
-        put(12, pairs(first, second));
+        put(12, interleave_upper(first, second));
         put(13, _mm512_srli_epi32(third, 16));
         put(14, _mm512_setzero_si512());
         put(15, _mm512_setzero_si512());
@@ -126,7 +132,7 @@ unsafe fn split_right(numbers: &[__m512; WIDTH], start: __m512, tile: *mut u16) 
 /// `n` rows that are there, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-unsafe fn in_lanes(rows: Rows<f32>, n: usize) -> [__m512; WIDTH] {
+unsafe fn load_transposed(rows: Rows<f32>, n: usize) -> [__m512; WIDTH] {
     let mut eights = [_mm512_setzero_ps(); 8];
     // SAFETY: the caller's contract: rows below `n`, eight numbers each.
     unsafe {
@@ -142,10 +148,10 @@ unsafe fn in_lanes(rows: Rows<f32>, n: usize) -> [__m512; WIDTH] {
 /// The way back: writes up to 16 rows.
 ///
 /// # Safety
-/// As of [`in_lanes`].
+/// As of [`load_transposed`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-unsafe fn to_rows(lanes: [__m512; WIDTH], rows: Rows<f32>, n: usize) {
+unsafe fn store_transposed(lanes: [__m512; WIDTH], rows: Rows<f32>, n: usize) {
     // SAFETY: the caller's contract: rows below `n`, eight numbers each.
     unsafe {
         for (r, both) in transpose_halves(lanes).into_iter().enumerate().take(n) {
@@ -157,8 +163,8 @@ unsafe fn to_rows(lanes: [__m512; WIDTH], rows: Rows<f32>, n: usize) {
     }
 }
 
-/// Places of a backward pass.
-struct Gradients {
+/// Bump of a backward pass.
+struct Workspace {
     /// Left tiles of all keys and of all values.
     keys: *mut u16,
     values: *mut u16,
@@ -177,90 +183,94 @@ struct Gradients {
 /// Pointers as of [`Backward`], [`scratch`] numbers of scratch, heads of as many numbers as narrow ones have, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
+pub unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
     let p = &b.problem;
     // Scores that are large, which the forward pass has shifted, would be off by more than their powers may be.
     // SAFETY: the forward pass kept a maximum for every query.
-    if unsafe { std::slice::from_raw_parts(p.largest, p.queries) }.iter().any(|&largest| largest != 0.0) {
+    if unsafe { std::slice::from_raw_parts(p.max_score, p.queries) }.iter().any(|&largest| largest != 0.0) {
         // SAFETY: the caller's contract; the scratch is large enough for either kernel.
         return unsafe { f32::dispatch(*b) };
     }
-    let strips = p.keys.div_ceil(HALF);
-    let mut places = Places(b.scratch);
-    let at = Gradients {
-        keys: places.parts(strips * PLACES),
-        values: places.parts(strips * PLACES),
-        right: places.parts(BLOCKS * 4 * PLACES),
-        items: places.take(2 * ITEM),
-        pairs: places.take(HALF * PAIRS),
-        rows: places.take(BLOCKS * 2 * OF_BLOCK),
-        d_queries: places.take(BLOCKS * OF_BLOCK),
+    let strips = p.keys.div_ceil(TILE_SIDE);
+    let mut bump = Bump(b.scratch);
+    let at = Workspace {
+        keys: bump.alloc_bf16(strips * TILE_F32),
+        values: bump.alloc_bf16(strips * TILE_F32),
+        right: bump.alloc_bf16(BLOCKS * 4 * TILE_F32),
+        items: bump.alloc_f32(2 * ITEM_LEN),
+        pairs: bump.alloc_f32(TILE_SIDE * PAIR_STRIDE),
+        rows: bump.alloc_f32(BLOCKS * 2 * QUERY_BLOCK_LEN),
+        d_queries: bump.alloc_f32(BLOCKS * QUERY_BLOCK_LEN),
     };
     // SAFETY: the caller's contract; each part of the scratch is as long as `scratch` counts.
     unsafe {
         split_left(p.key, p.keys, at.keys);
         split_left(p.value, p.keys, at.values);
-        for first in (0..p.queries).step_by(BLOCKS * SIDE) {
-            let n = (p.queries - first).min(BLOCKS * SIDE);
-            let blocks = n.div_ceil(SIDE);
+        for first in (0..p.queries).step_by(BLOCKS * BLOCK_SIDE) {
+            let n = (p.queries - first).min(BLOCKS * BLOCK_SIDE);
+            let blocks = n.div_ceil(BLOCK_SIDE);
             for block in 0..blocks {
-                let (tiles, rows) = (at.right.add(4 * block * TILE), at.rows.add(2 * block * OF_BLOCK));
-                pack(b, first + block * SIDE, (n - block * SIDE).min(SIDE), tiles, rows);
+                let (tiles, rows) = (at.right.add(4 * block * TILE_LEN), at.rows.add(2 * block * QUERY_BLOCK_LEN));
+                pack(b, first + block * BLOCK_SIDE, (n - block * BLOCK_SIDE).min(BLOCK_SIDE), tiles, rows);
             }
             let mut order = Order { strip: 0, strips, block: 0, blocks };
-            let mut asked = Asked::default();
-            macro_rules! ask {
+            let mut pending = Pending::default();
+            macro_rules! issue {
                 ($j:literal, $block:expr, $to:expr) => {
-                    U::ask::<$j>(&mut asked, at.right.add((4 * $block + $j) * TILE), $to)
+                    U::issue::<$j>(&mut pending, at.right.add((4 * $block + $j) * TILE_LEN), $to)
                 };
             }
             macro_rules! next {
                 () => {{
                     let (strip, block) = order.next();
                     if block == 0 {
-                        U::take(&mut asked, [at.keys, at.values].map(|tiles| tiles.add(strip * TILE).cast_const()));
+                        U::load_left(
+                            &mut pending,
+                            [at.keys, at.values].map(|tiles| tiles.add(strip * TILE_LEN).cast_const()),
+                        );
                     }
                     block
                 }};
             }
             for _ in 0..2 {
                 let block = next!();
-                ask!(0, block, at.items);
-                ask!(1, block, at.items);
-                ask!(2, block, at.items);
-                ask!(3, block, at.items);
+                issue!(0, block, at.items);
+                issue!(1, block, at.items);
+                issue!(2, block, at.items);
+                issue!(3, block, at.items);
             }
             let mut odd = 0;
             for strip in 0..strips {
-                let keys = p.key.from(strip * HALF);
-                let there = (p.keys - strip * HALF).min(HALF);
+                let keys = p.key.from(strip * TILE_SIDE);
+                let valid = (p.keys - strip * TILE_SIDE).min(TILE_SIDE);
                 for block in 0..blocks {
                     let next = next!();
-                    let (item, to) = (at.items.add(odd * ITEM), at.items.add((1 - odd) * ITEM));
+                    let (item, to) = (at.items.add(odd * ITEM_LEN), at.items.add((1 - odd) * ITEM_LEN));
                     odd = 1 - odd;
-                    let sums = at.d_queries.add(block * OF_BLOCK);
+                    let sums = at.d_queries.add(block * QUERY_BLOCK_LEN);
                     let mut d_query = [[_mm512_setzero_ps(); 2]; WIDTH];
                     if strip > 0 {
                         for (e, d) in d_query.iter_mut().enumerate() {
-                            d[0] = _mm512_loadu_ps(sums.add(e * SIDE));
-                            d[1] = _mm512_loadu_ps(sums.add(e * SIDE + HALF));
+                            d[0] = _mm512_loadu_ps(sums.add(e * BLOCK_SIDE));
+                            d[1] = _mm512_loadu_ps(sums.add(e * BLOCK_SIDE + TILE_SIDE));
                         }
                     }
                     macro_rules! keys {
                         ($from:literal, $to:literal) => {
-                            for j in $from..there.min($to) {
-                                let (scores, d_weights) = (item.add(j * SIDE), item.add((HALF + j) * SIDE));
+                            for j in $from..valid.min($to) {
+                                let (scores, d_weights) =
+                                    (item.add(j * BLOCK_SIDE), item.add((TILE_SIDE + j) * BLOCK_SIDE));
                                 let weights =
-                                    [power(_mm512_loadu_ps(scores)), power(_mm512_loadu_ps(scores.add(HALF)))];
+                                    [power(_mm512_loadu_ps(scores)), power(_mm512_loadu_ps(scores.add(TILE_SIDE)))];
                                 let d_scores = [
                                     _mm512_mul_ps(weights[0], _mm512_loadu_ps(d_weights)),
-                                    _mm512_mul_ps(weights[1], _mm512_loadu_ps(d_weights.add(HALF))),
+                                    _mm512_mul_ps(weights[1], _mm512_loadu_ps(d_weights.add(TILE_SIDE))),
                                 ];
-                                let pairs = at.pairs.add(j * PAIRS + block * 2 * SIDE);
+                                let pairs = at.pairs.add(j * PAIR_STRIDE + block * 2 * BLOCK_SIDE);
                                 for c in 0..2 {
                                     let [low, high] = F32x16::interleave(F32x16(weights[c]), F32x16(d_scores[c]));
-                                    low.store(pairs.add(c * SIDE));
-                                    high.store(pairs.add(c * SIDE + HALF));
+                                    low.store(pairs.add(c * BLOCK_SIDE));
+                                    high.store(pairs.add(c * BLOCK_SIDE + TILE_SIDE));
                                 }
                                 let key = keys.ptr.add(j * keys.row);
                                 for e in 0..WIDTH {
@@ -271,33 +281,34 @@ pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
                             }
                         };
                     }
-                    ask!(0, next, to);
+                    issue!(0, next, to);
                     keys!(0, 3);
-                    ask!(1, next, to);
+                    issue!(1, next, to);
                     keys!(3, 6);
-                    ask!(2, next, to);
+                    issue!(2, next, to);
                     keys!(6, 9);
-                    ask!(3, next, to);
+                    issue!(3, next, to);
                     keys!(9, 16);
                     for (e, d) in d_query.iter().enumerate() {
-                        _mm512_storeu_ps(sums.add(e * SIDE), d[0]);
-                        _mm512_storeu_ps(sums.add(e * SIDE + HALF), d[1]);
+                        _mm512_storeu_ps(sums.add(e * BLOCK_SIDE), d[0]);
+                        _mm512_storeu_ps(sums.add(e * BLOCK_SIDE + TILE_SIDE), d[1]);
                     }
                 }
-                for j in (0..there).step_by(8) {
-                    sum_over_queries(b, &at, strip * HALF, j, there, n, first > 0);
+                for j in (0..valid).step_by(8) {
+                    sum_over_queries(b, &at, strip * TILE_SIDE, j, valid, n, first > 0);
                 }
             }
             for block in 0..blocks {
                 for c in 0..2 {
-                    let row = first + block * SIDE + c * HALF;
+                    let row = first + block * BLOCK_SIDE + c * TILE_SIDE;
                     let mut d_query = [_mm512_setzero_ps(); WIDTH];
                     for (e, d) in d_query.iter_mut().enumerate() {
-                        let sum = _mm512_loadu_ps(at.d_queries.add(block * OF_BLOCK + e * SIDE + c * HALF));
+                        let sum =
+                            _mm512_loadu_ps(at.d_queries.add(block * QUERY_BLOCK_LEN + e * BLOCK_SIDE + c * TILE_SIDE));
                         *d = _mm512_mul_ps(sum, _mm512_set1_ps(p.scale));
                     }
                     if row < p.queries {
-                        to_rows(d_query, b.d_query.from(row), (p.queries - row).min(HALF));
+                        store_transposed(d_query, b.d_query.from(row), (p.queries - row).min(TILE_SIDE));
                     }
                 }
             }
@@ -309,7 +320,7 @@ pub unsafe fn backward_on<U: Unit>(b: &Backward<f32>) {
 /// gradients of keys and values.
 ///
 /// # Safety
-/// Places for it, and AVX-512.
+/// Bump for it, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn pack(b: &Backward<f32>, before: usize, n: usize, tiles: *mut u16, rows: *mut f32) {
@@ -317,26 +328,26 @@ unsafe fn pack(b: &Backward<f32>, before: usize, n: usize, tiles: *mut u16, rows
     // SAFETY: the caller's contract: `n` queries from `before` on, and scratch for one block.
     unsafe {
         let (query, d_out) = (p.query.from(before), b.d_out.from(before));
-        let inverse = p.inverse.add(before);
+        let inverse = p.inv_sum.add(before);
         for c in 0..2 {
-            let there = n.saturating_sub(c * HALF).min(HALF);
-            let at = if there > 0 { c * HALF } else { 0 };
-            let tiles = tiles.add(c * TILE);
+            let valid = n.saturating_sub(c * TILE_SIDE).min(TILE_SIDE);
+            let at = if valid > 0 { c * TILE_SIDE } else { 0 };
+            let tiles = tiles.add(c * TILE_LEN);
             let zero = _mm512_setzero_ps();
-            let mut queries = in_lanes(query.from(at), there);
+            let mut queries = load_transposed(query.from(at), valid);
             for x in &mut queries {
                 *x = _mm512_mul_ps(*x, _mm512_set1_ps(p.scale_log2));
             }
             split_right(&queries, zero, tiles);
-            let mut d_outs = in_lanes(d_out.from(at), there);
-            let outs = in_lanes(p.out.from(before + at), there);
-            let inverse = F32x16::load_first(inverse.add(at), there).0;
+            let mut d_outs = load_transposed(d_out.from(at), valid);
+            let outs = load_transposed(p.out.from(before + at), valid);
+            let inverse = F32x16::load_first(inverse.add(at), valid).0;
             let mut dot = zero;
             for (d_out, out) in d_outs.iter_mut().zip(outs) {
                 *d_out = _mm512_mul_ps(*d_out, inverse);
                 dot = _mm512_fnmadd_ps(*d_out, out, dot);
             }
-            split_right(&d_outs, dot, tiles.add(2 * TILE));
+            split_right(&d_outs, dot, tiles.add(2 * TILE_LEN));
         }
         // Numbers 0 to 3 of both queries, then 4 to 7.
         let low = _mm512_setr_epi32(0, 16, 8, 24, 1, 17, 9, 25, 2, 18, 10, 26, 3, 19, 11, 27);
@@ -350,7 +361,7 @@ unsafe fn pack(b: &Backward<f32>, before: usize, n: usize, tiles: *mut u16, rows
             let query = _mm512_mul_ps(query, _mm512_set1_ps(p.scale));
             let to = rows.add(i * 2 * WIDTH);
             _mm512_storeu_ps(to, _mm512_permutex2var_ps(d_out, low, query));
-            _mm512_storeu_ps(to.add(HALF), _mm512_permutex2var_ps(d_out, high, query));
+            _mm512_storeu_ps(to.add(TILE_SIDE), _mm512_permutex2var_ps(d_out, high, query));
         }
     }
 }
@@ -370,7 +381,7 @@ unsafe fn two_rows(rows: Rows<f32>, second: bool) -> __m512 {
     }
 }
 
-/// Gradients of the values and keys from `strip + j` on, up to eight of those that are `there`, summed over `n` queries and added to what is there if asked for.
+/// Workspace of the values and keys from `strip + j` on, up to eight of those that are `there`, summed over `n` queries and added to what is there if pending for.
 ///
 /// # Safety
 /// Pairs and rows of them, and AVX-512.
@@ -378,22 +389,25 @@ unsafe fn two_rows(rows: Rows<f32>, second: bool) -> __m512 {
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn sum_over_queries(
     b: &Backward<f32>,
-    at: &Gradients,
+    at: &Workspace,
     strip: usize,
     j: usize,
-    there: usize,
+    valid: usize,
     n: usize,
     add: bool,
 ) {
     // SAFETY: the caller's contract: pairs and rows of `n` queries, gradients of keys below `valid`.
     unsafe {
-        let pairs = at.pairs.add(j * PAIRS);
+        let pairs = at.pairs.add(j * PAIR_STRIDE);
         let mut sums = [[_mm512_setzero_ps(); 2]; 8];
         for i in 0..n.div_ceil(2) {
-            let rows = [_mm512_loadu_ps(at.rows.add(2 * i * HALF)), _mm512_loadu_ps(at.rows.add((2 * i + 1) * HALF))];
+            let rows = [
+                _mm512_loadu_ps(at.rows.add(2 * i * TILE_SIDE)),
+                _mm512_loadu_ps(at.rows.add((2 * i + 1) * TILE_SIDE)),
+            ];
             // Of keys that are not there what comes out is not read.
             for (r, sum) in sums.iter_mut().enumerate() {
-                let factors = _mm512_broadcast_f32x4(_mm_loadu_ps(pairs.add(r * PAIRS + 4 * i)));
+                let factors = _mm512_broadcast_f32x4(_mm_loadu_ps(pairs.add(r * PAIR_STRIDE + 4 * i)));
                 sum[0] = _mm512_fmadd_ps(factors, rows[0], sum[0]);
                 sum[1] = _mm512_fmadd_ps(factors, rows[1], sum[1]);
             }
@@ -401,7 +415,7 @@ unsafe fn sum_over_queries(
         // What belongs to values and what to keys, of even queries and of odd ones.
         let even = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
         let odd = _mm512_setr_epi32(2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
-        for (r, [low, high]) in sums.iter().enumerate().take(there - j) {
+        for (r, [low, high]) in sums.iter().enumerate().take(valid - j) {
             let [d_value, d_key] = [b.d_value, b.d_key].map(|rows| rows.from(strip + j + r).ptr);
             let even = _mm512_permutex2var_ps(*low, even, *high);
             let mut both = _mm512_add_ps(even, _mm512_permutex2var_ps(*low, odd, *high));

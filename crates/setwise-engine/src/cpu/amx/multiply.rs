@@ -10,27 +10,27 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use super::blocks::{LEFT, RIGHT};
-use super::{BLOCK, HALF, SIDE, TILE};
+use super::{BLOCK_LEN, BLOCK_SIDE, TILE_LEN, TILE_SIDE};
 use crate::simd::{Isa, isa};
 
-/// Multiplies blocks. The processor's unit must be [`InUse`].
-pub trait Unit {
-    /// Takes two left tiles for the products that [`Unit::ask`] asks for from now on.
+/// Multiplies blocks. The processor's unit must be [`TileConfig`].
+pub trait BlockMultiply {
+    /// Takes two left tiles for the products that [`BlockMultiply::issue`] asks for from now on.
     ///
     /// # Safety
     /// Tiles are configured; both tiles stay valid until the products that use them are stored.
-    unsafe fn take(asked: &mut Asked, left: [*const u16; 2]);
-    /// Asks for the `J`th of four products of a left tile, the first for `J` = 0 and 1, with a right one, and stores what was asked for as the `J`th before: in 16 of 32 rows of 32 numbers at `to`, the
+    unsafe fn load_left(pending: &mut Pending, left: [*const u16; 2]);
+    /// Asks for the `J`th of four products of a left tile, the first for `J` = 0 and 1, with a right one, and stores what was pending for as the `J`th before: in 16 of 32 rows of 32 numbers at `to`, the
     /// upper ones for the first left tile, and 16 of 32 columns, those on the left where `J` is even. All tiles stay as they are until that has been stored.
     ///
     /// # Safety
     /// Tiles are configured; `right` is a tile and `to` a square of 32 × 32 numbers.
-    unsafe fn ask<const J: usize>(asked: &mut Asked, right: *const u16, to: *mut f32);
+    unsafe fn issue<const J: usize>(pending: &mut Pending, right: *const u16, to: *mut f32);
     /// `c = start + a b` over `count` blocks on either side, at least one, for 32 rows of `c` at this distance, which overlap nothing that is read but themselves.
     ///
     /// # Safety
     /// Tiles are configured; `count` blocks at `a` and at `b`, and 32 rows of 32 numbers at `c`, are valid.
-    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: Start);
+    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: InitialSum);
     /// `c = a b` for 32 rows and 16 columns of `c`, rows 32 numbers apart, over `count` pairs of narrow tiles: on the left one for the upper 16 rows and one for the lower, on the right
     /// high and low parts.
     ///
@@ -41,57 +41,57 @@ pub trait Unit {
 
 /// What a product is added to.
 #[derive(Clone, Copy)]
-pub enum Start {
-    Nothing,
+pub enum InitialSum {
+    Zero,
     /// What is where it goes.
-    There,
+    Output,
     /// 32 numbers, the same for all rows.
-    Row(*const f32),
+    Broadcast(*const f32),
 }
 
-impl Start {
+impl InitialSum {
     /// What is there, or nothing.
-    pub fn there(add: bool) -> Self {
-        if add { Start::There } else { Start::Nothing }
+    pub fn output_if(add: bool) -> Self {
+        if add { InitialSum::Output } else { InitialSum::Zero }
     }
 
     /// Where its rows are and how far apart, for a product that goes to `c`; nowhere if it is nothing.
     #[inline(always)]
     fn rows(self, c: *const f32, c_row: usize) -> (*const f32, usize) {
         match self {
-            Start::Nothing => (std::ptr::null(), 0),
-            Start::There => (c, c_row),
-            Start::Row(row) => (row, 0),
+            InitialSum::Zero => (std::ptr::null(), 0),
+            InitialSum::Output => (c, c_row),
+            InitialSum::Broadcast(row) => (row, 0),
         }
     }
 }
 
-/// The products that were asked for and not stored, for the stand-in, which makes them when they are.
+/// The products that were pending for and not stored, for the stand-in, which makes them when they are.
 #[derive(Default)]
-pub struct Asked {
+pub struct Pending {
     left: Option<[*const u16; 2]>,
     products: [Option<[*const u16; 2]>; 4],
 }
 
 /// Asks for the stand-in where it is `emulated`.
-const CHOICE: &str = "SETWISE_TILES";
+const CHOICE: &str = "SETWISE_AMX";
 
 /// Whether the stand-in multiplies.
 pub fn emulated() -> bool {
-    static ASKED: OnceLock<bool> = OnceLock::new();
-    *ASKED.get_or_init(|| std::env::var(CHOICE).as_deref() == Ok("emulated"))
+    static EMULATED: OnceLock<bool> = OnceLock::new();
+    *EMULATED.get_or_init(|| std::env::var(CHOICE).as_deref() == Ok("emulated"))
 }
 
 /// Runs what is generic over the unit with the one at hand.
-macro_rules! on_unit {
+macro_rules! on_amx {
     ($run:ident($($argument:expr),*)) => {{
-        let _in_use = $crate::cpu::tiles::InUse::begin();
-        if $crate::cpu::tiles::unit::emulated() { $run::<Plain>($($argument),*) } else { $run::<Amx>($($argument),*) }
+        let _in_use = $crate::cpu::amx::TileConfig::load();
+        if $crate::cpu::amx::multiply::emulated() { $run::<Emulated>($($argument),*) } else { $run::<Amx>($($argument),*) }
     }};
 }
-pub(super) use on_unit;
+pub(super) use on_amx;
 
-/// Whether this machine has the unit and the system lets us use it, which it is asked for; or the vectors around it, for the stand-in.
+/// Whether this machine has the unit and the system lets us use it, which it is pending for; or the vectors around it, for the stand-in.
 pub fn available() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -103,35 +103,35 @@ pub fn available() -> bool {
         // ARCH_REQ_XCOMP_PERM, and the number of the state of tiles.
         let [request, state]: [libc::c_long; 2] = [0x1023, 18];
         // SAFETY: asks the kernel for a permission and touches no memory.
-        vectors() && (emulated() || unit && unsafe { libc::syscall(libc::SYS_arch_prctl, request, state) } == 0)
+        has_avx512() && (emulated() || unit && unsafe { libc::syscall(libc::SYS_arch_prctl, request, state) } == 0)
     })
 }
 
 /// A thread's use of the unit, whose tiles are set up as long as it lives. One within another costs next to nothing.
 ///
 /// Who holds it must not hand the thread to others, who may use the unit in their own way.
-pub struct InUse(PhantomData<*mut ()>);
+pub struct TileConfig(PhantomData<*mut ()>);
 
 thread_local! {
     /// How many there are on this thread, one within another.
     static USES: Cell<usize> = const { Cell::new(0) };
 }
 
-impl InUse {
+impl TileConfig {
     /// Begins it. The unit must be [`available`].
-    pub fn begin() -> Self {
+    pub fn load() -> Self {
         let uses = USES.get();
         if uses == 0 && !emulated() {
-            assert!(available(), "there is no tile unit");
+            assert!(available(), "valid is no tile unit");
             // SAFETY: the machine has the unit, and the system lets us use it.
-            unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const SHAPES, options(nostack, readonly)) }
+            unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const TILE_CONFIG, options(nostack, readonly)) }
         }
         USES.set(uses + 1);
-        InUse(PhantomData)
+        TileConfig(PhantomData)
     }
 }
 
-impl Drop for InUse {
+impl Drop for TileConfig {
     fn drop(&mut self) {
         let uses = USES.get() - 1;
         USES.set(uses);
@@ -147,7 +147,7 @@ pub struct Amx;
 
 /// Eight tiles of 16 rows and 64 bytes.
 #[repr(C, align(64))]
-struct Shapes {
+struct TileShapes {
     palette: u8,
     start: u8,
     reserved: [u8; 14],
@@ -155,7 +155,7 @@ struct Shapes {
     rows: [u8; 16],
 }
 
-static SHAPES: Shapes = Shapes {
+static TILE_CONFIG: TileShapes = TileShapes {
     palette: 1,
     start: 0,
     reserved: [0; 14],
@@ -163,9 +163,9 @@ static SHAPES: Shapes = Shapes {
     rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
 };
 
-impl Unit for Amx {
+impl BlockMultiply for Amx {
     #[inline(always)]
-    unsafe fn take(_: &mut Asked, left: [*const u16; 2]) {
+    unsafe fn load_left(_: &mut Pending, left: [*const u16; 2]) {
         // SAFETY: the caller's contract: tiles are configured, and both left tiles are valid.
         unsafe {
             asm!(
@@ -181,7 +181,7 @@ impl Unit for Amx {
     }
 
     #[inline(always)]
-    unsafe fn ask<const J: usize>(_: &mut Asked, right: *const u16, to: *mut f32) {
+    unsafe fn issue<const J: usize>(_: &mut Pending, right: *const u16, to: *mut f32) {
         macro_rules! product {
             ($sum:tt, $left:tt, $right:tt, $place:tt) => {
                 asm!(
@@ -210,7 +210,7 @@ impl Unit for Amx {
 
     /// All four results at once, so that no product waits for the last one of its result; a tile is loaded again as soon as it was used for the last time.
     #[inline(always)]
-    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: Start) {
+    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: InitialSum) {
         let (start, start_row) = start.rows(c, c_row);
         // SAFETY: the caller's contract: tiles are configured, `count` blocks on either side and 32 rows of `c` are
         // valid.
@@ -322,46 +322,50 @@ impl Unit for Amx {
 }
 
 /// Whether the machine has the vectors that surround the unit.
-pub fn vectors() -> bool {
+pub fn has_avx512() -> bool {
     isa() == Isa::Avx512
 }
 
 /// The stand-in.
-pub struct Plain;
+pub struct Emulated;
 
-impl Unit for Plain {
-    unsafe fn take(asked: &mut Asked, left: [*const u16; 2]) {
-        asked.left = Some(left);
+impl BlockMultiply for Emulated {
+    unsafe fn load_left(pending: &mut Pending, left: [*const u16; 2]) {
+        pending.left = Some(left);
     }
 
-    unsafe fn ask<const J: usize>(asked: &mut Asked, right: *const u16, to: *mut f32) {
-        if let Some([left, right]) = asked.products[J] {
-            for (i, j) in (0..HALF).flat_map(|i| (0..HALF).map(move |j| (i, j))) {
+    unsafe fn issue<const J: usize>(pending: &mut Pending, right: *const u16, to: *mut f32) {
+        if let Some([left, right]) = pending.products[J] {
+            for (i, j) in (0..TILE_SIDE).flat_map(|i| (0..TILE_SIDE).map(move |j| (i, j))) {
                 // SAFETY: elements of the two tiles, which stay valid by the caller's contract.
-                let product =
-                    |k: usize| unsafe { number(left, i * SIDE + k) * number(right, k / 2 * SIDE + 2 * j + k % 2) };
+                let product = |k: usize| unsafe {
+                    number(left, i * BLOCK_SIDE + k) * number(right, k / 2 * BLOCK_SIDE + 2 * j + k % 2)
+                };
                 // SAFETY: the caller's contract: a square of 32 × 32 results.
-                unsafe { *to.add((J / 2 * HALF + i) * SIDE + J % 2 * HALF + j) = (0..SIDE).map(product).sum() };
+                unsafe {
+                    *to.add((J / 2 * TILE_SIDE + i) * BLOCK_SIDE + J % 2 * TILE_SIDE + j) =
+                        (0..BLOCK_SIDE).map(product).sum()
+                };
             }
         }
-        asked.products[J] = asked.left.map(|left| [left[J / 2], right]);
+        pending.products[J] = pending.left.map(|left| [left[J / 2], right]);
     }
 
-    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: Start) {
+    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: InitialSum) {
         let (start, start_row) = start.rows(c, c_row);
-        let mut sums = [[0.0f32; SIDE]; SIDE];
+        let mut sums = [[0.0f32; BLOCK_SIDE]; BLOCK_SIDE];
         for block in 0..count {
-            let (a, b) = (a.wrapping_add(block * BLOCK), b.wrapping_add(block * BLOCK));
-            for k in 0..SIDE {
+            let (a, b) = (a.wrapping_add(block * BLOCK_LEN), b.wrapping_add(block * BLOCK_LEN));
+            for k in 0..BLOCK_SIDE {
                 let right = RIGHT.map(|part| {
-                    std::array::from_fn::<f32, SIDE, _>(|j| {
+                    std::array::from_fn::<f32, BLOCK_SIDE, _>(|j| {
                         // SAFETY: an element of block `block`, below `count`.
-                        unsafe { number(b, part + j / 16 * TILE + k / 2 * 32 + j % 16 * 2 + k % 2) }
+                        unsafe { number(b, part + j / 16 * TILE_LEN + k / 2 * 32 + j % 16 * 2 + k % 2) }
                     })
                 });
                 for (i, sums) in sums.iter_mut().enumerate() {
                     // SAFETY: an element of block `block`, below `count`.
-                    let left = LEFT.map(|part| unsafe { number(a, part + i / 16 * TILE + i % 16 * 32 + k) });
+                    let left = LEFT.map(|part| unsafe { number(a, part + i / 16 * TILE_LEN + i % 16 * 32 + k) });
                     for (j, sum) in sums.iter_mut().enumerate() {
                         *sum += left[1] * right[0][j] + left[0] * right[0][j] + left[0] * right[1][j];
                     }
@@ -380,18 +384,18 @@ impl Unit for Plain {
     }
 
     unsafe fn multiply_narrow(a: *const u16, b: *const u16, count: usize, c: *mut f32) {
-        for (i, j) in (0..SIDE).flat_map(|i| (0..HALF).map(move |j| (i, j))) {
+        for (i, j) in (0..BLOCK_SIDE).flat_map(|i| (0..TILE_SIDE).map(move |j| (i, j))) {
             let mut sum = 0.0f32;
-            for (pair, k) in (0..count).flat_map(|p| (0..SIDE).map(move |k| (2 * p, k))) {
+            for (pair, k) in (0..count).flat_map(|p| (0..BLOCK_SIDE).map(move |k| (2 * p, k))) {
                 // SAFETY: elements of tiles below `2 * count`.
-                let left = unsafe { number(a, (pair + i / HALF) * TILE + i % HALF * SIDE + k) };
+                let left = unsafe { number(a, (pair + i / TILE_SIDE) * TILE_LEN + i % TILE_SIDE * BLOCK_SIDE + k) };
                 for part in [pair, pair + 1] {
                     // SAFETY: as for the left tile.
-                    sum += left * unsafe { number(b, part * TILE + k / 2 * SIDE + 2 * j + k % 2) };
+                    sum += left * unsafe { number(b, part * TILE_LEN + k / 2 * BLOCK_SIDE + 2 * j + k % 2) };
                 }
             }
             // SAFETY: the caller's contract: 32 rows of `c`, 32 numbers apart.
-            unsafe { *c.add(i * SIDE + j) = sum };
+            unsafe { *c.add(i * BLOCK_SIDE + j) = sum };
         }
     }
 }

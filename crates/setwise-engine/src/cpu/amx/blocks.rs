@@ -2,25 +2,25 @@
 
 use std::arch::x86_64::*;
 
-use super::{BLOCK, HALF, SIDE, TILE};
+use super::{BLOCK_LEN, BLOCK_SIDE, TILE_LEN, TILE_SIDE};
 use crate::simd::Vector;
 use crate::simd::avx512::F32x16;
 
 /// Where the high and the low tile of a half of a block are, on the left and on the right.
-pub const LEFT: [usize; 2] = [2 * TILE, 0];
-pub const RIGHT: [usize; 2] = [0, 2 * TILE];
+pub const LEFT: [usize; 2] = [2 * TILE_LEN, 0];
+pub const RIGHT: [usize; 2] = [0, 2 * TILE_LEN];
 
 /// Both parts of 16 numbers, in the upper halves of 32 bits. What is no number may have bits of which the next bf16 number is one, so it gets the usual ones.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-pub fn parts(x: __m512) -> (__m512i, __m512i) {
-    parts_of_sum(usual(x))
+pub fn split_bf16(x: __m512) -> (__m512i, __m512i) {
+    split_bf16_canonical(canonical_nan(x))
 }
 
 /// The same of numbers among which what is no number has the usual bits ([`usual`]).
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-pub fn parts_of_sum(x: __m512) -> (__m512i, __m512i) {
+pub fn split_bf16_canonical(x: __m512) -> (__m512i, __m512i) {
     let half = _mm512_set1_epi32(0x8000);
     let high = _mm512_add_epi32(_mm512_castps_si512(x), half);
     let nearest = _mm512_castsi512_ps(_mm512_and_si512(high, _mm512_set1_epi32(0xffff_0000_u32 as i32)));
@@ -30,7 +30,7 @@ pub fn parts_of_sum(x: __m512) -> (__m512i, __m512i) {
 /// The numbers as they are, and what is none with the bits that computed ones have.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-pub fn usual(x: __m512) -> __m512 {
+pub fn canonical_nan(x: __m512) -> __m512 {
     // What is no number, quiet or not, becomes the one that computations give; all else stays.
     _mm512_fixupimm_ps::<0>(x, x, _mm512_set1_epi32(0x33))
 }
@@ -38,7 +38,7 @@ pub fn usual(x: __m512) -> __m512 {
 /// The upper halves of both in turn, one of `a` first.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-pub fn pairs(a: __m512i, b: __m512i) -> __m512i {
+pub fn interleave_upper(a: __m512i, b: __m512i) -> __m512i {
     // x | (y & z)
     const OR_AND: i32 = 0xf8;
     _mm512_ternarylogic_epi32::<OR_AND>(_mm512_srli_epi32(a, 16), b, _mm512_set1_epi32(0xffff_0000_u32 as i32))
@@ -50,29 +50,29 @@ pub fn pairs(a: __m512i, b: __m512i) -> __m512i {
 /// A block, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-pub unsafe fn put_row(row: [(__m512i, __m512i); 2], block: *mut u16, parts_at: [usize; 2], r: usize) {
+pub unsafe fn store_row(row: [(__m512i, __m512i); 2], block: *mut u16, parts_at: [usize; 2], r: usize) {
     // SAFETY: the caller's contract: row `r` of a block's two tiles.
     unsafe {
-        let tile = block.add(r / 16 * TILE + r % 16 * SIDE);
-        _mm512_storeu_si512(tile.add(parts_at[0]).cast(), pairs(row[0].0, row[1].0));
-        _mm512_storeu_si512(tile.add(parts_at[1]).cast(), pairs(row[0].1, row[1].1));
+        let tile = block.add(r / 16 * TILE_LEN + r % 16 * BLOCK_SIDE);
+        _mm512_storeu_si512(tile.add(parts_at[0]).cast(), interleave_upper(row[0].0, row[1].0));
+        _mm512_storeu_si512(tile.add(parts_at[1]).cast(), interleave_upper(row[0].1, row[1].1));
     }
 }
 
 /// Writes two rows of 32 numbers, rows `pair` and `pair + 16` of 32, as a pair along the sum for each of 32 columns of a block.
 ///
 /// # Safety
-/// As of [`put_row`].
+/// As of [`store_row`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-pub unsafe fn put_pair(rows: [[(__m512i, __m512i); 2]; 2], block: *mut u16, parts_at: [usize; 2], pair: usize) {
+pub unsafe fn store_row_pair(rows: [[(__m512i, __m512i); 2]; 2], block: *mut u16, parts_at: [usize; 2], pair: usize) {
     let [upper, lower] = rows;
     for (c, (upper, lower)) in upper.into_iter().zip(lower).enumerate() {
         // SAFETY: the caller's contract: row pair `pair` of a block's tiles.
         unsafe {
-            let tile = block.add(c * TILE + pair * SIDE);
-            _mm512_storeu_si512(tile.add(parts_at[0]).cast(), pairs(upper.0, lower.0));
-            _mm512_storeu_si512(tile.add(parts_at[1]).cast(), pairs(upper.1, lower.1));
+            let tile = block.add(c * TILE_LEN + pair * BLOCK_SIDE);
+            _mm512_storeu_si512(tile.add(parts_at[0]).cast(), interleave_upper(upper.0, lower.0));
+            _mm512_storeu_si512(tile.add(parts_at[1]).cast(), interleave_upper(upper.1, lower.1));
         }
     }
 }
@@ -87,20 +87,20 @@ pub struct Source {
 
 /// What 32 rows are split into.
 #[derive(Clone, Copy)]
-pub struct Wanted {
+pub struct SplitTo {
     /// Rows as they are, the sum along them: blocks, and where these have their parts.
     pub rows: Option<(*mut u16, [usize; 2])>,
     /// Columns, the sum over the rows: likewise, and how many blocks on those of the next 32 columns are.
     pub columns: Option<(*mut u16, [usize; 2], usize)>,
 }
 
-impl Wanted {
+impl SplitTo {
     pub fn rows(blocks: *mut u16, parts_at: [usize; 2]) -> Self {
-        Wanted { rows: Some((blocks, parts_at)), columns: None }
+        SplitTo { rows: Some((blocks, parts_at)), columns: None }
     }
 
     pub fn columns(blocks: *mut u16, parts_at: [usize; 2], apart: usize) -> Self {
-        Wanted { rows: None, columns: Some((blocks, parts_at, apart)) }
+        SplitTo { rows: None, columns: Some((blocks, parts_at, apart)) }
     }
 
     /// Writes 32 numbers, from one on, of rows `pair` and `pair + 16`.
@@ -113,46 +113,46 @@ impl Wanted {
         // SAFETY: the caller's contract.
         unsafe {
             if let Some((blocks, parts_at)) = self.rows {
-                let block = blocks.add(at / SIDE * BLOCK);
-                put_row(rows[0], block, parts_at, pair);
-                put_row(rows[1], block, parts_at, pair + 16);
+                let block = blocks.add(at / BLOCK_SIDE * BLOCK_LEN);
+                store_row(rows[0], block, parts_at, pair);
+                store_row(rows[1], block, parts_at, pair + 16);
             }
             if let Some((blocks, parts_at, apart)) = self.columns {
-                put_pair(rows, blocks.add(at / SIDE * apart * BLOCK), parts_at, pair);
+                store_row_pair(rows, blocks.add(at / BLOCK_SIDE * apart * BLOCK_LEN), parts_at, pair);
             }
         }
     }
 }
 
 /// Splits 32 rows, of which the first `n` are there and others are zeros, into left tiles of rows and right tiles of columns, filled up with zeros to whole blocks. What shall be the other is
-/// turned afterwards. Rows are read from their beginning to their end, as memory likes it.
+/// transposed afterwards. Rows are read from their beginning to their end, as memory likes it.
 ///
 /// # Safety
 /// Rows that are there, blocks for what is wanted, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-pub unsafe fn split(src: Source, n: usize, to: Wanted) {
+pub unsafe fn split(src: Source, n: usize, to: SplitTo) {
     // SAFETY: the caller's contract: rows below `n` are read, and blocks of `width` columns are written.
     unsafe {
-        let (whole, rest) = (src.width / SIDE * SIDE, src.width % SIDE);
-        for pair in 0..SIDE / 2 {
+        let (whole, rest) = (src.width / BLOCK_SIDE * BLOCK_SIDE, src.width % BLOCK_SIDE);
+        for pair in 0..BLOCK_SIDE / 2 {
             let upper = src.ptr.wrapping_add(pair * src.row);
             let lower = upper.wrapping_add(16 * src.row);
-            let there = [pair < n, pair + 16 < n];
-            if there[1] {
-                for at in (0..whole).step_by(SIDE) {
-                    to.put([row_of(upper.add(at)), row_of(lower.add(at))], at, pair);
+            let valid = [pair < n, pair + 16 < n];
+            if valid[1] {
+                for at in (0..whole).step_by(BLOCK_SIDE) {
+                    to.put([split_row(upper.add(at)), split_row(lower.add(at))], at, pair);
                 }
             } else {
-                for at in (0..whole).step_by(SIDE) {
-                    to.put([if there[0] { row_of(upper.add(at)) } else { nothing() }, nothing()], at, pair);
+                for at in (0..whole).step_by(BLOCK_SIDE) {
+                    to.put([if valid[0] { split_row(upper.add(at)) } else { zeros() }, zeros()], at, pair);
                 }
             }
             if rest > 0 {
-                let numbers = there.map(|there| if there { rest } else { 0 });
+                let numbers = valid.map(|valid| if valid { rest } else { 0 });
                 let rows = [
-                    beginning_of(upper.wrapping_add(whole), numbers[0]),
-                    beginning_of(lower.wrapping_add(whole), numbers[1]),
+                    split_row_start(upper.wrapping_add(whole), numbers[0]),
+                    split_row_start(lower.wrapping_add(whole), numbers[1]),
                 ];
                 to.put(rows, whole, pair);
             }
@@ -167,19 +167,19 @@ pub unsafe fn split(src: Source, n: usize, to: Wanted) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn split_narrow(src: Source, n: usize, tiles: *mut u16) {
-    for (at, half) in (0..src.width / HALF).flat_map(|at| [(at, 0), (at, 1)]) {
-        let rows = n.saturating_sub(half * HALF).min(HALF);
-        let from = src.ptr.wrapping_add(half * HALF * src.row + at * HALF);
-        let to = tiles.wrapping_add((2 * at + half) * TILE);
+    for (at, half) in (0..src.width / TILE_SIDE).flat_map(|at| [(at, 0), (at, 1)]) {
+        let rows = n.saturating_sub(half * TILE_SIDE).min(TILE_SIDE);
+        let from = src.ptr.wrapping_add(half * TILE_SIDE * src.row + at * TILE_SIDE);
+        let to = tiles.wrapping_add((2 * at + half) * TILE_LEN);
         // SAFETY: the caller's contract: rows below `n` are read, and two tiles for every 16 columns are written.
         unsafe {
             for r in (0..rows / 4 * 4).step_by(4) {
                 for r in [r, r + 1, r + 2, r + 3] {
-                    both_parts(from.add(r * src.row), to.add(r * SIDE));
+                    store_both_parts(from.add(r * src.row), to.add(r * BLOCK_SIDE));
                 }
             }
             for r in rows / 4 * 4..rows {
-                both_parts(from.add(r * src.row), to.add(r * SIDE));
+                store_both_parts(from.add(r * src.row), to.add(r * BLOCK_SIDE));
             }
         }
     }
@@ -191,11 +191,11 @@ pub unsafe fn split_narrow(src: Source, n: usize, tiles: *mut u16) {
 /// 16 numbers at `from`, 32 elements at `to`, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-unsafe fn both_parts(from: *const f32, to: *mut u16) {
+unsafe fn store_both_parts(from: *const f32, to: *mut u16) {
     // SAFETY: the caller's contract.
     unsafe {
-        let (high, low) = parts(_mm512_loadu_ps(from));
-        _mm512_storeu_si512(to.cast(), pairs(high, low));
+        let (high, low) = split_bf16(_mm512_loadu_ps(from));
+        _mm512_storeu_si512(to.cast(), interleave_upper(high, low));
     }
 }
 
@@ -205,12 +205,12 @@ unsafe fn both_parts(from: *const f32, to: *mut u16) {
 /// Two tiles, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-pub unsafe fn put_narrow(numbers: __m512, tiles: *mut u16, r: usize) {
+pub unsafe fn store_narrow_row(numbers: __m512, tiles: *mut u16, r: usize) {
     // SAFETY: the caller's contract.
     unsafe {
-        let (high, low) = parts(numbers);
-        _mm512_storeu_si512(tiles.add(r * SIDE).cast(), pairs(high, high));
-        _mm512_storeu_si512(tiles.add(TILE + r * SIDE).cast(), _mm512_srli_epi32(low, 16));
+        let (high, low) = split_bf16(numbers);
+        _mm512_storeu_si512(tiles.add(r * BLOCK_SIDE).cast(), interleave_upper(high, high));
+        _mm512_storeu_si512(tiles.add(TILE_LEN + r * BLOCK_SIDE).cast(), _mm512_srli_epi32(low, 16));
     }
 }
 
@@ -220,29 +220,29 @@ pub unsafe fn put_narrow(numbers: __m512, tiles: *mut u16, r: usize) {
 /// 32 numbers, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-unsafe fn row_of(from: *const f32) -> [(__m512i, __m512i); 2] {
+unsafe fn split_row(from: *const f32) -> [(__m512i, __m512i); 2] {
     // SAFETY: the caller's contract.
-    unsafe { [parts(_mm512_loadu_ps(from)), parts(_mm512_loadu_ps(from.add(16)))] }
+    unsafe { [split_bf16(_mm512_loadu_ps(from)), split_bf16(_mm512_loadu_ps(from.add(16)))] }
 }
 
-/// The same of a row that ends after some of them.
+/// The same of a row that epilogue after some of them.
 ///
 /// # Safety
 /// As many numbers, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-unsafe fn beginning_of(from: *const f32, numbers: usize) -> [(__m512i, __m512i); 2] {
+unsafe fn split_row_start(from: *const f32, numbers: usize) -> [(__m512i, __m512i); 2] {
     // SAFETY: the caller's contract; masked lanes are not read.
     unsafe {
         let second = F32x16::load_first(from.wrapping_add(16), numbers.saturating_sub(16));
-        [parts(F32x16::load_first(from, numbers).0), parts(second.0)]
+        [split_bf16(F32x16::load_first(from, numbers).0), split_bf16(second.0)]
     }
 }
 
 /// The same of a row that is not there.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-fn nothing() -> [(__m512i, __m512i); 2] {
+fn zeros() -> [(__m512i, __m512i); 2] {
     [(_mm512_setzero_si512(), _mm512_setzero_si512()); 2]
 }
 
@@ -252,10 +252,10 @@ fn nothing() -> [(__m512i, __m512i); 2] {
 /// As many blocks, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-pub unsafe fn turn(blocks: *mut u16, count: usize, apart: usize) {
+pub unsafe fn transpose_tiles(blocks: *mut u16, count: usize, apart: usize) {
     for tile in 0..4 * count {
         // SAFETY: the caller's contract.
-        unsafe { transpose(blocks.add(tile / 4 * apart * BLOCK + tile % 4 * TILE)) }
+        unsafe { transpose_tile(blocks.add(tile / 4 * apart * BLOCK_LEN + tile % 4 * TILE_LEN)) }
     }
 }
 
@@ -265,11 +265,11 @@ pub unsafe fn turn(blocks: *mut u16, count: usize, apart: usize) {
 /// A tile, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-unsafe fn transpose(tile: *mut u16) {
+unsafe fn transpose_tile(tile: *mut u16) {
     // SAFETY: the caller's contract: a tile is 16 rows of 32 elements.
     unsafe {
-        let mut turned = [_mm512_setzero_si512(); 16];
-        for (quarter, turned) in turned.chunks_mut(4).enumerate() {
+        let mut transposed = [_mm512_setzero_si512(); 16];
+        for (quarter, transposed) in transposed.chunks_mut(4).enumerate() {
             // A quarter of rows i, i + 4, i + 8 and i + 12: what loads put side by side need not be shuffled.
             let piece = |row: usize| _mm_loadu_si128(tile.add(32 * row + 8 * quarter).cast());
             let rows: [__m512i; 4] = std::array::from_fn(|i| {
@@ -280,12 +280,12 @@ unsafe fn transpose(tile: *mut u16) {
             });
             let low = [_mm512_unpacklo_epi32(rows[0], rows[1]), _mm512_unpacklo_epi32(rows[2], rows[3])];
             let high = [_mm512_unpackhi_epi32(rows[0], rows[1]), _mm512_unpackhi_epi32(rows[2], rows[3])];
-            turned[0] = _mm512_unpacklo_epi64(low[0], low[1]);
-            turned[1] = _mm512_unpackhi_epi64(low[0], low[1]);
-            turned[2] = _mm512_unpacklo_epi64(high[0], high[1]);
-            turned[3] = _mm512_unpackhi_epi64(high[0], high[1]);
+            transposed[0] = _mm512_unpacklo_epi64(low[0], low[1]);
+            transposed[1] = _mm512_unpackhi_epi64(low[0], low[1]);
+            transposed[2] = _mm512_unpacklo_epi64(high[0], high[1]);
+            transposed[3] = _mm512_unpackhi_epi64(high[0], high[1]);
         }
-        for (i, row) in turned.iter().enumerate() {
+        for (i, row) in transposed.iter().enumerate() {
             _mm512_storeu_si512(tile.add(32 * i).cast(), *row);
         }
     }
@@ -294,26 +294,26 @@ unsafe fn transpose(tile: *mut u16) {
 #[cfg(test)]
 mod tests {
     use super::super::super::gemm::tests::numbers;
-    use super::super::unit::vectors;
+    use super::super::multiply::has_avx512;
     use super::*;
 
     #[test]
     fn both_parts_together_are_the_number_in_sixteen_bits() {
-        if !vectors() {
+        if !has_avx512() {
             return;
         }
         let x: Vec<f32> = numbers(16 * 32, 7).iter().map(|x| x * 1e-3).collect();
-        let (mut high, mut low) = ([0; TILE], [0; TILE]);
+        let (mut high, mut low) = ([0; TILE_LEN], [0; TILE_LEN]);
         let number = |x: u16| f32::from_bits(u32::from(x) << 16);
-        let mut block = [0; BLOCK];
+        let mut block = [0; BLOCK_LEN];
         let source = |x: &[f32], width: usize| Source { ptr: x.as_ptr(), row: width, width };
         // SAFETY: 16 rows of 32 numbers and one block; the machine has AVX-512.
-        unsafe { split(source(&x, 32), 16, Wanted::rows(block.as_mut_ptr(), RIGHT)) };
-        high.copy_from_slice(&block[..TILE]);
-        low.copy_from_slice(&block[2 * TILE..3 * TILE]);
+        unsafe { split(source(&x, 32), 16, SplitTo::rows(block.as_mut_ptr(), RIGHT)) };
+        high.copy_from_slice(&block[..TILE_LEN]);
+        low.copy_from_slice(&block[2 * TILE_LEN..3 * TILE_LEN]);
         // Numbers 0, 16, 1, 17 and so on of a row.
         let place = |i: usize| i / 2 + i % 2 * 16;
-        for i in 0..TILE {
+        for i in 0..TILE_LEN {
             let x = x[i / 32 * 32 + place(i % 32)];
             assert!((number(high[i]) + number(low[i]) - x).abs() <= x.abs() * 2f32.powi(-16));
         }
@@ -322,24 +322,24 @@ mod tests {
         let odd = [none.as_slice(), &[-0.0, 0.0, f32::MIN_POSITIVE]].concat();
         let mut row = [1.0f32; 32];
         row[..odd.len()].copy_from_slice(&odd);
-        let mut odd_block = [0; BLOCK];
+        let mut odd_block = [0; BLOCK_LEN];
         // SAFETY: one row of 32 numbers and one block.
-        unsafe { split(source(&row, 32), 1, Wanted::rows(odd_block.as_mut_ptr(), RIGHT)) };
+        unsafe { split(source(&row, 32), 1, SplitTo::rows(odd_block.as_mut_ptr(), RIGHT)) };
         for i in 0..32 {
             let x = &row[place(i)];
-            let sum = number(odd_block[i]) + number(odd_block[2 * TILE + i]);
+            let sum = number(odd_block[i]) + number(odd_block[2 * TILE_LEN + i]);
             assert!(if x.is_nan() { sum.is_nan() } else { sum == *x }, "{x} became {sum}");
         }
         let before = high;
         // SAFETY: one tile.
-        unsafe { transpose(high.as_mut_ptr()) };
+        unsafe { transpose_tile(high.as_mut_ptr()) };
         for (row, pair) in (0..16).flat_map(|r| (0..16).map(move |p| (r, p))) {
             assert_eq!(high[pair * 32 + 2 * row..][..2], before[row * 32 + 2 * pair..][..2]);
         }
         // The same numbers by rows of 16 columns are a right tile.
-        let turned: Vec<f32> = (0..32 * 16).map(|i| x[i % 16 * 32 + i / 16]).collect();
+        let transposed: Vec<f32> = (0..32 * 16).map(|i| x[i % 16 * 32 + i / 16]).collect();
         // SAFETY: 32 rows of 16 numbers and one block.
-        unsafe { split(source(&turned, 16), 32, Wanted::columns(block.as_mut_ptr(), RIGHT, 1)) };
-        assert_eq!(block[..TILE], high);
+        unsafe { split(source(&transposed, 16), 32, SplitTo::columns(block.as_mut_ptr(), RIGHT, 1)) };
+        assert_eq!(block[..TILE_LEN], high);
     }
 }
