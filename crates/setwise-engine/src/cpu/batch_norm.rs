@@ -1,5 +1,5 @@
-//! Batch normalisation: statistics of every channel over all pixels of all images, in parts of fixed size that are joined in
-//! their order.
+//! Batch normalisation: statistics of every channel over all pixels of all images, in parts of fixed size that are
+//! merged in order.
 
 use super::norm::{EPSILON, columns, load_lanes, store_lanes};
 use super::tasks::{Ptr, locate};
@@ -12,7 +12,7 @@ use crate::simd::{Kernel, Vector};
 /// Pixels of a part: they stay in cache between the two passes over them.
 const PIXELS: usize = 512;
 
-/// Mean of every channel over some pixels, and the sum of squares around it.
+/// Mean of every channel over some pixels, and the sum of squared deviations from it.
 struct Moments<T> {
     pixels: usize,
     channels: usize,
@@ -47,7 +47,7 @@ impl<T: Real> Kernel<T> for Moments<T> {
     }
 }
 
-/// What normalises: all `[channels]`.
+/// Statistics and parameters, each `[channels]`.
 #[derive(Clone, Copy)]
 struct Scales<T> {
     mean: *const T,
@@ -99,7 +99,7 @@ impl<T: Real> Kernel<T> for Normalise<T> {
     }
 }
 
-/// Sums of `g` and of `g x̂` over some pixels, `g` being the gradient before the activation.
+/// Sums of `g` and of `g x̂` over some pixels; `g` is the gradient before the activation.
 struct Slopes<T> {
     pixels: usize,
     channels: usize,
@@ -180,7 +180,7 @@ impl<T: Real> Kernel<T> for NormaliseBackward<T> {
 /// Some pixels of one input.
 struct Part {
     input: usize,
-    /// Numbers before them.
+    /// Offset of the first element.
     at: usize,
     pixels: usize,
 }
@@ -217,7 +217,7 @@ impl<T: Real> Worker<T> {
         if self.program.mode == Mode::Train {
             self.batch_statistics(op);
         } else {
-            // SAFETY: the statistics' own place.
+            // SAFETY: the statistics' buffer, which `self` borrows exclusively.
             let stats = unsafe { std::slice::from_raw_parts_mut(self.value(op.stats).0, 2 * op.channels) };
             let (mean, inv_std) = stats.split_at_mut(op.channels);
             let running = |p: ParamId| &params[self.program.params.spec(p).range()];
@@ -258,7 +258,7 @@ impl<T: Real> Worker<T> {
                 T::dispatch(Moments { pixels, channels, x, out });
             }
         });
-        // SAFETY: all parts have been written; the statistics' own place.
+        // SAFETY: all parts have been written; nothing else accesses the statistics' buffer.
         let (moments, stats) = unsafe {
             let moments = std::slice::from_raw_parts(partials.at(0), parts * 2 * channels);
             (moments, std::slice::from_raw_parts_mut(this.value(op.stats).0, 2 * channels))
@@ -284,7 +284,7 @@ impl<T: Real> Worker<T> {
     pub(super) fn batch_norm_backward(&mut self, run: &mut Run<T>, op: &BatchNorm) {
         let channels = op.channels;
         let parts: usize = self.part_counts(op).sum();
-        // The last slot takes the means.
+        // The last slot holds the means.
         let partials = Ptr(self.partials((parts + 1) * 2 * channels));
         let this = &*self;
         let scales = Shared(this.scales(run.params, op));
@@ -299,7 +299,7 @@ impl<T: Real> Worker<T> {
             }
         });
         let total: usize = (0..op.xs.len()).map(|k| this.pixels(op, k)).sum();
-        // SAFETY: all parts have been written; the last slot is nobody's.
+        // SAFETY: all parts have been written; no task uses the last slot.
         let (sums, means) = unsafe {
             let sums = std::slice::from_raw_parts(partials.at(0), parts * 2 * channels);
             (sums, std::slice::from_raw_parts_mut(partials.at(parts * 2 * channels), 2 * channels))
@@ -311,8 +311,8 @@ impl<T: Real> Worker<T> {
             run.grads[param] += T::from_f64(sum);
             means[c] = T::from_f64(-sum / total as f64);
         }
-        // What the running averages follow.
-        // SAFETY: the statistics' own place.
+        // Running averages follow the batch statistics.
+        // SAFETY: the statistics' buffer, which nobody writes here.
         let stats = unsafe { std::slice::from_raw_parts(this.value(op.stats).0, 2 * channels) };
         let unbiased = total as f64 / (total.max(2) - 1) as f64;
         for c in 0..channels {

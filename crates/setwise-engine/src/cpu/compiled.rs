@@ -1,10 +1,11 @@
-//! Where the kernels are compiled: here, once for each number type, and not again in every crate that runs a program.
+//! Compiles the passes once for each number type, in this crate and not in every crate that runs a program.
 //!
-//! Everything that runs programs is generic over [`Real`], and generic code is compiled where its type becomes known. Calls to the
-//! passes of a [`Worker`], and to the products of an optimiser, go through this trait instead, whose methods are no longer generic: only calls
-//! of them reach other crates.
+//! Everything that runs programs is generic over [`Real`], and generic code is compiled where its type is known. Calls
+//! to the passes of a [`Worker`], and to the products of an optimiser, go through this trait. Its methods are not
+//! generic, so other crates only call them.
 //!
-//! Nor are passes compiled for the engine's unit tests, which try single kernels: programs are run by those in `tests`, and by other crates.
+//! The engine's unit tests run single kernels, so they do not compile the passes. The tests in `tests` and other
+//! crates run programs.
 
 use std::ops::Range;
 
@@ -15,7 +16,8 @@ use crate::error::Error;
 use crate::program::Program;
 use crate::real::Real;
 
-/// The passes of a number type, compiled. It cannot be named outside of the engine, so no other type can be a [`Real`].
+/// The compiled passes of a number type. The trait cannot be named outside of the engine, so no other type can be a
+/// [`Real`].
 pub trait Compiled: Sized {
     #[doc(hidden)]
     fn forward(

@@ -1,15 +1,16 @@
 //! Matrix products for tall, thin operands.
 //!
-//! Everything in the engine that multiplies matrices, but for `amx`, comes down to one register tile: `R` rows by `C` vectors of
-//! columns, accumulated over `k`. The left operand is read element by element with any two strides (so it may be
-//! transposed), the right one as rows of vectors. Wider products read the right operand from *packed*: columns cut
-//! into strips of two vectors, each strip stored `[k][strip]`, so that the inner loop walks memory in order.
+//! Every product of the engine, except those of `amx`, is built from one register tile: `R` rows by `C` vectors of
+//! columns, accumulated over `k`. The left operand is read element by element with any two strides, so it may be
+//! transposed. The right operand is read as rows of vectors. Products with more than two vectors of columns read it
+//! *packed*: columns are cut into *strips* of two vectors, each stored `[k][strip]`, so that the inner loop reads
+//! memory in order.
 //!
-//! Cost of a full tile on AVX-512: 24 fused multiply-adds, 2 loads and 12 broadcasts for each `k`, so arithmetic is the
+//! Cost of a full tile on AVX-512: 24 fused multiply-adds, 2 loads and 12 broadcasts for each `k`. Arithmetic is the
 //! limit as long as the strip stays in the first two cache levels.
 //!
-//! A sum over `k` always runs from first to last in one accumulator, whatever the tile: the bits of a product depend
-//! on neither the number of threads nor how rows are cut into tasks.
+//! A sum over `k` runs from first to last in one accumulator, whatever the tile. The bits of a product depend neither
+//! on the number of threads nor on how rows are split into tasks.
 
 use super::norm::{load_lanes, store_lanes};
 use crate::program::Activation;
@@ -34,8 +35,8 @@ impl<T> Strided<T> {
     }
 }
 
-/// Accumulates `R × C` vectors: `acc[r][c] += Σ_k a(r, k) · b[k][c]`, with rows of `b` at distance `b_row`. Where `PAIRED`, `a(r, k)`
-/// is two numbers, for even and for odd columns.
+/// Accumulates `R × C` vectors: `acc[r][c] += Σ_k a(r, k) · b[k][c]`, with row stride `b_row` of `b`. Where `PAIRED`,
+/// `a(r, k)` is two numbers: one for even columns, one for odd.
 ///
 /// # Safety
 /// The caller runs in a kernel; `a` has `R` rows of `k` elements (pairs where `PAIRED`), `b` has `k` rows of `C`
@@ -50,8 +51,8 @@ pub unsafe fn tile<T: Real, V: Vector<T>, const R: usize, const C: usize, const 
 ) {
     // SAFETY: the caller's contract: `a` has `R` rows of `k` elements, `b` has `k` rows of `C` vectors.
     unsafe {
-        // One address for every three rows: the other two are reached by scaled indexing, so that advancing `k` costs few
-        // additions and none waits for another.
+        // One address for every three rows; scaled indexing reaches the other two. Advancing `k` then costs few
+        // additions, and none depends on another.
         let mut bases = [a.ptr; R];
         for (g, base) in bases[..R.div_ceil(3)].iter_mut().enumerate() {
             *base = unrelated(a.ptr.wrapping_add(3 * g * a.row));
@@ -77,8 +78,8 @@ pub unsafe fn tile<T: Real, V: Vector<T>, const R: usize, const C: usize, const 
     }
 }
 
-/// The same address, but the compiler does not know: else it would derive all addresses of a tile from one, each waiting for the
-/// one before.
+/// The same address, with its origin hidden from the compiler. Otherwise the compiler derives all addresses of a tile
+/// from one, in a serial dependency.
 #[inline(always)]
 #[allow(clippy::pointers_in_nomem_asm_block)] // the address is passed through, not read
 fn unrelated<T>(p: *const T) -> *const T {
@@ -93,14 +94,15 @@ fn unrelated<T>(p: *const T) -> *const T {
     p
 }
 
-/// Where the rows of a product begin and what becomes of them. A trait and not closures, because only methods can be made to
-/// inline into kernels, where alone vector instructions may stand.
+/// The prologue and epilogue of a product's rows: what a sum starts from, and what is done with it. This is a trait
+/// and not a pair of closures, because only methods can be forced to inline into kernels.
 pub trait Epilogue<T: Real, V: Vector<T>, const C: usize> {
-    /// Whether finished rows are taken from where they are and not from an iterator of their own. In kernels of several products the compiler moves such an iterator about on the stack, with all
-    /// sums in it and for each row anew, which took longer than the products; where it does not, it is a little faster.
+    /// Whether finished rows are read by reference and not moved out of an array iterator. In kernels of several
+    /// products the compiler copies such an iterator, with all sums, on the stack for each row. Elsewhere the iterator
+    /// is a little faster.
     const BY_REFERENCE: bool = false;
 
-    /// The vectors the sum of a row begins with.
+    /// The vectors the sum of a row starts from.
     ///
     /// # Safety
     /// The caller runs in a kernel, and the product has this row.
@@ -110,14 +112,14 @@ pub trait Epilogue<T: Real, V: Vector<T>, const C: usize> {
         unsafe { [V::zero(); C] }
     }
 
-    /// Takes the finished row.
+    /// Stores a finished row.
     ///
     /// # Safety
     /// As for [`Epilogue::start`].
     unsafe fn finish(&mut self, row: usize, sums: [V; C]);
 }
 
-/// Runs `tile` over `rows` rows in the largest pieces the registers allow.
+/// Runs [`tile`] over `rows` rows, in the tallest tiles the registers allow.
 ///
 /// # Safety
 /// As for [`tile`], for `rows` rows; `epilogue` accepts each of them.
@@ -134,7 +136,7 @@ pub unsafe fn multiply_rows<T: Real, V: Vector<T>, const C: usize>(
     unsafe { multiply_rows_paired::<T, V, C, false, _>(rows, k, a, b, b_row, epilogue) }
 }
 
-/// The same, where `PAIRED` with two factors for even and odd columns.
+/// The same; where `PAIRED`, with separate factors for even and odd columns.
 ///
 /// # Safety
 /// As for [`multiply_rows`].
@@ -185,16 +187,16 @@ pub unsafe fn multiply_rows_paired<T: Real, V: Vector<T>, const C: usize, const 
     row_tiles!(done, 1);
 }
 
-/// Length of the packed packed of a `k × n` matrix.
+/// Elements of a packed `k × n` matrix.
 pub fn packed_len<T: Real>(k: usize, n: usize) -> usize {
     let width = T::packed_width();
     n.div_ceil(width) * width * k
 }
 
-/// Packs the packed of a `k × n` matrix whose element `(i, j)` is `src[i * k_stride + j * n_stride]`. Columns beyond `n` are zero.
+/// Packs a `k × n` matrix whose element `(i, j)` is `src[i * k_stride + j * n_stride]`. Columns beyond `n` are zero.
 ///
 /// # Safety
-/// `src` must be valid for the matrix, `dst` for [`packed_len`] elements.
+/// `src` is valid for the matrix, `dst` for [`packed_len`] elements.
 pub unsafe fn pack_matrix<T: Real>(dst: *mut T, src: *const T, k_stride: usize, n_stride: usize, k: usize, n: usize) {
     let width = T::packed_width();
     for first in (0..n).step_by(width) {
@@ -211,7 +213,7 @@ pub unsafe fn pack_matrix<T: Real>(dst: *mut T, src: *const T, k_stride: usize, 
                     std::slice::from_raw_parts_mut(row.add(cols), width - cols).fill(T::ZERO);
                 }
             } else {
-                // Transposing: eight source rows at a time, so that each cache line written is used fully.
+                // A transpose: eight source rows at a time, so that each cache line written is used fully.
                 for j in (0..width).step_by(8) {
                     for i in 0..k {
                         for j in j..(j + 8).min(width) {
@@ -226,7 +228,9 @@ pub unsafe fn pack_matrix<T: Real>(dst: *mut T, src: *const T, k_stride: usize, 
     }
 }
 
-/// `c[m × n] = act(a · packed + bias)`, or `c += …` where `accumulate`.
+/// `c[m × n] = act(a · packed + bias)`, or `c += …` where `accumulate`; then the residual and the gate.
+///
+/// `a` is `[m, k]` with any strides, `packed` a `k × n` matrix from [`pack_matrix`], `c` has row stride `c_row`.
 #[derive(Clone, Copy)]
 pub struct PackedProduct<T> {
     pub m: usize,
@@ -243,13 +247,13 @@ pub struct PackedProduct<T> {
     /// Added after the activation, with its row stride; null for none.
     pub residual: *const T,
     pub residual_row: usize,
-    /// Results are zero where this is not positive (a ReLU on the way back), with its row stride; null for none.
+    /// Results are zero where this is not positive (the backward step of a ReLU), with its row stride; null for none.
     pub gate: *const T,
     pub gate_row: usize,
 }
 
 impl<T> PackedProduct<T> {
-    /// `c[m × n] = a · packed` of rows without gaps, and nothing else; what differs is changed in it.
+    /// `c[m × n] = a · packed` of contiguous rows, without an epilogue; callers override fields.
     pub fn plain([m, k, n]: [usize; 3], a: *const T, packed: *const T, c: *mut T) -> Self {
         PackedProduct {
             m,
@@ -270,8 +274,8 @@ impl<T> PackedProduct<T> {
     }
 }
 
-/// The end of `C` whole vectors of columns of a [`PackedProduct`] that neither adds to what is there nor has a gate: the usual one of a
-/// forward pass, without a question in it.
+/// The epilogue of `C` full vectors of columns of a [`PackedProduct`] without accumulation and gate. It is the usual
+/// one of a forward pass and has no branches.
 struct PlainEpilogue<T, V, const C: usize, const RELU: bool, const RESIDUAL: bool> {
     bias: [V; C],
     residual: *const T,
@@ -305,7 +309,7 @@ impl<T: Real, V: Vector<T>, const C: usize, const RELU: bool, const RESIDUAL: bo
     }
 }
 
-/// The end of `C` vectors of columns of a [`PackedProduct`].
+/// The general epilogue of `C` vectors of columns of a [`PackedProduct`].
 struct GeneralEpilogue<T, V, const C: usize> {
     bias: [V; C],
     activation: Activation,
@@ -360,7 +364,7 @@ impl<T: Real, V: Vector<T>, const C: usize> Epilogue<T, V, C> for GeneralEpilogu
 }
 
 impl<T: Real> PackedProduct<T> {
-    /// Columns `first..` of one strip, `C` vectors of them.
+    /// Columns `first..` of one strip: `C` vectors.
     ///
     /// # Safety
     /// The caller runs in a kernel; columns `first..` lie below `n`, and the strip is packed for `k` rows.
@@ -380,8 +384,8 @@ impl<T: Real> PackedProduct<T> {
             let none = std::ptr::null();
             let at = |p: *const T| if p.is_null() { none } else { p.add(first) };
             let c = self.c.add(first);
-            let whole = first + C * V::LANES <= self.n;
-            if whole && !self.accumulate && self.gate.is_null() && self.activation != Activation::Sigmoid {
+            let full = first + C * V::LANES <= self.n;
+            if full && !self.accumulate && self.gate.is_null() && self.activation != Activation::Sigmoid {
                 let (residual, residual_row) = (at(self.residual), self.residual_row);
                 macro_rules! plain {
                     ($relu:literal, $residual:literal) => {{
@@ -438,7 +442,7 @@ impl<T: Real> Kernel<T> for PackedProduct<T> {
     }
 }
 
-/// 1 / (1 + exp(−x)); exp saturates, so large |x| give exactly 0 or 1.
+/// `1 / (1 + exp(−x))`; exp saturates, so large |x| give exactly 0 or 1.
 ///
 /// # Safety
 /// The caller runs in a kernel.
@@ -474,7 +478,7 @@ pub mod tests {
             let mut c = vec![f32::NAN; m * n];
             // SAFETY: `packed` has its documented length; `a`, `bias` and `c` have `m × k`, `n` and `m × n` elements.
             unsafe {
-                // b is [n, k]: the weight of a linear layer.
+                // `b` is `[n, k]`: the weight of a linear layer.
                 pack_matrix(packed.as_mut_ptr(), b.as_ptr(), 1, k, k, n);
                 f32::dispatch(PackedProduct {
                     m,

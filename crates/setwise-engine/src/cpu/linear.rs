@@ -1,9 +1,11 @@
 //! Linear maps, several at once, with bias, activation, residual and LayerNorm in the same pass over the rows.
 //!
-//! Forward: each task takes some rows of one input through all maps that read it, and
-//! normalises the rows it has just written while they are in cache. Backward, in four passes: norms and activations in
-//! place on the output gradient; residuals; input gradients; weight gradients, where a task owns some rows of one weight and
-//! walks all rows of all maps that share it, so that nothing is summed across tasks.
+//! Forward: each task takes some rows of one input through all maps that read it, and normalises the rows it has just
+//! written while they are in cache.
+//!
+//! Backward runs four passes: norms and activations in place on the output gradient; residuals; input gradients;
+//! weight gradients. A task of the last pass owns some rows of one weight and reads all rows of all maps that share
+//! it, so nothing is summed across tasks.
 
 use std::ops::Range;
 
@@ -20,12 +22,12 @@ use crate::program::{Activation, Linear, Map, Program, Slice};
 use crate::real::Real;
 use crate::simd::{Kernel, Vector};
 
-/// Rows of a weight that one gradient task owns where vectors multiply.
+/// Rows of a weight that one gradient task owns, without AMX.
 const WEIGHT_ROWS: usize = 96;
 
-/// What is known of a [`Linear`] before any batch.
+/// The batch-independent plan of a [`Linear`].
 pub struct LinearPlan {
-    /// Maps with one input, by index.
+    /// Indices of the maps with the same input.
     inputs: Vec<Vec<usize>>,
     /// Residuals and the maps that add them.
     residuals: Vec<(Slice, Vec<usize>)>,
@@ -48,14 +50,15 @@ impl LinearPlan {
         LinearPlan { inputs, residuals, wanted, uses }
     }
 
-    /// Rows of a task: as many as keep its input in the second cache level, since every task reads all weights; whole steps of what multiplies.
+    /// Rows of a task: the input stays in the second cache level, since every task reads all weights. A multiple of
+    /// the product's tile rows.
     fn rows_per_task<T: Real>(packed: &PackedWeights<T>, map: &Map) -> usize {
         let step = if packed.on_amx(map.weight) { 32 } else { 12 };
         (65_536 / map.x.cols).clamp(96, 2048) / step * step
     }
 }
 
-/// In place: `dy` becomes the gradient before the activation whose result is `y`.
+/// In place: `dy` becomes the gradient before the activation with result `y`.
 struct ActivationBackward<T> {
     rows: usize,
     cols: usize,
@@ -89,14 +92,15 @@ impl<T: Real> Kernel<T> for ActivationBackward<T> {
     }
 }
 
-/// Adds the column sums of some rows to `sums`, of four rows in turn, since one sum would wait for itself.
+/// `sums[j] += weight · Σ_i x[i, j]` over some rows, with four accumulators: a single one would serialise the
+/// additions.
 pub struct ColumnSums<T> {
     pub rows: usize,
     pub cols: usize,
     pub x: *const T,
     pub x_row: usize,
     pub sums: *mut T,
-    /// Multiplies every row.
+    /// Multiplies the sum.
     pub weight: T,
 }
 
@@ -109,13 +113,13 @@ impl<T: Real> Kernel<T> for ColumnSums<T> {
         unsafe {
             columns!(V, self.cols, |j, n| {
                 let mut sums = [V::zero(); 4];
-                let whole = self.rows / 4 * 4;
-                for first in (0..whole).step_by(4) {
+                let full = self.rows / 4 * 4;
+                for first in (0..full).step_by(4) {
                     for (r, sum) in sums.iter_mut().enumerate() {
                         *sum = sum.add(load_lanes(self.x.add((first + r) * self.x_row + j), n));
                     }
                 }
-                for r in whole..self.rows {
+                for r in full..self.rows {
                     sums[0] = sums[0].add(load_lanes(self.x.add(r * self.x_row + j), n));
                 }
                 let [a, b, c, d] = sums;
@@ -128,7 +132,7 @@ impl<T: Real> Kernel<T> for ColumnSums<T> {
 }
 
 impl<T: Real> Worker<T> {
-    /// Products of the same rows with weights of like sizes, as they are packed.
+    /// Products of the same rows with weights of equal sizes, on AMX or on vectors, as the weights are packed.
     ///
     /// # Safety
     /// The products' pointers are valid for their sizes, all read the same rows, and nothing else accesses their
@@ -139,7 +143,7 @@ impl<T: Real> Worker<T> {
             return products.iter().for_each(|&product| unsafe { T::dispatch(product) });
         }
         self.scratch.with(amx::product_scratch(products[0].k), |scratch| {
-            // SAFETY: tiles are of single numbers alone, which `PackedWeights` makes sure of.
+            // SAFETY: the caller's contract; `PackedWeights` uses AMX for `f32` alone.
             unsafe {
                 let products = std::slice::from_raw_parts(products.as_ptr().cast(), products.len());
                 amx::products(products, scratch.cast());
@@ -188,7 +192,7 @@ impl<T: Real> Worker<T> {
         }
     }
 
-    /// Some rows of one map.
+    /// Runs some rows of one map.
     ///
     /// # Safety
     /// The value has these rows, and no other task writes them.
@@ -210,7 +214,7 @@ impl<T: Real> Worker<T> {
         }
     }
 
-    /// Where the rows of a slice lie from `first` on and how far apart; nowhere if there is none.
+    /// Address of row `first` of a slice, and its row stride; null if there is no slice.
     fn rows_from(&self, slice: Option<Slice>, first: usize) -> (*const T, usize) {
         let Some(slice) = slice else { return (std::ptr::null(), 0) };
         let (start, row) = self.slice(slice);
@@ -301,7 +305,8 @@ impl<T: Real> Worker<T> {
         }
     }
 
-    /// What one map gives to the gradient of some rows of its input, added to what is there or not; the last to give something applies a ReLU's backward step.
+    /// Adds one map's contribution to the gradient of some rows of its input, or overwrites it. The last contribution
+    /// applies the backward step of a gated ReLU.
     ///
     /// # Safety
     /// The value has these rows, and no other task writes their gradient.
@@ -357,7 +362,7 @@ impl<T: Real> Worker<T> {
         });
     }
 
-    /// Adds what some rows give to the gradients of some outputs of a weight and its bias.
+    /// Adds the contribution of some rows to the gradients of some outputs of a weight and its bias.
     ///
     /// # Safety
     /// `grads` is the gradient of all parameters. No other task adds to these outputs of the weight and its bias.
@@ -379,7 +384,7 @@ impl<T: Real> Worker<T> {
         let offset = |p: ParamId| self.program.params.spec(p).offset;
         self.scratch.with(numbers, |scratch| {
             let ((x, x_row), (dy, dy_row)) = (self.slice(*x), self.grad_slice(*dy));
-            // SAFETY: the callers'.
+            // SAFETY: the caller's contract; the rows exist, and the scratch has the length of the kernel in use.
             unsafe {
                 let product = WeightProduct {
                     m: outputs.len(),
@@ -403,14 +408,14 @@ impl<T: Real> Worker<T> {
         });
     }
 
-    /// Adds what some rows give to the gradients of a map's weight and bias, on the calling thread alone.
+    /// Adds the contribution of some rows to the gradients of a map's weight and bias, on the calling thread.
     pub(super) fn map_weight_backward(&self, run: &mut Run<T>, map: &Map, rows: Range<usize>) {
         let grads = Ptr(run.grads.as_mut_ptr());
         let u = WeightUse::of(map);
         let step = weight_rows(run.packed, &u);
         for first in (0..map.y.cols).step_by(step) {
             let outputs = first..map.y.cols.min(first + step);
-            // SAFETY: nobody else has the gradients.
+            // SAFETY: `run` borrows the gradients exclusively, and this thread alone adds to them.
             unsafe { self.weight_backward(run.packed, grads, &u, outputs, rows.clone()) };
         }
     }

@@ -1,4 +1,4 @@
-//! The largest of two by two pixels; a task takes one image.
+//! Max pooling of two by two pixels; a task takes one image.
 
 use super::tasks::locate;
 use super::worker::Worker;
@@ -34,13 +34,13 @@ impl<T: Real> Worker<T> {
                 let corner = |at: usize| &x[at..at + channels];
                 y.copy_from_slice(corner(at));
                 argmax.fill(T::ZERO);
-                for (place, at) in [(1, at + channels), (2, at + line), (3, at + line + channels)] {
-                    let place = T::from_usize(place);
+                for (corner_index, at) in [(1, at + channels), (2, at + line), (3, at + line + channels)] {
+                    let corner_index = T::from_usize(corner_index);
                     for ((y, argmax), &x) in y.iter_mut().zip(argmax.iter_mut()).zip(corner(at)) {
-                        // What is no number wins, so that it is seen.
+                        // NaN wins, so that it propagates.
                         let wins = x > *y || x.partial_cmp(&x).is_none();
                         *y = if wins { x } else { *y };
-                        *argmax = if wins { place } else { *argmax };
+                        *argmax = if wins { corner_index } else { *argmax };
                     }
                 }
             }

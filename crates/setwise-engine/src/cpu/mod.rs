@@ -1,13 +1,17 @@
 //! The CPU backend.
 //!
-//! [`Cpu`] spreads a batch over threads in one of two ways. Small models run *shard by shard*: a thread takes a few examples through the
-//! whole program, forward and backward, while everything they touch is in its cache, and adds to its shard's gradients. Large models
-//! run operation by operation, all threads together, so that there is one gradient buffer only. Which way is taken, and
-//! how examples are cut into shards and chunks, follows from sizes alone, so results do not depend on the number of threads.
+//! [`Cpu`] spreads a batch over threads in one of two ways. Small models run in *shards* of the batch: a thread takes
+//! a few examples through the full program, forward and backward, while their values are in its cache, and adds to the
+//! shard's gradients. Large models run operation by operation on all threads, with one gradient buffer. Sizes alone
+//! decide the way, the shards and the chunks of examples, so results do not depend on the number of threads.
 //!
-//! `worker` runs programs, and with one thread takes a few rows through several operations at a time, which `projected` and `chain` find and `local` has the places for. `gemm` holds the register tile that multiplies, `weight_product` its use for weight gradients, `packed` the packed weights, `amx` products on the tile unit; `linear`,
-//! `attention`, `norm`, `pair`, `pool`, `pine`, `rows`, `convolution`, `batch_norm` and `max_pool` each hold one kind of operation, forward
-//! and backward; `tasks` cuts work; `compiled` is where all this is compiled, once for each number type.
+//! * `worker` runs programs; `compiled` instantiates it once for each number type; `tasks` splits work.
+//! * `row_fusion` and `projected_attention` fuse operations where a worker has one thread; `row_buffers` holds their
+//!   values, `buffer` the memory.
+//! * `gemm` has the register tile, `weight_product` the products of weight gradients, `packed_weights` the packed
+//!   weights, `amx` the products on AMX.
+//! * `linear`, `attention`, `norm`, `pair`, `pool`, `pine`, `rows`, `convolution`, `batch_norm` and `max_pool` each
+//!   have one kind of operation, forward and backward.
 
 mod amx;
 mod attention;
@@ -45,15 +49,15 @@ use packed_weights::PackedWeights;
 use tasks::Threads;
 use worker::{Run, Worker};
 
-/// Most shards: as many threads can work on one batch.
+/// The largest number of shards, and so of threads that work on one batch.
 const MAX_SHARDS: usize = 16;
-/// Numbers all shards' gradients together may have.
+/// Elements that the gradients of all shards may have together.
 const SHARD_GRADIENTS: usize = 1 << 25;
-/// Numbers a chunk's values may have: with gradients and reuse this is about what the caches hold.
+/// Elements that the values of a chunk of examples may have: with gradients and reuse about the size of the caches.
 const CHUNK_ELEMENTS: usize = 1 << 22;
 
-/// Runs one program on threads of the current rayon pool. Holds all working memory; after the largest batch has been seen nothing
-/// more is allocated.
+/// Runs one program on the threads of the current rayon pool. Holds all working memory; after the largest batch
+/// nothing more is allocated.
 ///
 /// ```
 /// use rand::SeedableRng;
@@ -77,18 +81,18 @@ const CHUNK_ELEMENTS: usize = 1 << 22;
 pub struct Cpu<T: Real> {
     program: Arc<Program>,
     packed: PackedWeights<T>,
-    /// Works with all threads.
+    /// Uses all threads for each operation.
     shared: Worker<T>,
     /// One per thread; each works alone.
     workers: Vec<Mutex<Worker<T>>>,
     shards: Vec<Mutex<Shard<T>>>,
-    /// Gradients of outputs, for the whole batch at once.
+    /// Gradients of outputs, for the full batch.
     output_grads: Vec<Vec<T>>,
     outputs: Vec<Vec<T>>,
     seed: u64,
 }
 
-/// What a shard keeps between its chunks.
+/// The state of a shard between its chunks.
 struct Shard<T> {
     grads: Vec<T>,
     output_grads: Vec<Vec<T>>,
@@ -97,19 +101,25 @@ struct Shard<T> {
 }
 
 impl Cpu<f32> {
-    /// Whether this machine has a unit that multiplies tiles of bf16 numbers (AMX) and the system lets us use it, or the variable `SETWISE_AMX` is `emulated`: then a slow stand-in does.
+    /// Whether AMX can be used: the processor has it and the system permits it. With the environment variable
+    /// `SETWISE_AMX=emulated` a slow emulation stands in, on machines with AVX-512.
     pub fn has_amx() -> bool {
         amx::available()
     }
 
-    /// Whether it multiplies on the tile unit.
+    /// Whether products run on AMX.
     pub fn uses_amx(&self) -> bool {
         self.packed.uses_amx()
     }
 
-    /// Multiplies with weights, and in attention, on the tile unit from now on, or no more: three bf16 products for each of single precision, 16 bits instead of 24, in a fraction of the time.
-    /// What would not gain stays as it is: weights whose sizes are no multiples of 16, attention of heads below 32 numbers, of fewer than 16 queries, or
-    /// of more than four million numbers of keys; but for scores, and gradients of weights, in the gradients of heads of eight numbers where no score can be large. Powers in attention are as exact as 18 bits, in what stays where no score can be large. Fails on machines without the unit.
+    /// Turns AMX on or off. AMX multiplies bf16: each f32 product becomes three bf16 products, with 16 bits of
+    /// precision instead of 24.
+    ///
+    /// AMX is used only where it pays: linear maps whose sizes are multiples of 16; attention with head width ≥ 32, at
+    /// least 16 queries and keys × width ≤ 2²²; the scores of backward passes with head width 8. Exponentials in
+    /// attention have 18 bits. Everything else stays in f32.
+    ///
+    /// Fails on machines without AMX.
     pub fn use_amx(&mut self, enabled: bool) -> Result<(), Error> {
         if enabled && !Self::has_amx() {
             return Err(Error::NoAmx);
@@ -121,13 +131,13 @@ impl Cpu<f32> {
     }
 }
 
-/// Some examples' outputs, and where the gradient of a loss goes.
+/// The outputs of some examples, and the gradients a loss fills.
 pub struct Outputs<'a, T> {
-    /// Which examples.
+    /// Indices of the examples.
     pub examples: Range<usize>,
     /// One buffer per output of the program.
     pub values: &'a [&'a [T]],
-    /// As long as the outputs; to be filled.
+    /// As long as the outputs; the loss overwrites them.
     pub grads: &'a mut [Vec<T>],
 }
 
@@ -152,7 +162,7 @@ impl<T: Real> Cpu<T> {
         &self.program
     }
 
-    /// Seeds the dropout masks of the steps that follow; give every step its own.
+    /// Seeds the dropout masks of the next step; every step needs its own seed.
     pub fn set_seed(&mut self, seed: u64) {
         self.seed = seed;
     }
@@ -164,7 +174,7 @@ impl<T: Real> Cpu<T> {
         self.shared.memory() + workers + (shards + self.packed.len()) * size_of::<T>()
     }
 
-    /// Starts (anew) to record how long each operation takes.
+    /// Starts to record how long each operation takes, from zero.
     pub fn record_timings(&mut self) {
         self.prepare_workers();
         self.shared.record_timings();
@@ -184,7 +194,8 @@ impl<T: Real> Cpu<T> {
         sum
     }
 
-    /// Computes all outputs for a batch, all threads working on each operation, and keeps everything for [`Cpu::backward`].
+    /// Computes all outputs for a batch, with all threads in each operation, and keeps everything for
+    /// [`Cpu::backward`].
     pub fn forward(&mut self, params: &[T], batch: &BatchView<T>) -> Result<(), Error> {
         self.check(params, batch)?;
         T::pack(&mut self.packed, &self.program, params, self.program.mode == Mode::Train);
@@ -197,13 +208,13 @@ impl<T: Real> Cpu<T> {
         self.shared.output(i)
     }
 
-    /// Gradient of input `k` after [`Cpu::backward`], if the program asked for input gradients.
+    /// Gradient of input `k` after [`Cpu::backward`], if the program computes input gradients.
     pub fn input_grad(&self, k: usize) -> Option<&[T]> {
         self.shared.input_grad(k)
     }
 
-    /// Gradients of the parameters, given those of the outputs; `grads` is overwritten. Follows a [`Cpu::forward`] of a program
-    /// in [`Mode::Train`].
+    /// Gradients of the parameters, given those of the outputs; `grads` is overwritten. A [`Cpu::forward`] of a
+    /// program in [`Mode::Train`] precedes.
     pub fn backward(&mut self, params: &[T], output_grads: &[&[T]], grads: &mut [T]) -> Result<(), Error> {
         assert_eq!(self.program.mode, Mode::Train, "backward needs a training program");
         self.check_length("the parameter buffer", self.program.params.len(), params.len())?;
@@ -219,8 +230,8 @@ impl<T: Real> Cpu<T> {
         Ok(())
     }
 
-    /// Computes all outputs for a batch and nothing else: `predict(..)[i]` is output `i`, row-major. Memory does not grow with the
-    /// number of examples.
+    /// Computes all outputs for a batch and nothing else: `predict(..)[i]` is output `i`, row-major. Working memory
+    /// does not grow with the number of examples.
     pub fn predict(&mut self, params: &[T], batch: &BatchView<T>) -> Result<&[Vec<T>], Error> {
         self.check(params, batch)?;
         T::pack(&mut self.packed, &self.program, params, false);
@@ -259,8 +270,8 @@ impl<T: Real> Cpu<T> {
         result.map(|()| &self.outputs[..])
     }
 
-    /// Forward, loss and backward for a batch: `loss` is called for some examples at a time, fills the gradients of their outputs and
-    /// returns their part of the loss. Gradients of the parameters are written to `grads`; the parts of the loss are added up.
+    /// Forward, loss and backward for a batch. `loss` is called for some examples at a time, fills the gradients of
+    /// their outputs and returns their share of the loss. Returns the sum of the shares; overwrites `grads`.
     pub fn step(
         &mut self,
         params: &[T],
@@ -342,7 +353,7 @@ impl<T: Real> Cpu<T> {
         Ok(sum)
     }
 
-    /// Where the rows of `example` begin in output `i`.
+    /// Offset of the rows of `example` in output `i`.
     fn output_offset(&self, i: usize, batch: &BatchView<T>, example: usize) -> usize {
         let spec = &self.program.values[self.program.outputs[i].0];
         let rows = match spec.space {
@@ -354,7 +365,7 @@ impl<T: Real> Cpu<T> {
         rows * spec.cols
     }
 
-    /// The worker of this thread. No thread runs two chunks at once, so it is always free.
+    /// The worker of this thread. No thread runs two chunks at once, so the worker is free.
     fn worker(&self) -> MutexGuard<'_, Worker<T>> {
         lock(&self.workers[rayon::current_thread_index().map_or(0, |i| i + 1).min(self.workers.len() - 1)])
     }
@@ -365,8 +376,8 @@ impl<T: Real> Cpu<T> {
         }
     }
 
-    /// Lanes for a batch: a power of two, so that they spread evenly, limited by examples and by memory for gradients; one where
-    /// examples depend on each other.
+    /// Shards of a batch: a power of two, for an even spread, limited by examples and by memory for gradients. One
+    /// where examples depend on each other.
     fn shard_count(&self, examples: usize) -> usize {
         if self.program.couples_examples() {
             return 1;
@@ -375,7 +386,7 @@ impl<T: Real> Cpu<T> {
         if max == 0 { 1 } else { 1 << max.ilog2() }
     }
 
-    /// Examples of a chunk: as many as make the caches full, but enough that reading all weights for them is worth it.
+    /// Examples of a chunk: their values fill the caches, and they are enough to pay for reading all weights.
     fn chunk(&self, batch: &BatchView<T>) -> usize {
         let examples = batch.examples();
         let dims = if self.program.any_dim { batch.sets[0].width } else { 1 };
@@ -401,14 +412,14 @@ impl<T: Real> Cpu<T> {
         if found == expected { Ok(()) } else { Err(Error::Length { what, expected, found }) }
     }
 
-    /// Checks that parameters and batch fit the program.
+    /// Checks that parameters and batch have the program's sizes.
     fn check(&self, params: &[T], batch: &BatchView<T>) -> Result<(), Error> {
         self.check_length("the parameter buffer", self.program.params.len(), params.len())?;
         self.program.check(batch)
     }
 }
 
-/// Takes some examples forward, through the loss and back.
+/// Runs some examples forward, through the loss and backward.
 #[allow(clippy::too_many_arguments)]
 fn chunk_step<T: Real>(
     worker: &mut Worker<T>,
@@ -430,7 +441,7 @@ fn chunk_step<T: Real>(
     Ok(part)
 }
 
-/// Locks; a thread that panicked has left nothing that the next run does not write anew.
+/// Locks. A poisoned lock is fine: the next run overwrites everything a panicked thread has left.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {
         Ok(guard) => guard,

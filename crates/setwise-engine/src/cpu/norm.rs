@@ -1,4 +1,4 @@
-//! LayerNorm of rows, forward and backward, and the sums of rows that come with it.
+//! LayerNorm of rows, forward and backward, and sums of rows.
 
 use std::ops::Range;
 
@@ -11,10 +11,11 @@ use crate::simd::{Kernel, Vector};
 /// Added to the variance.
 pub const EPSILON: f64 = 1e-5;
 
-/// Rows of a task. Column sums are taken per task and then added up in order, so this fixes their bits.
+/// Rows of a task. Column sums are taken per task and then added in order, so this constant fixes their bits.
 pub const ROWS: usize = 256;
 
-/// Normalises `rows` rows of `cols` numbers in place: `y = gain · x̂ + shift`, keeping x̂ and 1/std where they have a place.
+/// LayerNorm of `rows` rows of `cols` numbers, in place: `y = gain · x̂ + shift` with `x̂ = (x − mean) / sqrt(var +
+/// ε)`. x̂ and 1/std are saved where their pointers are not null.
 pub struct NormRows<T> {
     pub rows: usize,
     pub cols: usize,
@@ -22,12 +23,12 @@ pub struct NormRows<T> {
     pub y_row: usize,
     pub gain: *const T,
     pub shift: *const T,
-    /// Null where nobody will ask for them.
+    /// Null where the backward pass does not run or recomputes them.
     pub normalised: *mut T,
     pub inv_std: *mut T,
 }
 
-/// Calls `f(first column, valid lanes)` for each vector of a row.
+/// Runs a body with (first column, valid lanes) for each vector of a row.
 macro_rules! columns {
     ($V:ty, $cols:expr, |$j:ident, $n:ident| $body:expr) => {{
         let mut $j = 0;
@@ -64,7 +65,7 @@ pub unsafe fn store_lanes<T: Real, V: Vector<T>>(v: V, p: *mut T, n: usize) {
     unsafe { if n == V::LANES { v.store(p) } else { v.store_first(p, n) } }
 }
 
-/// The most lanes a vector has.
+/// Lanes of the widest vector.
 const MAX_LANES: usize = 16;
 
 impl<T: Real> Kernel<T> for NormRows<T> {
@@ -74,13 +75,13 @@ impl<T: Real> Kernel<T> for NormRows<T> {
     unsafe fn run<V: Vector<T>>(self) {
         debug_assert!(self.y.is_aligned() && (self.rows <= 1 || self.y_row >= self.cols), "rows overlap");
         debug_assert!(self.normalised.is_null() == self.inv_std.is_null());
-        let whole = self.rows / V::LANES * V::LANES;
+        let full = self.rows / V::LANES * V::LANES;
         // SAFETY: the contract of `Kernel::run`: `rows` rows are valid.
         unsafe {
-            for first in (0..whole).step_by(V::LANES) {
+            for first in (0..full).step_by(V::LANES) {
                 self.group::<V>(first, V::LANES);
             }
-            self.group::<V>(whole, self.rows - whole);
+            self.group::<V>(full, self.rows - full);
         }
     }
 }
@@ -92,21 +93,21 @@ impl<T: Real> NormRows<T> {
     /// As for [`Kernel::run`], for rows `first..first + rows`.
     #[inline(always)]
     unsafe fn group<V: Vector<T>>(&self, first: usize, rows: usize) {
-        let whole = rows == V::LANES && self.cols.is_multiple_of(V::LANES);
-        // The usual widths are known to the compiler.
+        let full = rows == V::LANES && self.cols.is_multiple_of(V::LANES);
+        // The compiler knows the common widths.
         // SAFETY: the caller's contract; the specialised widths equal `self.cols`.
         unsafe {
             match self.cols / V::LANES {
-                1 if whole => self.square::<V>(first),
-                2 if whole => self.rows_of::<V>(first, V::LANES, 2 * V::LANES),
-                4 if whole => self.rows_of::<V>(first, V::LANES, 4 * V::LANES),
-                8 if whole => self.rows_of::<V>(first, V::LANES, 8 * V::LANES),
+                1 if full => self.square::<V>(first),
+                2 if full => self.rows_of::<V>(first, V::LANES, 2 * V::LANES),
+                4 if full => self.rows_of::<V>(first, V::LANES, 4 * V::LANES),
+                8 if full => self.rows_of::<V>(first, V::LANES, 8 * V::LANES),
                 _ => self.rows_of::<V>(first, rows, self.cols),
             }
         }
     }
 
-    /// Means and deviations of these rows are computed in one vector.
+    /// Means and deviations of all rows are computed in one vector.
     ///
     /// # Safety
     /// As for [`Kernel::run`], for rows `first..first + rows`; `cols` equals the kernel's.
@@ -159,7 +160,7 @@ impl<T: Real> NormRows<T> {
 }
 
 impl<T: Real> NormRows<T> {
-    /// As many rows as each has columns, which is the lanes of a vector: they stay in registers.
+    /// A square block: as many rows as lanes, one vector a row. The rows stay in registers.
     ///
     /// # Safety
     /// As for [`Kernel::run`]; a row is one vector, and there are `LANES` rows from `first` on.
@@ -196,8 +197,8 @@ impl<T: Real> NormRows<T> {
     }
 }
 
-/// Turns the gradient of LayerNorm's output into that of its input, in place, and adds up the gradients of gain and
-/// shift: `dx = inv_std · (g − mean(g) − x̂ · mean(g · x̂))` with `g = gain · dy`.
+/// Backward pass of LayerNorm, in place on `dy`: `dx = inv_std · (g − mean(g) − x̂ · mean(g · x̂))` with `g = gain ·
+/// dy`. Writes the column sums of `dy · x̂` and `dy`, the gradients of gain and shift.
 struct NormRowsBackward<T> {
     rows: usize,
     cols: usize,
@@ -216,20 +217,20 @@ impl<T: Real> Kernel<T> for NormRowsBackward<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         debug_assert!(self.dy.is_aligned() && (self.rows <= 1 || self.dy_row >= self.cols), "rows overlap");
-        let whole = self.rows / V::LANES * V::LANES;
+        let full = self.rows / V::LANES * V::LANES;
         // SAFETY: the contract of `Kernel::run`: `rows` rows and `2 * cols` sums are valid.
         unsafe {
             std::slice::from_raw_parts_mut(self.sums, 2 * self.cols).fill(T::ZERO);
-            for first in (0..whole).step_by(V::LANES) {
+            for first in (0..full).step_by(V::LANES) {
                 self.group::<V>(first, V::LANES);
             }
-            self.group::<V>(whole, self.rows - whole);
+            self.group::<V>(full, self.rows - full);
         }
     }
 }
 
 impl<T: Real> NormRowsBackward<T> {
-    /// Some rows, at most as many as a vector has lanes: their means are computed in one vector.
+    /// At most as many rows as lanes: their means are computed in one vector.
     ///
     /// # Safety
     /// As for [`Kernel::run`], for rows `first..first + rows`.
@@ -325,7 +326,7 @@ pub unsafe fn sum_rows<T: Real>(
     });
 }
 
-/// One LayerNorm whose output gradient is turned into its input gradient.
+/// A LayerNorm whose output gradient becomes its input gradient.
 #[derive(Clone)]
 pub struct NormBackward<T> {
     pub norm: Norm,
@@ -408,7 +409,7 @@ impl<T: Real> Worker<T> {
         self.sources = inputs;
     }
 
-    /// LayerNorm of rows `first..first + rows`, whose sums stand at `y`.
+    /// LayerNorm of rows `first..first + rows`, whose input is at `y`.
     ///
     /// # Safety
     /// `y` is valid for `rows` rows of `cols` columns, the norm's statistics have rows `first..first + rows`, and no
@@ -424,7 +425,7 @@ impl<T: Real> Worker<T> {
         rows: usize,
         cols: usize,
     ) {
-        let kept = self.program.training() && self.saves_norms;
+        let saved = self.program.training() && self.saves_norms;
         // SAFETY: the caller's contract; statistics have the rows of `y`'s value.
         unsafe {
             T::dispatch(NormRows {
@@ -434,8 +435,8 @@ impl<T: Real> Worker<T> {
                 y_row,
                 gain: self.param(params, norm.gain),
                 shift: self.param(params, norm.shift),
-                normalised: if kept { self.value(norm.normalised).at(first * cols) } else { std::ptr::null_mut() },
-                inv_std: if kept { self.value(norm.inv_std).at(first) } else { std::ptr::null_mut() },
+                normalised: if saved { self.value(norm.normalised).at(first * cols) } else { std::ptr::null_mut() },
+                inv_std: if saved { self.value(norm.inv_std).at(first) } else { std::ptr::null_mut() },
             });
         }
     }
@@ -463,7 +464,7 @@ mod tests {
     use super::super::gemm::tests::numbers;
     use super::*;
 
-    /// Outputs, normalised rows and deviations.
+    /// Outputs, normalised rows and inverse deviations.
     fn normalised(x: &[f32], cols: usize, gain: &[f32], shift: &[f32]) -> [Vec<f32>; 3] {
         let rows = x.len() / cols;
         let (mut y, mut hats, mut inv_std) = (x.to_vec(), vec![f32::NAN; x.len()], vec![f32::NAN; rows]);
@@ -488,14 +489,14 @@ mod tests {
             let (x, gain, shift) = (numbers(37 * cols, 1), numbers(cols, 2), numbers(cols, 3));
             let [y, hats, inv_std] = normalised(&x, cols, &gain, &shift);
             for (r, row) in x.chunks(cols).enumerate() {
-                let wide = |x: &f32| f64::from(*x);
-                let mean = row.iter().map(wide).sum::<f64>() / cols as f64;
-                let variance = row.iter().map(|x| (wide(x) - mean).powi(2)).sum::<f64>() / cols as f64;
+                let double = |x: &f32| f64::from(*x);
+                let mean = row.iter().map(double).sum::<f64>() / cols as f64;
+                let variance = row.iter().map(|x| (double(x) - mean).powi(2)).sum::<f64>() / cols as f64;
                 let deviation = (variance + EPSILON).sqrt();
                 assert!((f64::from(inv_std[r]) * deviation - 1.0).abs() < 1e-5, "row {r} of {cols}");
                 for c in 0..cols {
-                    let hat = (wide(&row[c]) - mean) / deviation;
-                    let exact = hat * wide(&gain[c]) + wide(&shift[c]);
+                    let hat = (double(&row[c]) - mean) / deviation;
+                    let exact = hat * double(&gain[c]) + double(&shift[c]);
                     assert!((f64::from(hats[r * cols + c]) - hat).abs() < 1e-5, "row {r} of {cols}");
                     assert!((f64::from(y[r * cols + c]) - exact).abs() < 1e-5, "row {r} of {cols}");
                 }

@@ -111,12 +111,12 @@ impl<T: Real> PackedWeights<T> {
         });
     }
 
-    /// PackedWeights of a weight's transpose: for `x Wᵀ`.
+    /// The pack for `x Wᵀ`.
     pub fn forward(&self, id: ParamId) -> *const T {
         self.at(self.packed(id).forward)
     }
 
-    /// PackedWeights of a weight: for `dy W`.
+    /// The pack for `dy W`.
     pub fn backward(&self, id: ParamId) -> *const T {
         self.at(self.packed(id).backward)
     }

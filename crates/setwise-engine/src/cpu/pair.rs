@@ -1,8 +1,8 @@
 //! Networks on pairs, reduced over partners, without the tensor of all pairs.
 //!
-//! `y_i = reduce_j (W relu(u_i + v_j) + b)`. For a sum the second layer moves outside: `W (Σ_j relu(u_i + v_j)) + m b`, so the
-//! pairs cost three vector operations each. For a maximum it is computed for a tile of partners at a time,
-//! `[PARTNERS][hidden]` in cache, and only the largest value and its index survive; backward then touches one partner per
+//! `y_i = reduce_j (W relu(u_i + v_j) + b)`. For a sum the second layer moves outside: `W (Σ_j relu(u_i + v_j)) + m
+//! b`, so a pair costs three vector operations. For a maximum the second layer is computed for a tile of partners,
+//! `[PARTNERS][hidden]` in cache, and only the maximum and its index are saved. Backward then touches one partner per
 //! element and output column.
 
 use super::gemm::{PackedProduct, Strided};
@@ -23,7 +23,7 @@ const ELEMENTS: usize = 64;
 /// Columns of the second layer that one task of its gradient owns.
 const OUTPUTS: usize = 16;
 
-/// What is known of [`Pairs`] before any batch: for each distinct weight the nets that use it.
+/// The batch-independent plan of [`Pairs`]: for each distinct weight the nets that use it.
 pub struct PairsPlan {
     weights: Vec<Vec<usize>>,
     uses: Vec<Vec<WeightUse>>,
@@ -32,7 +32,7 @@ pub struct PairsPlan {
 impl PairsPlan {
     pub fn new(program: &Program, op: &Pairs) -> Self {
         let weights: Vec<Vec<usize>> = group_by(op.nets.iter().map(|n| n.weight)).into_iter().map(|g| g.1).collect();
-        // Where the hidden layer was kept (sums), the weight's gradient is that of a linear map of it.
+        // For sums, where the hidden layer is saved, the weight gradient is that of a linear map of it.
         let uses = weights
             .iter()
             .map(|w| {
@@ -50,16 +50,16 @@ impl PairsPlan {
     }
 }
 
-/// Rows of one example's partners and of its own elements.
+/// Rows of one example's elements (left) and of their partners (right).
 #[derive(Clone, Copy)]
 struct Problem<T> {
     elements: usize,
     partners: usize,
     hidden: usize,
-    own: *mut T,
-    own_row: usize,
-    partner: *mut T,
-    partner_row: usize,
+    left: *mut T,
+    left_row: usize,
+    right: *mut T,
+    right_row: usize,
 }
 
 /// `out[i] = Σ_j relu(u_i + v_j)`.
@@ -80,15 +80,15 @@ impl<T: Real> Kernel<T> for HiddenSums<T> {
                 let mut i = 0;
                 while i < p.elements {
                     let block = (p.elements - i).min(4);
-                    let mut own = [V::zero(); 4];
+                    let mut left = [V::zero(); 4];
                     let mut sums = [V::zero(); 4];
-                    for (b, v) in own.iter_mut().enumerate().take(block) {
-                        *v = load_lanes(p.own.add((i + b) * p.own_row + c), n);
+                    for (b, v) in left.iter_mut().enumerate().take(block) {
+                        *v = load_lanes(p.left.add((i + b) * p.left_row + c), n);
                     }
                     for j in 0..p.partners {
-                        let v = load_lanes::<T, V>(p.partner.add(j * p.partner_row + c), n);
+                        let v = load_lanes::<T, V>(p.right.add(j * p.right_row + c), n);
                         for b in 0..4 {
-                            sums[b] = sums[b].add(own[b].add(v).max(V::zero()));
+                            sums[b] = sums[b].add(left[b].add(v).max(V::zero()));
                         }
                     }
                     for (b, s) in sums.into_iter().enumerate().take(block) {
@@ -105,8 +105,8 @@ impl<T: Real> Kernel<T> for HiddenSums<T> {
 struct HiddenSumsBackward<T> {
     p: Problem<T>,
     d_hidden: *const T,
-    d_own: *mut T,
-    d_partner: *mut T,
+    d_left: *mut T,
+    d_right: *mut T,
 }
 
 impl<T: Real> Kernel<T> for HiddenSumsBackward<T> {
@@ -119,27 +119,27 @@ impl<T: Real> Kernel<T> for HiddenSumsBackward<T> {
         unsafe {
             columns!(V, p.hidden, |c, n| {
                 for j in 0..p.partners {
-                    store_lanes(V::zero(), self.d_partner.add(j * p.partner_row + c), n);
+                    store_lanes(V::zero(), self.d_right.add(j * p.right_row + c), n);
                 }
                 for i in 0..p.elements {
-                    let u = load_lanes::<T, V>(p.own.add(i * p.own_row + c), n);
+                    let u = load_lanes::<T, V>(p.left.add(i * p.left_row + c), n);
                     let d = load_lanes::<T, V>(self.d_hidden.add(i * p.hidden + c), n);
                     let mut sum = V::zero();
                     for j in 0..p.partners {
-                        let active = u.add(load_lanes(p.partner.add(j * p.partner_row + c), n));
+                        let active = u.add(load_lanes(p.right.add(j * p.right_row + c), n));
                         let d = active.where_positive(d);
-                        let at = self.d_partner.add(j * p.partner_row + c);
+                        let at = self.d_right.add(j * p.right_row + c);
                         store_lanes(d.add(load_lanes(at, n)), at, n);
                         sum = sum.add(d);
                     }
-                    store_lanes(sum, self.d_own.add(i * p.own_row + c), n);
+                    store_lanes(sum, self.d_left.add(i * p.left_row + c), n);
                 }
             });
         }
     }
 }
 
-/// `out[i][c] = max_j (W relu(u_i + v_j) + b)[c]`, with the index of the argmax (the first of equals).
+/// `out[i][c] = max_j (W relu(u_i + v_j) + b)[c]`, with its argmax (the first of equals).
 struct PairMax<T> {
     p: Problem<T>,
     outputs: usize,
@@ -171,8 +171,8 @@ impl<T: Real> Kernel<T> for PairMax<T> {
                 while first < p.partners {
                     let m = PARTNERS.min(p.partners - first);
                     for j in 0..m {
-                        let v = p.partner.add((first + j) * p.partner_row);
-                        let u = p.own.add(i * p.own_row);
+                        let v = p.right.add((first + j) * p.right_row);
+                        let u = p.left.add(i * p.left_row);
                         columns!(V, p.hidden, |c, n| {
                             let s = load_lanes::<T, V>(u.add(c), n).add(load_lanes(v.add(c), n)).max(V::zero());
                             store_lanes(s, hidden.add(j * p.hidden + c), n);
@@ -187,7 +187,7 @@ impl<T: Real> Kernel<T> for PairMax<T> {
                         let row = std::slice::from_raw_parts(results.add(j * self.outputs), self.outputs);
                         let index = T::from_usize(first + j);
                         for ((best, argmax), &x) in best.iter_mut().zip(argmax.iter_mut()).zip(row) {
-                            // A NaN must win, and stay.
+                            // NaN wins, so that it propagates.
                             let larger = x > *best || x.partial_cmp(&x).is_none();
                             *best = if larger { x } else { *best };
                             *argmax = if larger { index } else { *argmax };
@@ -200,7 +200,7 @@ impl<T: Real> Kernel<T> for PairMax<T> {
     }
 }
 
-/// Gradients of both parts of the first layer, one partner per element and output column.
+/// Gradients of both sides of the first layer, through one partner per element and output column.
 struct PairMaxBackward<T> {
     p: Problem<T>,
     outputs: usize,
@@ -208,8 +208,8 @@ struct PairMaxBackward<T> {
     argmax: *const T,
     dy: *const T,
     dy_row: usize,
-    d_own: *mut T,
-    d_partner: *mut T,
+    d_left: *mut T,
+    d_right: *mut T,
 }
 
 impl<T: Real> Kernel<T> for PairMaxBackward<T> {
@@ -222,16 +222,16 @@ impl<T: Real> Kernel<T> for PairMaxBackward<T> {
         // below `partners`.
         unsafe {
             for j in 0..p.partners {
-                std::slice::from_raw_parts_mut(self.d_partner.add(j * p.partner_row), p.hidden).fill(T::ZERO);
+                std::slice::from_raw_parts_mut(self.d_right.add(j * p.right_row), p.hidden).fill(T::ZERO);
             }
             for i in 0..p.elements {
-                let (u, du) = (p.own.add(i * p.own_row), self.d_own.add(i * p.own_row));
+                let (u, du) = (p.left.add(i * p.left_row), self.d_left.add(i * p.left_row));
                 std::slice::from_raw_parts_mut(du, p.hidden).fill(T::ZERO);
                 for c in 0..self.outputs {
                     let j = (*self.argmax.add(i * self.outputs + c)).to_f64() as usize;
                     debug_assert!(j < p.partners);
                     let g = V::splat(*self.dy.add(i * self.dy_row + c));
-                    let (v, dv) = (p.partner.add(j * p.partner_row), self.d_partner.add(j * p.partner_row));
+                    let (v, dv) = (p.right.add(j * p.right_row), self.d_right.add(j * p.right_row));
                     let w = self.weight.add(c * p.hidden);
                     columns!(V, p.hidden, |h, n| {
                         let active = load_lanes::<T, V>(u.add(h), n).add(load_lanes(v.add(h), n));
@@ -245,7 +245,7 @@ impl<T: Real> Kernel<T> for PairMaxBackward<T> {
     }
 }
 
-/// Rows `first..last` of the second layer's gradient: `dW[c] += Σ_i dy_i[c] · relu(u_i + v_winner)`.
+/// Rows `first..last` of the second layer's gradient: `dW[c] += Σ_i dy_i[c] · relu(u_i + v_argmax)`.
 struct PairMaxWeight<T> {
     p: Problem<T>,
     outputs: usize,
@@ -267,12 +267,12 @@ impl<T: Real> Kernel<T> for PairMaxWeight<T> {
         // below `partners`.
         unsafe {
             for i in 0..p.elements {
-                let u = p.own.add(i * p.own_row);
+                let u = p.left.add(i * p.left_row);
                 for c in self.first..self.last {
                     let j = (*self.argmax.add(i * self.outputs + c)).to_f64() as usize;
                     debug_assert!(j < p.partners);
                     let g = V::splat(*self.dy.add(i * self.dy_row + c));
-                    let (v, dw) = (p.partner.add(j * p.partner_row), self.d_weight.add(c * p.hidden));
+                    let (v, dw) = (p.right.add(j * p.right_row), self.d_weight.add(c * p.hidden));
                     columns!(V, p.hidden, |h, n| {
                         let active = load_lanes::<T, V>(u.add(h), n).add(load_lanes(v.add(h), n)).max(V::zero());
                         store_lanes(active.mul_add(g, load_lanes(dw.add(h), n)), dw.add(h), n);
@@ -286,31 +286,31 @@ impl<T: Real> Kernel<T> for PairMaxWeight<T> {
 impl<T: Real> Worker<T> {
     fn pair_problem(&self, net: &Pair, example: usize) -> (Problem<T>, usize) {
         let space = |v: Value| self.program.values[v.0].space;
-        let own = self.shape.range(space(net.own.value), example);
-        let partner = self.shape.range(space(net.partner.value), example);
-        let ((u, own_row), (v, partner_row)) = (self.slice(net.own), self.slice(net.partner));
-        let (own_ptr, partner_ptr) = (u.at(own.start * own_row), v.at(partner.start * partner_row));
+        let left = self.shape.range(space(net.own.value), example);
+        let right = self.shape.range(space(net.partner.value), example);
+        let ((u, left_row), (v, right_row)) = (self.slice(net.own), self.slice(net.partner));
+        let (left_ptr, right_ptr) = (u.at(left.start * left_row), v.at(right.start * right_row));
         let problem = Problem {
-            elements: own.len(),
-            partners: partner.len(),
+            elements: left.len(),
+            partners: right.len(),
             hidden: net.own.cols,
-            own: own_ptr,
-            own_row,
-            partner: partner_ptr,
-            partner_row,
+            left: left_ptr,
+            left_row,
+            right: right_ptr,
+            right_row,
         };
-        (problem, own.start)
+        (problem, left.start)
     }
 
     pub(super) fn pairs_forward(&mut self, params: &[T], packed: &PackedWeights<T>, op: &Pairs) {
         let this = &*self;
         let examples = this.shape.examples;
-        let most = (0..examples)
+        let max_elements = (0..examples)
             .flat_map(|e| op.nets.iter().map(move |n| (n, e)))
             .map(|(n, e)| this.pair_problem(n, e).0.elements)
             .max()
             .unwrap_or(0);
-        let blocks = most.div_ceil(ELEMENTS);
+        let blocks = max_elements.div_ceil(ELEMENTS);
         self.threads.run(op.nets.len() * examples * blocks, |t| {
             let (n, example, block) = (t / (examples * blocks), t / blocks % examples, t % blocks);
             let net = &op.nets[n];
@@ -322,11 +322,11 @@ impl<T: Real> Worker<T> {
             p.elements = ELEMENTS.min(p.elements - first);
             let outputs = net.y.cols;
             let (y, y_row) = this.slice(net.y);
-            // SAFETY: a task writes its own rows of its net's output and of what is kept.
+            // SAFETY: a task writes its own rows of its net's output and of the saved values.
             unsafe {
-                p.own = p.own.add(first * p.own_row);
+                p.left = p.left.add(first * p.left_row);
                 let y = y.at((start + first) * y_row);
-                let kept = |cols: usize| this.value(net.kept).at((start + first) * cols);
+                let saved = |cols: usize| this.value(net.kept).at((start + first) * cols);
                 let bias = this.param(params, net.bias);
                 let packed = packed.forward(net.weight);
                 match net.reduce {
@@ -338,12 +338,12 @@ impl<T: Real> Worker<T> {
                             bias,
                             out: y,
                             out_row: y_row,
-                            argmax: kept(outputs),
+                            argmax: saved(outputs),
                             scratch,
                         });
                     }),
                     Reduce::Sum | Reduce::Mean => this.scratch.with(outputs, |scaled| {
-                        let hidden = kept(p.hidden);
+                        let hidden = saved(p.hidden);
                         T::dispatch(HiddenSums { p, out: hidden });
                         let count = T::from_usize(p.partners);
                         for c in 0..outputs {
@@ -372,12 +372,12 @@ impl<T: Real> Worker<T> {
             let ((dy, dy_row), (du, _), (dv, _)) =
                 (this.grad_slice(net.y), this.grad_slice(net.own), this.grad_slice(net.partner));
             let space = this.program.values[net.partner.value.0].space;
-            let partner_start = this.shape.range(space, example).start;
+            let right_start = this.shape.range(space, example).start;
             let outputs = net.y.cols;
             // SAFETY: an example's rows of one net's slices belong to this task.
             unsafe {
                 let dy = dy.at(start * dy_row);
-                let (d_own, d_partner) = (du.at(start * p.own_row), dv.at(partner_start * p.partner_row));
+                let (d_left, d_right) = (du.at(start * p.left_row), dv.at(right_start * p.right_row));
                 match net.reduce {
                     Reduce::Max => T::dispatch(PairMaxBackward {
                         p,
@@ -386,8 +386,8 @@ impl<T: Real> Worker<T> {
                         argmax: this.value(net.kept).at(start * outputs),
                         dy,
                         dy_row,
-                        d_own,
-                        d_partner,
+                        d_left,
+                        d_right,
                     }),
                     Reduce::Sum | Reduce::Mean => this.scratch.with(p.elements * p.hidden, |d_hidden| {
                         T::dispatch(PackedProduct {
@@ -399,7 +399,7 @@ impl<T: Real> Worker<T> {
                                 d_hidden,
                             )
                         });
-                        T::dispatch(HiddenSumsBackward { p, d_hidden, d_own, d_partner });
+                        T::dispatch(HiddenSumsBackward { p, d_hidden, d_left, d_right });
                     }),
                 }
             }
@@ -447,7 +447,7 @@ impl<T: Real> Worker<T> {
         });
     }
 
-    /// Bias of the second layer: it is added once under a maximum, once per partner under a sum.
+    /// Gradient of the second layer's bias: added once under a maximum, once per partner under a sum.
     fn pair_biases(&mut self, run: &mut Run<T>, op: &Pairs) {
         for net in &op.nets {
             let sums = run.grads[self.program.params.spec(net.bias).range()].as_mut_ptr();

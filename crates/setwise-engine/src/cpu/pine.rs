@@ -1,6 +1,6 @@
 //! PINE's element network, summed over each set: `y[p, j] = Σ_i sigmoid(x_i[p] · U[p, j] + V[p, j])`.
 //!
-//! The `[rows, P · J]` activations are never stored; backward computes them again.
+//! The `[rows, P · J]` activations are never stored; the backward pass recomputes them.
 
 use super::gemm::sigmoid;
 use super::norm::{columns, load_lanes, store_lanes};

@@ -1,4 +1,4 @@
-//! Reducing the rows of a segment to one.
+//! Pooling: reduces the rows of a segment to one.
 
 use super::worker::{Run, Worker};
 use crate::program::{Pool, Reduce, Segments};
@@ -62,7 +62,7 @@ impl<T: Real> Worker<T> {
         });
     }
 
-    /// A maximum sends its gradient to the first row that reached it.
+    /// The gradient of a maximum goes to the first row that has it.
     pub(super) fn pool_backward(&mut self, _run: &mut Run<T>, op: &Pool) {
         if !self.wants_grad(op.x) {
             return;

@@ -1,8 +1,9 @@
-//! Attention together with the projections that make its queries, keys and values: one relation of one example at a time, or of a few small ones.
+//! Attention fused with the projections of its queries, keys and values: one relation of one example at a time, or of
+//! a few small examples.
 //!
-//! Run one after the other, projections of all sets are written, and read again by attention row by row at a distance; the way back does so
-//! twice more. Here what belongs to one relation of one example is made in rows without gaps and used while it is in cache, and made
-//! again on the way back, which costs a fraction of what reading it would.
+//! Unfused, the projections of all sets are written to the arena, attention reads them with a row stride, and the
+//! backward pass reads them twice more. Fused, the projections of one relation are contiguous rows that are used while
+//! they are in cache. The backward pass recomputes them (rematerialisation), which costs a fraction of reading them.
 
 use std::ops::Range;
 
@@ -13,35 +14,35 @@ use crate::flow::Users;
 use crate::program::{Activation, Attention, Linear, Map, Op, Program, Slice, Value};
 use crate::real::Real;
 
-/// Rows up to which examples are taken together, so that reading weights for them pays.
+/// Rows up to which examples are projected together, to pay for reading the weights.
 const ROWS: usize = 128;
 
 /// One projection of a relation.
 struct Projection {
     map: usize,
-    /// Whether it is the first, or the last, of those with the same input to add to its gradient.
+    /// Whether it is the first, or the last, of the projections of one input to add to the input's gradient.
     first: bool,
     last: bool,
 }
 
-/// Projections, and the attention behind them that alone reads what they write.
+/// Projections, and the attention that follows and is their only reader.
 pub struct ProjectedAttention {
     /// The linear operation; attention is the next one.
     pub op: usize,
-    /// For each relation those of queries, keys and values.
+    /// For each relation the projections of queries, keys and values.
     relations: Vec<[Projection; 3]>,
 }
 
 impl ProjectedAttention {
-    /// Finds out whether operation `op` is such projections.
+    /// Fuses operation `op` with the next one, if `op` is such projections.
     pub fn find(program: &Program, users: &Users, op: usize) -> Option<Self> {
         let (Op::Linear(l), Op::Attention(a)) = (&program.ops[op], program.ops.get(op + 1)?) else { return None };
         let plain = l.activation == Activation::None
             && l.maps.len() == 3 * a.relations.len()
             && l.maps.iter().all(|m| m.residual.is_none() && m.norm.is_none());
         let mut values = l.maps.iter().map(|m| m.y.value);
-        let alone = |v: Value| users.of_value(v) == [op, op + 1] && !program.outputs.contains(&v);
-        if !plain || !values.all(alone) {
+        let only_reader = |v: Value| users.of_value(v) == [op, op + 1] && !program.outputs.contains(&v);
+        if !plain || !values.all(only_reader) {
             return None;
         }
         let map_of = |s: Slice| l.maps.iter().position(|m| m.y == s);
@@ -50,12 +51,12 @@ impl ProjectedAttention {
             let maps = [map_of(r.query)?, map_of(r.key)?, map_of(r.value)?];
             relations.push(maps.map(|map| Projection { map, first: false, last: false }));
         }
-        let (mut begun, mut ended) = (Vec::new(), Vec::new());
+        let (mut first_uses, mut last_uses) = (Vec::new(), Vec::new());
         for p in relations.iter_mut().flatten() {
-            p.first = is_new(&mut begun, l.maps[p.map].x);
+            p.first = is_new(&mut first_uses, l.maps[p.map].x);
         }
         for p in relations.iter_mut().flatten().rev() {
-            p.last = is_new(&mut ended, l.maps[p.map].x);
+            p.last = is_new(&mut last_uses, l.maps[p.map].x);
         }
         Some(ProjectedAttention { op, relations })
     }
@@ -83,18 +84,18 @@ fn is_new(seen: &mut Vec<Slice>, s: Slice) -> bool {
 }
 
 impl<T: Real> Worker<T> {
-    /// Numbers that local values of projections may take at once.
+    /// Elements of the row buffers that projections take at once.
     pub(super) fn projected_workspace(&self, projected: &ProjectedAttention, program: &Program) -> usize {
         let (l, _) = projected.operations(program);
-        let room = |p: &Projection| {
+        let workspace = |p: &Projection| {
             let y = l.maps[p.map].y;
-            let most = (0..self.shape.examples).map(|e| self.example_rows(y.value, &(e..e + 1)).len()).max();
-            slot_len(most.unwrap_or(0).max(ROWS), y.cols).saturating_mul(if program.training() { 2 } else { 1 })
+            let max_rows = (0..self.shape.examples).map(|e| self.example_rows(y.value, &(e..e + 1)).len()).max();
+            slot_len(max_rows.unwrap_or(0).max(ROWS), y.cols).saturating_mul(if program.training() { 2 } else { 1 })
         };
-        projected.relations.iter().map(|r| r.iter().map(room).sum()).max().unwrap_or(0)
+        projected.relations.iter().map(|r| r.iter().map(workspace).sum()).max().unwrap_or(0)
     }
 
-    /// The examples from one on that are taken together: one, or as many as have few rows.
+    /// The examples from `first` on to project together: one, or several with few rows.
     fn together(&self, l: &Linear, first: usize) -> Range<usize> {
         let few = |last: usize| l.maps.iter().all(|m| self.example_rows(m.y.value, &(first..last)).len() <= ROWS);
         let mut last = first + 1;
@@ -104,7 +105,7 @@ impl<T: Real> Worker<T> {
         first..last
     }
 
-    /// Makes queries, keys and values of one relation and some examples, for the first time or again.
+    /// Projects queries, keys and values of one relation and some examples into row buffers.
     fn project(
         &mut self,
         params: &[T],
@@ -122,20 +123,20 @@ impl<T: Real> Worker<T> {
         }
         let product = |i: usize| self.map_product(params, packed, maps[i], Activation::None, rows[i].clone());
         let products = [0, 1, 2].map(product);
-        // Those of one input together, whose rows are then split but once on tile units.
-        let like = |a: &&Map, b: &&Map| {
+        // Products with one input run together: AMX then splits its rows once.
+        let same_product = |a: &&Map, b: &&Map| {
             a.x == b.x && a.y.cols == b.y.cols && packed.on_amx(a.weight) == packed.on_amx(b.weight)
         };
         let mut first = 0;
-        for together in maps.chunk_by(like) {
+        for together in maps.chunk_by(same_product) {
             let products = &products[first..first + together.len()];
             first += together.len();
-            // SAFETY: this worker's own memory, which has place for these rows.
+            // SAFETY: the row buffers of this worker, allocated for these rows.
             unsafe { self.products(packed, together[0].weight, products) };
         }
     }
 
-    /// Makes the projections of every relation and of some examples at a time, in one direction or the other, and calls `f` with them.
+    /// Projects every relation of some examples at a time, and calls `f` with the projections.
     fn each_relation(
         &mut self,
         params: &[T],
@@ -150,9 +151,9 @@ impl<T: Real> Worker<T> {
         while examples.end < self.shape.examples {
             examples = self.together(l, examples.end);
             for (r, projections) in projected.relations.iter().enumerate() {
-                let begin = self.clock();
+                let started = self.clock();
                 self.project(params, packed, l, projections, &examples);
-                self.record(projected.op, direction, begin);
+                self.record(projected.op, direction, started);
                 f(self, r, projections, &examples);
             }
         }
@@ -168,10 +169,10 @@ impl<T: Real> Worker<T> {
         let program = self.program.clone();
         let (_, a) = projected.operations(&program);
         self.each_relation(params, packed, projected, 0, |this, r, _, examples| {
-            let begin = this.clock();
+            let started = this.clock();
             // SAFETY: this worker runs alone, one relation and example after another.
             examples.clone().for_each(|e| unsafe { this.relation_forward(packed.uses_amx(), a, r, e) });
-            this.record(projected.op + 1, 0, begin);
+            this.record(projected.op + 1, 0, started);
         });
     }
 
@@ -179,22 +180,22 @@ impl<T: Real> Worker<T> {
         let program = self.program.clone();
         let (l, a) = projected.operations(&program);
         self.each_relation(run.params, run.packed, projected, 1, |this, r, projections, examples| {
-            let begin = this.clock();
+            let started = this.clock();
             // SAFETY: as for the forward pass.
             examples.clone().for_each(|e| unsafe { this.relation_backward(run.packed.uses_amx(), a, r, e) });
-            this.record(projected.op + 1, 1, begin);
-            let begin = this.clock();
+            this.record(projected.op + 1, 1, started);
+            let started = this.clock();
             for p in projections {
                 let map = &l.maps[p.map];
                 let rows = this.example_rows(map.x.value, examples);
                 if this.wants_grad(map.x.value) {
                     let accumulate = !p.first || this.grad_written(map.x.value);
-                    // SAFETY: this worker's own memory.
+                    // SAFETY: rows of these examples; this worker runs alone.
                     unsafe { this.input_backward(run.packed, map, rows.clone(), accumulate, p.last) };
                 }
                 this.map_weight_backward(run, map, rows);
             }
-            this.record(projected.op, 1, begin);
+            this.record(projected.op, 1, started);
         });
         for map in &l.maps {
             self.mark_written(map.x.value);

@@ -203,9 +203,9 @@ impl<T: Real> Worker<T> {
         for set in &fusion.sets {
             self.for_row_blocks(set, false, |this| {
                 for step in &set.steps {
-                    let begin = this.clock();
+                    let started = this.clock();
                     this.step_forward(params, packed, &step.work);
-                    this.record(step.op, 0, begin);
+                    this.record(step.op, 0, started);
                 }
             });
         }
@@ -220,18 +220,18 @@ impl<T: Real> Worker<T> {
                 // Every block finds the gradients of its rows as the first block did.
                 this.written.copy_from_slice(&before);
                 for step in set.steps.iter().filter(|s| s.recompute) {
-                    let begin = this.clock();
+                    let started = this.clock();
                     this.step_forward(run.params, run.packed, &step.work);
-                    this.record(step.op, 1, begin);
+                    this.record(step.op, 1, started);
                 }
                 for step in set.steps.iter().rev() {
-                    let begin = this.clock();
+                    let started = this.clock();
                     this.clear_gradients(step.op, Some(set.space));
                     match &step.work {
                         Work::Linear(l, plan) => this.linear_backward(run, l, plan),
                         Work::AddNorm(a) => this.add_norm_backward(run, a),
                     }
-                    this.record(step.op, 1, begin);
+                    this.record(step.op, 1, started);
                 }
             });
         }

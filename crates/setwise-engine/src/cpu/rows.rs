@@ -1,4 +1,4 @@
-//! Operations that move rows about: into and out of the union, repeated and joined rows, dropout.
+//! Operations that copy rows: into and out of the union, repetition, concatenation and dropout.
 
 use super::worker::{Run, Worker};
 use crate::program::{Concat, Dropout, FromUnion, Repeat, Space, ToUnion, Value};
@@ -9,8 +9,8 @@ use crate::splitmix::splitmix64;
 const ROWS: usize = 256;
 
 impl<T: Real> Worker<T> {
-    /// Calls `f(set, row in the set, row in the union, rows)` for each stretch of rows, examples in parallel.
-    fn union_stretches(&self, per_dim: bool, f: impl Fn(usize, usize, usize, usize) + Sync + Send) {
+    /// Calls `f(set, row in the set, row in the union, rows)` for each set of each example, examples in parallel.
+    fn for_union_ranges(&self, per_dim: bool, f: impl Fn(usize, usize, usize, usize) + Sync + Send) {
         let dims = if per_dim { self.shape.dims } else { 1 };
         self.threads.run(self.shape.examples, |e| {
             let mut at = self.shape.range(Space::Union, e).start;
@@ -26,8 +26,8 @@ impl<T: Real> Worker<T> {
         let spec = &self.program.values[op.y.0];
         let cols = spec.cols;
         let y = self.value(op.y);
-        self.union_stretches(spec.per_dim, |k, from, to, rows| {
-            // SAFETY: each stretch of the union is written by the example it belongs to.
+        self.for_union_ranges(spec.per_dim, |k, from, to, rows| {
+            // SAFETY: each range of the union is written by the example it belongs to.
             unsafe {
                 let x = std::slice::from_raw_parts(self.value(op.sets[k]).at(from * cols), rows * cols);
                 let y = std::slice::from_raw_parts_mut(y.at(to * cols), rows * cols);
@@ -48,7 +48,7 @@ impl<T: Real> Worker<T> {
         let spec = &self.program.values[op.y.0];
         let (cols, per_dim) = (spec.cols, spec.per_dim);
         let dy = self.grad(op.y);
-        self.union_stretches(per_dim, |k, to, from, rows| {
+        self.for_union_ranges(per_dim, |k, to, from, rows| {
             if self.wants_grad(op.sets[k]) {
                 // SAFETY: rows of one set of one example.
                 unsafe {
@@ -82,7 +82,7 @@ impl<T: Real> Worker<T> {
         let spec = &self.program.values[op.x.0];
         let cols = spec.cols;
         let x = self.value(op.x);
-        self.union_stretches(spec.per_dim, |k, to, from, rows| {
+        self.for_union_ranges(spec.per_dim, |k, to, from, rows| {
             // SAFETY: rows of one set of one example.
             unsafe {
                 let y = std::slice::from_raw_parts_mut(self.value(op.sets[k]).at(to * cols), rows * cols);
@@ -95,8 +95,8 @@ impl<T: Real> Worker<T> {
         let spec = &self.program.values[op.x.0];
         let cols = spec.cols;
         let (dx, written) = (self.grad(op.x), self.grad_written(op.x));
-        self.union_stretches(spec.per_dim, |k, from, to, rows| {
-            // SAFETY: each stretch of the union belongs to one example.
+        self.for_union_ranges(spec.per_dim, |k, from, to, rows| {
+            // SAFETY: each range of the union belongs to one example.
             unsafe {
                 let from = std::slice::from_raw_parts(self.grad(op.sets[k]).at(from * cols), rows * cols);
                 add_or_copy(std::slice::from_raw_parts_mut(dx.at(to * cols), rows * cols), from, written);
@@ -126,7 +126,7 @@ impl<T: Real> Worker<T> {
         }
     }
 
-    /// Calls `f(example, input, numbers the example has in it, where they begin in the output row)`.
+    /// Calls `f(example, input, elements of the example in it, their offset in the output)`.
     fn concat_parts(&self, op: &Concat, mut f: impl FnMut(usize, Value, usize, usize)) {
         for e in 0..self.shape.examples {
             let mut at = e * self.program.values[op.y.0].cols;
@@ -199,7 +199,8 @@ impl<T: Real> Worker<T> {
         self.mark_written(op.x.value);
     }
 
-    /// Calls `f(row, factors)` for every row; a factor is zero or 1 / (1 − rate), a function of seed and place alone.
+    /// Calls `f(row, factors)` for every row. A factor is zero or 1 / (1 − rate), a function of seed and position
+    /// alone.
     fn masked_rows(&self, op: &Dropout, f: impl Fn(usize, &mut dyn Iterator<Item = T>) + Sync + Send, seed: u64) {
         let rows = self.rows_of(op.x.value);
         let scale = T::from_f64(1.0 / (1.0 - op.rate));

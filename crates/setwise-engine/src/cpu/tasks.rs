@@ -1,4 +1,4 @@
-//! Cutting work into tasks that do not depend on the number of threads, and memory for each thread.
+//! Splits work into tasks independently of the number of threads, and gives each thread scratch memory.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -39,7 +39,7 @@ pub fn locate(mut i: usize, counts: impl IntoIterator<Item = usize>) -> (usize, 
     unreachable!("task index beyond the last group")
 }
 
-/// The `i`th piece of a range cut into pieces of `step`.
+/// Chunk `i` of a range split into chunks of `step`.
 pub fn chunk_range(range: Range<usize>, i: usize, step: usize) -> Range<usize> {
     let first = range.start + i * step;
     first..range.end.min(first + step)
@@ -63,7 +63,7 @@ impl<T> Ptr<T> {
     }
 }
 
-/// One growing buffer per thread, kept between steps. Each is behind a lock that nobody ever waits for.
+/// One growing buffer per thread, kept between steps. No thread ever waits for its lock.
 pub struct Scratch<T> {
     slots: Vec<Mutex<Vec<T>>>,
     threads: Threads,
@@ -74,7 +74,7 @@ impl<T: Real> Scratch<T> {
         Scratch { slots: Vec::new(), threads }
     }
 
-    /// Makes sure every thread that may come has a slot.
+    /// Makes sure that every thread has a slot.
     pub fn prepare(&mut self) {
         let threads = if self.threads == Threads::One { 1 } else { rayon::current_num_threads() + 1 };
         if self.slots.len() < threads {
@@ -82,7 +82,7 @@ impl<T: Real> Scratch<T> {
         }
     }
 
-    /// Hands at least `len` elements, aligned to a cache line and of any content, to `f`.
+    /// Calls `f` with at least `len` elements, aligned to a cache line, with arbitrary contents.
     pub fn with<R>(&self, len: usize, f: impl FnOnce(*mut T) -> R) -> R {
         let last = self.slots.len() - 1;
         let slot = rayon::current_thread_index().unwrap_or(last).min(last);

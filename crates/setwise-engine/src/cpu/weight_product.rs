@@ -5,10 +5,12 @@ use super::linear::ColumnSums;
 use crate::real::Real;
 use crate::simd::{Kernel, TILE_ROWS_16_REGISTERS, TILE_ROWS_32_REGISTERS, Vector};
 
-/// `c[m × n] += aᵀ · b` over `rows` rows, and the column sums of `a` to `sums`: the gradients of a weight and its bias.
+/// `c[m × n] += aᵀ · b` over `rows` rows, and the column sums of `a` are added to `sums`: the gradients of a weight
+/// and its bias.
 ///
-/// Where rows of both are close to each other, both are read in place. Else both operands are packed chunk by chunk: the right one into packed, unless its rows are close to each other, the left one into tiles
-/// `[k][tile rows]`, so that the inner loop reads both in order whatever the distance of their rows.
+/// Operands whose rows are close to each other are read in place. Otherwise both are packed, one chunk of rows at a
+/// time: `b` into strips (unless its rows are close), `a` into tiles `[k][tile rows]`. The inner loop then reads both
+/// in order, whatever their row strides.
 pub struct WeightProduct<T> {
     pub m: usize,
     pub n: usize,
@@ -25,19 +27,19 @@ pub struct WeightProduct<T> {
     pub scratch: *mut T,
 }
 
-/// Rows of the long dimension a weight gradient takes at a time: one strip and one tile of them fit the first cache level.
+/// Rows of the long dimension in a chunk: one strip and one tile of them fit the first cache level.
 const WEIGHT_CHUNK: usize = 192;
 
-/// Most rows of the result that are computed together where both operands are read in place, and the numbers from one row of them to the next up to which they are.
-const LEFT: usize = 16;
-const CLOSE: usize = 64;
+/// Rows of the result in a tile where both operands are read in place, and the largest row stride for that.
+const IN_PLACE_ROWS: usize = 16;
+const IN_PLACE_STRIDE: usize = 64;
 
 /// Scratch of a [`WeightProduct`].
 pub fn weight_scratch<T: Real>(m: usize, n: usize) -> usize {
     packed_len::<T>(WEIGHT_CHUNK, n) + (m + TILE_ROWS_32_REGISTERS) * WEIGHT_CHUNK + 16
 }
 
-/// Adds to what is there.
+/// Adds to the elements at `c`.
 struct Accumulate<T, const C: usize> {
     c: *mut T,
     c_row: usize,
@@ -78,10 +80,10 @@ impl<T: Real> Kernel<T> for WeightProduct<T> {
         let width = 2 * V::LANES;
         let tile = if V::REGISTERS_32 { TILE_ROWS_32_REGISTERS } else { TILE_ROWS_16_REGISTERS };
         if V::REGISTERS_32
-            && self.m.is_multiple_of(LEFT)
-            && self.a_row <= CLOSE
+            && self.m.is_multiple_of(IN_PLACE_ROWS)
+            && self.a_row <= IN_PLACE_STRIDE
             && self.n.is_multiple_of(V::LANES)
-            && self.b_row <= CLOSE
+            && self.b_row <= IN_PLACE_STRIDE
         {
             // SAFETY: the contract of `Kernel::run`; all vectors of columns are full.
             return unsafe { self.in_place::<V>() };
@@ -114,10 +116,10 @@ impl<T: Real> Kernel<T> for WeightProduct<T> {
 }
 
 impl<T: Real> WeightProduct<T> {
-    /// Both operands where they are.
+    /// Reads both operands in place.
     ///
     /// # Safety
-    /// As for [`Kernel::run`]; `m` is a multiple of [`LEFT`] and `n` of a vector's lanes.
+    /// As for [`Kernel::run`]; `m` is a multiple of [`IN_PLACE_ROWS`] and `n` of a vector's lanes.
     #[inline(always)]
     unsafe fn in_place<V: Vector<T>>(&self) {
         // SAFETY: the caller's contract: full vectors of columns, `m` a multiple of the tile's rows.
@@ -148,7 +150,7 @@ impl<T: Real> WeightProduct<T> {
                     col += 2 * V::LANES;
                 }
                 if col < self.n {
-                    tiles!(LEFT, 1);
+                    tiles!(IN_PLACE_ROWS, 1);
                 }
                 if !self.sums.is_null() {
                     ColumnSums { rows: k, cols: self.m, x: a, x_row: self.a_row, sums: self.sums, weight: T::ONE }
@@ -215,9 +217,9 @@ impl<T: Real> WeightProduct<T> {
         unsafe {
             for part in (0..rows).step_by(V::LANES) {
                 let n = V::LANES.min(rows - part);
-                // Four sums in turn, since one would wait for itself.
+                // Four accumulators: a single one would serialise the additions.
                 let mut sums = [V::zero(); 4];
-                macro_rules! take {
+                macro_rules! pack_row {
                     ($i:expr, $sum:expr) => {{
                         let v = V::load_first(a.add($i * self.a_row + part), n);
                         v.store_first(out.add($i * tile + part), n);
@@ -226,11 +228,11 @@ impl<T: Real> WeightProduct<T> {
                 }
                 for i in (0..k / 4 * 4).step_by(4) {
                     for (r, sum) in sums.iter_mut().enumerate() {
-                        take!(i + r, sum);
+                        pack_row!(i + r, sum);
                     }
                 }
                 for i in k / 4 * 4..k {
-                    take!(i, &mut sums[0]);
+                    pack_row!(i, &mut sums[0]);
                 }
                 if !self.sums.is_null() {
                     let [a, b, c, d] = sums;

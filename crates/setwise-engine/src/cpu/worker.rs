@@ -1,4 +1,4 @@
-//! Runs a program forward and backward on some of the examples of a batch, with its own working memory.
+//! Runs a program forward and backward on some examples of a batch, with its own working memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,41 +22,41 @@ use crate::plan::{Lifetimes, NONE, Plan, Shape};
 use crate::program::{Op, Program, Slice, Space, Value};
 use crate::real::Real;
 
-/// Parameters and where their gradients go, for one backward pass.
+/// Parameters and their gradients, for one backward pass.
 pub struct Run<'a, T> {
     pub params: &'a [T],
     pub packed: &'a PackedWeights<T>,
     pub grads: &'a mut [T],
 }
 
-/// What is known of an operation before any batch.
+/// The batch-independent plan of an operation.
 enum OpPlan {
     Linear(LinearPlan),
     Pairs(PairsPlan),
-    /// Projections and the attention that follows.
+    /// Projections fused with the attention that follows.
     ProjectedAttention(ProjectedAttention),
-    /// This operation and those that follow, a few rows at a time.
+    /// This operation and those that follow, fused by rows.
     RowFusion(RowFusion),
-    /// An operation before this one runs it too.
+    /// A preceding operation runs it too.
     Done,
     Other,
 }
 
 impl OpPlan {
-    /// Whether running it records the time of each operation in it.
+    /// Whether running it records the time of each of its operations.
     fn records_itself(&self) -> bool {
         matches!(self, OpPlan::ProjectedAttention(_) | OpPlan::RowFusion(_) | OpPlan::Done)
     }
 }
 
-/// Runs one program. After the largest batch has been seen nothing more is allocated.
+/// Runs one program. After the largest batch nothing more is allocated.
 pub struct Worker<T: Real> {
     pub(super) threads: Threads,
     pub(super) program: Arc<Program>,
     plans: Vec<OpPlan>,
-    /// For each operation the gradients that must be zero before its backward pass adds to some of their columns.
+    /// For each operation the gradients to clear before its backward pass accumulates into some of their columns.
     pub(super) clear: Vec<Vec<Value>>,
-    /// Results of a ReLU whose gradient comes from one linear operation alone: that operation applies the ReLU's backward step.
+    /// ReLU results whose gradient comes from one linear operation alone, which then applies the ReLU's backward step.
     pub(super) gated: Vec<bool>,
     lifetimes: Lifetimes,
     plan: Plan,
@@ -64,19 +64,19 @@ pub struct Worker<T: Real> {
     arena: AlignedBuffer<T>,
     /// Values that exist for a few rows at a time.
     pub(super) row_buffers: RowBuffers<T>,
-    /// The rows that a chain is at.
+    /// The rows in work, while operations are fused by rows.
     pub(super) row_block: Option<Range<usize>>,
-    /// Whether norms keep what their way back needs.
+    /// Whether norms save their statistics for the backward pass.
     pub(super) saves_norms: bool,
     pub(super) written: Vec<bool>,
-    /// What had been written before a chain's way back began.
+    /// `written` at the start of a fused backward pass.
     pub(super) written_before: Vec<bool>,
     pub(super) scratch: Scratch<T>,
     partials: Vec<T>,
     pub(super) sources: Vec<(Ptr<T>, usize)>,
     pub(super) norms: Vec<NormBackward<T>>,
     pub(super) seed: u64,
-    /// Seconds forward and backward by operation, while they are recorded.
+    /// Seconds forward and backward by operation, while timings are recorded.
     timings: Option<Vec<[f64; 2]>>,
 }
 
@@ -107,7 +107,7 @@ impl<T: Real> Worker<T> {
         }
     }
 
-    /// Starts (anew) to record how long each operation takes.
+    /// Starts to record how long each operation takes, from zero.
     pub fn record_timings(&mut self) {
         self.timings = Some(vec![[0.0; 2]; self.program.ops.len()]);
     }
@@ -117,7 +117,7 @@ impl<T: Real> Worker<T> {
         self.timings.as_deref().unwrap_or(&[])
     }
 
-    /// What the clock says, if times are recorded.
+    /// The time, if timings are recorded.
     pub(super) fn clock(&self) -> Option<Instant> {
         self.timings.is_some().then(Instant::now)
     }
@@ -133,7 +133,7 @@ impl<T: Real> Worker<T> {
         (self.arena.allocated() + self.partials.len() + self.row_buffers.allocated()) * size_of::<T>()
     }
 
-    /// Computes all outputs for the examples `range` of a batch that has been checked.
+    /// Computes all outputs for the examples `range` of a checked batch.
     pub fn forward(
         &mut self,
         params: &[T],
@@ -151,7 +151,7 @@ impl<T: Real> Worker<T> {
         let program = self.program.clone();
         let _tile_config = self.tile_config(packed);
         for i in 0..program.ops.len() {
-            let begin = self.clock();
+            let started = self.clock();
             let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
             match (&program.ops[i], &plan) {
                 (_, OpPlan::ProjectedAttention(p)) => self.projected_forward(params, packed, p),
@@ -174,7 +174,7 @@ impl<T: Real> Worker<T> {
                 (Op::Linear(_), _) => unreachable!("every linear operation has its plan"),
             }
             if !plan.records_itself() {
-                self.record(i, 0, begin);
+                self.record(i, 0, started);
             }
             self.plans[i] = plan;
         }
@@ -186,26 +186,27 @@ impl<T: Real> Worker<T> {
         self.read(self.program.outputs[i], 0)
     }
 
-    /// Gradient of input `k` after a backward pass, if the program asked for input gradients.
+    /// Gradient of input `k` after a backward pass, if the program computes input gradients.
     pub fn input_grad(&self, k: usize) -> Option<&[T]> {
         let v = self.program.inputs[k];
         self.program.values[v.0].grad.then(|| self.read(v, self.program.values.len()))
     }
 
-    fn read(&self, v: Value, half: usize) -> &[T] {
-        let i = half + v.0;
+    fn read(&self, v: Value, first: usize) -> &[T] {
+        let i = first + v.0;
         if self.plan.lens.is_empty() || self.plan.offsets[i] == NONE {
             return &[];
         }
         self.arena.slice(self.plan.offsets[i], self.plan.lens[i])
     }
 
-    /// The tile unit for a whole pass, where one thread makes it and nobody else comes between.
+    /// The AMX tile configuration for a pass that one thread runs alone.
     fn tile_config(&self, packed: &PackedWeights<T>) -> Option<TileConfig> {
         (packed.uses_amx() && self.threads == Threads::One).then(TileConfig::load)
     }
 
-    /// Adds to the gradients of the parameters, given those of the outputs. Follows a forward pass of a training program.
+    /// Adds to the gradients of the parameters, given those of the outputs. A forward pass of a training program
+    /// precedes.
     pub fn backward(&mut self, run: &mut Run<T>, output_grads: &[Vec<T>]) {
         self.written.fill(false);
         for (i, g) in output_grads.iter().enumerate() {
@@ -218,7 +219,7 @@ impl<T: Real> Worker<T> {
         let program = self.program.clone();
         let _tile_config = self.tile_config(run.packed);
         for i in (0..program.ops.len()).rev() {
-            let begin = self.clock();
+            let started = self.clock();
             if !matches!(self.plans[i], OpPlan::RowFusion(_) | OpPlan::Done) {
                 self.clear_gradients(i, None);
             }
@@ -244,13 +245,13 @@ impl<T: Real> Worker<T> {
                 (Op::Linear(_) | Op::Pairs(_), _) => unreachable!("these operations have their plans"),
             }
             if !plan.records_itself() {
-                self.record(i, 1, begin);
+                self.record(i, 1, started);
             }
             self.plans[i] = plan;
         }
     }
 
-    /// Clears the gradients of those values, of one space or of all, that an operation adds to in part.
+    /// Clears the gradients that an operation accumulates into in part: those of values in one space, or all.
     pub(super) fn clear_gradients(&mut self, op: usize, space: Option<Space>) {
         for &v in &self.clear[op] {
             let spec = &self.program.values[v.0];
@@ -258,7 +259,7 @@ impl<T: Real> Worker<T> {
                 continue;
             }
             let (rows, cols) = (self.rows(v), spec.cols);
-            // SAFETY: the gradient's own place.
+            // SAFETY: these rows of the gradient's buffer, which `self` borrows exclusively.
             let numbers =
                 unsafe { std::slice::from_raw_parts_mut(self.grad(v).at(rows.start * cols), rows.len() * cols) };
             numbers.fill(T::ZERO);
@@ -266,7 +267,7 @@ impl<T: Real> Worker<T> {
         }
     }
 
-    /// Takes on the shape of some examples: counts rows, places all buffers.
+    /// Binds the shape of some examples: counts rows and plans memory.
     fn bind(&mut self, batch: &BatchView<T>, range: &Range<usize>) -> Result<(), Error> {
         let cols = self.program.values[self.program.inputs[0].0].cols;
         let dims = if self.program.any_dim { batch.sets[0].width / cols } else { 1 };
@@ -276,20 +277,24 @@ impl<T: Real> Worker<T> {
         let same = shape.examples == examples
             && shape.dims == dims
             && shape.set_offsets.len() == batch.sets.len()
-            && shape.set_offsets.iter().zip(&batch.sets).all(|(own, s)| (0..=examples).all(|e| own[e] == bound(s, e)));
+            && shape
+                .set_offsets
+                .iter()
+                .zip(&batch.sets)
+                .all(|(offsets, s)| (0..=examples).all(|e| offsets[e] == bound(s, e)));
         if !same {
             shape.examples = examples;
             shape.dims = dims;
             shape.set_offsets.resize_with(batch.sets.len(), Vec::new);
-            for (own, s) in shape.set_offsets.iter_mut().zip(&batch.sets) {
-                own.clear();
-                own.extend((0..=examples).map(|e| bound(s, e)));
+            for (offsets, s) in shape.set_offsets.iter_mut().zip(&batch.sets) {
+                offsets.clear();
+                offsets.extend((0..=examples).map(|e| bound(s, e)));
             }
             shape.union_offsets.clear();
             shape.union_offsets.extend((0..=examples).map(|e| batch.sets.iter().map(|s| bound(s, e)).sum::<usize>()));
-            let placed = self.plan.make(&self.program, &self.lifetimes, &self.shape);
-            if let Err(error) = placed.and_then(|()| self.reserve()) {
-                // Nothing is bound, and no place is remembered.
+            let planned = self.plan.make(&self.program, &self.lifetimes, &self.shape);
+            if let Err(error) = planned.and_then(|()| self.reserve()) {
+                // Nothing is bound, and no offset stays valid.
                 self.shape.examples = 0;
                 self.plan = Plan::default();
                 return Err(error);
@@ -299,7 +304,7 @@ impl<T: Real> Worker<T> {
         Ok(())
     }
 
-    /// Makes the arena large enough for the plan, and the place of local values for the largest of them.
+    /// Makes the arena large enough for the plan, and the row buffers for the largest fused operation.
     fn reserve(&mut self) -> Result<(), Error> {
         if self.arena.capacity() < self.plan.total {
             let bytes = (self.plan.total as u64).saturating_mul(size_of::<T>() as u64);
@@ -347,7 +352,7 @@ impl<T: Real> Worker<T> {
         self.arena.at(offset)
     }
 
-    /// Address of some columns of a value, and the distance of its rows.
+    /// Address of some columns of a value, and the row stride.
     pub(super) fn slice(&self, s: Slice) -> (Ptr<T>, usize) {
         if let Some(found) = self.row_buffers.slice(s, false) {
             return found;
@@ -371,7 +376,7 @@ impl<T: Real> Worker<T> {
         params[self.program.params.spec(id).range()].as_ptr()
     }
 
-    /// The rows of a value that operations are to work on, dimensions counted: all, or those of the stretch that a chain is at.
+    /// The rows of a value to work on, dimensions counted: all, or the current row block.
     pub(super) fn rows(&self, v: Value) -> Range<usize> {
         self.row_block.clone().unwrap_or(0..self.rows_of(v))
     }
@@ -383,7 +388,7 @@ impl<T: Real> Worker<T> {
         self.shape.rows(spec.space) * dims
     }
 
-    /// The rows of some examples, one at least, in a value, dimensions counted.
+    /// The rows of some examples (at least one) in a value, dimensions counted.
     pub(super) fn example_rows(&self, v: Value, examples: &Range<usize>) -> Range<usize> {
         let spec = &self.program.values[v.0];
         let dims = if spec.per_dim { self.shape.dims } else { 1 };
@@ -400,7 +405,7 @@ impl<T: Real> Worker<T> {
         self.program.values[v.0].grad
     }
 
-    /// Whether the gradient of `v` holds something already.
+    /// Whether the gradient of `v` holds a contribution.
     pub(super) fn grad_written(&self, v: Value) -> bool {
         self.written[v.0]
     }
@@ -409,7 +414,7 @@ impl<T: Real> Worker<T> {
         self.written[v.0] = true;
     }
 
-    /// Shared memory for partial sums.
+    /// Memory for the partial sums of all tasks.
     pub(super) fn partials(&mut self, len: usize) -> *mut T {
         if self.partials.len() < len {
             self.partials.resize(len, T::ZERO);
@@ -418,16 +423,16 @@ impl<T: Real> Worker<T> {
     }
 }
 
-/// Finds out how operations run. Only who works alone takes several of them together.
+/// Decides how operations run. Only a worker with one thread fuses them.
 fn plans(program: &Program, threads: Threads) -> Vec<OpPlan> {
     let users = Users::of(program);
     let mut plans: Vec<OpPlan> = Vec::new();
     while plans.len() < program.ops.len() {
         let i = plans.len();
-        let alone = (threads == Threads::One).then_some(i);
-        if let Some(projected) = alone.and_then(|i| ProjectedAttention::find(program, &users, i)) {
+        let fusible = (threads == Threads::One).then_some(i);
+        if let Some(projected) = fusible.and_then(|i| ProjectedAttention::find(program, &users, i)) {
             plans.extend([OpPlan::ProjectedAttention(projected), OpPlan::Done]);
-        } else if let Some(chain) = alone.and_then(|i| RowFusion::find(program, &users, i)) {
+        } else if let Some(chain) = fusible.and_then(|i| RowFusion::find(program, &users, i)) {
             let last = chain.ops.end;
             plans.push(OpPlan::RowFusion(chain));
             plans.resize_with(last, || OpPlan::Done);
@@ -442,7 +447,8 @@ fn plans(program: &Program, threads: Threads) -> Vec<OpPlan> {
     plans
 }
 
-/// Lifetimes of buffers: those of operations that run together live together, values inside of them have none, and what is made again needs its inputs for longer.
+/// Lifetimes of buffers. Fused operations share one point in time, their internal values have no buffer, and
+/// recomputation extends the lifetimes of their inputs.
 fn lifetimes(program: &Program, plans: &[OpPlan]) -> Lifetimes {
     let together = |i: usize| match &plans[i] {
         OpPlan::ProjectedAttention(_) => Some(i..i + 2),
@@ -464,7 +470,7 @@ fn lifetimes(program: &Program, plans: &[OpPlan]) -> Lifetimes {
     lifetimes
 }
 
-/// Bytes of memory this machine has, where that can be found out.
+/// Bytes of memory this machine has, where the system tells.
 fn memory_limit() -> u64 {
     let read = || -> Option<u64> {
         let text = std::fs::read_to_string("/proc/meminfo").ok()?;

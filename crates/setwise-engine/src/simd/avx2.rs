@@ -1,4 +1,4 @@
-//! Eight single-precision lanes with fused multiply-add.
+//! Vectors of eight f32 lanes (AVX2 with fused multiply-add).
 
 use std::arch::x86_64::*;
 
@@ -9,7 +9,7 @@ use super::avx512::{EXP, EXP2, LN2_HIGH, LN2_LOW};
 #[derive(Clone, Copy)]
 pub struct F32x8(__m256);
 
-/// Lane masks for partial loads: eight ones, then eight zeros, read from the right place.
+/// Lane masks of partial loads: eight ones, then eight zeros, read at an offset.
 static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// # Safety
@@ -20,7 +20,7 @@ unsafe fn first(n: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(MASKS.as_ptr().add(8 - n.min(8)).cast()) }
 }
 
-// SAFETY of every block below: the trait's contract says the instructions exist and the pointers are valid.
+// All methods rely on the contract of [`Vector`]: AVX2 and FMA exist, and pointers are valid for the lanes named.
 impl Vector<f32> for F32x8 {
     const LANES: usize = 8;
     const REGISTERS_32: bool = false;
@@ -88,8 +88,8 @@ impl Vector<f32> for F32x8 {
     }
     #[inline(always)]
     unsafe fn exp(self) -> Self {
-        // As in the 512-bit version; the power of two is built in the exponent bits, in two halves so that the
-        // largest results do not overflow on the way.
+        // As in the 512-bit version. The power of two is built in the exponent bits, in two steps, so that the largest
+        // results do not overflow.
         // SAFETY: AVX2 and FMA exist (contract of `Vector`).
         unsafe {
             let x = _mm256_min_ps(_mm256_set1_ps(89.0), self.0);

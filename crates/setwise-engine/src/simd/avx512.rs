@@ -1,4 +1,4 @@
-//! Sixteen single-precision lanes.
+//! Vectors of sixteen f32 lanes (AVX-512).
 
 use std::arch::x86_64::*;
 
@@ -13,7 +13,7 @@ fn first(n: usize) -> __mmask16 {
     if n >= 16 { !0 } else { (1u16 << n) - 1 }
 }
 
-// SAFETY of every block below: the trait's contract says the instructions exist and the pointers are valid.
+// All methods rely on the contract of [`Vector`]: AVX-512 exists, and pointers are valid for the lanes named.
 impl Vector<f32> for F32x16 {
     const LANES: usize = 16;
     const REGISTERS_32: bool = true;
@@ -81,8 +81,8 @@ impl Vector<f32> for F32x16 {
     }
     #[inline(always)]
     unsafe fn exp(self) -> Self {
-        // exp(x) = 2^n · exp(r) with n = round(x / ln 2); r in [−ln 2 / 2, ln 2 / 2] by a two-term reduction, and a
-        // polynomial of degree six for exp(r). NaN stays NaN.
+        // exp(x) = 2^n · exp(r) with n = round(x / ln 2). A two-term reduction gives r in [−ln 2 / 2, ln 2 / 2], and a
+        // polynomial of degree six gives exp(r). NaN stays NaN.
         // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe {
             let x = _mm512_max_ps(_mm512_set1_ps(-120.0), self.0);
@@ -151,8 +151,8 @@ impl Vector<f32> for F32x16 {
     }
     #[inline(always)]
     unsafe fn sum_each(rows: &[Self]) -> Self {
-        // Halves, quarters, pairs and single lanes are added up as in `sum`, two vectors in one each time. The rows are taken in an order
-        // that puts every sum in its lane.
+        // Halves, quarters, pairs and single lanes are added in the order of `sum`, two vectors in one each time. The
+        // order of rows puts every sum in its lane.
         // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe {
             let mut eight = [_mm512_setzero_ps(); 8];
@@ -223,7 +223,7 @@ impl Vector<f32> for F32x16 {
     }
 }
 
-/// Transposes the 8 × 8 numbers in the low halves, and those in the high halves.
+/// Transposes the 8 × 8 numbers in the low halves of the registers, and those in the high halves.
 ///
 /// # Safety
 /// The machine has AVX-512.
@@ -256,7 +256,8 @@ pub(crate) unsafe fn transpose_halves(z: [__m512; 8]) -> [__m512; 8] {
     }
 }
 
-/// 2^x = 2^floor(x) · 2^r with r in [0, 1), which a polynomial gives: the machine gives r in one instruction and takes floor itself in another.
+/// 2^x = 2^floor(x) · 2^r with r in [0, 1). One instruction gives r, a polynomial 2^r, and another instruction scales
+/// by 2^floor(x).
 ///
 /// # Safety
 /// The machine has AVX-512.
@@ -275,12 +276,12 @@ unsafe fn power(x: __m512, polynomial: &[f32]) -> F32x16 {
 
 /// The leading bits of ln 2, short enough that `n · LN2_HIGH` is exact.
 pub(super) const LN2_HIGH: f32 = 0.693_359_4;
-/// ln 2 less [`LN2_HIGH`].
+/// ln 2 − [`LN2_HIGH`].
 pub(super) const LN2_LOW: f32 = -2.121_944_4e-4;
-/// Coefficients of exp on [−ln 2 / 2, ln 2 / 2], highest power first, fitted for the smallest largest relative error (2e-9).
+/// Minimax coefficients of exp on [−ln 2 / 2, ln 2 / 2], highest power first (relative error 2e-9).
 pub(super) const EXP: [f32; 7] = [0.001_383_679_5, 0.008_374_857, 0.041_668_23, 0.166_664_2, 0.499_999_9, 1.0, 1.0];
-/// Coefficients of 2^r on [0, 1), highest power first (largest relative error 8e-8).
+/// Minimax coefficients of 2^r on [0, 1), highest power first (relative error 8e-8).
 pub(super) const EXP2: [f32; 6] =
     [0.001_877_576_7, 0.008_989_341, 0.055_826_318, 0.240_153_61, 0.693_153_1, 0.999_999_94];
-/// The same with a power less (2.6e-6).
+/// The same with one power less (relative error 2.6e-6).
 const EXP2_COARSE: [f32; 5] = [0.013_534_168, 0.052_011_46, 0.241_442_76, 0.693_003_83, 1.000_002_6];

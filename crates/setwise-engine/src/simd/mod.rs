@@ -1,7 +1,7 @@
-//! Vectors of the machine behind one trait, chosen at run time.
+//! The machine's vectors behind one trait, chosen at run time.
 //!
-//! A kernel is a struct that implements [`Kernel`]; its `run` is generic over a [`Vector`] and always inlined, so
-//! that each entry point below compiles it anew with that entry point's instruction set switched on.
+//! A kernel is a struct that implements [`Kernel`]. Its `run` is generic over a [`Vector`] and always inlined, so each
+//! entry point below compiles it with the instruction set of that entry point.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -14,9 +14,9 @@ use std::sync::OnceLock;
 use crate::real::Real;
 use portable::Lanes;
 
-/// Vectors a register-blocked kernel may keep: decides how many rows a tile has.
+/// Rows of a register tile where there are 32 vector registers.
 pub const TILE_ROWS_32_REGISTERS: usize = 12;
-/// Rows of a tile where there are only sixteen vector registers.
+/// Rows of a register tile where there are 16 vector registers.
 pub const TILE_ROWS_16_REGISTERS: usize = 6;
 
 /// A vector register of `T`.
@@ -30,13 +30,13 @@ pub trait Vector<T: Real>: Copy {
     const LANES: usize;
     /// Whether there are 32 registers (tiles of twelve rows) or 16 (tiles of six).
     const REGISTERS_32: bool;
-    /// Whether variants of a kernel for common shapes are worth their code.
+    /// Whether specialised variants of a kernel for common shapes pay for their code.
     const TUNED: bool;
 
     unsafe fn splat(x: T) -> Self;
     unsafe fn load(p: *const T) -> Self;
     unsafe fn store(self, p: *mut T);
-    /// Loads the first `n` lanes, the rest are zero; nothing beyond them is touched.
+    /// Loads the first `n` lanes; the others are zero, and their memory is not accessed.
     unsafe fn load_first(p: *const T, n: usize) -> Self;
     /// Stores the first `n` lanes.
     unsafe fn store_first(self, p: *mut T, n: usize);
@@ -50,9 +50,10 @@ pub trait Vector<T: Real>: Copy {
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
     /// Natural exponential; relative error below 2e-7 in single precision, flushes to zero far below.
     unsafe fn exp(self) -> Self;
-    /// Two to the power of `self`; relative error below 2e-7 in single precision, no smaller than the smallest normal number.
+    /// Two to the power of `self`; relative error below 2e-7 in single precision, clamped to normal numbers.
     unsafe fn exp2(self) -> Self;
-    /// The same where it need not be as exact, of numbers below 127: relative error below 3e-6 in single precision from −126 on, and next to nothing below.
+    /// The same with less precision, for numbers below 127: relative error below 3e-6 in single precision from −126
+    /// on, close to zero below.
     #[inline(always)]
     unsafe fn exp2_coarse(self) -> Self {
         // SAFETY: the caller's contract.
@@ -62,11 +63,11 @@ pub trait Vector<T: Real>: Copy {
     unsafe fn mul_sub(self, b: Self, c: Self) -> Self;
     /// `x` in the lanes where `self > 0`, zero elsewhere.
     unsafe fn where_positive(self, x: Self) -> Self;
-    /// The two numbers at `p` in turn.
+    /// The two numbers at `p`, alternating.
     unsafe fn splat_pair(p: *const T) -> Self;
     /// `[a₀, b₀, a₁, b₁, …]` in two vectors.
     unsafe fn interleave(a: Self, b: Self) -> [Self; 2];
-    /// The way back: even lanes, then odd lanes, of both.
+    /// The inverse of `interleave`: even lanes, then odd lanes, of both.
     unsafe fn deinterleave(a: Self, b: Self) -> [Self; 2];
     /// Sum over lanes, in a fixed order.
     unsafe fn sum(self) -> T;
@@ -95,7 +96,7 @@ pub trait Vector<T: Real>: Copy {
         }
     }
 
-    /// The way back: eight rows of `LANES` to `LANES` rows of eight.
+    /// The inverse: eight rows of `LANES` to `LANES` rows of eight.
     #[inline(always)]
     unsafe fn transpose_to_rows_of_8(src: *const T, src_row: usize, out: *mut T, row: usize) {
         for c in 0..8 {
@@ -106,7 +107,7 @@ pub trait Vector<T: Real>: Copy {
         }
     }
 
-    /// The first quarters of four vectors, their second quarters, and so on: its own way back.
+    /// Transposes four vectors as a 4 × 4 matrix of quarters; it is its own inverse.
     #[inline(always)]
     unsafe fn transpose_quarters(vectors: [Self; 4]) -> [Self; 4] {
         let quarter = Self::LANES / 4;
@@ -133,7 +134,7 @@ pub trait Vector<T: Real>: Copy {
 
 /// A computation written over any vector type.
 pub trait Kernel<T: Real> {
-    /// What the kernel returns.
+    /// The result of the kernel.
     type Out;
     /// Runs the kernel. Implementations are `#[inline(always)]`, so that they are compiled with the instructions of `V`.
     ///
@@ -150,15 +151,15 @@ pub enum Isa {
     Avx512,
     /// 256-bit vectors with fused multiply-add.
     Avx2,
-    /// Whatever the compiler makes of plain loops.
+    /// Plain loops, as the compiler vectorises them.
     Portable,
 }
 
-/// Names a narrower instruction set than the machine's widest: `avx512`, `avx2`, `portable`.
+/// The environment variable that selects a narrower instruction set: `avx512`, `avx2` or `portable`.
 const CHOICE: &str = "SETWISE_ISA";
 
-/// Runs the tests of this executable again with narrower vectors, which are chosen for a whole process; those alone whose names have `only`
-/// in them. For a test to call.
+/// Reruns the tests of this executable whose names contain `only` with narrower vectors, since a process has one
+/// instruction set. For a test to call.
 ///
 /// # Panics
 /// If one of them fails.
@@ -167,7 +168,7 @@ pub fn test_with_narrower_vectors(only: &str) {
     test_again_with(CHOICE, &["avx2", "portable"], only);
 }
 
-/// The same with each of these values of an environment variable, unless it has one.
+/// The same with each of these values of an environment variable, unless the variable is set.
 ///
 /// # Panics
 /// If a test fails.
@@ -184,8 +185,8 @@ pub fn test_again_with(variable: &str, values: &[&str], only: &str) {
     }
 }
 
-/// The instruction set in use: the widest this machine has, or a narrower one named by the environment
-/// variable `SETWISE_ISA` (`avx512`, `avx2`, `portable`).
+/// The instruction set in use: the widest this machine has, or a narrower one that the environment variable
+/// `SETWISE_ISA` names (`avx512`, `avx2`, `portable`).
 pub fn isa() -> Isa {
     static ISA: OnceLock<Isa> = OnceLock::new();
     *ISA.get_or_init(|| {

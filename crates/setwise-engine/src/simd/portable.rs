@@ -1,7 +1,7 @@
 //! Vectors as arrays: the fallback for machines without the special instructions, and the `f64` instantiation.
 //!
-//! Arrays of 16 bytes, which every machine's compiler turns into one register (SSE2, NEON): a tile of six rows and two vectors then fits
-//! sixteen of them. Arrays of 32 bytes would need twice as many registers, and took about a fifth more time to compile.
+//! Arrays of 16 bytes become one register on every target (SSE2, NEON), and a tile of six rows and two vectors fits
+//! sixteen registers. Arrays of 32 bytes need twice as many and compile more slowly.
 
 use super::Vector;
 use crate::real::Real;

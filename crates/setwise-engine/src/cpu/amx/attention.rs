@@ -1,7 +1,9 @@
-//! Attention of one example, relation and head, with its products on the unit.
+//! Attention of one example, relation and head, with its products on AMX.
 //!
-//! As in `cpu::attention` queries are columns, so that nothing is summed across a vector: `Sᵀ = K Qᵀ` and `Oᵀ = Vᵀ Pᵀ` forward, `dPᵀ = V dOᵀ`, `dQᵀ = Kᵀ dSᵀ`,
-//! `dV = Pᵀ dO` and `dK = dSᵀ Q` backward, 32 queries and 32 keys at a time. `P` and `dS` are split while they are in registers. Rows and columns that are missing in the last blocks are zeros.
+//! As in `cpu::attention`, queries are columns, so that no sum runs across a vector. Forward: `Sᵀ = K Qᵀ` and `Oᵀ = Vᵀ
+//! Pᵀ`, with an online softmax over blocks of keys. Backward: `dPᵀ = V dOᵀ`, `dQᵀ = Kᵀ dSᵀ`, `dV = Pᵀ dO` and `dK =
+//! dSᵀ Q`. A step takes 32 queries and 32 keys. `P` and `dS` are split while they are in registers. The last blocks
+//! are padded with zeros.
 
 use std::arch::x86_64::*;
 
@@ -17,12 +19,12 @@ use super::{BLOCK_LEN, BLOCK_SIDE, NARROW_HEAD, narrow_attention};
 use crate::simd::Vector;
 use crate::simd::avx512::F32x16;
 
-/// Keys that are taken at a time.
+/// Keys of a block of the online softmax.
 const KEY_BLOCK: usize = 256;
-/// Numbers of a square of single precision.
+/// Elements of a square of 32 × 32 results.
 const SQUARE: usize = BLOCK_SIDE * BLOCK_SIDE;
 
-/// Scratch of attention over `keys` of this width, in single-precision numbers.
+/// Scratch of attention over `keys` of this width, in f32 elements.
 pub fn attention_scratch(keys: usize, width: usize, backward: bool) -> usize {
     if backward && width == NARROW_HEAD {
         return narrow_attention::scratch(keys);
@@ -34,7 +36,7 @@ pub fn attention_scratch(keys: usize, width: usize, backward: bool) -> usize {
 }
 
 /// # Safety
-/// Pointers as of [`Forward`], `attention_scratch` numbers of scratch, a width that `supports_attention`, `available`.
+/// Pointers as of [`Forward`], `attention_scratch` elements of scratch, `supports_attention`, and AMX is `available`.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn attention_forward(f: &Forward<f32>) {
     // SAFETY: the caller's contract; `on_amx` configures the tiles.
@@ -49,10 +51,10 @@ pub unsafe fn attention_backward(b: &Backward<f32>) {
     unsafe { on_amx!(backward_on(b)) }
 }
 
-/// Sizes of a head, filled up to whole blocks.
+/// Sizes of a head, padded to full blocks.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// Keys that there are, and with those that fill up.
+    /// Keys, without and with padding.
     keys: usize,
     padded: usize,
     /// Numbers of a padded row, and its blocks.
@@ -66,41 +68,42 @@ impl Sizes {
         Sizes { keys, padded: keys.next_multiple_of(BLOCK_SIDE), width, along: width / BLOCK_SIDE }
     }
 
-    /// Keys of the piece that begins here, and their blocks.
+    /// Keys of the key block that starts at `from`, and their blocks.
     fn key_block(self, from: usize) -> (usize, usize) {
         let keys = KEY_BLOCK.min(self.keys - from);
         (keys, keys.div_ceil(BLOCK_SIDE))
     }
 
-    /// Where the blocks of a key, or of the piece that begins with it, are in those of all keys.
+    /// Offset of the blocks of a key, or of the key block it starts.
     fn at(self, key: usize) -> usize {
         2 * key * self.width
     }
 
-    /// Where blocks of columns of the 32 keys from this one on are, those of one piece beside each other, and how far the next columns are.
+    /// Offset of the blocks of columns of the 32 keys from `key` on, and the stride in blocks to the next columns. The
+    /// blocks of one key block are contiguous.
     fn columns_at(self, key: usize) -> (usize, usize) {
         let from = key / KEY_BLOCK * KEY_BLOCK;
         (self.at(from) + (key - from) / BLOCK_SIDE * BLOCK_LEN, self.key_block(from).1)
     }
 }
 
-/// Hands out scratch.
+/// A bump allocator over the scratch.
 pub struct Bump(pub *mut f32);
 
 impl Bump {
     pub fn alloc_f32(&mut self, numbers: usize) -> *mut f32 {
-        let place = self.0;
-        self.0 = place.wrapping_add(numbers);
-        place
+        let start = self.0;
+        self.0 = start.wrapping_add(numbers);
+        start
     }
 
-    /// A place for both parts of so many numbers.
+    /// Memory for both parts of so many numbers.
     pub fn alloc_bf16(&mut self, numbers: usize) -> *mut u16 {
         self.alloc_f32(numbers).cast()
     }
 }
 
-/// Two to the power of each.
+/// Two to the power of each lane, with 18 bits.
 ///
 /// # Safety
 /// AVX-512.
@@ -110,10 +113,10 @@ pub unsafe fn power(x: __m512) -> __m512 {
     unsafe { F32x16(x).exp2_coarse().0 }
 }
 
-/// Both vectors of what is known of 32 queries, of which `n` are there.
+/// Statistics of 32 queries, of which `n` exist, in two vectors.
 ///
 /// # Safety
-/// As many numbers, and AVX-512.
+/// `n` numbers, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn load_query_stats(x: *const f32, n: usize) -> [__m512; 2] {
@@ -124,13 +127,13 @@ unsafe fn load_query_stats(x: *const f32, n: usize) -> [__m512; 2] {
     }
 }
 
-/// The rows of a head from one on.
+/// The rows of a head from `first` on.
 fn rows_from(rows: Rows<f32>, first: usize) -> Source {
     Source { ptr: rows.ptr.wrapping_add(first * rows.row), row: rows.row, width: rows.width }
 }
 
 /// # Safety
-/// As of [`attention_forward`], but for the unit.
+/// As of [`attention_forward`], with tiles configured for `U`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn forward_on<U: BlockMultiply>(f: &Forward<f32>) {
@@ -172,7 +175,7 @@ unsafe fn forward_on<U: BlockMultiply>(f: &Forward<f32>) {
                     largest[c] = _mm512_max_ps(largest[c], _mm512_mul_ps(peak[c], factor));
                 }
                 if from > 0 {
-                    // As exact as can be, since they add up; most are one.
+                    // In full precision, since the factors multiply up; most are one.
                     let factor = [0, 1].map(|c| F32x16(_mm512_sub_ps(before[c], largest[c])).exp2());
                     scale(sums, s.width, factor);
                     for (total, factor) in total.iter_mut().zip(factor) {
@@ -214,7 +217,7 @@ unsafe fn forward_on<U: BlockMultiply>(f: &Forward<f32>) {
 }
 
 /// # Safety
-/// As of [`attention_forward`], but for the unit.
+/// As of [`attention_forward`], with tiles configured for `U`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
@@ -229,7 +232,7 @@ unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
     let [d_keys, d_values] = [(); 2].map(|()| bump.alloc_f32(s.padded * s.width));
     let [queries, query_rows, d_outs, d_out_rows] = [(); 4].map(|()| bump.alloc_bf16(BLOCK_SIDE * s.width));
     let d_queries = bump.alloc_f32(BLOCK_SIDE * s.width);
-    // Of two blocks in turn: while vectors work on one the unit makes the other.
+    // Double buffering: AMX computes one block while vectors work on the other.
     let [scores, d_weights] = [(); 2].map(|()| bump.alloc_f32(2 * SQUARE));
     let [weights, d_scores] = [(); 2].map(|()| bump.alloc_bf16(SQUARE));
     let d_scores_transposed = bump.alloc_bf16(KEY_BLOCK * BLOCK_SIDE);
@@ -348,7 +351,7 @@ mod tests {
     use super::*;
     use crate::real::Real;
 
-    /// Attention of the textbook and its gradients, in double precision: outputs, then gradients of queries, keys and values.
+    /// Textbook attention and its gradients in f64: outputs, then gradients of queries, keys and values.
     fn textbook(scale: f64, [q, k, v, d]: [&[Vec<f64>]; 4]) -> [Vec<Vec<f64>>; 4] {
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
         let width = q[0].len();
@@ -375,10 +378,11 @@ mod tests {
         [out, dq, dk, dv]
     }
 
-    /// What must lie behind a scratch unharmed.
-    const BEHIND: f32 = 7.0;
+    /// Guard value behind the scratch.
+    const GUARD: f32 = 7.0;
 
-    /// Outputs, then gradients of queries, keys and values; forward in vectors if pending for, as for narrow heads.
+    /// Outputs, then gradients of queries, keys and values. The forward pass runs on vectors where `vectors_forward`,
+    /// as for narrow heads.
     fn results<U: BlockMultiply>(
         inputs: &mut [Vec<f32>; 4],
         width: usize,
@@ -391,7 +395,7 @@ mod tests {
         let mut stats = vec![f32::NAN; 2 * queries];
         let mut scratches = [false, true].map(|backward| {
             let mut scratch = vec![f32::NAN; attention_scratch(keys, width, backward)];
-            scratch.extend([BEHIND; 64]);
+            scratch.extend([GUARD; 64]);
             scratch
         });
         let [query, key, value, d_out] = inputs.each_mut().map(at);
@@ -423,7 +427,7 @@ mod tests {
             backward_on::<U>(&backward);
         }
         for scratch in scratches {
-            assert_eq!(scratch[scratch.len() - 64..], [BEHIND; 64], "{keys} keys, width {width}: scratch too small");
+            assert_eq!(scratch[scratch.len() - 64..], [GUARD; 64], "{keys} keys, width {width}: scratch too small");
         }
         results
     }
@@ -451,10 +455,10 @@ mod tests {
                 numbers(n * row, seed)
             });
             inputs[0].iter_mut().for_each(|x| *x *= size);
-            let wide = |x: &Vec<f32>| -> Vec<Vec<f64>> {
+            let to_f64 = |x: &Vec<f32>| -> Vec<Vec<f64>> {
                 x.chunks(row).map(|r| r[..width].iter().map(|&x| f64::from(x)).collect()).collect()
             };
-            let exact = inputs.each_ref().map(wide);
+            let exact = inputs.each_ref().map(to_f64);
             let exact = textbook(0.25, exact.each_ref().map(|x| x.as_slice()));
             for vectors_forward in [false, true] {
                 let results = results::<U>(&mut inputs, width, row, vectors_forward);
@@ -462,7 +466,7 @@ mod tests {
                     ["outputs", "queries", "keys", "values"].iter().zip(exact.iter().zip(&results))
                 {
                     let norm = exact.iter().flatten().map(|x| x * x).sum::<f64>().sqrt();
-                    let found = wide(result);
+                    let found = to_f64(result);
                     let off = exact.iter().flatten().zip(found.iter().flatten()).map(|(a, b)| (a - b).powi(2));
                     let error = off.sum::<f64>().sqrt() / norm.max(0.1);
                     assert!(error < 1e-4, "{queries} queries, {keys} keys, width {width}: {what} off by {error}");
@@ -475,8 +479,8 @@ mod tests {
         }
     }
 
-    /// In a value, whatever its bits: in every output, and in all gradients of queries and keys.
-    fn check_no_numbers<U: BlockMultiply>() {
+    /// A NaN in a value, whatever its bits, reaches every output and all gradients of queries and keys.
+    fn check_nan_values<U: BlockMultiply>() {
         let n = 40;
         for (bits, width) in
             [0x7fc0_0000, 0x7fff_ffff, 0xffff_ffff_u32].into_iter().flat_map(|bits| [(bits, 16), (bits, 8)])
@@ -493,17 +497,17 @@ mod tests {
         }
     }
 
-    /// In one gradient: in that of its query and of no other.
-    fn check_one_query<U: BlockMultiply>() {
-        let (n, odd) = (70, 37);
+    /// A NaN in the gradient of one output reaches the gradient of its query and of no other.
+    fn check_nan_gradient<U: BlockMultiply>() {
+        let (n, nan_query) = (70, 37);
         for width in [8, 16, 32] {
             let mut inputs = [1, 2, 3, 4].map(|seed| numbers(n * width, seed));
-            inputs[3][odd * width] = f32::NAN;
+            inputs[3][nan_query * width] = f32::NAN;
             let [_, d_query, d_key, d_value] = results::<U>(&mut inputs, width, width, true);
             for (i, row) in d_query.chunks(width).enumerate() {
-                assert!(row.iter().all(|x| x.is_nan() == (i == odd)), "width {width}, query {i}: {row:?}");
+                assert!(row.iter().all(|x| x.is_nan() == (i == nan_query)), "width {width}, query {i}: {row:?}");
             }
-            // Keys and values have something of every query.
+            // Every query contributes to keys and values.
             assert!(d_key.iter().all(|x| x.is_nan()), "width {width}");
             let column = |r: &[f32]| r[0].is_nan() && r[1..].iter().all(|x| x.is_finite());
             assert!(d_value.chunks(width).all(column), "width {width}: {d_value:?}");
@@ -514,8 +518,8 @@ mod tests {
     fn attention_is_that_of_the_textbook_with_sixteen_bits_and_keeps_what_is_no_number() {
         if has_avx512() {
             check::<Emulated>();
-            check_no_numbers::<Emulated>();
-            check_one_query::<Emulated>();
+            check_nan_values::<Emulated>();
+            check_nan_gradient::<Emulated>();
         }
     }
 
@@ -524,8 +528,8 @@ mod tests {
         if available() && !emulated() {
             let _in_use = TileConfig::load();
             check::<Amx>();
-            check_no_numbers::<Amx>();
-            check_one_query::<Amx>();
+            check_nan_values::<Amx>();
+            check_nan_gradient::<Amx>();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How rows of numbers become blocks of tiles.
+//! Splits rows of f32 numbers into blocks of bf16 tiles.
 
 use std::arch::x86_64::*;
 
@@ -6,18 +6,19 @@ use super::{BLOCK_LEN, BLOCK_SIDE, TILE_LEN, TILE_SIDE};
 use crate::simd::Vector;
 use crate::simd::avx512::F32x16;
 
-/// Where the high and the low tile of a half of a block are, on the left and on the right.
+/// Offsets of the high and the low tiles in a block, on the left and on the right.
 pub const LEFT: [usize; 2] = [2 * TILE_LEN, 0];
 pub const RIGHT: [usize; 2] = [0, 2 * TILE_LEN];
 
-/// Both parts of 16 numbers, in the upper halves of 32 bits. What is no number may have bits of which the next bf16 number is one, so it gets the usual ones.
+/// High and low bf16 parts of 16 numbers, each in the upper half of 32 bits. NaNs become canonical first: rounding may
+/// turn the bits of others into numbers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub fn split_bf16(x: __m512) -> (__m512i, __m512i) {
     split_bf16_canonical(canonical_nan(x))
 }
 
-/// The same of numbers among which what is no number has the usual bits ([`usual`]).
+/// The same for numbers whose NaNs are canonical ([`canonical_nan`]).
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub fn split_bf16_canonical(x: __m512) -> (__m512i, __m512i) {
@@ -27,15 +28,15 @@ pub fn split_bf16_canonical(x: __m512) -> (__m512i, __m512i) {
     (high, _mm512_add_epi32(_mm512_castps_si512(_mm512_sub_ps(x, nearest)), half))
 }
 
-/// The numbers as they are, and what is none with the bits that computed ones have.
+/// The same numbers, with every NaN replaced by the one that arithmetic produces.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub fn canonical_nan(x: __m512) -> __m512 {
-    // What is no number, quiet or not, becomes the one that computations give; all else stays.
+    // Quiet and signalling NaNs become the default NaN; all else stays.
     _mm512_fixupimm_ps::<0>(x, x, _mm512_set1_epi32(0x33))
 }
 
-/// The upper halves of both in turn, one of `a` first.
+/// The upper halves of the lanes of both, interleaved, `a` first.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub fn interleave_upper(a: __m512i, b: __m512i) -> __m512i {
@@ -44,7 +45,7 @@ pub fn interleave_upper(a: __m512i, b: __m512i) -> __m512i {
     _mm512_ternarylogic_epi32::<OR_AND>(_mm512_srli_epi32(a, 16), b, _mm512_set1_epi32(0xffff_0000_u32 as i32))
 }
 
-/// Writes a row of 32 numbers, in two vectors, as row `r` of a block, in the order that sums have everywhere: numbers 0, 16, 1, 17 and so on.
+/// Writes a row of 32 numbers, in two vectors, as row `r` of a block, in the order 0, 16, 1, 17 and so on.
 ///
 /// # Safety
 /// A block, and AVX-512.
@@ -59,7 +60,7 @@ pub unsafe fn store_row(row: [(__m512i, __m512i); 2], block: *mut u16, parts_at:
     }
 }
 
-/// Writes two rows of 32 numbers, rows `pair` and `pair + 16` of 32, as a pair along the sum for each of 32 columns of a block.
+/// Writes two rows of 32 numbers, rows `pair` and `pair + 16` of 32, as pairs along the sum for 32 columns of a block.
 ///
 /// # Safety
 /// As of [`store_row`].
@@ -77,7 +78,7 @@ pub unsafe fn store_row_pair(rows: [[(__m512i, __m512i); 2]; 2], block: *mut u16
     }
 }
 
-/// Rows of numbers, at a distance.
+/// Rows of numbers with a stride.
 #[derive(Clone, Copy)]
 pub struct Source {
     pub ptr: *const f32,
@@ -85,12 +86,13 @@ pub struct Source {
     pub width: usize,
 }
 
-/// What 32 rows are split into.
+/// The blocks that 32 rows are split into.
 #[derive(Clone, Copy)]
 pub struct SplitTo {
-    /// Rows as they are, the sum along them: blocks, and where these have their parts.
+    /// Blocks whose sum runs along the rows, and the offsets of their parts.
     pub rows: Option<(*mut u16, [usize; 2])>,
-    /// Columns, the sum over the rows: likewise, and how many blocks on those of the next 32 columns are.
+    /// Blocks whose sum runs over the rows, the offsets of their parts, and the stride in blocks to the next 32
+    /// columns.
     pub columns: Option<(*mut u16, [usize; 2], usize)>,
 }
 
@@ -103,13 +105,13 @@ impl SplitTo {
         SplitTo { rows: None, columns: Some((blocks, parts_at, apart)) }
     }
 
-    /// Writes 32 numbers, from one on, of rows `pair` and `pair + 16`.
+    /// Writes 32 numbers, from column `at` on, of rows `pair` and `pair + 16`.
     ///
     /// # Safety
     /// As for [`split`].
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-    unsafe fn put(self, rows: [[(__m512i, __m512i); 2]; 2], at: usize, pair: usize) {
+    unsafe fn store(self, rows: [[(__m512i, __m512i); 2]; 2], at: usize, pair: usize) {
         // SAFETY: the caller's contract.
         unsafe {
             if let Some((blocks, parts_at)) = self.rows {
@@ -124,46 +126,48 @@ impl SplitTo {
     }
 }
 
-/// Splits 32 rows, of which the first `n` are there and others are zeros, into left tiles of rows and right tiles of columns, filled up with zeros to whole blocks. What shall be the other is
-/// transposed afterwards. Rows are read from their beginning to their end, as memory likes it.
+/// Splits 32 rows into left tiles of rows and right tiles of columns, padded with zeros to full blocks. Only the first
+/// `n` rows exist; the others are zeros. Callers transpose tiles that belong on the other side. Rows are read from
+/// start to end, which suits the prefetcher.
 ///
 /// # Safety
-/// Rows that are there, blocks for what is wanted, and AVX-512.
+/// `n` rows, the blocks of `to`, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn split(src: Source, n: usize, to: SplitTo) {
     // SAFETY: the caller's contract: rows below `n` are read, and blocks of `width` columns are written.
     unsafe {
-        let (whole, rest) = (src.width / BLOCK_SIDE * BLOCK_SIDE, src.width % BLOCK_SIDE);
+        let (full, rest) = (src.width / BLOCK_SIDE * BLOCK_SIDE, src.width % BLOCK_SIDE);
         for pair in 0..BLOCK_SIDE / 2 {
             let upper = src.ptr.wrapping_add(pair * src.row);
             let lower = upper.wrapping_add(16 * src.row);
             let valid = [pair < n, pair + 16 < n];
             if valid[1] {
-                for at in (0..whole).step_by(BLOCK_SIDE) {
-                    to.put([split_row(upper.add(at)), split_row(lower.add(at))], at, pair);
+                for at in (0..full).step_by(BLOCK_SIDE) {
+                    to.store([split_row(upper.add(at)), split_row(lower.add(at))], at, pair);
                 }
             } else {
-                for at in (0..whole).step_by(BLOCK_SIDE) {
-                    to.put([if valid[0] { split_row(upper.add(at)) } else { zeros() }, zeros()], at, pair);
+                for at in (0..full).step_by(BLOCK_SIDE) {
+                    to.store([if valid[0] { split_row(upper.add(at)) } else { zeros() }, zeros()], at, pair);
                 }
             }
             if rest > 0 {
                 let numbers = valid.map(|valid| if valid { rest } else { 0 });
                 let rows = [
-                    split_row_start(upper.wrapping_add(whole), numbers[0]),
-                    split_row_start(lower.wrapping_add(whole), numbers[1]),
+                    split_row_start(upper.wrapping_add(full), numbers[0]),
+                    split_row_start(lower.wrapping_add(full), numbers[1]),
                 ];
-                to.put(rows, whole, pair);
+                to.store(rows, full, pair);
             }
         }
     }
 }
 
-/// Splits the first `n` of 32 rows into narrow tiles for the left: both parts of 16 numbers in a row, of the upper 16 rows, then of the lower. Rows that are not there stay what they are.
+/// Splits the first `n` of 32 rows into narrow left tiles: both parts of 16 numbers in a row, of the upper 16 rows,
+/// then of the lower. Rows from `n` on are not written.
 ///
 /// # Safety
-/// Rows that are there, two tiles for every 16 numbers of them, and AVX-512.
+/// `n` rows, two tiles for every 16 numbers of a row, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn split_narrow(src: Source, n: usize, tiles: *mut u16) {
@@ -185,7 +189,7 @@ pub unsafe fn split_narrow(src: Source, n: usize, tiles: *mut u16) {
     }
 }
 
-/// Writes high and low parts of 16 numbers in turn.
+/// Writes high and low parts of 16 numbers, alternating.
 ///
 /// # Safety
 /// 16 numbers at `from`, 32 elements at `to`, and AVX-512.
@@ -199,7 +203,7 @@ unsafe fn store_both_parts(from: *const f32, to: *mut u16) {
     }
 }
 
-/// Writes 16 numbers, for as many columns, as row `r` of two narrow tiles for the right.
+/// Writes 16 numbers, one for each column, as row `r` of two narrow right tiles.
 ///
 /// # Safety
 /// Two tiles, and AVX-512.
@@ -225,7 +229,7 @@ unsafe fn split_row(from: *const f32) -> [(__m512i, __m512i); 2] {
     unsafe { [split_bf16(_mm512_loadu_ps(from)), split_bf16(_mm512_loadu_ps(from.add(16)))] }
 }
 
-/// The same of a row that epilogue after some of them.
+/// The same for the first `numbers` of them; the others are zero.
 ///
 /// # Safety
 /// As many numbers, and AVX-512.
@@ -239,17 +243,17 @@ unsafe fn split_row_start(from: *const f32, numbers: usize) -> [(__m512i, __m512
     }
 }
 
-/// The same of a row that is not there.
+/// The same for a row of zeros.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 fn zeros() -> [(__m512i, __m512i); 2] {
     [(_mm512_setzero_si512(), _mm512_setzero_si512()); 2]
 }
 
-/// Turns the tiles of `count` blocks that lie `apart` blocks from each other.
+/// Transposes the tiles of `count` blocks, `apart` blocks from each other.
 ///
 /// # Safety
-/// As many blocks, and AVX-512.
+/// `count` blocks, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn transpose_tiles(blocks: *mut u16, count: usize, apart: usize) {
@@ -259,7 +263,7 @@ pub unsafe fn transpose_tiles(blocks: *mut u16, count: usize, apart: usize) {
     }
 }
 
-/// Makes a left tile of a right one of the same numbers, and the other way round.
+/// Transposes a tile in place, in units of two numbers: a left tile becomes a right one and the reverse.
 ///
 /// # Safety
 /// A tile, and AVX-512.
@@ -270,13 +274,13 @@ unsafe fn transpose_tile(tile: *mut u16) {
     unsafe {
         let mut transposed = [_mm512_setzero_si512(); 16];
         for (quarter, transposed) in transposed.chunks_mut(4).enumerate() {
-            // A quarter of rows i, i + 4, i + 8 and i + 12: what loads put side by side need not be shuffled.
-            let piece = |row: usize| _mm_loadu_si128(tile.add(32 * row + 8 * quarter).cast());
+            // A quarter of rows i, i + 4, i + 8 and i + 12: broadcasting loads place them without shuffles.
+            let quarter_of = |row: usize| _mm_loadu_si128(tile.add(32 * row + 8 * quarter).cast());
             let rows: [__m512i; 4] = std::array::from_fn(|i| {
-                let first = _mm512_castsi128_si512(piece(i));
-                let two = _mm512_mask_broadcast_i32x4(first, 0x00f0, piece(i + 4));
-                let three = _mm512_mask_broadcast_i32x4(two, 0x0f00, piece(i + 8));
-                _mm512_mask_broadcast_i32x4(three, 0xf000, piece(i + 12))
+                let first = _mm512_castsi128_si512(quarter_of(i));
+                let two = _mm512_mask_broadcast_i32x4(first, 0x00f0, quarter_of(i + 4));
+                let three = _mm512_mask_broadcast_i32x4(two, 0x0f00, quarter_of(i + 8));
+                _mm512_mask_broadcast_i32x4(three, 0xf000, quarter_of(i + 12))
             });
             let low = [_mm512_unpacklo_epi32(rows[0], rows[1]), _mm512_unpacklo_epi32(rows[2], rows[3])];
             let high = [_mm512_unpackhi_epi32(rows[0], rows[1]), _mm512_unpackhi_epi32(rows[2], rows[3])];
@@ -312,12 +316,12 @@ mod tests {
         high.copy_from_slice(&block[..TILE_LEN]);
         low.copy_from_slice(&block[2 * TILE_LEN..3 * TILE_LEN]);
         // Numbers 0, 16, 1, 17 and so on of a row.
-        let place = |i: usize| i / 2 + i % 2 * 16;
+        let index = |i: usize| i / 2 + i % 2 * 16;
         for i in 0..TILE_LEN {
-            let x = x[i / 32 * 32 + place(i % 32)];
+            let x = x[i / 32 * 32 + index(i % 32)];
             assert!((number(high[i]) + number(low[i]) - x).abs() <= x.abs() * 2f32.powi(-16));
         }
-        // Among them what is no number quietly, and what is none and would say so.
+        // Quiet and signalling NaNs, zeros and the smallest normal number.
         let none = [0x7fc0_0000, 0x7fff_ffff, 0xffff_8000, 0x7f80_0001, 0xff80_0001, 0x7fbf_ffff].map(f32::from_bits);
         let odd = [none.as_slice(), &[-0.0, 0.0, f32::MIN_POSITIVE]].concat();
         let mut row = [1.0f32; 32];
@@ -326,7 +330,7 @@ mod tests {
         // SAFETY: one row of 32 numbers and one block.
         unsafe { split(source(&row, 32), 1, SplitTo::rows(odd_block.as_mut_ptr(), RIGHT)) };
         for i in 0..32 {
-            let x = &row[place(i)];
+            let x = &row[index(i)];
             let sum = number(odd_block[i]) + number(odd_block[2 * TILE_LEN + i]);
             assert!(if x.is_nan() { sum.is_nan() } else { sum == *x }, "{x} became {sum}");
         }

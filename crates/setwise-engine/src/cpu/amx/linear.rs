@@ -11,10 +11,10 @@ use super::{BLOCK_LEN, BLOCK_SIDE, CHUNK, TILE_LEN, TILE_SIDE, narrow};
 use crate::program::Activation;
 use crate::real::Real;
 
-/// Blocks of a weight `[n, k]` on the right, for `x Wᵀ`: those of 32 outputs follow each other.
+/// Packs a weight `[n, k]` as right blocks for `x Wᵀ`: the blocks of 32 outputs follow each other.
 ///
 /// # Safety
-/// Sizes that fit, [`blocks_len`] numbers at `dst`, and a machine with the unit or at least its vectors.
+/// Supported sizes, [`blocks_len`] elements at `dst`, and AVX-512.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn pack_forward(dst: *mut u16, w: *const f32, k: usize, n: usize) {
     if narrow(k, n) {
@@ -33,7 +33,7 @@ pub unsafe fn pack_forward(dst: *mut u16, w: *const f32, k: usize, n: usize) {
     }
 }
 
-/// Blocks of a weight `[k, n]` on the right, for `dy W`.
+/// Packs a weight `[k, n]` as right blocks for `dy W`.
 ///
 /// # Safety
 /// As of [`pack_forward`].
@@ -47,7 +47,8 @@ pub unsafe fn pack_backward(dst: *mut u16, w: *const f32, k: usize, n: usize) {
     unsafe { split_columns(Source { ptr: w, row: n, width: n }, k, dst, RIGHT) }
 }
 
-/// Tiles of a narrow right side `[k, n]`, element `(i, j)` at `w[i * apart[0] + j * apart[1]]`: those of 16 columns follow each other.
+/// Packs a narrow right operand `[k, n]`, element `(i, j)` at `w[i * apart[0] + j * apart[1]]`: the tiles of 16
+/// columns follow each other.
 ///
 /// # Safety
 /// As of [`pack_forward`].
@@ -64,7 +65,7 @@ unsafe fn pack_narrow(dst: *mut u16, w: *const f32, apart: [usize; 2], k: usize,
     }
 }
 
-/// Splits `rows` over which the sum goes: blocks of the same 32 columns follow each other.
+/// Splits rows over which the sum runs: the blocks of the same 32 columns follow each other.
 ///
 /// # Safety
 /// As of [`split`].
@@ -81,10 +82,11 @@ unsafe fn split_columns(src: Source, rows: usize, blocks: *mut u16, parts_at: [u
     }
 }
 
-/// Products of the same rows, whose activations are not sigmoids, with weights' blocks instead of packed. The weights have like sizes. Rows may be made twice, so results overlap nothing that is read.
+/// Products of the same rows with several weights of equal sizes, packed as blocks. Activations are none or ReLU. Some
+/// rows may be computed twice, so results must not overlap operands.
 ///
 /// # Safety
-/// Pointers as of [`PackedProduct`], [`product_scratch`] numbers of scratch, [`available`].
+/// Pointers as of [`PackedProduct`], [`product_scratch`] elements of scratch, and AMX is [`available`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn products(ps: &[PackedProduct<f32>], scratch: *mut f32) {
     // SAFETY: the caller's contract; `on_amx` configures the tiles.
@@ -100,7 +102,7 @@ pub unsafe fn products(ps: &[PackedProduct<f32>], scratch: *mut f32) {
 /// The gradient of some rows of a weight, a multiple of 32.
 ///
 /// # Safety
-/// Pointers as of [`WeightProduct`], [`weight_scratch`] numbers of scratch, [`available`].
+/// Pointers as of [`WeightProduct`], [`weight_scratch`] elements of scratch, and AMX is [`available`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn weight_product(p: &WeightProduct<f32>) {
     // SAFETY: the caller's contract; `on_amx` configures the tiles.
@@ -118,20 +120,21 @@ unsafe fn products_on<U: BlockMultiply>(ps: &[PackedProduct<f32>], scratch: *mut
         debug_assert!(ps.iter().all(|p| (p.m, p.k) == (m, k) && p.n.is_multiple_of(BLOCK_SIDE) && p.c_row >= p.n));
         let (count, result) = (k / BLOCK_SIDE, scratch);
         let left: *mut u16 = result.add(BLOCK_SIDE * BLOCK_SIDE).cast();
-        // The last rows are made together with some before them a second time, unless that would add them twice, rather than by way of scratch.
-        let twice = m >= BLOCK_SIDE && ps.iter().all(|p| needs_no_finish(p) && !p.accumulate);
+        // The last block of rows overlaps the one before it, so that it needs no copy through scratch. Products that
+        // accumulate must not add rows twice.
+        let twice = m >= BLOCK_SIDE && ps.iter().all(|p| needs_no_epilogue(p) && !p.accumulate);
         for first in (0..m).step_by(BLOCK_SIDE) {
             let first = if twice { first.min(m - BLOCK_SIDE) } else { first };
             let rows = BLOCK_SIDE.min(m - first);
             split(Source { ptr: a.ptr.add(first * a.row), row: a.row, width: k }, rows, SplitTo::rows(left, LEFT));
             for p in ps {
-                let plain = needs_no_finish(p);
+                let no_epilogue = needs_no_epilogue(p);
                 for column in (0..p.n).step_by(BLOCK_SIDE) {
                     let right = p.packed.cast::<u16>().add(column / BLOCK_SIDE * count * BLOCK_LEN);
-                    if !plain {
+                    if !no_epilogue {
                         U::multiply(left, right, count, result, BLOCK_SIDE, InitialSum::Zero);
-                        finish(p, result, first, rows, column);
-                        finish(p, result.add(TILE_SIDE), first, rows, column + TILE_SIDE);
+                        epilogue(p, result, first, rows, column);
+                        epilogue(p, result.add(TILE_SIDE), first, rows, column + TILE_SIDE);
                         continue;
                     }
                     let out = p.c.add(first * p.c_row + column);
@@ -143,7 +146,7 @@ unsafe fn products_on<U: BlockMultiply>(ps: &[PackedProduct<f32>], scratch: *mut
                     if rows == BLOCK_SIDE {
                         U::multiply(left, right, count, out, p.c_row, start);
                     } else {
-                        // Summed likewise, so that a row has the same bits wherever it stands.
+                        // The order of sums is the same, so a row has the same bits in any block.
                         if p.accumulate {
                             copy_rows(out, p.c_row, result, BLOCK_SIDE, rows);
                         }
@@ -173,12 +176,12 @@ unsafe fn copy_rows(from: *const f32, from_row: usize, to: *mut f32, to_row: usi
     }
 }
 
-/// Whether the results of a product need nothing but what their sums can start from.
-fn needs_no_finish(p: &PackedProduct<f32>) -> bool {
+/// Whether a product needs no epilogue beyond what its sums start from.
+fn needs_no_epilogue(p: &PackedProduct<f32>) -> bool {
     p.activation == Activation::None && p.residual.is_null() && p.gate.is_null() && (p.bias.is_null() || !p.accumulate)
 }
 
-/// The same with narrow tiles. The next rows are split before those at hand are finished, so that the unit need not be waited for.
+/// The same with narrow tiles. The next rows are split before the results of these are finished, while AMX works.
 ///
 /// # Safety
 /// As of [`products_on`].
@@ -208,9 +211,9 @@ unsafe fn narrow_products_on<U: BlockMultiply>(ps: &[PackedProduct<f32>], scratc
                     if i + 1 == ps.len() && column + BLOCK_SIDE >= p.n && first + BLOCK_SIDE < m {
                         split_narrow(src(first + BLOCK_SIDE), rows(first + BLOCK_SIDE), left(first + BLOCK_SIDE));
                     }
-                    finish(p, scratch, first, rows(first), column);
+                    epilogue(p, scratch, first, rows(first), column);
                     if both {
-                        finish(p, scratch.add(TILE_SIDE), first, rows(first), column + TILE_SIDE);
+                        epilogue(p, scratch.add(TILE_SIDE), first, rows(first), column + TILE_SIDE);
                     }
                 }
             }
@@ -218,35 +221,35 @@ unsafe fn narrow_products_on<U: BlockMultiply>(ps: &[PackedProduct<f32>], scratc
     }
 }
 
-/// Bias, activation, what is added and the gate of 16 columns of some rows.
+/// The epilogue of 16 columns of some rows: bias, activation, accumulation, residual and gate.
 ///
 /// # Safety
 /// Rows `first..first + rows` of the product, results of 16 columns of them, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-unsafe fn finish(p: &PackedProduct<f32>, result: *const f32, first: usize, rows: usize, at: usize) {
+unsafe fn epilogue(p: &PackedProduct<f32>, result: *const f32, first: usize, rows: usize, at: usize) {
     let relu = p.activation == Activation::Relu;
     // SAFETY: the caller's contract.
     unsafe {
-        // What the rows of all products have, or not, is pending once and not for each row.
+        // The common combinations have no branches in the loop over rows.
         match (relu, p.accumulate, p.residual.is_null(), p.gate.is_null()) {
-            (false, false, true, true) => finish_rows::<false, false, false, false>(p, result, first, rows, at),
-            (true, false, true, true) => finish_rows::<true, false, false, false>(p, result, first, rows, at),
-            (false, true, true, true) => finish_rows::<false, true, false, false>(p, result, first, rows, at),
-            (false, false, false, true) => finish_rows::<false, false, true, false>(p, result, first, rows, at),
-            (false, false, true, false) => finish_rows::<false, false, false, true>(p, result, first, rows, at),
-            _ => finish_rows::<true, true, true, true>(p, result, first, rows, at),
+            (false, false, true, true) => epilogue_rows::<false, false, false, false>(p, result, first, rows, at),
+            (true, false, true, true) => epilogue_rows::<true, false, false, false>(p, result, first, rows, at),
+            (false, true, true, true) => epilogue_rows::<false, true, false, false>(p, result, first, rows, at),
+            (false, false, false, true) => epilogue_rows::<false, false, true, false>(p, result, first, rows, at),
+            (false, false, true, false) => epilogue_rows::<false, false, false, true>(p, result, first, rows, at),
+            _ => epilogue_rows::<true, true, true, true>(p, result, first, rows, at),
         }
     }
 }
 
-/// The same, of what there may be.
+/// The same; flags that are off are not tested at run time.
 ///
 /// # Safety
-/// As of [`finish`].
+/// As of [`epilogue`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-unsafe fn finish_rows<const RELU: bool, const ADD: bool, const RESIDUAL: bool, const GATE: bool>(
+unsafe fn epilogue_rows<const RELU: bool, const ADD: bool, const RESIDUAL: bool, const GATE: bool>(
     p: &PackedProduct<f32>,
     result: *const f32,
     first: usize,
@@ -316,13 +319,13 @@ mod tests {
     use super::super::{blocks_len, product_scratch, weight_scratch};
     use super::*;
 
-    /// What rounding every factor to 16 bits may do to a sum of `k` products of numbers below a half.
+    /// The error that rounding every factor to 16 bits may cause in a sum of `k` products of numbers below one half.
     fn allowed(k: usize) -> f64 {
         (k as f64).sqrt() * 0.25 * 2f64.powi(-15)
     }
 
-    /// What must lie beside results and behind them unharmed.
-    const BEHIND: f32 = 7.0;
+    /// Guard value beside and behind results.
+    const GUARD: f32 = 7.0;
 
     fn check_products<U: BlockMultiply>() {
         for (m, k, n) in [
@@ -338,7 +341,7 @@ mod tests {
             (64, 32, 48),
         ] {
             let a = numbers(m * (k + 3), 1);
-            // Of two products at once.
+            // Two products at once.
             let weights = [(numbers(n * k, 2), numbers(n, 3)), (numbers(n * k, 6), numbers(n, 7))];
             let (residual, gate) = (numbers(m * n, 4), numbers(m * n, 5));
             let mut scratch = vec![f32::NAN; product_scratch(k)];
@@ -361,11 +364,11 @@ mod tests {
                         }
                     }
                 }
-                // Some rows of one of the products, with other things between and behind their results.
+                // Some rows of one product, with guard values between and behind their results.
                 let before = if matches!(variant, 2 | 5) { 0.5 } else { f32::NAN };
-                let place = |rows: usize| -> Vec<f32> {
+                let output = |rows: usize| -> Vec<f32> {
                     (0..(rows + BLOCK_SIDE) * (n + 5))
-                        .map(|i| if i / (n + 5) < rows && i % (n + 5) < n { before } else { BEHIND })
+                        .map(|i| if i / (n + 5) < rows && i % (n + 5) < n { before } else { GUARD })
                         .collect()
                 };
                 let product = |which: usize, first: usize, rows: usize, c: &mut [f32]| {
@@ -383,7 +386,7 @@ mod tests {
                     }
                     p
                 };
-                let mut results = [place(m), place(m)];
+                let mut results = [output(m), output(m)];
                 let [c, d] = &mut results;
                 run(&[product(0, 0, m, c), product(1, 0, m, d)], &mut scratch);
                 for (which, (c, (w, bias))) in results.iter().zip(&weights).enumerate() {
@@ -404,11 +407,11 @@ mod tests {
                     }
                     for (i, row) in c.chunks(n + 5).enumerate() {
                         let beside = if i < m { &row[n..] } else { row };
-                        assert!(beside.iter().all(|&x| x == BEHIND), "{m}×{k}×{n}, variant {variant}: beside row {i}");
+                        assert!(beside.iter().all(|&x| x == GUARD), "{m}×{k}×{n}, variant {variant}: beside row {i}");
                     }
                     // A row has the same bits alone as among others.
                     for i in 0..m {
-                        let mut alone = place(1);
+                        let mut alone = output(1);
                         run(&[product(which, i, 1, &mut alone)], &mut scratch);
                         assert_eq!(alone[..n], c[i * (n + 5)..][..n], "{m}×{k}×{n}, variant {variant}, row {i}");
                     }

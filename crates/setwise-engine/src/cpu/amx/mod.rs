@@ -1,18 +1,25 @@
-//! Products on the tile unit of x86 processors (AMX), of single-precision numbers in two bf16 parts each.
+//! Products on AMX, the matrix unit of x86 processors: f32 numbers as two bf16 parts each (bf16x3).
 //!
-//! A number is its *high* part, the nearest bf16 number, and its *low* part, what is left, likewise rounded: 16 bits of 24 (what PyTorch calls the precision "high"). Of the four products
-//! of parts the one of two low parts, 2⁻¹⁶ of the whole or less, is left out. Sums are in single precision, and their order depends on sizes alone. What is no number stays none;
-//! what is infinite, or rounds to it, becomes none.
+//! A number is split into its *high* part, the nearest bf16 number, and its *low* part, the rounded remainder.
+//! Together they have 16 bits of 24 (PyTorch's float32 matmul precision "high"). Of the four products of parts, low ×
+//! low is left out: it is at most 2⁻¹⁶ of the result. Sums are in f32, and their order depends on sizes alone. NaN
+//! stays NaN; infinity, or what rounds to it, becomes NaN.
 //!
-//! A tile is 16 rows of 64 bytes. On the left a row has 32 numbers along the sum; on the right each of 16 rows has two numbers along the sum for each of 16 columns, so that a
-//! left tile and a right one of the same numbers are each other's transposes, two numbers at a time. Of 32 numbers along the sum
-//! a tile has 0, 16, 1, 17 and so on, on both sides, as is easiest to write. A *block* is two tiles of each part: 32 rows or columns by 32 along the sum. The unit
-//! multiplies blocks, which take a third as long to load as to multiply.
+//! A *tile* is 16 rows of 64 bytes. A left tile has 32 numbers along the sum in each row. A right tile has, in each of
+//! 16 rows, two numbers along the sum for each of 16 columns. Left and right tiles of the same numbers are thus
+//! transposes of each other, in units of two numbers. Along the sum, both hold numbers in the order 0, 16, 1, 17 and
+//! so on, which is cheapest to write.
 //!
-//! Weights whose sizes are multiples of 16, but not both of 32, are *narrow*: both parts of 16 numbers fill a row on the left, high and low in turn, and on the right a tile has the high part twice and
-//! another one the low part and zero. That is two products of tiles for 16 numbers instead of three for 32, and nothing is filled up.
+//! A *block* is two tiles of each part: 32 rows or columns by 32 numbers along the sum. Loading blocks takes a third
+//! of the time of multiplying them.
 //!
-//! `multiply` multiplies blocks, `blocks` makes them, `linear` and `attention` are what is made of that; `narrow_attention`, for heads of eight numbers, has tiles of its own.
+//! A *narrow* weight has sizes that are multiples of 16, but not both of 32. In its products a left row holds both
+//! parts of 16 numbers, alternating. On the right, one tile has the high part twice, another has the low part and
+//! zero. That is two tile products for 16 numbers instead of three for 32, without padding.
+//!
+//! * `multiply` multiplies blocks, on AMX or emulated; `blocks` splits rows into blocks.
+//! * `linear` and `attention` are built on both; `narrow_attention`, for heads of eight numbers, has its own tiles.
+//! * `unsupported` is the stub for other targets.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod attention;
@@ -41,33 +48,34 @@ pub use unsupported::*;
 const BLOCK_SIDE: usize = 32;
 /// Rows or columns of a tile.
 const TILE_SIDE: usize = 16;
-/// Numbers of a tile, and of a block.
+/// Elements of a tile, and of a block.
 const TILE_LEN: usize = 512;
 const BLOCK_LEN: usize = 4 * TILE_LEN;
-/// Rows that a gradient of weights takes at a time.
+/// Rows of a chunk of a weight gradient's sum.
 const CHUNK: usize = 128;
-/// Numbers of a head whose gradients have their scores alone from the unit.
+/// Head width whose backward pass computes only scores on AMX.
 const NARROW_HEAD: usize = 8;
 
-/// Rows of a weight that one gradient task owns: many, since each packs all inputs.
+/// Rows of a weight that one gradient task owns: many, since every task packs all inputs.
 pub const WEIGHT_ROWS: usize = 256;
 
-/// Whether a weight of these sizes is multiplied in tiles, forward and backward.
+/// Whether the forward and backward products of a weight of these sizes run on AMX.
 pub fn supports(outputs: usize, inputs: usize) -> bool {
     outputs.is_multiple_of(TILE_SIDE) && inputs.is_multiple_of(TILE_SIDE) && outputs * inputs > 0
 }
 
-/// Whether its gradient is too: of narrow ones splitting both sides takes as long as vectors take for all.
+/// Whether the gradient of the weight runs on AMX too. For narrow weights, splitting both operands takes as long as
+/// the full product on vectors.
 pub fn supports_gradient(outputs: usize, inputs: usize) -> bool {
     supports(outputs, inputs) && !narrow(outputs, inputs)
 }
 
-/// Whether a weight of these sizes, that fits, is narrow.
+/// Whether a supported weight of these sizes is narrow.
 fn narrow(outputs: usize, inputs: usize) -> bool {
     outputs % BLOCK_SIDE + inputs % BLOCK_SIDE > 0
 }
 
-/// Length of a weight's blocks, for one direction; of a narrow weight's tiles.
+/// Elements of a packed weight, for one direction.
 pub fn blocks_len(k: usize, n: usize) -> usize {
     if narrow(k, n) {
         k / TILE_SIDE * (n / TILE_SIDE) * 2 * TILE_LEN
@@ -76,18 +84,20 @@ pub fn blocks_len(k: usize, n: usize) -> usize {
     }
 }
 
-/// Scratch of a product of rows of `k` numbers, in single-precision numbers: the results of 32 rows, and two times 32 rows that are split.
+/// Scratch of a product of rows of `k` numbers, in f32 elements: 32 × 32 results, and two times 32 split rows.
 pub fn product_scratch(k: usize) -> usize {
     BLOCK_SIDE * BLOCK_SIDE + 2 * (k / TILE_SIDE * TILE_LEN)
 }
 
-/// Scratch of the gradient of `m` rows of a weight with `n` inputs, likewise.
+/// Scratch of the gradient of `m` rows of a weight with `n` inputs, in f32 elements.
 pub fn weight_scratch(m: usize, n: usize) -> usize {
     (m + n) / BLOCK_SIDE * (CHUNK / BLOCK_SIDE) * BLOCK_LEN / 2
 }
 
-/// Whether attention with heads of this width has its products in tiles, or its gradients have scores from there. Blocks of other narrow heads are mostly zeros, and where the width is small making powers
-/// of the scores takes longer than making scores; few queries are not worth splitting all keys for; and what is split of many wide keys would not fit a thread's memory.
+/// Whether attention with this head width runs on AMX, or its backward pass takes scores from there.
+///
+/// Blocks of other narrow heads are mostly zeros, and exponentials take longer than scores there. Few queries do not
+/// pay for splitting all keys. The split parts of many wide keys exceed a thread's scratch.
 pub fn supports_attention(queries: usize, keys: usize, width: usize, backward: bool) -> bool {
     let fits = width >= BLOCK_SIDE || backward && width == NARROW_HEAD;
     fits && queries >= 16 && keys.saturating_mul(width) <= 1 << 22
@@ -110,7 +120,7 @@ mod tests {
     #[test]
     fn one_use_of_the_unit_within_another_leaves_it_set_up() {
         use super::multiply::{Amx, BlockMultiply, InitialSum, emulated};
-        // The stand-in needs no setting up.
+        // The emulation needs no configuration.
         if !available() || emulated() {
             return;
         }
@@ -118,9 +128,9 @@ mod tests {
         drop(TileConfig::load());
         let (ones, mut sums) = (vec![0x3f80; BLOCK_LEN], vec![f32::NAN; BLOCK_SIDE * BLOCK_SIDE]);
         let (a, c) = (ones.as_ptr(), sums.as_mut_ptr());
-        // SAFETY: a block on either side and one of results; the unit is in use.
+        // SAFETY: a block on either side and one of results; tiles are configured.
         unsafe { Amx::multiply(a, a, 1, c, BLOCK_SIDE, InitialSum::Zero) };
-        // Both parts of every number are one, and the product of two low ones is left out.
+        // Both parts of every number are one, and low × low is left out.
         assert!(sums.iter().all(|&x| x == 96.0), "{sums:?}");
     }
 }

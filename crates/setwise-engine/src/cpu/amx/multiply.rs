@@ -1,7 +1,7 @@
-//! What multiplies blocks: the processor's unit, or a stand-in for it.
+//! Multiplies blocks, on AMX or by emulation.
 //!
-//! The stand-in sums the same products one by one, in another order, and with numbers below 2⁻¹²⁶, which the unit takes for zero. Most machines have no such unit, and all that surrounds it is
-//! tested on them too.
+//! The emulation sums the same products one by one, in another order, and with denormal numbers, which AMX flushes to
+//! zero. It tests the code around AMX on machines without AMX.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -13,49 +13,53 @@ use super::blocks::{LEFT, RIGHT};
 use super::{BLOCK_LEN, BLOCK_SIDE, TILE_LEN, TILE_SIDE};
 use crate::simd::{Isa, isa};
 
-/// Multiplies blocks. The processor's unit must be [`TileConfig`].
+/// Multiplies blocks. [`Amx`] needs a [`TileConfig`].
 pub trait BlockMultiply {
-    /// Takes two left tiles for the products that [`BlockMultiply::issue`] asks for from now on.
+    /// Loads the two left tiles of the products that [`BlockMultiply::issue`] issues next.
     ///
     /// # Safety
     /// Tiles are configured; both tiles stay valid until the products that use them are stored.
     unsafe fn load_left(pending: &mut Pending, left: [*const u16; 2]);
-    /// Asks for the `J`th of four products of a left tile, the first for `J` = 0 and 1, with a right one, and stores what was pending for as the `J`th before: in 16 of 32 rows of 32 numbers at `to`, the
-    /// upper ones for the first left tile, and 16 of 32 columns, those on the left where `J` is even. All tiles stay as they are until that has been stored.
+    /// Issues product `J` of four, of the first left tile (`J` = 0, 1) or the second (`J` = 2, 3) with a right tile,
+    /// and stores the pending result of the previous product `J`.
+    ///
+    /// The result goes to a quarter of the 32 × 32 square at `to`: the upper rows for the first left tile, the left
+    /// columns for even `J`. All tiles of a product stay unchanged until its result is stored.
     ///
     /// # Safety
     /// Tiles are configured; `right` is a tile and `to` a square of 32 × 32 numbers.
     unsafe fn issue<const J: usize>(pending: &mut Pending, right: *const u16, to: *mut f32);
-    /// `c = start + a b` over `count` blocks on either side, at least one, for 32 rows of `c` at this distance, which overlap nothing that is read but themselves.
+    /// `c = start + a b` over `count` blocks on either side, at least one. `c` has 32 rows of 32 numbers, `c_row`
+    /// apart, which overlap neither operand.
     ///
     /// # Safety
     /// Tiles are configured; `count` blocks at `a` and at `b`, and 32 rows of 32 numbers at `c`, are valid.
     unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: InitialSum);
-    /// `c = a b` for 32 rows and 16 columns of `c`, rows 32 numbers apart, over `count` pairs of narrow tiles: on the left one for the upper 16 rows and one for the lower, on the right
-    /// high and low parts.
+    /// `c = a b` over `count` pairs of narrow tiles. `c` has 32 rows of 16 numbers, 32 apart. A left pair is the upper
+    /// and the lower 16 rows; a right pair is the high and the low parts.
     ///
     /// # Safety
     /// Tiles are configured; `2 * count` tiles at `a` and at `b`, and 32 rows of 16 numbers at `c`, are valid.
     unsafe fn multiply_narrow(a: *const u16, b: *const u16, count: usize, c: *mut f32);
 }
 
-/// What a product is added to.
+/// What the sums of a product start from.
 #[derive(Clone, Copy)]
 pub enum InitialSum {
     Zero,
-    /// What is where it goes.
+    /// The elements at the output.
     Output,
     /// 32 numbers, the same for all rows.
     Broadcast(*const f32),
 }
 
 impl InitialSum {
-    /// What is there, or nothing.
+    /// The output, or zero.
     pub fn output_if(add: bool) -> Self {
         if add { InitialSum::Output } else { InitialSum::Zero }
     }
 
-    /// Where its rows are and how far apart, for a product that goes to `c`; nowhere if it is nothing.
+    /// Address and row stride of the initial sums of a product that goes to `c`; null for zero.
     #[inline(always)]
     fn rows(self, c: *const f32, c_row: usize) -> (*const f32, usize) {
         match self {
@@ -66,23 +70,23 @@ impl InitialSum {
     }
 }
 
-/// The products that were pending for and not stored, for the stand-in, which makes them when they are.
+/// The issued products whose results are not stored. The emulation computes them when it stores them.
 #[derive(Default)]
 pub struct Pending {
     left: Option<[*const u16; 2]>,
     products: [Option<[*const u16; 2]>; 4],
 }
 
-/// Asks for the stand-in where it is `emulated`.
-const CHOICE: &str = "SETWISE_AMX";
+/// The environment variable that selects the emulation (`emulated`).
+const VARIABLE: &str = "SETWISE_AMX";
 
-/// Whether the stand-in multiplies.
+/// Whether AMX is emulated.
 pub fn emulated() -> bool {
     static EMULATED: OnceLock<bool> = OnceLock::new();
-    *EMULATED.get_or_init(|| std::env::var(CHOICE).as_deref() == Ok("emulated"))
+    *EMULATED.get_or_init(|| std::env::var(VARIABLE).as_deref() == Ok("emulated"))
 }
 
-/// Runs what is generic over the unit with the one at hand.
+/// Runs a function that is generic over [`BlockMultiply`], on AMX or emulated.
 macro_rules! on_amx {
     ($run:ident($($argument:expr),*)) => {{
         let _in_use = $crate::cpu::amx::TileConfig::load();
@@ -91,58 +95,59 @@ macro_rules! on_amx {
 }
 pub(super) use on_amx;
 
-/// Whether this machine has the unit and the system lets us use it, which it is pending for; or the vectors around it, for the stand-in.
+/// Whether the processor has AMX and the system grants permission, which this function requests. For the emulation,
+/// whether the machine has AVX-512.
 pub fn available() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        // Bits of tiles and of their bf16 products.
-        const UNIT: u32 = 1 << 24 | 1 << 22;
+        // The feature bits AMX-TILE and AMX-BF16.
+        const FEATURES: u32 = 1 << 24 | 1 << 22;
         // SAFETY: every x86-64 processor has the instruction. Newer compilers know that.
         #[allow(unused_unsafe)]
-        let unit = unsafe { __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & UNIT == UNIT };
-        // ARCH_REQ_XCOMP_PERM, and the number of the state of tiles.
+        let supported = unsafe { __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & FEATURES == FEATURES };
+        // ARCH_REQ_XCOMP_PERM, and the number of the tile data state.
         let [request, state]: [libc::c_long; 2] = [0x1023, 18];
-        // SAFETY: asks the kernel for a permission and touches no memory.
-        has_avx512() && (emulated() || unit && unsafe { libc::syscall(libc::SYS_arch_prctl, request, state) } == 0)
+        // SAFETY: requests a permission from the kernel and accesses no memory.
+        has_avx512() && (emulated() || supported && unsafe { libc::syscall(libc::SYS_arch_prctl, request, state) } == 0)
     })
 }
 
-/// A thread's use of the unit, whose tiles are set up as long as it lives. One within another costs next to nothing.
+/// Keeps the thread's tiles configured while it lives. A nested one costs next to nothing.
 ///
-/// Who holds it must not hand the thread to others, who may use the unit in their own way.
+/// The holder must not yield its thread to code that configures tiles differently.
 pub struct TileConfig(PhantomData<*mut ()>);
 
 thread_local! {
-    /// How many there are on this thread, one within another.
-    static USES: Cell<usize> = const { Cell::new(0) };
+    /// Nesting depth on this thread.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
 impl TileConfig {
-    /// Begins it. The unit must be [`available`].
+    /// Loads the configuration. AMX must be [`available`].
     pub fn load() -> Self {
-        let uses = USES.get();
-        if uses == 0 && !emulated() {
+        let depth = DEPTH.get();
+        if depth == 0 && !emulated() {
             assert!(available(), "valid is no tile unit");
-            // SAFETY: the machine has the unit, and the system lets us use it.
+            // SAFETY: AMX exists, and the system grants its use.
             unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const TILE_CONFIG, options(nostack, readonly)) }
         }
-        USES.set(uses + 1);
+        DEPTH.set(depth + 1);
         TileConfig(PhantomData)
     }
 }
 
 impl Drop for TileConfig {
     fn drop(&mut self) {
-        let uses = USES.get() - 1;
-        USES.set(uses);
-        if uses == 0 && !emulated() {
-            // SAFETY: as above.
+        let depth = DEPTH.get() - 1;
+        DEPTH.set(depth);
+        if depth == 0 && !emulated() {
+            // SAFETY: as for `load`.
             unsafe { asm!("tilerelease", options(nostack, nomem)) }
         }
     }
 }
 
-/// The processor's unit.
+/// The processor's AMX unit.
 pub struct Amx;
 
 /// Eight tiles of 16 rows and 64 bytes.
@@ -208,7 +213,8 @@ impl BlockMultiply for Amx {
         }
     }
 
-    /// All four results at once, so that no product waits for the last one of its result; a tile is loaded again as soon as it was used for the last time.
+    /// All four results at once, so that consecutive products do not depend on each other. A tile is loaded again
+    /// right after its last use.
     #[inline(always)]
     unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: InitialSum) {
         let (start, start_row) = start.rows(c, c_row);
@@ -243,7 +249,7 @@ impl BlockMultiply for Amx {
                 "tileloadd tmm5, [{a} + {row}*1 + 3072]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tdpbf16ps tmm1, tmm5, tmm6",
-                // Low ones of the right.
+                // Low parts of the right.
                 "tileloadd tmm6, [{b} + {row}*1 + 2048]",
                 "tdpbf16ps tmm2, tmm4, tmm7",
                 "tdpbf16ps tmm3, tmm5, tmm7",
@@ -321,12 +327,12 @@ impl BlockMultiply for Amx {
     }
 }
 
-/// Whether the machine has the vectors that surround the unit.
+/// Whether the machine has AVX-512, which all code around AMX uses.
 pub fn has_avx512() -> bool {
     isa() == Isa::Avx512
 }
 
-/// The stand-in.
+/// The emulation.
 pub struct Emulated;
 
 impl BlockMultiply for Emulated {

@@ -1,13 +1,17 @@
-//! Workspace of attention with heads of eight numbers: scores and `dP` from the unit, all else by vectors.
+//! Backward pass of attention with heads of eight numbers: scores and `dP` on AMX, all else on vectors.
 //!
-//! Both parts of eight numbers fit a row of a tile, `[high high low]` on the left against `[high low high]` on the right, so that the scores of 16 keys and 16 queries are one product. What is
-//! subtracted from all `dP` of a query is part of it: ones on the left, its three parts on the right. Weights would have to be split to go on there, which takes as long as multiplying
-//! them by vectors.
+//! Both parts of eight numbers fit a row of a tile, `[high high low]` on the left against `[high low high]` on the
+//! right. The scores of 16 keys and 16 queries are then one product. The number subtracted from all `dP` of a query is
+//! part of the product: ones on the left, its three parts on the right. Weights stay on vectors: splitting them takes
+//! as long as multiplying them there.
 //!
-//! Results lie as in `cpu::attention`: keys in rows, queries in lanes. An *item* is 16 keys and 32 queries, four products: of a tile of keys and one of values with two of queries and two of `dO`. The unit is pending for
-//! an item while vectors work on the one two before it, product by product, each of which stores the result whose place it takes: storing what was pending for just now would wait for it.
+//! Results are laid out as in `cpu::attention`: keys in rows, queries in lanes. An *item* is 16 keys × 32 queries, in
+//! four products: one tile of keys and one of values with two tiles of queries and two of `dO`. AMX works on an item
+//! while vectors work on the item two before it. Each issued product stores the pending result of its accumulator, so
+//! that no store waits for the product before it.
 //!
-//! A *strip* of 16 keys goes through all queries, up to 128, before the next one, so that the gradients of keys and values are summed over all of them in registers.
+//! A *strip* of 16 keys passes all queries, up to 128, before the next strip. The gradients of its keys and values are
+//! then summed over those queries in registers.
 
 use std::arch::x86_64::*;
 
@@ -21,27 +25,28 @@ use crate::real::Real;
 use crate::simd::Vector;
 use crate::simd::avx512::{F32x16, transpose_halves};
 
-/// Blocks of 32 queries that are taken together.
+/// Blocks of 32 queries in a pass.
 const BLOCKS: usize = 4;
-/// Numbers of an item, and of a block of queries.
+/// Elements of an item, and of a block of queries.
 const ITEM_LEN: usize = 2 * TILE_SIDE * BLOCK_SIDE;
 const QUERY_BLOCK_LEN: usize = WIDTH * BLOCK_SIDE;
-/// Numbers of single precision that take a tile's place.
+/// f32 elements in the memory of a tile.
 const TILE_F32: usize = TILE_LEN / 2;
 
-/// Numbers from the pairs of one key to those of the next.
+/// Stride between the pairs of two keys.
 const PAIR_STRIDE: usize = BLOCKS * 2 * BLOCK_SIDE;
 
-/// Scratch of a head with so many keys, in single-precision numbers.
+/// Scratch of a head with so many keys, in f32 elements.
 pub fn scratch(keys: usize) -> usize {
-    let own = 2 * keys.div_ceil(TILE_SIDE) * TILE_F32
+    let len = 2 * keys.div_ceil(TILE_SIDE) * TILE_F32
         + BLOCKS * (4 * TILE_F32 + 3 * QUERY_BLOCK_LEN)
         + 2 * ITEM_LEN
         + TILE_SIDE * PAIR_STRIDE;
-    own.max(backward_scratch::<f32>(keys, WIDTH))
+    len.max(backward_scratch::<f32>(keys, WIDTH))
 }
 
-/// Items in the order in which they are pending for: all blocks of queries of a strip, then the next strip. After the last one it begins overwrite, with items that nobody waits for.
+/// The order in which items are issued: all query blocks of a strip, then the next strip. After the last item it
+/// starts again, with items whose results nobody reads.
 struct Order {
     strip: usize,
     strips: usize,
@@ -63,16 +68,17 @@ impl Order {
     }
 }
 
-/// Left tiles of rows of eight numbers, 16 in each, with ones behind them. Rows that are not there stay what they are.
+/// Left tiles of rows of eight numbers, 16 rows each, followed by ones. Rows from `n` on are not written.
 ///
 /// # Safety
-/// `n` rows that are there, a tile for every 16 of them, and AVX-512.
+/// `n` rows, a tile for every 16 of them, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn split_left(rows: Rows<f32>, n: usize, tiles: *mut u16) {
     // SAFETY: the caller's contract: rows below `n`.
     unsafe {
-        // Words of a vector that has high and low parts in turn: of eight numbers the high parts twice, then the low ones; then three ones.
+        // Permutation of words that alternate high and low parts: the high parts of eight numbers twice, then their
+        // low parts; then three ones.
         let order = |first: u16| {
             let at: [u16; 32] = std::array::from_fn(|i| first + 2 * (i as u16 % 8) + u16::from(i / 8 == 2));
             _mm512_loadu_si512(at.as_ptr().cast())
@@ -96,7 +102,7 @@ unsafe fn split_left(rows: Rows<f32>, n: usize, tiles: *mut u16) {
     }
 }
 
-/// A right tile of 16 rows, with their numbers in lanes, and of what their products begin with.
+/// A right tile of 16 rows whose numbers lie in lanes, and of the numbers their products start from.
 ///
 /// # Safety
 /// A tile, and AVX-512.
@@ -105,31 +111,31 @@ unsafe fn split_left(rows: Rows<f32>, n: usize, tiles: *mut u16) {
 unsafe fn split_right(numbers: &[__m512; WIDTH], start: __m512, tile: *mut u16) {
     // SAFETY: the caller's contract: a tile has 16 rows of 32 elements.
     unsafe {
-        let put = |row: usize, x: __m512i| _mm512_storeu_si512(tile.add(row * BLOCK_SIDE).cast(), x);
+        let store = |row: usize, x: __m512i| _mm512_storeu_si512(tile.add(row * BLOCK_SIDE).cast(), x);
         for i in 0..4 {
             let (a, b) = (split_bf16(numbers[2 * i]), split_bf16(numbers[2 * i + 1]));
             let high = interleave_upper(a.0, b.0);
-            put(i, high);
-            put(i + 4, interleave_upper(a.1, b.1));
-            put(i + 8, high);
+            store(i, high);
+            store(i + 4, interleave_upper(a.1, b.1));
+            store(i + 8, high);
         }
-        // Three parts of eight bits: all of it. The last one is what it is, in the upper half.
+        // Three parts of eight bits hold all bits. The last remainder is exact in its upper half.
         let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
         let first = _mm512_and_si512(_mm512_castps_si512(start), upper);
         let rest = _mm512_sub_ps(start, _mm512_castsi512_ps(first));
         let second = _mm512_and_si512(_mm512_castps_si512(rest), upper);
         let third = _mm512_castps_si512(_mm512_sub_ps(rest, _mm512_castsi512_ps(second)));
-        put(12, interleave_upper(first, second));
-        put(13, _mm512_srli_epi32(third, 16));
-        put(14, _mm512_setzero_si512());
-        put(15, _mm512_setzero_si512());
+        store(12, interleave_upper(first, second));
+        store(13, _mm512_srli_epi32(third, 16));
+        store(14, _mm512_setzero_si512());
+        store(15, _mm512_setzero_si512());
     }
 }
 
-/// Up to 16 rows with their numbers in lanes, zero where there is none.
+/// Loads up to 16 rows transposed, with zeros for missing rows.
 ///
 /// # Safety
-/// `n` rows that are there, and AVX-512.
+/// `n` rows, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn load_transposed(rows: Rows<f32>, n: usize) -> [__m512; WIDTH] {
@@ -145,7 +151,7 @@ unsafe fn load_transposed(rows: Rows<f32>, n: usize) -> [__m512; WIDTH] {
     }
 }
 
-/// The way back: writes up to 16 rows.
+/// The inverse: stores up to 16 rows.
 ///
 /// # Safety
 /// As of [`load_transposed`].
@@ -163,30 +169,31 @@ unsafe fn store_transposed(lanes: [__m512; WIDTH], rows: Rows<f32>, n: usize) {
     }
 }
 
-/// Bump of a backward pass.
+/// The parts of the scratch.
 struct Workspace {
-    /// Left tiles of all keys and of all values.
+    /// Left tiles of all keys, and of all values.
     keys: *mut u16,
     values: *mut u16,
-    /// For each block of queries two right tiles of them and two of `dO`.
+    /// For each block of queries two right tiles of queries and two of `dO`.
     right: *mut u16,
     items: *mut f32,
     /// `(P, dS)` of 16 keys and all queries.
     pairs: *mut f32,
-    /// For each two queries, eight times, `dO` and `Q` of one and of the other.
+    /// For each two queries, eight times: `dO` and `Q` of the first and of the second.
     rows: *mut f32,
     /// `dQᵀ` of each block.
     d_queries: *mut f32,
 }
 
 /// # Safety
-/// Pointers as of [`Backward`], [`scratch`] numbers of scratch, heads of as many numbers as narrow ones have, and AVX-512.
+/// Pointers as of [`Backward`], [`scratch`] elements of scratch, head width eight, AVX-512, and tiles configured for
+/// `U`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
     let p = &b.problem;
-    // Scores that are large, which the forward pass has shifted, would be off by more than their powers may be.
-    // SAFETY: the forward pass kept a maximum for every query.
+    // Large scores, which the forward pass has shifted, would lose too many bits here.
+    // SAFETY: the forward pass saved a maximum for every query.
     if unsafe { std::slice::from_raw_parts(p.max_score, p.queries) }.iter().any(|&largest| largest != 0.0) {
         // SAFETY: the caller's contract; the scratch is large enough for either kernel.
         return unsafe { f32::dispatch(*b) };
@@ -220,7 +227,7 @@ pub unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
                     U::issue::<$j>(&mut pending, at.right.add((4 * $block + $j) * TILE_LEN), $to)
                 };
             }
-            macro_rules! next {
+            macro_rules! load_next {
                 () => {{
                     let (strip, block) = order.next();
                     if block == 0 {
@@ -233,7 +240,7 @@ pub unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
                 }};
             }
             for _ in 0..2 {
-                let block = next!();
+                let block = load_next!();
                 issue!(0, block, at.items);
                 issue!(1, block, at.items);
                 issue!(2, block, at.items);
@@ -244,7 +251,7 @@ pub unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
                 let keys = p.key.from(strip * TILE_SIDE);
                 let valid = (p.keys - strip * TILE_SIDE).min(TILE_SIDE);
                 for block in 0..blocks {
-                    let next = next!();
+                    let next = load_next!();
                     let (item, to) = (at.items.add(odd * ITEM_LEN), at.items.add((1 - odd) * ITEM_LEN));
                     odd = 1 - odd;
                     let sums = at.d_queries.add(block * QUERY_BLOCK_LEN);
@@ -316,11 +323,11 @@ pub unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
     }
 }
 
-/// Packs a block of queries of which `n` are there, and what belongs to them: right tiles of them and of `dO`, divided by the sums of the softmax so that powers need not be, and rows for the
-/// gradients of keys and values.
+/// Packs a block of queries of which `n` exist: right tiles of queries and of `dO`, and rows for the gradients of keys
+/// and values. `dO` is divided by the sums of the softmax, so that `2^S` need not be.
 ///
 /// # Safety
-/// Bump for it, and AVX-512.
+/// Scratch for one block, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn pack(b: &Backward<f32>, before: usize, n: usize, tiles: *mut u16, rows: *mut f32) {
@@ -366,10 +373,10 @@ unsafe fn pack(b: &Backward<f32>, before: usize, n: usize, tiles: *mut u16, rows
     }
 }
 
-/// A row and the one after it, or zeros where there is none.
+/// Two consecutive rows; zeros in place of a missing second.
 ///
 /// # Safety
-/// Rows that are there, and AVX-512.
+/// The rows exist, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn two_rows(rows: Rows<f32>, second: bool) -> __m512 {
@@ -381,10 +388,11 @@ unsafe fn two_rows(rows: Rows<f32>, second: bool) -> __m512 {
     }
 }
 
-/// Workspace of the values and keys from `strip + j` on, up to eight of those that are `there`, summed over `n` queries and added to what is there if pending for.
+/// Gradients of up to eight values and keys from `strip + j` on, of those that are `valid`, summed over `n` queries.
+/// They overwrite or are added to the gradients.
 ///
 /// # Safety
-/// Pairs and rows of them, and AVX-512.
+/// Pairs and rows of the strip, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn sum_over_queries(
@@ -405,14 +413,14 @@ unsafe fn sum_over_queries(
                 _mm512_loadu_ps(at.rows.add(2 * i * TILE_SIDE)),
                 _mm512_loadu_ps(at.rows.add((2 * i + 1) * TILE_SIDE)),
             ];
-            // Of keys that are not there what comes out is not read.
+            // Results of missing keys are not read.
             for (r, sum) in sums.iter_mut().enumerate() {
                 let factors = _mm512_broadcast_f32x4(_mm_loadu_ps(pairs.add(r * PAIR_STRIDE + 4 * i)));
                 sum[0] = _mm512_fmadd_ps(factors, rows[0], sum[0]);
                 sum[1] = _mm512_fmadd_ps(factors, rows[1], sum[1]);
             }
         }
-        // What belongs to values and what to keys, of even queries and of odd ones.
+        // Gradients of values and keys, of even queries and of odd ones.
         let even = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
         let odd = _mm512_setr_epi32(2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
         for (r, [low, high]) in sums.iter().enumerate().take(valid - j) {

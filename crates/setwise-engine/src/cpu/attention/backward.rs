@@ -1,4 +1,4 @@
-//! Gradients of one example, relation and head.
+//! Backward pass of one example, relation and head.
 
 use super::super::gemm::{Strided, multiply_rows, multiply_rows_paired, tile};
 use super::super::norm::{columns, load_lanes, store_lanes};
@@ -7,10 +7,10 @@ use super::problem::{AccumulateRows, Problem, key_block, lanes_of, scale};
 use crate::real::Real;
 use crate::simd::{Kernel, Vector};
 
-/// About as many keys as have their weights and the gradients of their scores, beside themselves and their values, in the first cache.
+/// Keys of a block: keys, values, weights and score gradients of about this many fit the first cache level.
 const KEYS: usize = 64;
 
-/// Gradients of one example, relation and head.
+/// Gradients of one example, relation and head. Overwrites `d_query`, `d_key` and `d_value`.
 #[derive(Clone, Copy)]
 pub struct Backward<T> {
     pub problem: Problem<T>,
@@ -28,22 +28,22 @@ pub fn backward_scratch<T: Real>(keys: usize, width: usize) -> usize {
     3 * key_block(keys, KEYS) * block + (3 * width + 2 * padded) * block + 2 * keys * padded
 }
 
-/// Where everything lies in the scratch.
+/// The parts of the scratch.
 #[derive(Clone, Copy)]
 struct Workspace<T> {
-    /// `P` of a piece of keys, `[keys][lanes]`, or pairs `(P, dS)`.
+    /// `P` of a block of keys, `[keys][lanes]`, or pairs `(P, dS)`.
     weights: *mut T,
-    /// `dS` of the piece.
+    /// `dS` of the block of keys.
     d_scores: *mut T,
     /// `Qᵀ`, `dOᵀ` and `dQᵀ` of a block of queries, `[width][lanes]`.
     queries: *mut T,
     d_outs: *mut T,
     d_queries: *mut T,
-    /// For each query of the block its `dO` and its `Q`, side by side or in pairs.
+    /// `dO` and `Q` of each query of the block, side by side or interleaved.
     rows: *mut T,
-    /// For each key the gradients of its value and of itself, likewise.
+    /// Gradients of each key's value and of the key, likewise.
     sums: *mut T,
-    /// Numbers of a row and of a sum, in whole vectors.
+    /// Row stride of `rows` and of `sums`, a multiple of the lanes.
     row: usize,
 }
 
@@ -52,7 +52,8 @@ impl<T: Real> Kernel<T> for Backward<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
-        // If a row of a head fits a vector, the gradients of values and keys are computed as one, values in even and keys in odd columns.
+        // If a head's row fits a vector, the gradients of values and keys are computed together: values in even
+        // columns, keys in odd ones.
         if V::TUNED && self.problem.query.width <= V::LANES {
             // SAFETY: the contract of `Kernel::run`.
             unsafe { self.all::<V, true>() }
@@ -116,7 +117,7 @@ impl<T: Real> Backward<T> {
         }
     }
 
-    /// `n` queries in `C` vectors.
+    /// One block: `n` queries in `C` vectors.
     ///
     /// # Safety
     /// The caller runs in a kernel, `first + n` is at most the number of queries, and `at` points into the scratch.
@@ -129,11 +130,12 @@ impl<T: Real> Backward<T> {
         unsafe {
             let starts = self.pack::<V, C, PAIRED>(at, first, n);
             let step = key_block(p.keys, KEYS);
-            // Scores that the forward pass did not shift are small; where it did, by nothing, others may be so far below that their powers are nothing in either way.
+            // A saved maximum of zero means unshifted, small scores. Where a true maximum happens to be zero, scores
+            // far below it have powers that are negligible in either precision.
             let coarse = p.coarse && starts[0].iter().all(|s| s.mul(*s).sum() == T::ZERO);
             for from in (0..p.keys).step_by(step) {
                 let keys = step.min(p.keys - from);
-                // The usual width is known to the compiler.
+                // The compiler knows the usual width.
                 match width {
                     8 if V::TUNED && !coarse => self.scores::<V, C, PAIRED, false>(at, from, keys, 8, starts),
                     _ if coarse => self.scores::<V, C, PAIRED, true>(at, from, keys, width, starts),
@@ -166,8 +168,8 @@ impl<T: Real> Backward<T> {
         }
     }
 
-    /// Packs a block of queries and what belongs to them. `dO` is divided by the sums of the softmax, so that powers of two need not be.
-    /// Returns what scores and `dP` begin with: minus the largest score, minus `Σ dO·O`.
+    /// Packs a block of queries, their outputs and gradients. `dO` is divided by the sums of the softmax, so that
+    /// `2^S` need not be. Returns what `S` and `dP` start from: minus the maximum score, and `−Σ dO·O`.
     ///
     /// # Safety
     /// As for [`Backward::block`].
@@ -227,7 +229,7 @@ impl<T: Real> Backward<T> {
         }
     }
 
-    /// `P = 2^S` and `dS = P · dP` of some keys, whose two sums stay in registers until both are done.
+    /// `P = 2^S` and `dS = P · dP` of some keys; both products stay in registers until both are complete.
     ///
     /// # Safety
     /// As for [`Backward::block`], with `from + keys` at most the number of keys.

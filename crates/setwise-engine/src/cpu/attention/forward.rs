@@ -1,4 +1,4 @@
-//! Attention of one example, relation and head.
+//! Forward pass of one example, relation and head.
 
 use super::super::gemm::{Epilogue, Strided, multiply_rows};
 use super::super::norm::{columns, load_lanes, store_lanes};
@@ -6,14 +6,15 @@ use super::problem::{AccumulateRows, Problem, key_block, lanes_of, scale};
 use crate::real::Real;
 use crate::simd::{Kernel, Vector};
 
-/// Scores that cannot be larger than this, in powers of two, are not shifted by the largest before they become powers: these and
-/// their sums are far from the largest number, and none is lost beside another.
+/// Scores whose bound lies below this (in powers of two) need no shift by their maximum: neither powers nor sums
+/// overflow, and none underflows beside another.
 const UNSHIFTED_SCORE_LIMIT: f64 = 48.0;
 
-/// About as many keys as have their scores, beside themselves and their values, in the first cache.
+/// Keys of a block: keys, values and scores of about this many fit the first cache level.
 const KEYS: usize = 108;
 
-/// Attention of one example, relation and head.
+/// `out = softmax(scale · Q Kᵀ) V` for one example, relation and head. Writes `out`, and the maximum and inverse sum
+/// of each query.
 pub struct Forward<T> {
     pub problem: Problem<T>,
     pub scratch: *mut T,
@@ -35,7 +36,7 @@ impl<T: Real> Kernel<T> for Forward<T> {
         // SAFETY: the contract of `Kernel::run`: rows of all keys are valid, and the scratch is as long as
         // `forward_scratch` counts.
         unsafe {
-            // The largest size each number of a key has.
+            // The largest absolute value of each column of the keys.
             let key_abs_max = self.scratch.add((p.keys + 2 * width) * 2 * V::LANES);
             columns!(V, width, |j, n| {
                 let mut peak = V::zero();
@@ -59,7 +60,7 @@ impl<T: Real> Kernel<T> for Forward<T> {
 }
 
 impl<T: Real> Forward<T> {
-    /// `n` queries in `C` vectors.
+    /// One block: `n` queries in `C` vectors.
     ///
     /// # Safety
     /// The caller runs in a kernel, `first + n` is at most the number of queries, and `key_abs_max` holds a number for each
@@ -75,7 +76,7 @@ impl<T: Real> Forward<T> {
             let sums = queries.add(width * lanes);
             let rows = p.block_rows(n, lanes);
             p.query.from(first).pack_transposed::<V, C>(rows, queries, p.scale_log2);
-            let (largest, inverse);
+            let (max_score, inv_sum);
             if scores_are_bounded::<T, V, C>(queries, width, key_abs_max) {
                 let step = key_block(p.keys, KEYS);
                 let mut total = [V::zero(); C];
@@ -91,29 +92,29 @@ impl<T: Real> Forward<T> {
                     let mut epilogue = AccumulateRows { sums, row: lanes, overwrite: first == 0 };
                     multiply_rows::<T, V, C>(width, keys, values, scores, lanes, &mut epilogue);
                 }
-                (largest, inverse) = ([V::zero(); C], total.map(|t| V::splat(T::ONE).div(t)));
-                scale(sums, width, inverse);
+                (max_score, inv_sum) = ([V::zero(); C], total.map(|t| V::splat(T::ONE).div(t)));
+                scale(sums, width, inv_sum);
             } else {
-                let mut epilogue = Scores { out: scores, largest: [V::splat(T::LOWEST); C] };
+                let mut epilogue = Scores { out: scores, max: [V::splat(T::LOWEST); C] };
                 multiply_rows::<T, V, C>(p.keys, width, p.key.matrix(), queries, lanes, &mut epilogue);
                 let mut total = [V::zero(); C];
                 for j in 0..p.keys {
                     for (c, total) in total.iter_mut().enumerate() {
                         let at = scores.add(j * lanes + c * V::LANES);
-                        let e = V::load(at).sub(epilogue.largest[c]).exp2();
+                        let e = V::load(at).sub(epilogue.max[c]).exp2();
                         e.store(at);
                         *total = total.add(e);
                     }
                 }
-                (largest, inverse) = (epilogue.largest, total.map(|t| V::splat(T::ONE).div(t)));
-                let mut epilogue = Scaled { out: sums, factor: inverse };
+                (max_score, inv_sum) = (epilogue.max, total.map(|t| V::splat(T::ONE).div(t)));
+                let mut epilogue = Scaled { out: sums, factor: inv_sum };
                 multiply_rows::<T, V, C>(width, p.keys, p.value.transposed(), scores, lanes, &mut epilogue);
             }
             p.out.from(first).unpack_transposed::<V, C>(rows, sums);
             for c in 0..C {
                 let (at, valid) = (first + c * V::LANES, lanes_of::<T, V>(n, c));
-                store_lanes(largest[c], p.max_score.add(at), valid);
-                store_lanes(inverse[c], p.inv_sum.add(at), valid);
+                store_lanes(max_score[c], p.max_score.add(at), valid);
+                store_lanes(inv_sum[c], p.inv_sum.add(at), valid);
             }
         }
     }
@@ -127,7 +128,7 @@ unsafe fn abs<T: Real, V: Vector<T>>(x: V) -> V {
     unsafe { x.max(V::zero().sub(x)) }
 }
 
-/// Whether no score can be larger than [`UNSHIFTED_SCORE_LIMIT`] either way: the sum of the sizes of the products bounds it.
+/// Whether no score can exceed [`UNSHIFTED_SCORE_LIMIT`] in absolute value. The bound is `Σ_e |q_e| · max_j |k_je|`.
 ///
 /// # Safety
 /// The caller runs in a kernel; `queries` holds `width` rows of `C` vectors and `key_abs_max` `width` numbers.
@@ -154,7 +155,7 @@ unsafe fn scores_are_bounded<T: Real, V: Vector<T>, const C: usize>(
     }
 }
 
-/// Exp2Rows of the scores of some keys, and their sum for each query with what it was before.
+/// `2^S` of some keys, and the running sum of each query.
 ///
 /// # Safety
 /// The caller runs in a kernel; `key` has `keys` rows, `queries` `width` and `out` `keys` rows of `C` vectors.
@@ -172,7 +173,7 @@ unsafe fn exp2_scores<T: Real, V: Vector<T>, const C: usize, const COARSE: bool>
     epilogue.total
 }
 
-/// Exp2Rows of two of the scores, which are small, and their sum for each query.
+/// Writes `2^S` of scores without a shift, and sums them for each query.
 struct Exp2Rows<T, V, const C: usize, const COARSE: bool> {
     out: *mut T,
     total: [V; C],
@@ -192,10 +193,10 @@ impl<T: Real, V: Vector<T>, const C: usize, const COARSE: bool> Epilogue<T, V, C
     }
 }
 
-/// Scores, and the largest of each query.
+/// Writes scores, and takes the maximum for each query.
 struct Scores<T, V, const C: usize> {
     out: *mut T,
-    largest: [V; C],
+    max: [V; C],
 }
 
 impl<T: Real, V: Vector<T>, const C: usize> Epilogue<T, V, C> for Scores<T, V, C> {
@@ -205,13 +206,13 @@ impl<T: Real, V: Vector<T>, const C: usize> Epilogue<T, V, C> for Scores<T, V, C
             // SAFETY: `out` has a row for every key.
             unsafe {
                 sum.store(self.out.add((row * C + c) * V::LANES));
-                self.largest[c] = self.largest[c].max(sum);
+                self.max[c] = self.max[c].max(sum);
             }
         }
     }
 }
 
-/// Rows of a block, times one factor per lane.
+/// Writes rows of a block, times one factor per lane.
 struct Scaled<T, V, const C: usize> {
     out: *mut T,
     factor: [V; C],

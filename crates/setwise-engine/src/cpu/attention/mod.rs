@@ -1,23 +1,25 @@
 //! Multi-head attention over ragged sets, all relations at once.
 //!
-//! One example, relation and head at a time. Queries lie in vector lanes: a block of two vectors of queries is packed
-//! transposed (`[width][block]`), so that the scores of one key are two vectors, the softmax over keys runs down the lanes
-//! without any reduction across them, and every product is the tile of `gemm`:
+//! A kernel computes one example, relation and head. Queries lie in vector lanes: a block of two vectors of queries is
+//! packed transposed (`[width][block]`). The scores of one key are then two vectors, the softmax over keys needs no
+//! reduction across lanes, and every product is the tile of `gemm`.
 //!
-//! * scores `Sᵀ = K Qᵀ` (`[keys][block]`, in first- or second-level cache), then `P = 2^(S − max)`, then `Oᵀ = Vᵀ Pᵀ`. Where sizes of
-//!   queries and keys show that no score is large, the maximum is not needed and scores become powers before they leave the registers;
-//! * backward takes a piece of keys at a time, so that all it makes of them stays in the first cache. `S` begins at minus the kept
-//!   maximum and `dPᵀ = V dOᵀ` at `−Σ dO·O`, with `dO` divided by the kept sum: `P = 2^S` and `dS = P · dP` follow while both are in
-//!   registers. Then come `dQᵀ = Kᵀ dSᵀ`, and `P dO` and `dS Q`, which are added to the gradients of values and keys, with the width in
-//!   lanes. Scale and log₂ e are multiplied into the packed queries, so scores come out ready for powers of two.
+//! Forward: scores `Sᵀ = K Qᵀ` (`[keys][block]`, in the first or second cache level), then `P = 2^(S − max)`, then `Oᵀ
+//! = Vᵀ Pᵀ`. Where bounds on queries and keys show that no score is large, the maximum is not needed, and the
+//! exponential is taken while scores are in registers.
 //!
-//! A head's vector may be cut into chunks at a distance: in dimension-equivariant models it is the concatenation of
-//! `width / heads` numbers for each input dimension. Only packing knows of that; it takes all heads at once, since they share
-//! cache lines.
+//! Backward: one block of keys at a time, so that its intermediate results stay in the first cache level. `S` starts
+//! at minus the saved maximum and `dPᵀ = V dOᵀ` at `−Σ dO·O`, with `dO` divided by the saved sum. `P = 2^S` and `dS =
+//! P · dP` follow in registers. Then `dQᵀ = Kᵀ dSᵀ`; `P dO` and `dS Q`, with the width in lanes, are added to the
+//! gradients of values and keys. Scale and log₂ e are multiplied into the packed queries.
 //!
-//! Cost: 4 n·m·e operations forward, 14 n·m·e backward for n queries, m keys, vectors of e, and n·m exponentials each way;
-//! memory per thread is a block of `m` scores forward and two gradients of `m` keys backward, on tile units (`amx`) 2 and 5 times `m` keys, and for heads in
-//! chunks the rows of a head, of all heads where they are few.
+//! A head's vector may consist of chunks: in dimension-equivariant models it is the concatenation of `width / heads`
+//! numbers for each input dimension. Only packing knows of chunks. It packs all heads at once, since they share cache
+//! lines.
+//!
+//! Cost for n queries, m keys and vectors of e numbers: 4 n·m·e operations forward, 14 n·m·e backward, and n·m
+//! exponentials in each. Scratch per thread: a block of m scores forward and two gradients of m keys backward; on AMX
+//! 2 and 5 times the keys. Heads in chunks add the packed rows of one head, or of all heads where rows are few.
 
 mod backward;
 pub(super) mod forward;
@@ -37,13 +39,13 @@ use forward::forward_scratch;
 use head::{Head, Heads};
 use problem::Problem;
 
-/// Queries of a forward task, a multiple of every block.
+/// Queries of a forward task: a multiple of every block.
 const QUERIES_PER_TASK: usize = 256;
 
-/// Queries and keys up to which those of all heads are packed in one go; more are packed for each head in turn, in less memory.
+/// Queries or keys up to which all heads are packed together; above, one head after another is packed, in less memory.
 const ROWS_PACKED_TOGETHER: usize = 4096;
 
-/// What a task computes.
+/// The work of a task.
 struct Part<'a> {
     relation: &'a Relation,
     example: usize,
@@ -52,7 +54,7 @@ struct Part<'a> {
 }
 
 impl<T: Real> Worker<T> {
-    /// The columns of head `h` in the rows of an example, in the values or in their gradients.
+    /// The columns of head `h` in the rows of an example, of the value or of its gradient.
     fn head(&self, slice: Slice, heads: usize, h: usize, first_row: usize, grad: bool) -> Head<T> {
         let spec = &self.program.values[slice.value.0];
         let chunks = if spec.per_dim { self.shape.dims } else { 1 };
@@ -72,7 +74,7 @@ impl<T: Real> Worker<T> {
         [r.query, r.key].map(|s| self.shape.range(self.program.values[s.value.0].space, example))
     }
 
-    /// Tasks of a relation: blocks of queries of every example, as many for each as the largest needs.
+    /// Query blocks of a relation: the count of the largest example, for each example.
     fn query_blocks(&self, r: &Relation) -> usize {
         let space = self.program.values[r.query.value.0].space;
         let max_rows = (0..self.shape.examples).map(|e| self.shape.range(space, e).len()).max().unwrap_or(0);
@@ -89,7 +91,7 @@ impl<T: Real> Worker<T> {
         });
     }
 
-    /// Forward, a block of queries of one relation and example, if it has so many.
+    /// Forward, one block of queries of one relation and example; does nothing beyond the last query.
     ///
     /// # Safety
     /// No other task runs this block.
@@ -130,7 +132,7 @@ impl<T: Real> Worker<T> {
     pub(super) fn attention_backward(&mut self, on_amx: bool, op: &Attention) {
         let this = &*self;
         let pairs = op.relations.len() * this.shape.examples;
-        // Few examples: spread the heads over the threads as well.
+        // With few examples, heads are spread over the threads too.
         let together = if self.threads == Threads::One || pairs >= 64 { op.heads } else { 1 };
         let tasks_per_pair = op.heads / together;
         self.threads.run(pairs * tasks_per_pair, |t| {
@@ -159,7 +161,7 @@ impl<T: Real> Worker<T> {
         let rows = all.start + queries.start;
         let width = self.head(r.query, op.heads, 0, 0, false).width();
         let chunked = self.head(r.query, op.heads, 0, 0, false).chunks > 1;
-        // Up to a whole block of the last queries.
+        // The last block of queries is padded to full size.
         let padded = queries.len().next_multiple_of(T::packed_width());
         let max_rows = padded.max(keys.len());
         let together = if max_rows <= ROWS_PACKED_TOGETHER { heads.len() } else { 1 };
@@ -181,16 +183,16 @@ impl<T: Real> Worker<T> {
             for group in heads.step_by(together) {
                 // Packed rows lie behind the scratch of one head.
                 let mut free = scratch.wrapping_add(head_scratch);
-                let mut place = |s: Slice, first: usize, rows: usize, padded: usize, grad: bool| {
+                let mut heads = |s: Slice, first: usize, rows: usize, padded: usize, grad: bool| {
                     let first = self.head(s, op.heads, group, first, grad);
-                    let heads = Heads { first, heads: together, rows, padded, place: free };
+                    let heads = Heads { first, heads: together, rows, padded, packed: free };
                     free = free.wrapping_add(heads.len());
                     heads
                 };
-                let mut query_heads = |s: Slice, grad: bool| place(s, rows, queries.len(), padded, grad);
+                let mut query_heads = |s: Slice, grad: bool| heads(s, rows, queries.len(), padded, grad);
                 // SAFETY: the rows of this example; `packed` counts the scratch of all heads that are packed.
                 let (query, out) = (unsafe { query_heads(r.query, false).pack() }, query_heads(r.out, false));
-                let mut key_heads = |s: Slice, grad: bool| place(s, keys.start, keys.len(), keys.len(), grad);
+                let mut key_heads = |s: Slice, grad: bool| heads(s, keys.start, keys.len(), keys.len(), grad);
                 // SAFETY: as for queries.
                 let (key, value) = unsafe { (key_heads(r.key, false).pack(), key_heads(r.value, false).pack()) };
                 let problem = |h: usize| {
@@ -215,7 +217,8 @@ impl<T: Real> Worker<T> {
                 if !backward {
                     for h in 0..together {
                         let forward = Forward { problem: problem(h), scratch };
-                        // SAFETY: rows of this example and part, scratch for both kernels; `PackedWeights` uses AMX for `f32` alone.
+                        // SAFETY: rows of this example and part, scratch for either kernel; `PackedWeights` uses AMX
+                        // for `f32` alone.
                         unsafe {
                             if use_amx {
                                 amx::attention_forward(&*(&raw const forward).cast());
@@ -230,10 +233,10 @@ impl<T: Real> Worker<T> {
                 }
                 // SAFETY: as for queries.
                 unsafe { out.pack() };
-                let mut query_heads = |s: Slice| place(s, rows, queries.len(), padded, true);
+                let mut query_heads = |s: Slice| heads(s, rows, queries.len(), padded, true);
                 // SAFETY: as for queries.
                 let (d_out, d_query) = (unsafe { query_heads(r.out).pack() }, query_heads(r.query));
-                let mut key_heads = |s: Slice| place(s, keys.start, keys.len(), keys.len(), true);
+                let mut key_heads = |s: Slice| heads(s, keys.start, keys.len(), keys.len(), true);
                 let (d_key, d_value) = (key_heads(r.key), key_heads(r.value));
                 for h in 0..together {
                     let [d_out, d_query, d_key, d_value] = [d_out, d_query, d_key, d_value].map(|d| d.rows(h));

@@ -1,4 +1,4 @@
-//! One example, relation and head, and what both directions do with the rows of a product.
+//! The operands of one example, relation and head, and what both passes share.
 
 use super::super::gemm::Epilogue;
 use super::head::Rows;
@@ -10,33 +10,33 @@ use crate::simd::{TILE_ROWS_32_REGISTERS, Vector};
 pub struct Problem<T> {
     pub queries: usize,
     pub keys: usize,
-    /// Factor of the products in the scores.
+    /// Factor of the scores.
     pub scale: T,
-    /// The same times log₂ e: softmax is computed with powers of two.
+    /// The same times log₂ e: the softmax is computed with powers of two.
     pub scale_log2: T,
     pub query: Rows<T>,
     pub key: Rows<T>,
     pub value: Rows<T>,
     pub out: Rows<T>,
-    /// Whether rows of queries, outputs and their gradients have place behind the last, up to a whole block.
+    /// Whether rows of queries, outputs and their gradients are padded to a full block.
     pub padded: bool,
-    /// Whether sixteen bits will do, of powers too.
+    /// Whether exponentials with 18 bits suffice.
     pub coarse: bool,
-    /// For each query the largest score in powers of two.
+    /// The maximum score of each query, in powers of two; zero where scores are not shifted.
     pub max_score: *mut T,
-    /// For each query one over the sum of powers.
+    /// One over the sum of powers of each query.
     pub inv_sum: *mut T,
 }
 
 impl<T: Real> Problem<T> {
-    /// Rows of queries to pack and unpack, where `n` of a block of `lanes` are there.
+    /// Rows of queries to pack and unpack, where `n` of a block of `lanes` are valid.
     #[inline(always)]
     pub fn block_rows(&self, n: usize, lanes: usize) -> usize {
         if self.padded { lanes } else { n }
     }
 }
 
-/// Sums that go on from what is there, or begin overwrite, in rows `row` apart.
+/// Accumulates into rows of `sums`, `row` apart, or overwrites them.
 pub struct AccumulateRows<T> {
     pub sums: *mut T,
     pub row: usize,
@@ -71,7 +71,7 @@ impl<T: Real, V: Vector<T>, const C: usize> Epilogue<T, V, C> for AccumulateRows
     }
 }
 
-/// Keys of a piece, where all come in pieces of like size, of whole tiles and of about `most` keys.
+/// Keys of a block: at most about `max`, blocks of equal size, in full tiles.
 #[inline(always)]
 pub fn key_block(keys: usize, max: usize) -> usize {
     keys.div_ceil(keys.div_ceil(max).max(1)).max(1).next_multiple_of(TILE_ROWS_32_REGISTERS)
