@@ -1,18 +1,21 @@
-//! Adam and AdamW over the flat parameter buffer, in one pass, and Muon for the matrices it is told.
+//! Adam and AdamW over the flat parameter buffer, in one pass, and Muon for selected matrices.
 
 use rayon::prelude::*;
 
 use crate::muon::{self, Muon};
 use crate::real::Real;
 
-/// Values of one task; elementwise, so any cut gives the same bits.
+/// Parameters of one task. The update is elementwise, so the split changes no bits.
 const CHUNK: usize = 1 << 14;
 
-/// Share of a batch's statistic in its running average.
+/// Momentum of running averages: the weight of the batch's statistic.
 pub(crate) const RUNNING_AVERAGE_MOMENTUM: f64 = 0.1;
 
-/// Adam (Kingma and Ba, 2015), with decoupled weight decay (Loshchilov and Hutter, 2019) if `weight_decay` is not zero. Matrices may move by
-/// [`Muon`] instead: their momentum stands among the first moments, they have no second ones and do not decay.
+/// Adam (Kingma and Ba, 2015), with decoupled weight decay (Loshchilov and Hutter, 2019) if `weight_decay` is not
+/// zero.
+///
+/// Matrices may use [`Muon`] instead. Their momentum is stored in the first moments; they have no second moments and
+/// no weight decay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adam<T> {
     /// Decay of the first moment.
@@ -21,7 +24,7 @@ pub struct Adam<T> {
     pub beta2: f64,
     /// Added to the root of the second moment.
     pub epsilon: f64,
-    /// Share of a parameter taken off per step and learning rate.
+    /// Fraction by which a step shrinks a parameter, times the learning rate.
     pub weight_decay: f64,
     /// Steps taken.
     pub steps: u64,
@@ -29,7 +32,7 @@ pub struct Adam<T> {
     pub first: Vec<T>,
     /// Second moments.
     pub second: Vec<T>,
-    /// Matrices that do not move by Adam.
+    /// Matrices that Muon updates.
     pub muon: Option<Muon>,
 }
 
@@ -48,11 +51,11 @@ impl<T: Real> Adam<T> {
         }
     }
 
-    /// One step: `p −= lr · m̂ / (√v̂ + ε)`, but for matrices of [`Muon`]. Parameters beyond the moments are running averages: they move
-    /// a tenth of the way to what stands in their gradient's place.
+    /// One step: `p −= lr · m̂ / (√v̂ + ε)`, except for matrices of [`Muon`]. Parameters beyond the moments are
+    /// running averages: they move a tenth of the way to the batch's statistic, which stands in the gradient buffer.
     ///
     /// # Panics
-    /// If the buffers differ in length or are shorter than the moments, or a matrix lies beyond these.
+    /// If the buffers differ in length or are shorter than the moments, or a matrix lies beyond the moments.
     pub fn step(&mut self, params: &mut [T], grads: &[T], learning_rate: f64) {
         assert!(params.len() == grads.len() && params.len() >= self.first.len(), "buffers of one length");
         let (params, averages) = params.split_at_mut(self.first.len());
@@ -101,7 +104,7 @@ impl<T: Real> Adam<T> {
     }
 }
 
-/// Neighbouring parameters with what belongs to them.
+/// Consecutive parameters with their gradients and moments.
 struct ParamChunk<'a, T> {
     params: &'a mut [T],
     grads: &'a [T],
@@ -110,7 +113,7 @@ struct ParamChunk<'a, T> {
 }
 
 impl<'a, T> ParamChunk<'a, T> {
-    /// Takes the first `n` off.
+    /// Splits off the first `n`.
     fn split_off(&mut self, n: usize) -> ParamChunk<'a, T> {
         ParamChunk {
             params: self.params.split_off_mut(..n).expect("parameters to take"),
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn running_averages_follow_their_place_in_the_gradient_and_do_not_decay() {
+    fn running_averages_follow_the_batch_statistic_without_weight_decay() {
         let mut adam = Adam::<f64>::new(1);
         adam.weight_decay = 0.5;
         let mut p = [1.0, 2.0];
@@ -143,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn matrices_move_by_muon_and_what_lies_around_them_by_adam() {
+    fn muon_updates_its_matrices_and_adam_the_rest() {
         let (start, grads) = ([1.0; 12], [0.5, -1.0, 2.0, 0.1, 0.2, -0.3, 1.0, 4.0, -2.0, 0.7, 0.6, -0.5]);
         let step = |muon: Option<Muon>| {
             let mut adam = Adam::<f64> { muon, weight_decay: 0.1, ..Adam::new(12) };
@@ -157,7 +160,7 @@ mod tests {
         for i in [0, 5, 10, 11] {
             assert_eq!(moved[i], plain[i]);
         }
-        // The orthogonal matrix nearest to a row is the row with length one, about: a step of 0.05.
+        // The nearest orthogonal matrix to a row is the row with norm one: the step is about 0.05.
         let length = |range: std::ops::Range<usize>| range.map(|i| (moved[i] - 1.0f64).powi(2)).sum::<f64>().sqrt();
         assert!((0.03..0.07).contains(&length(6..10)), "{moved:?}");
         assert!((0.04..0.1).contains(&length(1..5)), "{moved:?}");
@@ -165,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bowl_is_descended() {
+    fn a_quadratic_is_minimised() {
         let mut adam = Adam::<f64>::new(1);
         let mut p = [3.0];
         for _ in 0..2000 {

@@ -2,17 +2,16 @@
 //!
 //! Four ideas carry it:
 //!
-//! * **Packed sets** ([`BatchView`]): a batch stores, set by set, the rows of all examples one after another, with offsets. Every
-//!   example has its own sizes; there is no padding and there are no masks.
-//! * **One flat buffer** ([`ParamLayout`]) for all parameters, another for gradients and two for the moments of [`Adam`], with a named
-//!   view per tensor.
-//! * **A program of few, fused operations** ([`Program`], [`Op`]), each with a hand-written backward pass, over an arena in
-//!   which every buffer's place follows from its life time.
-//! * **Relations are an index**: a block over K sets runs all its relations in one operation each of projection, attention,
-//!   feed-forward and merge.
+//! * **Packed sets** ([`BatchView`]): for each set, a batch stores the rows of all examples one after another, with
+//!   offsets. Examples may differ in size; there is no padding and there are no masks.
+//! * **One flat buffer** ([`ParamLayout`]) for all parameters, another for gradients and two for the moments of
+//!   [`Adam`], with a named view per tensor.
+//! * **A program of few, fused operations** ([`Program`], [`Op`]), each with a hand-written backward pass, over an
+//!   arena. The lifetime of a buffer decides its offset in the arena.
+//! * **Relations are an index**: a block over K sets runs all its relations in one operation each of projection,
+//!   attention, feed-forward and merge.
 //!
-//! [`Cpu`] runs programs on threads with the machine's widest vectors. The program knows nothing of it: another backend runs the
-//! same list.
+//! [`Cpu`] runs programs on threads with the machine's widest vectors. Programs are independent of the backend.
 
 #![warn(clippy::undocumented_unsafe_blocks, unsafe_op_in_unsafe_fn)]
 

@@ -1,8 +1,9 @@
-//! Where every buffer of a step lies in the arena.
+//! Plans the offset of every buffer of a step in the arena.
 //!
-//! A step is a line of time: operation `i` of `n` runs at time `i` forward and at `2n − 1 − i` backward. A value lifetimes from
-//! the operation that writes it to the last one that reads it, its gradient from the first backward operation that adds to
-//! it to the one that consumes it. Buffers whose lifetimes overlap get disjoint places; the others may share.
+//! Time runs over a step: operation `i` of `n` runs at time `i` forward and at `2n − 1 − i` backward. A value lives
+//! from the operation that writes it to the last one that reads it. A gradient lives from the first backward operation
+//! that adds to it to the one that consumes it. Buffers whose lifetimes overlap get disjoint memory; others may share
+//! it.
 
 use std::ops::Range;
 
@@ -16,7 +17,7 @@ use crate::program::{Mode, Program, Space, Value};
 /// Elements between the starts of buffers: one cache line of `f32`.
 const ALIGN: usize = 16;
 
-/// Absent gradient.
+/// Offset of a buffer that does not exist.
 pub(crate) const NONE: usize = usize::MAX;
 
 /// Row counts and offsets of a bound batch.
@@ -55,11 +56,11 @@ impl Shape {
     }
 }
 
-/// Lifetimes of all buffers; independent of batch shapes.
+/// Lifetimes of all buffers, independent of batch shapes.
 pub(crate) struct Lifetimes {
-    /// (first, last) time of value `v` at `v`, of its gradient at `values + v`; an empty life if `first > last`.
+    /// (first, last) time of value `v` at `v`, of its gradient at `values + v`; empty if `first > last`.
     spans: Vec<(usize, usize)>,
-    /// In whose place each lies, mostly its own.
+    /// The buffer whose memory each buffer uses: its own, or that of an alias.
     alias_of: Vec<usize>,
 }
 
@@ -70,7 +71,8 @@ impl Lifetimes {
         Self::in_groups(program, (0..program.ops.len()).map(|i| i..i + 1))
     }
 
-    /// For groups of neighbouring operations that run together: what one of them touches lifetimes as long as all of them run.
+    /// For groups of neighbouring operations that run fused: a buffer that one of them uses lives while the group
+    /// runs.
     pub fn in_groups(program: &Program, groups: impl IntoIterator<Item = Range<usize>>) -> Self {
         let mut group_of = vec![0..0; program.ops.len()];
         for group in groups {
@@ -95,7 +97,7 @@ impl Lifetimes {
                 }
                 if program.mode == Mode::Train {
                     let back = 2 * n - 1 - i;
-                    for v in &uses.kept {
+                    for v in &uses.saved {
                         touch(&mut spans, v.0, back);
                     }
                     for v in uses.reads.iter().chain(&uses.writes) {
@@ -121,21 +123,22 @@ impl Lifetimes {
         Lifetimes { spans, alias_of }
     }
 
-    /// A value that operations which run together read again on their way back.
+    /// Extends the lifetime of a value that a fused group reads again in its backward pass.
     pub fn read_again(&mut self, program: &Program, group: &Range<usize>, v: Value) {
         if program.mode == Mode::Train {
             self.spans[v.0].1 = self.spans[v.0].1.max(2 * program.ops.len() - 1 - group.start);
         }
     }
 
-    /// A value that lies elsewhere, and its gradient with it.
+    /// Removes a value and its gradient, which lie outside of the arena.
     pub fn exclude(&mut self, program: &Program, v: Value) {
         for i in [v.0, program.values.len() + v.0] {
             self.spans[i] = (usize::MAX, 0);
         }
     }
 
-    /// Inputs of linear maps and gradients of their results live to the end, where the gradients of all weights are made together.
+    /// Extends the lifetimes of linear maps' inputs and output gradients to the end, where all weight gradients are
+    /// computed together.
     #[cfg(feature = "cuda")]
     pub fn keep_for_weights(&mut self, program: &Program) {
         let (end, values) = (2 * program.ops.len() - 1, program.values.len());
@@ -147,7 +150,7 @@ impl Lifetimes {
         }
     }
 
-    /// Gradients that take over the places of others, and those that stay for longer, live accordingly.
+    /// Merges the lifetimes of aliased gradients, and extends those of deferred residuals.
     #[cfg(any(feature = "cuda", test))]
     pub fn hand(&mut self, program: &Program, handed: &Handed) {
         let (n, values) = (program.ops.len(), program.values.len());
@@ -155,7 +158,7 @@ impl Lifetimes {
             let last = &mut self.spans[values + l.y.value.0].1;
             *last = (*last).max(2 * n - 1 - l.to);
         }
-        // In the order of time: whoever hands something over has received it before.
+        // In order of time: an alias of an alias finds the root.
         for &(from, to) in &handed.over {
             self.alias_of[values + to.0] = self.alias_of[values + from.0];
         }
@@ -166,7 +169,8 @@ impl Lifetimes {
     }
 }
 
-/// Row counts the buffers have room for. They only grow, so that after a few batches of changing sizes places stay as they are.
+/// Row counts the buffers are allocated for. They only grow, so that offsets settle after a few batches of varying
+/// sizes.
 #[derive(Default)]
 struct Capacity {
     examples: usize,
@@ -176,7 +180,7 @@ struct Capacity {
 }
 
 impl Capacity {
-    /// Grows to hold `shape`; true if it had to.
+    /// Grows to hold `shape`; returns whether it had to.
     fn grow(&mut self, shape: &Shape) -> bool {
         let mut grown = false;
         let mut at_least = |have: &mut usize, want: usize| {
@@ -203,12 +207,12 @@ impl Capacity {
     }
 }
 
-/// Places of all buffers.
+/// Offsets of all buffers.
 #[derive(Default)]
 pub(crate) struct Plan {
-    /// Start of value `v` at `v`, of its gradient at `values + v`; [`NONE`] if it does not exist.
+    /// Offset of value `v` at `v`, of its gradient at `values + v`; [`NONE`] if it does not exist.
     pub offsets: Vec<usize>,
-    /// Length of each for the batch at hand.
+    /// Length of each for the bound batch.
     pub lens: Vec<usize>,
     /// Length of the arena.
     pub total: usize,
@@ -219,7 +223,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Finds lengths for a batch, and new places if the old ones are too small for it.
+    /// Computes lengths for a batch, and new offsets if the capacity is too small for it.
     pub fn make(&mut self, program: &Program, lifetimes: &Lifetimes, shape: &Shape) -> Result<(), Error> {
         let values = program.values.len();
         let alive = |i: usize| lifetimes.spans[i].0 <= lifetimes.spans[i].1;
@@ -244,7 +248,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Places all buffers, the largest first, each at the lowest place that is free for its whole life.
+    /// Assigns offsets, largest buffer first, each at the lowest offset that is free for its full lifetime.
     fn assign_offsets(&mut self, lifetimes: &Lifetimes) -> Result<(), Error> {
         let sizes = &self.sizes;
         self.offsets.clear();
@@ -257,7 +261,7 @@ impl Plan {
         for &i in &self.order {
             let (first, last) = lifetimes.spans[i];
             let mut at = 0usize;
-            // `placed` is sorted by place, so one pass finds the lowest gap.
+            // `placed` is sorted by offset, so one pass finds the lowest gap.
             for &j in &self.placed {
                 let (f, l) = lifetimes.spans[j];
                 if f > last || l < first {
@@ -287,7 +291,7 @@ mod tests {
     use crate::program::{AddNorm, Op};
 
     #[test]
-    fn buffers_that_live_together_never_overlap() {
+    fn buffers_with_overlapping_lifetimes_never_overlap() {
         let mut b = Program::builder(&[3], false, Mode::Train, true);
         let mut x = b.input(0);
         for cols in [3usize; 6] {
@@ -317,8 +321,8 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_operations_that_run_together_never_overlap() {
-        // Two sums that do not depend on each other, and one of both: the first two run together.
+    fn buffers_of_fused_operations_never_overlap() {
+        // Two independent sums, and two sums of their results: each pair runs fused.
         let mut b = Program::builder(&[3, 3], false, Mode::Train, true);
         let sum = |b: &mut crate::program::ProgramBuilder, x, space| {
             let y = b.fresh(space, 3, false);
@@ -347,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_over_a_place_lives_there_as_long_as_both() {
+    fn an_alias_extends_the_lifetime_of_its_buffer() {
         let mut b = Program::builder(&[3], false, Mode::Train, true);
         let mut x = b.input(0);
         let mut all = vec![x];
@@ -380,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn smaller_batches_keep_their_places_and_larger_ones_get_new_ones() {
+    fn smaller_batches_keep_offsets_and_larger_ones_get_new_offsets() {
         let mut b = Program::builder(&[3], false, Mode::Train, true);
         let y = b.fresh(Space::Set(0), 3, false);
         b.op(Op::AddNorm(AddNorm { inputs: vec![b.full(b.input(0))], y: b.full(y), norm: None }));

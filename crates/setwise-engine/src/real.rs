@@ -9,7 +9,7 @@ use crate::simd::{self, Kernel};
 
 /// A floating-point type the engine can be instantiated with.
 ///
-/// Kernels are written once, over [`crate::simd::Vector`]; `dispatch` runs one with the widest vectors this
+/// Kernels are written once, over [`crate::simd::Vector`]; [`Real::dispatch`] runs them with the widest vectors this
 /// machine has for the type.
 pub trait Real:
     Copy
@@ -39,7 +39,7 @@ pub trait Real:
 
     /// Rounds a double to this type.
     fn from_f64(x: f64) -> Self;
-    /// Widens to a double.
+    /// Converts to a double.
     fn to_f64(self) -> f64;
     /// Square root.
     fn sqrt(self) -> Self;
@@ -57,7 +57,7 @@ pub trait Real:
     /// columns named, and nothing else accesses what the kernel writes.
     unsafe fn dispatch<K: Kernel<Self>>(kernel: K) -> K::Out;
 
-    /// Number of columns in one packed panel of a matrix product: two vectors of this machine.
+    /// Columns in one strip of a packed matrix: two vectors of this machine.
     fn packed_width() -> usize;
 
     /// The larger of the two; the first where they compare equal.

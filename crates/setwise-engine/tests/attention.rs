@@ -39,7 +39,7 @@ fn program(mode: Mode, scale: f64) -> Program {
     let mut b = Program::builder(&[8, 16], true, mode, mode == Mode::Train);
     let (q, kv) = (b.input(0), b.input(1));
     let out = b.fresh(Space::Set(0), 8, true);
-    let stats = b.kept(Space::Set(0), 2 * heads, false);
+    let stats = b.saved(Space::Set(0), 2 * heads, false);
     let slice = |value, col| Slice { value, col, cols: 8 };
     let relation = Relation { query: slice(q, 0), key: slice(kv, 0), value: slice(kv, 8), out: slice(out, 0), stats };
     b.op(Op::Attention(Attention { relations: vec![relation], heads, scale }));
@@ -68,7 +68,7 @@ fn gradients<T: Real>(sizes: &[(usize, usize)], dims: usize, scale: f64) -> [Vec
 }
 
 #[test]
-fn gradients_in_single_precision_are_those_in_double_for_heads_of_any_width() {
+fn f32_gradients_match_f64_gradients_for_any_head_width() {
     let sizes = [(5, 3), (40, 130), (16, 70), (33, 1), (1, 90)];
     for dims in [1, 2, 3, 4, 5, 8, 17] {
         for scale in [0.3, 20.0] {
@@ -84,7 +84,7 @@ fn gradients_in_single_precision_are_those_in_double_for_heads_of_any_width() {
 }
 
 #[test]
-fn small_and_large_scores_of_any_number_of_queries_and_keys_are_weighed_as_in_the_textbook() {
+fn attention_matches_the_textbook_for_small_and_large_scores_and_any_sizes() {
     let heads = 2;
     let sizes = [(5, 3), (40, 130), (16, 300), (260, 1), (270, 30), (3, 4100)];
     for (dims, scale) in [(1, 0.5), (1, 200.0), (3, 0.5), (3, 100.0), (4, 1.0)] {

@@ -102,7 +102,7 @@ fn convolutions_are_the_sums_over_their_windows() {
 }
 
 #[test]
-fn max_pooling_drops_odd_borders_and_keeps_what_is_no_number() {
+fn max_pooling_drops_odd_borders_and_propagates_nan() {
     for (height, width) in [(4, 6), (5, 7), (2, 3), (105, 9)] {
         let image = Image { height, width, channels: 3 };
         let mut cpu = Cpu::<f32>::new(build(image, 1, Mode::Infer, |b, xs| b.max_pool(xs, image).0));
@@ -126,7 +126,7 @@ fn max_pooling_drops_odd_borders_and_keeps_what_is_no_number() {
 }
 
 #[test]
-fn batch_norm_uses_all_images_of_all_sets_in_training_and_running_averages_afterwards() {
+fn batch_norm_uses_all_images_of_all_sets_in_training_and_running_averages_in_inference() {
     let image = Image { height: 3, width: 5, channels: 18 };
     let mut rng = Pcg64Mcg::seed_from_u64(3);
     // More pixels than a part has, in one set only.
@@ -252,7 +252,7 @@ fn stack(b: &mut ProgramBuilder, xs: &[Value], image: Image) -> Vec<Value> {
 }
 
 #[test]
-fn layers_on_top_of_each_other_have_the_gradients_of_finite_differences() {
+fn stacked_layers_have_the_gradients_of_finite_differences() {
     let image = Image { height: 7, width: 6, channels: 2 };
     let program = build(image, 2, Mode::Train, |b, xs| stack(b, xs, image));
     check_gradients("layers", program, image, &[&[1, 3], &[2, 1]], 8);

@@ -254,7 +254,7 @@ fn attention_block(b: &mut ProgramBuilder, x: Value, y: Value, heads: usize, bia
         .to_vec();
     b.op(Op::Linear(Linear { maps, activation: Activation::None }));
     let attended = b.fresh(spec.space, width, spec.per_dim);
-    let stats = b.kept(spec.space, 2 * heads, false);
+    let stats = b.saved(spec.space, 2 * heads, false);
     let relation = Relation { query, key, value, out: b.full(attended), stats };
     b.op(Op::Attention(Attention { relations: vec![relation], heads, scale: 1.0 / (width as f64).sqrt() }));
     let out = b.fresh(spec.space, width, spec.per_dim);

@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_every_width_are_normalised_the_same_wherever_they_stand() {
+    fn rows_of_every_width_have_the_same_norm_at_every_position() {
         for cols in [3, 8, 16, 20, 32, 48, 64, 128, 130] {
             let (x, gain, shift) = (numbers(37 * cols, 1), numbers(cols, 2), numbers(cols, 3));
             let [y, hats, inv_std] = normalised(&x, cols, &gain, &shift);

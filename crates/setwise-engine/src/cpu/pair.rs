@@ -39,8 +39,8 @@ impl PairsPlan {
                 w.iter()
                     .map(|&i| {
                         let net = &op.nets[i];
-                        let cols = program.values[net.kept.0].cols;
-                        let x = Slice { value: net.kept, col: 0, cols };
+                        let cols = program.values[net.saved.0].cols;
+                        let x = Slice { value: net.saved, col: 0, cols };
                         WeightUse { weight: net.weight, bias: None, x, dy: net.y }
                     })
                     .collect()
@@ -286,14 +286,14 @@ impl<T: Real> Kernel<T> for PairMaxWeight<T> {
 impl<T: Real> Worker<T> {
     fn pair_problem(&self, net: &Pair, example: usize) -> (Problem<T>, usize) {
         let space = |v: Value| self.program.values[v.0].space;
-        let left = self.shape.range(space(net.own.value), example);
-        let right = self.shape.range(space(net.partner.value), example);
-        let ((u, left_row), (v, right_row)) = (self.slice(net.own), self.slice(net.partner));
+        let left = self.shape.range(space(net.left.value), example);
+        let right = self.shape.range(space(net.right.value), example);
+        let ((u, left_row), (v, right_row)) = (self.slice(net.left), self.slice(net.right));
         let (left_ptr, right_ptr) = (u.at(left.start * left_row), v.at(right.start * right_row));
         let problem = Problem {
             elements: left.len(),
             partners: right.len(),
-            hidden: net.own.cols,
+            hidden: net.left.cols,
             left: left_ptr,
             left_row,
             right: right_ptr,
@@ -326,7 +326,7 @@ impl<T: Real> Worker<T> {
             unsafe {
                 p.left = p.left.add(first * p.left_row);
                 let y = y.at((start + first) * y_row);
-                let saved = |cols: usize| this.value(net.kept).at((start + first) * cols);
+                let saved = |cols: usize| this.value(net.saved).at((start + first) * cols);
                 let bias = this.param(params, net.bias);
                 let packed = packed.forward(net.weight);
                 match net.reduce {
@@ -370,8 +370,8 @@ impl<T: Real> Worker<T> {
             let net = &op.nets[n];
             let (p, start) = this.pair_problem(net, example);
             let ((dy, dy_row), (du, _), (dv, _)) =
-                (this.grad_slice(net.y), this.grad_slice(net.own), this.grad_slice(net.partner));
-            let space = this.program.values[net.partner.value.0].space;
+                (this.grad_slice(net.y), this.grad_slice(net.left), this.grad_slice(net.right));
+            let space = this.program.values[net.right.value.0].space;
             let right_start = this.shape.range(space, example).start;
             let outputs = net.y.cols;
             // SAFETY: an example's rows of one net's slices belong to this task.
@@ -383,7 +383,7 @@ impl<T: Real> Worker<T> {
                         p,
                         outputs,
                         weight: this.param(params, net.weight),
-                        argmax: this.value(net.kept).at(start * outputs),
+                        argmax: this.value(net.saved).at(start * outputs),
                         dy,
                         dy_row,
                         d_left,
@@ -405,8 +405,8 @@ impl<T: Real> Worker<T> {
             }
         });
         for net in &op.nets {
-            self.mark_written(net.own.value);
-            self.mark_written(net.partner.value);
+            self.mark_written(net.left.value);
+            self.mark_written(net.right.value);
         }
         if op.nets[0].reduce == Reduce::Max {
             self.pair_max_weights(run, op, plan);
@@ -436,7 +436,7 @@ impl<T: Real> Worker<T> {
                             outputs,
                             first,
                             last: outputs.min(first + OUTPUTS),
-                            argmax: this.value(net.kept).at(start * outputs),
+                            argmax: this.value(net.saved).at(start * outputs),
                             dy: dy.at(start * dy_row),
                             dy_row,
                             d_weight: grads.at(this.program.params.spec(net.weight).offset),

@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weight_gradients_add_to_what_is_there() {
+    fn weight_gradients_accumulate() {
         for (rows, m, n) in
             [(300, 13, 37), (500, 96, 64), (7, 1, 1), (200, 24, 33), (300, 16, 16), (191, 32, 48), (3, 16, 64)]
         {

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn vector_exponentials_agree_with_the_library_over_the_whole_range() {
+    fn vector_exponentials_agree_with_the_library_over_the_full_range() {
         let x: Vec<f32> = (0..198_500).map(|i| -90.0 + i as f32 * 0.0009).collect(); // to 88.65, just below overflow
         let mut y = vec![0.0; x.len()];
         // SAFETY: the kernel stays within its slices.
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn transposing_there_and_back_keeps_every_number_in_place() {
+    fn transposes_invert_each_other() {
         let x: Vec<f32> = (0..16 * 11).map(|i| i as f32).collect();
         let (mut columns, mut rows) = (vec![0.0; 8 * 20], vec![0.0; 16 * 9]);
         // SAFETY: the kernel stays within its slices.
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn quarters_of_four_vectors_change_places() {
+    fn quarters_of_four_vectors_are_transposed() {
         let x: Vec<f32> = (0..64).map(|i| i as f32).collect();
         let mut y = vec![0.0; 64];
         // SAFETY: the kernel stays within its slices.
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_many_vectors_have_the_bits_of_each_alone() {
+    fn sum_each_has_the_bits_of_single_sums() {
         let x: Vec<f32> = (0..256).map(|i| (i * 7919 % 1009) as f32 / 31.0 - 11.0).collect();
         let (mut alone, mut together) = (vec![0.0; 16], vec![0.0; 16]);
         // SAFETY: the kernel stays within its slices.
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn interleaving_there_and_back_keeps_every_number_in_place() {
+    fn deinterleave_inverts_interleave() {
         let x: Vec<f32> = (0..32).map(|i| i as f32).collect();
         let mut y = vec![-1.0; 80];
         // SAFETY: the kernel stays within its slices.

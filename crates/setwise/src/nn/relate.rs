@@ -170,7 +170,7 @@ fn attend(
         .map(|(r, (p, &out))| {
             // Two numbers per query and head; dimension-equivariant rows have one softmax for all dimensions.
             let space = b.spec(r.query).space;
-            Attend { query: p[0], key: p[1], value: p[2], out, stats: b.kept(space, 2 * heads, false) }
+            Attend { query: p[0], key: p[1], value: p[2], out, stats: b.saved(space, 2 * heads, false) }
         })
         .collect();
     b.op(Op::Attention(Attention { relations: attends, heads, scale }));
@@ -216,13 +216,13 @@ fn pairs(b: &mut ProgramBuilder, relations: &[Relation], options: RelateOptions,
         let y = fresh_like(b, r.query, options.latent);
         let kept_cols = if reduce == Reduce::Max { options.latent } else { options.hidden };
         nets.push(Pair {
-            own: p[0],
-            partner: p[1],
+            left: p[0],
+            right: p[1],
             weight: b.param(&format!("{}.pair.weight", r.name), &[options.latent, options.hidden], second),
             bias: b.param(&format!("{}.pair.bias", r.name), &[options.latent], second),
             y: b.full(y),
             reduce,
-            kept: b.kept(spec.space, kept_cols, spec.per_dim),
+            saved: b.saved(spec.space, kept_cols, spec.per_dim),
         });
         results.push(y);
     }

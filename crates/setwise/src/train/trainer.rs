@@ -298,7 +298,7 @@ impl Trainer {
                 if i == 0 && per_element {
                     let at = |example: usize| (rows(0, example) - rows(0, part.examples.start)) * width;
                     let ranges = part.examples.clone().map(|e| at(e)..at(e + 1));
-                    sum += loss.means(values, targets, ranges, grad, batch.examples());
+                    sum += loss.mean_term(values, targets, ranges, grad, batch.examples());
                 }
             }
             sum

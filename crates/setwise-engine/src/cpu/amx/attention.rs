@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn attention_is_that_of_the_textbook_with_sixteen_bits_and_keeps_what_is_no_number() {
+    fn emulated_attention_matches_the_textbook_with_sixteen_bits_and_propagates_nan() {
         if has_avx512() {
             check::<Emulated>();
             check_nan_values::<Emulated>();
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_does_the_same_where_there_is_one() {
+    fn amx_matches_the_textbook_where_available() {
         if available() && !emulated() {
             let _in_use = TileConfig::load();
             check::<Amx>();

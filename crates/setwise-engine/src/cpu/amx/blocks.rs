@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_parts_together_are_the_number_in_sixteen_bits() {
+    fn high_and_low_parts_sum_to_the_number_in_sixteen_bits() {
         if !has_avx512() {
             return;
         }

@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_multiply_as_the_textbook_does_with_sixteen_bits() {
+    fn emulated_products_match_the_textbook_with_sixteen_bits() {
         if has_avx512() {
             check_products::<Emulated>();
             check_weights::<Emulated>();
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_does_the_same_where_there_is_one() {
+    fn amx_matches_the_textbook_where_available() {
         if available() && !emulated() {
             let _in_use = TileConfig::load();
             check_products::<Amx>();

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_go_to_the_unit_by_their_width() {
+    fn head_width_decides_whether_attention_uses_amx() {
         let fits = |width| [false, true].map(|backward| supports_attention(125, 125, width, backward));
         assert_eq!(fits(8), [false, true]);
         assert_eq!(fits(16), [false, false]);
@@ -118,7 +118,7 @@ mod tests {
 
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     #[test]
-    fn one_use_of_the_unit_within_another_leaves_it_set_up() {
+    fn a_nested_tile_configuration_leaves_tiles_configured() {
         use super::multiply::{Amx, BlockMultiply, InitialSum, emulated};
         // The emulation needs no configuration.
         if !available() || emulated() {

@@ -71,12 +71,12 @@ impl Cut {
 impl<'a> Builder<'a> {
     fn pair_tasks(&self, op: &Pairs, backward: bool) -> Vec<t::PairTask> {
         let in_chunks =
-            op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner) && self.aligned_param(n.weight));
+            op.nets.iter().all(|n| self.aligned(n.left) && self.aligned(n.right) && self.aligned_param(n.weight));
         op.nets
             .iter()
             .map(|n| {
                 let ((own, ld_own), (partner, ld_partner), (y, ldy)) =
-                    (self.slice(n.own), self.slice(n.partner), self.slice(n.y));
+                    (self.slice(n.left), self.slice(n.right), self.slice(n.y));
                 let grad = |s: Slice| if backward { self.grad_slice(s).0 } else { 0 };
                 t::PairTask {
                     own,
@@ -84,10 +84,10 @@ impl<'a> Builder<'a> {
                     w: self.param(n.weight),
                     bias: self.param(n.bias),
                     y,
-                    kept: self.value(n.kept),
+                    kept: self.value(n.saved),
                     dy: grad(n.y),
-                    d_own: grad(n.own),
-                    d_partner: grad(n.partner),
+                    d_own: grad(n.left),
+                    d_partner: grad(n.right),
                     d_kept: 0,
                     parts: 0,
                     map: 0,
@@ -102,7 +102,7 @@ impl<'a> Builder<'a> {
                     ld_own,
                     ld_partner,
                     ldy,
-                    hidden: n.own.cols as i32,
+                    hidden: n.left.cols as i32,
                     outputs: n.y.cols as i32,
                     splits: 0,
                     vec: i32::from(in_chunks),
@@ -111,8 +111,8 @@ impl<'a> Builder<'a> {
                     stages: 0,
                     row_bytes: 0,
                     sides: 0,
-                    space: self.space(n.own.value),
-                    partners: self.space(n.partner.value),
+                    space: self.space(n.left.value),
+                    partners: self.space(n.right.value),
                 }
             })
             .collect()
@@ -125,15 +125,15 @@ impl<'a> Builder<'a> {
     pub(super) fn pairs_forward(&mut self, op: &Pairs) -> Result<(), Error> {
         let mut tasks = self.pair_tasks(op, false);
         let net = &op.nets[0];
-        let rows = op.nets.iter().map(|n| self.rows(n.own.value)).max().unwrap_or(0);
-        let longest = self.longest_of(op.nets.iter().map(|n| n.own.value));
+        let rows = op.nets.iter().map(|n| self.rows(n.left.value)).max().unwrap_or(0);
+        let longest = self.longest_of(op.nets.iter().map(|n| n.left.value));
         if net.reduce == Reduce::Max {
             let (outputs, wide) = (net.y.cols, self.module.wide);
             if self.in_panels(op) {
                 return self.pair_max_panels(op, tasks);
             }
-            let partners = self.longest_of(op.nets.iter().map(|n| n.partner.value));
-            let Some(cut) = Cut::new(net.own.cols, outputs, partners, wide, self.module.shared_memory) else {
+            let partners = self.longest_of(op.nets.iter().map(|n| n.right.value));
+            let Some(cut) = Cut::new(net.left.cols, outputs, partners, wide, self.module.shared_memory) else {
                 return self.launch("pair_max", &tasks, [rows, outputs.div_ceil(64), tasks.len()], 128, 0);
             };
             for task in &mut tasks {
@@ -148,11 +148,11 @@ impl<'a> Builder<'a> {
         let mut products = Vec::new();
         for n in &op.nets {
             let (y, ldy) = self.slice(n.y);
-            let k = n.own.cols as i32;
-            let vec = i32::from(n.own.cols.is_multiple_of(4));
+            let k = n.left.cols as i32;
+            let vec = i32::from(n.left.cols.is_multiple_of(4));
             let vec_b = i32::from(vec == 1 && self.aligned_param(n.weight));
             let term = t::Term {
-                a: self.value(n.kept),
+                a: self.value(n.saved),
                 b: self.param(n.weight),
                 lda: k,
                 ldb: k,
@@ -162,8 +162,8 @@ impl<'a> Builder<'a> {
                 vec_b,
                 pad: 0,
             };
-            let task = t::ProductTask { y, ldy, n: n.y.cols as i32, ..no_product(self.space(n.own.value)) };
-            products.push(Product { task, terms: vec![term], rows: self.rows(n.own.value) });
+            let task = t::ProductTask { y, ldy, n: n.y.cols as i32, ..no_product(self.space(n.left.value)) };
+            products.push(Product { task, terms: vec![term], rows: self.rows(n.left.value) });
         }
         self.product(&products, rows)?;
         self.walk("pair_bias", &tasks, rows * net.y.cols)
@@ -171,7 +171,7 @@ impl<'a> Builder<'a> {
 
     /// Whether a maximum is taken by `pair_max_panels`: with more outputs than half of what its blocks have, and rows of W that the copy engine can read.
     fn in_panels(&self, op: &Pairs) -> bool {
-        let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
+        let (hidden, outputs) = (op.nets[0].left.cols, op.nets[0].y.cols);
         self.module.wide
             && 2 * outputs > PANEL_OUTPUTS
             && hidden.is_multiple_of(4)
@@ -181,7 +181,7 @@ impl<'a> Builder<'a> {
 
     /// Whether its products are of halves, where no number is too large or small for them: rows can be read sixteen bytes at a time.
     fn in_halves(&self, op: &Pairs) -> bool {
-        self.in_panels(op) && op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner))
+        self.in_panels(op) && op.nets.iter().all(|n| self.aligned(n.left) && self.aligned(n.right))
     }
 
     /// Of four bytes, for the rows of a value in halves.
@@ -194,7 +194,7 @@ impl<'a> Builder<'a> {
         if let Some(at) = self.halves {
             return at;
         }
-        let of = |n: &Pair| [n.own, n.partner].iter().map(|s| self.numbers_for_halves(s.value, s.cols)).sum::<usize>();
+        let of = |n: &Pair| [n.left, n.right].iter().map(|s| self.numbers_for_halves(s.value, s.cols)).sum::<usize>();
         let all = self.program.ops.iter().filter_map(|op| match op {
             Op::Pairs(p) if p.nets[0].reduce == Reduce::Max && self.in_halves(p) => Some(p.nets.iter().map(of).sum()),
             _ => None,
@@ -206,7 +206,7 @@ impl<'a> Builder<'a> {
     }
 
     fn pair_max_panels(&mut self, op: &Pairs, mut tasks: Vec<t::PairTask>) -> Result<(), Error> {
-        let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
+        let (hidden, outputs) = (op.nets[0].left.cols, op.nets[0].y.cols);
         // Halves where rows can be read sixteen bytes at a time; which of the two kernels has something to do is known once u and v are.
         let halves = self.in_halves(op);
         let padded = hidden.next_multiple_of(HALVES);
@@ -225,7 +225,7 @@ impl<'a> Builder<'a> {
                     rows_at += 4 * self.numbers_for_halves(v, hidden) as u64;
                     at
                 };
-                (task.own_halves, task.partner_halves) = (take(op.nets[i].own.value), take(op.nets[i].partner.value));
+                (task.own_halves, task.partner_halves) = (take(op.nets[i].left.value), take(op.nets[i].right.value));
             }
         }
         if halves {
@@ -235,7 +235,7 @@ impl<'a> Builder<'a> {
         // Elements of an example are in groups of their own, of which none but the last has gaps.
         let examples = self.capacity.examples;
         let groups = op.nets.iter().map(|n| {
-            let (rows, longest) = (self.rows(n.own.value), self.longest(n.own.value));
+            let (rows, longest) = (self.rows(n.left.value), self.longest(n.left.value));
             let gaps = examples * (PANEL_ELEMENTS - 1);
             ((rows + gaps) / PANEL_ELEMENTS).min(examples * longest.div_ceil(PANEL_ELEMENTS))
         });
@@ -248,19 +248,19 @@ impl<'a> Builder<'a> {
 
     /// Gradients of elements and partners of a maximum without lists of what was won.
     fn pair_gathers(&mut self, op: &Pairs, tasks: &[t::PairTask]) -> Result<(), Error> {
-        let (hidden, examples) = (op.nets[0].own.cols, self.capacity.examples);
+        let (hidden, examples) = (op.nets[0].left.cols, self.capacity.examples);
         let of = |b: &Self, value: fn(&Pair) -> Value, width: usize| {
             let longest = b.longest_of(op.nets.iter().map(value));
             [longest.div_ceil(ELEMENTS), examples, tasks.len() * hidden.div_ceil(width)]
         };
-        self.launch("pair_max_own", tasks, of(self, |n| n.own.value, 32), 256, 0)?;
+        self.launch("pair_max_own", tasks, of(self, |n| n.left.value, 32), 256, 0)?;
         let (name, width) = if hidden <= 128 { ("pair_max_partner_1", 128) } else { ("pair_max_partner_2", 256) };
-        self.launch(name, tasks, of(self, |n| n.partner.value, width), 256, 0)
+        self.launch(name, tasks, of(self, |n| n.right.value, width), 256, 0)
     }
 
     /// Rows of both sides that have to have room for the gradient of the second layer to be made from shared memory, and the bytes they take.
     fn held_rows(&self, op: &Pairs) -> (usize, usize) {
-        let rows = op.nets.iter().map(|n| self.longest(n.own.value).saturating_add(self.longest(n.partner.value)));
+        let rows = op.nets.iter().map(|n| self.longest(n.left.value).saturating_add(self.longest(n.right.value)));
         let rows = rows.max().unwrap_or(0);
         (rows, rows.saturating_mul(2 * 4 * HELD_COLUMNS))
     }
@@ -268,7 +268,7 @@ impl<'a> Builder<'a> {
     /// Whether the gradient of the second layer is made from rows in shared memory: where they fit and can be read sixteen bytes at a time.
     fn rows_held(&self, op: &Pairs) -> bool {
         let in_chunks = |n: &Pair| {
-            self.aligned(n.own) && self.aligned(n.partner) && self.aligned(n.y) && self.aligned_param(n.weight)
+            self.aligned(n.left) && self.aligned(n.right) && self.aligned(n.y) && self.aligned_param(n.weight)
         };
         op.nets.iter().all(in_chunks) && self.module.fits(self.held_rows(op).1)
     }
@@ -281,7 +281,7 @@ impl<'a> Builder<'a> {
 
     /// The gradient of the second layer through a maximum, with those of elements where they are made on the way and `own` allows it.
     fn pair_weights(&mut self, op: &Pairs, tasks: &mut [t::PairTask], own: bool) -> Result<(), Error> {
-        let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
+        let (hidden, outputs) = (op.nets[0].left.cols, op.nets[0].y.cols);
         let slabs = outputs.div_ceil(OUTPUTS_OF_WARP);
         let (rows, bytes) = self.held_rows(op);
         let (held, own) = (self.rows_held(op), own && self.own_with_weights(op));
@@ -317,9 +317,9 @@ impl<'a> Builder<'a> {
     pub(super) fn pairs_backward(&mut self, op: &Pairs) -> Result<(), Error> {
         let mut tasks = self.pair_tasks(op, true);
         let (examples, net) = (self.capacity.examples, &op.nets[0]);
-        let (hidden, outputs) = (net.own.cols, net.y.cols);
+        let (hidden, outputs) = (net.left.cols, net.y.cols);
         let max = net.reduce == Reduce::Max;
-        let rows = op.nets.iter().map(|n| self.rows(n.own.value)).max().unwrap_or(0);
+        let rows = op.nets.iter().map(|n| self.rows(n.left.value)).max().unwrap_or(0);
         // Bias: one part per example and net.
         let mut sums = Vec::new();
         for (task, n) in tasks.iter_mut().zip(&op.nets) {
@@ -342,25 +342,25 @@ impl<'a> Builder<'a> {
             let mut inputs = Vec::new();
             let mut uses = Vec::new();
             for (task, n) in tasks.iter_mut().zip(&op.nets) {
-                task.d_kept = self.room(self.rows(n.own.value) * hidden);
+                task.d_kept = self.room(self.rows(n.left.value) * hidden);
                 let weight = self.program.params.spec(n.weight).offset;
                 let terms = vec![self.gradient_term(n.y, weight)];
-                let space = self.space(n.own.value);
+                let space = self.space(n.left.value);
                 let cols = hidden as i32;
                 let task = t::ProductTask { y: task.d_kept, ldy: cols, n: cols, ..no_product(space) };
-                inputs.push(Product { task, terms, rows: self.rows(n.own.value) });
-                uses.push(Use { weight, bias: None, x: Slice { value: n.kept, col: 0, cols: hidden }, dy: n.y });
+                inputs.push(Product { task, terms, rows: self.rows(n.left.value) });
+                uses.push(Use { weight, bias: None, x: Slice { value: n.saved, col: 0, cols: hidden }, dy: n.y });
             }
             self.product(&inputs, rows)?;
-            let longest = op.nets.iter().map(|n| self.longest(n.own.value).max(self.longest(n.partner.value)));
+            let longest = op.nets.iter().map(|n| self.longest(n.left.value).max(self.longest(n.right.value)));
             let grid = [longest.max().unwrap_or(0).div_ceil(8).min(64), examples, tasks.len()];
             self.launch("pair_sums_own", &tasks, grid, 128, 0)?;
             self.launch("pair_sums_partner", &tasks, grid, 128, 0)?;
             self.linear_weights(&uses)?;
         }
         for n in &op.nets {
-            self.written[n.own.value.0] = true;
-            self.written[n.partner.value.0] = true;
+            self.written[n.left.value.0] = true;
+            self.written[n.right.value.0] = true;
         }
         Ok(())
     }

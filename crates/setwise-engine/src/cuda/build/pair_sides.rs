@@ -52,13 +52,13 @@ impl Builder<'_> {
     /// How an operation's gradients of elements and partners are summed, if lists can be made of it.
     pub(super) fn sides(&self, op: &Pairs) -> Option<Sides> {
         let net = &op.nets[0];
-        let in_chunks = |n: &Pair| self.aligned(n.own) && self.aligned(n.partner) && self.aligned_param(n.weight);
+        let in_chunks = |n: &Pair| self.aligned(n.left) && self.aligned(n.right) && self.aligned_param(n.weight);
         if net.reduce != Reduce::Max || !op.nets.iter().all(in_chunks) {
             return None;
         }
         let longest = |of: fn(&Pair) -> _| op.nets.iter().map(|n| self.longest(of(n))).max().unwrap_or(0);
-        let (elements, partners) = (longest(|n| n.own.value), longest(|n| n.partner.value));
-        Sides::new(net.own.cols, net.y.cols, elements, partners, self.module.shared_memory)
+        let (elements, partners) = (longest(|n| n.left.value), longest(|n| n.right.value));
+        Sides::new(net.left.cols, net.y.cols, elements, partners, self.module.shared_memory)
     }
 
     /// Both gradients of all networks, or those of partners where elements have theirs already: a launch that sorts, one that sums.
@@ -81,7 +81,7 @@ impl Builder<'_> {
         let examples = self.capacity.examples;
         self.launch("pair_max_sort", &tasks, [examples, tasks.len(), 1], SORT_THREADS, sides.sort_bytes)?;
         // One round of blocks: as many as the card holds, each with the same columns of several examples.
-        let slabs = op.nets[0].own.cols.div_ceil(32 * sides.columns);
+        let slabs = op.nets[0].left.cols.div_ceil(32 * sides.columns);
         let blocks = self.module.processors * (self.module.shared_memory / sides.bytes).clamp(1, 2);
         let splits = (blocks / (slabs * summed * tasks.len())).clamp(1, examples.max(1));
         let name = format!("pair_max_sides_{}{}", sides.columns, if sides.held { "_held" } else { "" });
@@ -90,7 +90,7 @@ impl Builder<'_> {
 
     /// Of each of a network's two lists of wins, and of the beginnings of its partners.
     fn numbers_for_wins(&self, n: &Pair) -> (usize, usize) {
-        (2 * self.rows(n.own.value) * n.y.cols, self.rows(n.partner.value))
+        (2 * self.rows(n.left.value) * n.y.cols, self.rows(n.right.value))
     }
 
     /// Lists serve one operation at a time, so all share the place of the longest.
