@@ -116,10 +116,10 @@ impl<'a, T> ParamChunk<'a, T> {
     /// Splits off the first `n`.
     fn split_off(&mut self, n: usize) -> ParamChunk<'a, T> {
         ParamChunk {
-            params: self.params.split_off_mut(..n).expect("parameters to take"),
-            grads: self.grads.split_off(..n).expect("gradients to take"),
-            first: self.first.split_off_mut(..n).expect("moments to take"),
-            second: self.second.split_off_mut(..n).expect("moments to take"),
+            params: self.params.split_off_mut(..n).expect("parameters for every element"),
+            grads: self.grads.split_off(..n).expect("gradients for every element"),
+            first: self.first.split_off_mut(..n).expect("moments for every element"),
+            second: self.second.split_off_mut(..n).expect("moments for every element"),
         }
     }
 }

@@ -60,7 +60,7 @@ pub enum Error {
     NoAmx,
     /// The working memory exceeds the address space or the machine.
     #[error(
-        "a batch of this size needs {bytes} bytes of working memory, more than this machine has; use smaller batches or sets"
+        "this batch needs {bytes} bytes of working memory, more than this machine has; use smaller batches or sets"
     )]
     TooLarge {
         /// Bytes needed (saturating).
@@ -99,7 +99,8 @@ pub enum Error {
     Device(String),
     /// The GPU's memory is too small.
     #[error(
-        "CUDA: {what} needs {wanted} bytes of device memory, {free} are free; lower the batch size, the set sizes or the model's widths"
+        "CUDA: {what} needs {wanted} bytes of device memory, {free} are free; \
+         lower the batch size, the set sizes or the model's widths"
     )]
     DeviceMemory {
         /// Purpose of the memory.

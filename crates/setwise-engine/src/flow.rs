@@ -50,7 +50,7 @@ impl Users {
     /// Whether the gradient of a value holds a contribution before the backward pass reaches operations below `from`:
     /// from a reader at or above `from`, or from the loss.
     #[cfg(any(feature = "cuda", test))]
-    pub fn begun(&self, program: &Program, v: Value, from: usize) -> bool {
+    pub fn grad_started(&self, program: &Program, v: Value, from: usize) -> bool {
         program.outputs.contains(&v) || self.readers[v.0].iter().any(|&r| r >= from)
     }
 }
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!([x, y, z].map(|v| users.writers[v.0].clone()), [vec![], vec![0], vec![1]]);
         assert_eq!([x, y, z].map(|v| users.of_value(v)), [vec![0, 1], vec![0, 1], vec![1]]);
         assert_eq!([x, y, z].map(|v| users.written_elsewhere(v, &(0..1))), [false, false, true]);
-        assert_eq!([x, y, z].map(|v| users.begun(&program, v, 1)), [true, true, true]);
-        assert_eq!([x, y, z].map(|v| users.begun(&program, v, 2)), [false, false, true]);
+        assert_eq!([x, y, z].map(|v| users.grad_started(&program, v, 1)), [true, true, true]);
+        assert_eq!([x, y, z].map(|v| users.grad_started(&program, v, 2)), [false, false, true]);
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn handed_gradients(program: &Program, kept: bool, chained: impl Fn(u
     }
     let users = Users::of(program);
     // Whether a gradient has been added to before an operation runs backward.
-    let begun = |v: Value, i: usize| users.begun(program, v, i + 1);
+    let begun = |v: Value, i: usize| users.grad_started(program, v, i + 1);
     for (i, op) in program.ops.iter().enumerate().rev().filter(|(i, _)| !chained(*i)) {
         let (terms, written, inputs): (Vec<(Slice, Slice)>, Vec<Slice>, Vec<Value>) = match op {
             Op::AddNorm(a) => (a.inputs.iter().map(|&s| (s, a.y)).collect(), vec![a.y], Vec::new()),

@@ -1,7 +1,7 @@
 //! Muon (Jordan and others, 2024): weight matrices move along the orthogonal matrix nearest to their momentum.
 //! Directions with small gradients are then learnt as fast as those with large gradients.
 
-use crate::cpu::gemm::{PackedProduct, pack_matrix, packed_len};
+use crate::cpu::packed_product::{PackedProduct, pack_matrix, packed_len};
 use crate::real::Real;
 
 /// Decay of the momentum.

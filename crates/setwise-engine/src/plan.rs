@@ -152,7 +152,7 @@ impl Lifetimes {
 
     /// Merges the lifetimes of aliased gradients, and extends those of deferred residuals.
     #[cfg(any(feature = "cuda", test))]
-    pub fn hand(&mut self, program: &Program, handed: &Handed) {
+    pub fn alias_gradients(&mut self, program: &Program, handed: &Handed) {
         let (n, values) = (program.ops.len(), program.values.len());
         for l in &handed.later {
             let last = &mut self.spans[values + l.y.value.0].1;
@@ -366,19 +366,19 @@ mod tests {
         let handed = crate::handed::handed_gradients(&program, false, |_| false);
         assert_eq!(handed.over.len(), 3);
         let mut lifetimes = Lifetimes::of(&program);
-        lifetimes.hand(&program, &handed);
+        lifetimes.alias_gradients(&program, &handed);
         let shape = Shape { examples: 1, dims: 1, set_offsets: vec![vec![0, 5]], union_offsets: vec![0, 5] };
         let mut plan = Plan::default();
         plan.make(&program, &lifetimes, &shape).unwrap();
         let values = program.values.len();
-        let place = plan.offsets[values + all[0].0];
-        assert!(all.iter().all(|v| plan.offsets[values + v.0] == place));
+        let offset = plan.offsets[values + all[0].0];
+        assert!(all.iter().all(|v| plan.offsets[values + v.0] == offset));
         for i in (0..plan.lens.len()).filter(|&i| plan.lens[i] > 0 && !all.iter().any(|v| values + v.0 == i)) {
             let (a, b) = (lifetimes.spans[i], lifetimes.spans[values + all[3].0]);
             let together = a.0 <= b.1 && b.0 <= a.1;
             assert!(
-                !together || plan.offsets[i] >= place + 15 || plan.offsets[i] + plan.lens[i] <= place,
-                "{i} is in the way"
+                !together || plan.offsets[i] >= offset + 15 || plan.offsets[i] + plan.lens[i] <= offset,
+                "buffer {i} overlaps the alias"
             );
         }
     }

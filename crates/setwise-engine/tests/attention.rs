@@ -1,4 +1,4 @@
-//! Attention of sets and heads of any size, held against the textbook, and its gradients in single against those in double precision.
+//! Attention for any set size and head width against the textbook, and its f32 gradients against f64 gradients.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -17,14 +17,14 @@ fn textbook(q: &[f32], kv: &[f32], dims: usize, heads: usize, scale: f64) -> Vec
     let mut out = vec![0.0; q.len()];
     for (i, row) in q.chunks_exact(dims * cols).enumerate() {
         for h in 0..heads {
-            let places = || (0..dims).flat_map(|c| (0..4).map(move |l| (c, h * 4 + l)));
+            let columns = || (0..dims).flat_map(|c| (0..4).map(move |l| (c, h * 4 + l)));
             let at = |j: usize, c: usize, e: usize| f64::from(kv[(j * dims + c) * 2 * cols + e]);
-            let score = |j| places().map(|(c, e)| f64::from(row[c * cols + e]) * at(j, c, e)).sum::<f64>() * scale;
+            let score = |j| columns().map(|(c, e)| f64::from(row[c * cols + e]) * at(j, c, e)).sum::<f64>() * scale;
             let scores: Vec<f64> = (0..keys).map(score).collect();
             let largest = scores.iter().fold(f64::MIN, |a, &s| a.max(s));
             let powers: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
             let total: f64 = powers.iter().sum();
-            for (c, e) in places() {
+            for (c, e) in columns() {
                 let sum: f64 = powers.iter().enumerate().map(|(j, p)| p * at(j, c, cols + e)).sum();
                 out[(i * dims + c) * cols + e] = sum / total;
             }
@@ -46,7 +46,7 @@ fn program(mode: Mode, scale: f64) -> Program {
     b.finish(vec![out])
 }
 
-/// Where the rows of examples begin.
+/// Offsets of the rows of examples.
 fn offsets(sizes: &[(usize, usize)], of: fn(&(usize, usize)) -> usize) -> Vec<usize> {
     (0..=sizes.len()).map(|n| sizes[..n].iter().map(of).sum()).collect()
 }

@@ -1,13 +1,13 @@
 //! Batch normalisation: statistics of every channel over all pixels of all images, in parts of fixed size that are
 //! merged in order.
 
-use super::norm::{EPSILON, columns, load_lanes, store_lanes};
+use super::norm::EPSILON;
 use super::tasks::{Ptr, locate};
 use super::worker::{Run, Worker};
 use crate::params::ParamId;
 use crate::program::{Activation, BatchNorm, Mode};
 use crate::real::Real;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 
 /// Pixels of a part: they stay in cache between the two passes over them.
 const PIXELS: usize = 512;

@@ -5,7 +5,7 @@
 //! gradient. The weight gradient is summed over a fixed number of parts of the batch, each owned by one task, and then
 //! over the parts in order.
 
-use super::gemm::PackedProduct;
+use super::packed_product::PackedProduct;
 use super::packed_weights::PackedWeights;
 use super::tasks::{Ptr, locate};
 use super::weight_product::{WeightProduct, weight_scratch};

@@ -10,9 +10,11 @@
 use std::ops::Range;
 
 use super::amx;
-use super::gemm::{PackedProduct, Strided};
-use super::norm::{NormBackward, ROWS, columns, load_lanes, store_lanes, sum_rows};
+use super::gemm::Strided;
+use super::norm::{NormBackward, ROWS};
+use super::packed_product::PackedProduct;
 use super::packed_weights::PackedWeights;
+use super::sums::sum_rows;
 use super::tasks::{Ptr, chunk_range, locate};
 use super::weight_product::{WeightProduct, weight_scratch};
 use super::worker::{Run, Worker};
@@ -20,7 +22,7 @@ use crate::flow::group_by;
 use crate::params::ParamId;
 use crate::program::{Activation, Linear, Map, Program, Slice};
 use crate::real::Real;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 
 /// Rows of a weight that one gradient task owns, without AMX.
 const WEIGHT_ROWS: usize = 96;
@@ -88,45 +90,6 @@ impl<T: Real> Kernel<T> for ActivationBackward<T> {
                     store_lanes(d, dy.add(j), n);
                 });
             }
-        }
-    }
-}
-
-/// `sums[j] += weight · Σ_i x[i, j]` over some rows, with four accumulators: a single one would serialise the
-/// additions.
-pub struct ColumnSums<T> {
-    pub rows: usize,
-    pub cols: usize,
-    pub x: *const T,
-    pub x_row: usize,
-    pub sums: *mut T,
-    /// Multiplies the sum.
-    pub weight: T,
-}
-
-impl<T: Real> Kernel<T> for ColumnSums<T> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<V: Vector<T>>(self) {
-        // SAFETY: the contract of `Kernel::run`: `x` has `rows` rows of `cols` numbers, `sums` one row.
-        unsafe {
-            columns!(V, self.cols, |j, n| {
-                let mut sums = [V::zero(); 4];
-                let full = self.rows / 4 * 4;
-                for first in (0..full).step_by(4) {
-                    for (r, sum) in sums.iter_mut().enumerate() {
-                        *sum = sum.add(load_lanes(self.x.add((first + r) * self.x_row + j), n));
-                    }
-                }
-                for r in full..self.rows {
-                    sums[0] = sums[0].add(load_lanes(self.x.add(r * self.x_row + j), n));
-                }
-                let [a, b, c, d] = sums;
-                let sum = a.add(b).add(c.add(d));
-                let out = self.sums.add(j);
-                store_lanes(sum.mul_add(V::splat(self.weight), load_lanes(out, n)), out, n);
-            });
         }
     }
 }

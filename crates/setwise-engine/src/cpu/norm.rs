@@ -1,12 +1,13 @@
-//! LayerNorm of rows, forward and backward, and sums of rows.
+//! LayerNorm of rows, forward and backward, and of sums of rows.
 
 use std::ops::Range;
 
-use super::tasks::{Ptr, Threads, chunk_range, locate};
+use super::sums::{SumRows, sum_rows};
+use super::tasks::{Ptr, chunk_range, locate};
 use super::worker::{Run, Worker};
 use crate::program::{AddNorm, Norm};
 use crate::real::Real;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, MAX_LANES, Vector, columns, load_lanes, store_lanes};
 
 /// Added to the variance.
 pub const EPSILON: f64 = 1e-5;
@@ -27,46 +28,6 @@ pub struct NormRows<T> {
     pub normalised: *mut T,
     pub inv_std: *mut T,
 }
-
-/// Runs a body with (first column, valid lanes) for each vector of a row.
-macro_rules! columns {
-    ($V:ty, $cols:expr, |$j:ident, $n:ident| $body:expr) => {{
-        let mut $j = 0;
-        while $j + <$V>::LANES <= $cols {
-            let $n = <$V>::LANES;
-            $body;
-            $j += <$V>::LANES;
-        }
-        if $j < $cols {
-            let $n = $cols - $j;
-            $body;
-        }
-    }};
-}
-pub(super) use columns;
-
-/// Loads `n` lanes, all or the first ones.
-///
-/// # Safety
-/// The caller runs in a kernel; `p` is valid for `n` elements, at most a vector.
-#[inline(always)]
-pub unsafe fn load_lanes<T: Real, V: Vector<T>>(p: *const T, n: usize) -> V {
-    // SAFETY: the caller's contract.
-    unsafe { if n == V::LANES { V::load(p) } else { V::load_first(p, n) } }
-}
-
-/// Stores `n` lanes, all or the first ones.
-///
-/// # Safety
-/// The caller runs in a kernel; `p` is valid for `n` elements, at most a vector.
-#[inline(always)]
-pub unsafe fn store_lanes<T: Real, V: Vector<T>>(v: V, p: *mut T, n: usize) {
-    // SAFETY: the caller's contract.
-    unsafe { if n == V::LANES { v.store(p) } else { v.store_first(p, n) } }
-}
-
-/// Lanes of the widest vector.
-const MAX_LANES: usize = 16;
 
 impl<T: Real> Kernel<T> for NormRows<T> {
     type Out = ();
@@ -273,59 +234,6 @@ impl<T: Real> NormRowsBackward<T> {
     }
 }
 
-/// `dst (=|+=) Σ sources` over rows.
-struct SumRows<'a, T> {
-    rows: usize,
-    cols: usize,
-    dst: *mut T,
-    dst_row: usize,
-    accumulate: bool,
-    sources: &'a [(Ptr<T>, usize)],
-    first: usize,
-}
-
-impl<T: Real> Kernel<T> for SumRows<'_, T> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<V: Vector<T>>(self) {
-        // SAFETY: the contract of `Kernel::run`: rows `first..first + rows` of `dst` and of all sources are valid.
-        unsafe {
-            for r in self.first..self.first + self.rows {
-                let dst = self.dst.wrapping_add(r * self.dst_row);
-                columns!(V, self.cols, |j, n| {
-                    let mut sum = if self.accumulate { load_lanes::<T, V>(dst.add(j), n) } else { V::zero() };
-                    for &(src, row) in self.sources {
-                        sum = sum.add(load_lanes(src.at(r * row + j), n));
-                    }
-                    store_lanes(sum, dst.add(j), n);
-                });
-            }
-        }
-    }
-}
-
-/// `dst (=|+=) Σ sources`, rows in parallel; sources are (address, row stride).
-///
-/// # Safety
-/// `dst` and all sources are valid for `cols` columns of every row of `rows`. Nothing else accesses those of `dst`.
-pub unsafe fn sum_rows<T: Real>(
-    threads: Threads,
-    rows: Range<usize>,
-    cols: usize,
-    (dst, dst_row): (Ptr<T>, usize),
-    accumulate: bool,
-    sources: &[(Ptr<T>, usize)],
-) {
-    let step = (32_768 / cols.max(1)).clamp(64, 4096);
-    threads.run(rows.len().div_ceil(step), |t| {
-        let Range { start: first, end } = chunk_range(rows.clone(), t, step);
-        let kernel = SumRows { rows: end - first, cols, dst: dst.at(0), dst_row, accumulate, sources, first };
-        // SAFETY: the caller's addresses; tasks write disjoint rows.
-        unsafe { T::dispatch(kernel) };
-    });
-}
-
 /// A LayerNorm whose output gradient becomes its input gradient.
 #[derive(Clone)]
 pub struct NormBackward<T> {
@@ -501,10 +409,10 @@ mod tests {
                     assert!((f64::from(y[r * cols + c]) - exact).abs() < 1e-5, "row {r} of {cols}");
                 }
                 let alone = normalised(row, cols, &gain, &shift);
-                let there = r * cols..(r + 1) * cols;
+                let range = r * cols..(r + 1) * cols;
                 assert_eq!(
                     alone,
-                    [y[there.clone()].to_vec(), hats[there].to_vec(), vec![inv_std[r]]],
+                    [y[range.clone()].to_vec(), hats[range].to_vec(), vec![inv_std[r]]],
                     "row {r} of {cols}"
                 );
             }

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::amx;
 use super::buffer::AlignedBuffer;
-use super::gemm::{pack_matrix, packed_len};
+use super::packed_product::{pack_matrix, packed_len};
 use crate::params::ParamId;
 use crate::program::{Activation, Op, Program};
 use crate::real::Real;

@@ -5,16 +5,17 @@
 //! `[PARTNERS][hidden]` in cache, and only the maximum and its index are saved. Backward then touches one partner per
 //! element and output column.
 
-use super::gemm::{PackedProduct, Strided};
-use super::linear::{ColumnSums, WeightUse};
-use super::norm::{columns, load_lanes, store_lanes};
+use super::gemm::Strided;
+use super::linear::WeightUse;
+use super::packed_product::PackedProduct;
 use super::packed_weights::PackedWeights;
+use super::sums::ColumnSums;
 use super::tasks::{Ptr, locate};
 use super::worker::{Run, Worker};
 use crate::flow::group_by;
 use crate::program::{Pair, Pairs, Program, Reduce, Slice, Value};
 use crate::real::Real;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 
 /// Partners of a tile.
 const PARTNERS: usize = 48;

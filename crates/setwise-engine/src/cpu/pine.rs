@@ -3,12 +3,11 @@
 //! The `[rows, P · J]` activations are never stored; the backward pass recomputes them.
 
 use super::gemm::sigmoid;
-use super::norm::{columns, load_lanes, store_lanes};
 use super::tasks::Ptr;
 use super::worker::{Run, Worker};
 use crate::program::PineSum;
 use crate::real::Real;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 
 /// One example.
 #[derive(Clone, Copy)]

@@ -1,9 +1,9 @@
 //! Row fusion: operations on single rows run together, one block of rows at a time.
 //!
-//! Between two attentions of a model lie a projection, a residual with its norm, a feed-forward network and a merge. All of
-//! them work on one row at a time. Fused, a block of rows passes through all of them while it is in cache, and only values
-//! that other operations read are written to the arena. The backward pass recomputes the others from the block's inputs
-//! (rematerialisation).
+//! Between two attentions of a model lie a projection, a residual with its norm, a feed-forward network and a merge.
+//! All of them work on one row at a time. Fused, a block of rows passes all of them while it is in cache, and only
+//! values that other operations read are written to the arena. The backward pass recomputes the others from the
+//! block's inputs (rematerialisation).
 
 use std::ops::Range;
 
@@ -50,9 +50,9 @@ enum Work {
     AddNorm(AddNorm),
 }
 
-/// A value that fused operations write. An internal value has no other reader: it and its gradient exist for one block at a
-/// time. The others lie in the arena; the backward pass, where the arena may have reused their memory, recomputes them in
-/// row buffers.
+/// A value that fused operations write. An internal value has no other reader: it and its gradient exist for one block
+/// at a time. The others lie in the arena. By the backward pass the arena may have reused their memory, so they are
+/// recomputed in row buffers.
 struct Written {
     slice: Slice,
     internal: bool,
@@ -155,7 +155,7 @@ impl Written {
 
 /// Whether an operation works on the rows of sets one by one.
 fn is_row_wise(program: &Program, op: &Op) -> bool {
-    // Rows of different spaces do not match. In dimension-equivariant programs elements and their dimensions do not either.
+    // Rows of different spaces do not match, nor do elements and their dimensions in dimension-equivariant programs.
     let same_rows = |slices: &mut dyn Iterator<Item = Slice>, norm: Option<Norm>| {
         let mut specs = slices.map(|s| s.value).chain(norm.map(|n| n.normalised)).map(|v| &program.values[v.0]);
         let space = specs.next().map(|s| (s.space, s.per_dim));

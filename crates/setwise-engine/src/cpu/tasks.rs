@@ -56,7 +56,8 @@ unsafe impl<T> Sync for Ptr<T> {}
 
 impl<T> Ptr<T> {
     /// The address `n` elements on. (A method, so that closures capture the wrapper and not the bare pointer.) The
-    /// pointer itself may lie outside of any buffer; whoever dereferences the result makes sure that the result does not.
+    /// pointer itself may lie outside of any buffer. Whoever dereferences the result makes sure that the result does
+    /// not.
     #[inline(always)]
     pub fn at(self, n: usize) -> *mut T {
         self.0.wrapping_add(n)

@@ -1,7 +1,8 @@
 //! Products with a long inner dimension and a small result: the gradients of weights.
 
-use super::gemm::{Epilogue, Strided, multiply_rows, packed_len, tile as multiply};
-use super::linear::ColumnSums;
+use super::gemm::{Epilogue, Strided, multiply_rows, tile as multiply};
+use super::packed_product::packed_len;
+use super::sums::ColumnSums;
 use crate::real::Real;
 use crate::simd::{Kernel, TILE_ROWS_16_REGISTERS, TILE_ROWS_32_REGISTERS, Vector};
 

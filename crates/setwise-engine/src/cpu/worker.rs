@@ -432,9 +432,9 @@ fn plans(program: &Program, threads: Threads) -> Vec<OpPlan> {
         let fusible = (threads == Threads::One).then_some(i);
         if let Some(projected) = fusible.and_then(|i| ProjectedAttention::find(program, &users, i)) {
             plans.extend([OpPlan::ProjectedAttention(projected), OpPlan::Done]);
-        } else if let Some(chain) = fusible.and_then(|i| RowFusion::find(program, &users, i)) {
-            let last = chain.ops.end;
-            plans.push(OpPlan::RowFusion(chain));
+        } else if let Some(fusion) = fusible.and_then(|i| RowFusion::find(program, &users, i)) {
+            let last = fusion.ops.end;
+            plans.push(OpPlan::RowFusion(fusion));
             plans.resize_with(last, || OpPlan::Done);
         } else {
             plans.push(match &program.ops[i] {

@@ -80,7 +80,7 @@ impl Bound {
             lives.keep_for_weights(program);
         }
         let handed = handed_gradients(program, gathers, |op| build::in_chain(&chains, op));
-        lives.hand(program, &handed);
+        lives.alias_gradients(program, &handed);
         plan.make(program, &lives, &full_shape(&capacity))?;
         let params = Memory::new(device, 4 * program.params.len(), "the parameters")?;
         let grads = Memory::new(device, 4 * program.params.len(), "the gradients")?;

@@ -7,11 +7,13 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+mod columns;
 mod portable;
 
 use std::sync::OnceLock;
 
 use crate::real::Real;
+pub(crate) use columns::{MAX_LANES, columns, load_lanes, store_lanes};
 use portable::Lanes;
 
 /// Rows of a register tile where there are 32 vector registers.
@@ -85,7 +87,8 @@ pub trait Vector<T: Real>: Copy {
         }
     }
 
-    /// Transposes `LANES` rows of eight numbers, `row` apart, to eight rows of `LANES`, `out_row` apart, times `factor`.
+    /// Transposes `LANES` rows of eight numbers, `row` apart, to eight rows of `LANES`, `out_row` apart, times
+    /// `factor`.
     #[inline(always)]
     unsafe fn transpose_from_rows_of_8(src: *const T, row: usize, out: *mut T, out_row: usize, factor: T) {
         for c in 0..8 {
@@ -136,7 +139,8 @@ pub trait Vector<T: Real>: Copy {
 pub trait Kernel<T: Real> {
     /// The result of the kernel.
     type Out;
-    /// Runs the kernel. Implementations are `#[inline(always)]`, so that they are compiled with the instructions of `V`.
+    /// Runs the kernel. Implementations are `#[inline(always)]`, so that they are compiled with the instructions of
+    /// `V`.
     ///
     /// # Safety
     /// The machine has the instructions of `V`, which [`Real::dispatch`] makes sure of. The kernel's pointers are valid
@@ -405,8 +409,13 @@ mod tests {
         // SAFETY: the kernel stays within its slices.
         let lanes = unsafe { f32::dispatch(Quarters(&x, &mut y)) };
         let quarter = lanes / 4;
-        for (vector, place, i) in (0..4).flat_map(|v| (0..4).flat_map(move |p| (0..quarter).map(move |i| (v, p, i)))) {
-            assert_eq!(y[place * lanes + vector * quarter + i], x[vector * lanes + place * quarter + i]);
+        for (vector, quarter_index, i) in
+            (0..4).flat_map(|v| (0..4).flat_map(move |p| (0..quarter).map(move |i| (v, p, i))))
+        {
+            assert_eq!(
+                y[quarter_index * lanes + vector * quarter + i],
+                x[vector * lanes + quarter_index * quarter + i]
+            );
         }
     }
 

@@ -14,7 +14,8 @@ use super::blocks::{
     LEFT, RIGHT, Source, SplitTo, canonical_nan, split, split_bf16_canonical, store_row, store_row_pair,
     transpose_tiles,
 };
-use super::multiply::{Amx, BlockMultiply, Emulated, InitialSum, on_amx};
+use super::emulated::Emulated;
+use super::multiply::{Amx, BlockMultiply, InitialSum, on_amx};
 use super::{BLOCK_LEN, BLOCK_SIDE, NARROW_HEAD, narrow_attention};
 use crate::simd::Vector;
 use crate::simd::avx512::F32x16;

@@ -2,11 +2,12 @@
 
 use std::arch::x86_64::*;
 
-use super::super::gemm::PackedProduct;
-use super::super::linear::ColumnSums;
+use super::super::packed_product::PackedProduct;
+use super::super::sums::ColumnSums;
 use super::super::weight_product::WeightProduct;
 use super::blocks::{LEFT, RIGHT, Source, SplitTo, split, split_narrow, store_narrow_row, transpose_tiles};
-use super::multiply::{Amx, BlockMultiply, Emulated, InitialSum, on_amx};
+use super::emulated::Emulated;
+use super::multiply::{Amx, BlockMultiply, InitialSum, on_amx};
 use super::{BLOCK_LEN, BLOCK_SIDE, CHUNK, TILE_LEN, TILE_SIDE, narrow};
 use crate::program::Activation;
 use crate::real::Real;

@@ -17,7 +17,7 @@
 //! parts of 16 numbers, alternating. On the right, one tile has the high part twice, another has the low part and
 //! zero. That is two tile products for 16 numbers instead of three for 32, without padding.
 //!
-//! * `multiply` multiplies blocks, on AMX or emulated; `blocks` splits rows into blocks.
+//! * `multiply` multiplies blocks, `emulated` does so without AMX; `blocks` splits rows into blocks.
 //! * `linear` and `attention` are built on both; `narrow_attention`, for heads of eight numbers, has its own tiles.
 //! * `unsupported` is the stub for other targets.
 
@@ -25,6 +25,8 @@
 mod attention;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod blocks;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod emulated;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod linear;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

@@ -1,7 +1,4 @@
-//! Multiplies blocks, on AMX or by emulation.
-//!
-//! The emulation sums the same products one by one, in another order, and with denormal numbers, which AMX flushes to
-//! zero. It tests the code around AMX on machines without AMX.
+//! Block products on AMX: detection, tile configuration and the instructions. `emulated` is the alternative.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -9,8 +6,6 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-use super::blocks::{LEFT, RIGHT};
-use super::{BLOCK_LEN, BLOCK_SIDE, TILE_LEN, TILE_SIDE};
 use crate::simd::{Isa, isa};
 
 /// Multiplies blocks. [`Amx`] needs a [`TileConfig`].
@@ -61,7 +56,7 @@ impl InitialSum {
 
     /// Address and row stride of the initial sums of a product that goes to `c`; null for zero.
     #[inline(always)]
-    fn rows(self, c: *const f32, c_row: usize) -> (*const f32, usize) {
+    pub fn rows(self, c: *const f32, c_row: usize) -> (*const f32, usize) {
         match self {
             InitialSum::Zero => (std::ptr::null(), 0),
             InitialSum::Output => (c, c_row),
@@ -73,8 +68,8 @@ impl InitialSum {
 /// The issued products whose results are not stored. The emulation computes them when it stores them.
 #[derive(Default)]
 pub struct Pending {
-    left: Option<[*const u16; 2]>,
-    products: [Option<[*const u16; 2]>; 4],
+    pub left: Option<[*const u16; 2]>,
+    pub products: [Option<[*const u16; 2]>; 4],
 }
 
 /// The environment variable that selects the emulation (`emulated`).
@@ -89,8 +84,12 @@ pub fn emulated() -> bool {
 /// Runs a function that is generic over [`BlockMultiply`], on AMX or emulated.
 macro_rules! on_amx {
     ($run:ident($($argument:expr),*)) => {{
-        let _in_use = $crate::cpu::amx::TileConfig::load();
-        if $crate::cpu::amx::multiply::emulated() { $run::<Emulated>($($argument),*) } else { $run::<Amx>($($argument),*) }
+        let _tile_config = $crate::cpu::amx::TileConfig::load();
+        if $crate::cpu::amx::multiply::emulated() {
+            $run::<Emulated>($($argument),*)
+        } else {
+            $run::<Amx>($($argument),*)
+        }
     }};
 }
 pub(super) use on_amx;
@@ -127,7 +126,7 @@ impl TileConfig {
     pub fn load() -> Self {
         let depth = DEPTH.get();
         if depth == 0 && !emulated() {
-            assert!(available(), "valid is no tile unit");
+            assert!(available(), "AMX is not available");
             // SAFETY: AMX exists, and the system grants its use.
             unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const TILE_CONFIG, options(nostack, readonly)) }
         }
@@ -188,9 +187,9 @@ impl BlockMultiply for Amx {
     #[inline(always)]
     unsafe fn issue<const J: usize>(_: &mut Pending, right: *const u16, to: *mut f32) {
         macro_rules! product {
-            ($sum:tt, $left:tt, $right:tt, $place:tt) => {
+            ($sum:tt, $left:tt, $right:tt, $offset:tt) => {
                 asm!(
-                    concat!("tilestored [{to} + {row}*2 + ", $place, "], ", $sum),
+                    concat!("tilestored [{to} + {row}*2 + ", $offset, "], ", $sum),
                     concat!("tileloadd ", $right, ", [{right} + {row}*1]"),
                     concat!("tilezero ", $sum),
                     concat!("tdpbf16ps ", $sum, ", ", $left, ", ", $right),
@@ -330,87 +329,4 @@ impl BlockMultiply for Amx {
 /// Whether the machine has AVX-512, which all code around AMX uses.
 pub fn has_avx512() -> bool {
     isa() == Isa::Avx512
-}
-
-/// The emulation.
-pub struct Emulated;
-
-impl BlockMultiply for Emulated {
-    unsafe fn load_left(pending: &mut Pending, left: [*const u16; 2]) {
-        pending.left = Some(left);
-    }
-
-    unsafe fn issue<const J: usize>(pending: &mut Pending, right: *const u16, to: *mut f32) {
-        if let Some([left, right]) = pending.products[J] {
-            for (i, j) in (0..TILE_SIDE).flat_map(|i| (0..TILE_SIDE).map(move |j| (i, j))) {
-                // SAFETY: elements of the two tiles, which stay valid by the caller's contract.
-                let product = |k: usize| unsafe {
-                    number(left, i * BLOCK_SIDE + k) * number(right, k / 2 * BLOCK_SIDE + 2 * j + k % 2)
-                };
-                // SAFETY: the caller's contract: a square of 32 × 32 results.
-                unsafe {
-                    *to.add((J / 2 * TILE_SIDE + i) * BLOCK_SIDE + J % 2 * TILE_SIDE + j) =
-                        (0..BLOCK_SIDE).map(product).sum()
-                };
-            }
-        }
-        pending.products[J] = pending.left.map(|left| [left[J / 2], right]);
-    }
-
-    unsafe fn multiply(a: *const u16, b: *const u16, count: usize, c: *mut f32, c_row: usize, start: InitialSum) {
-        let (start, start_row) = start.rows(c, c_row);
-        let mut sums = [[0.0f32; BLOCK_SIDE]; BLOCK_SIDE];
-        for block in 0..count {
-            let (a, b) = (a.wrapping_add(block * BLOCK_LEN), b.wrapping_add(block * BLOCK_LEN));
-            for k in 0..BLOCK_SIDE {
-                let right = RIGHT.map(|part| {
-                    std::array::from_fn::<f32, BLOCK_SIDE, _>(|j| {
-                        // SAFETY: an element of block `block`, below `count`.
-                        unsafe { number(b, part + j / 16 * TILE_LEN + k / 2 * 32 + j % 16 * 2 + k % 2) }
-                    })
-                });
-                for (i, sums) in sums.iter_mut().enumerate() {
-                    // SAFETY: an element of block `block`, below `count`.
-                    let left = LEFT.map(|part| unsafe { number(a, part + i / 16 * TILE_LEN + i % 16 * 32 + k) });
-                    for (j, sum) in sums.iter_mut().enumerate() {
-                        *sum += left[1] * right[0][j] + left[0] * right[0][j] + left[0] * right[1][j];
-                    }
-                }
-            }
-        }
-        for (i, sums) in sums.iter().enumerate() {
-            for (j, sum) in sums.iter().enumerate() {
-                // SAFETY: the caller's contract: 32 rows of `c`, and of `start` where it is not null.
-                unsafe {
-                    let out = c.add(i * c_row + j);
-                    *out = sum + if start.is_null() { 0.0 } else { *start.add(i * start_row + j) };
-                }
-            }
-        }
-    }
-
-    unsafe fn multiply_narrow(a: *const u16, b: *const u16, count: usize, c: *mut f32) {
-        for (i, j) in (0..BLOCK_SIDE).flat_map(|i| (0..TILE_SIDE).map(move |j| (i, j))) {
-            let mut sum = 0.0f32;
-            for (pair, k) in (0..count).flat_map(|p| (0..BLOCK_SIDE).map(move |k| (2 * p, k))) {
-                // SAFETY: elements of tiles below `2 * count`.
-                let left = unsafe { number(a, (pair + i / TILE_SIDE) * TILE_LEN + i % TILE_SIDE * BLOCK_SIDE + k) };
-                for part in [pair, pair + 1] {
-                    // SAFETY: as for the left tile.
-                    sum += left * unsafe { number(b, part * TILE_LEN + k / 2 * BLOCK_SIDE + 2 * j + k % 2) };
-                }
-            }
-            // SAFETY: the caller's contract: 32 rows of `c`, 32 numbers apart.
-            unsafe { *c.add(i * BLOCK_SIDE + j) = sum };
-        }
-    }
-}
-
-/// A bf16 number of a tile.
-///
-/// # Safety
-/// `at` lies in the blocks at `block`.
-unsafe fn number(block: *const u16, at: usize) -> f32 {
-    // SAFETY: the caller's contract.
-    f32::from_bits(u32::from(unsafe { *block.add(at) }) << 16)
 }

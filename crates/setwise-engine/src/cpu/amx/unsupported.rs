@@ -1,7 +1,7 @@
 //! The stub for targets without AMX: it is never available, so nothing else here is called.
 
 use super::super::attention::{Backward, Forward};
-use super::super::gemm::PackedProduct;
+use super::super::packed_product::PackedProduct;
 use super::super::weight_product::WeightProduct;
 
 const UNSUPPORTED: &str = "AMX is not available on this target";

@@ -1,11 +1,10 @@
 //! Backward pass of one example, relation and head.
 
 use super::super::gemm::{Strided, multiply_rows, multiply_rows_paired, tile};
-use super::super::norm::{columns, load_lanes, store_lanes};
 use super::head::Rows;
 use super::problem::{AccumulateRows, Problem, key_block, lanes_of, scale};
 use crate::real::Real;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 
 /// Keys of a block: keys, values, weights and score gradients of about this many fit the first cache level.
 const KEYS: usize = 64;

@@ -1,10 +1,9 @@
 //! Forward pass of one example, relation and head.
 
 use super::super::gemm::{Epilogue, Strided, multiply_rows};
-use super::super::norm::{columns, load_lanes, store_lanes};
 use super::problem::{AccumulateRows, Problem, key_block, lanes_of, scale};
 use crate::real::Real;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 
 /// Scores whose bound lies below this (in powers of two) need no shift by their maximum: neither powers nor sums
 /// overflow, and none underflows beside another.

@@ -1,9 +1,8 @@
 //! The rows of one head: their layout, and how blocks of them are packed for kernels and written back.
 
 use super::super::gemm::Strided;
-use super::super::norm::{columns, load_lanes, store_lanes};
 use crate::real::Real;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 
 /// Eight numbers for each query of the largest block.
 const EIGHTS: usize = 8 * 32;

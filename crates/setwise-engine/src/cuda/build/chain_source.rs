@@ -139,7 +139,7 @@ impl<'a> Writer<'a> {
 
     /// Whether operations after the chain, or whoever asked for the outputs, add to a gradient.
     fn begun(&self, v: Value) -> bool {
-        self.users.begun(self.program, v, self.ops.end)
+        self.users.grad_started(self.program, v, self.ops.end)
     }
 
     fn finish(self, kind: &str) -> Source {
