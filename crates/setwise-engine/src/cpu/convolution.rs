@@ -2,8 +2,8 @@
 //!
 //! A thread's scratch holds the patches of a few lines of one image, small enough for the second cache level. The
 //! patches of a batch would take many times the memory of its images. Backward, a task owns full images of the input
-//! gradient. The weight gradient is summed over a fixed number of parts of the batch, each owned by one task, and then
-//! over the parts in order.
+//! gradient. The weight gradient is first summed in a fixed number of parts of the batch, each owned by one task. Then
+//! the parts are added in order.
 
 use super::packed_product::PackedProduct;
 use super::packed_weights::PackedWeights;

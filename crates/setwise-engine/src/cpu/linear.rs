@@ -1,11 +1,11 @@
 //! Linear maps, several at once, with bias, activation, residual and LayerNorm in the same pass over the rows.
 //!
-//! Forward: each task takes some rows of one input through all maps that read it, and normalises the rows it has just
+//! Forward: a task takes some rows of one input through all maps that read it. It normalises the rows it has just
 //! written while they are in cache.
 //!
 //! Backward runs four passes: norms and activations in place on the output gradient; residuals; input gradients;
 //! weight gradients. A task of the last pass owns some rows of one weight and reads all rows of all maps that share
-//! it, so nothing is summed across tasks.
+//! it. Nothing is summed across tasks.
 
 use std::ops::Range;
 

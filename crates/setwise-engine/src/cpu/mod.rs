@@ -1,9 +1,9 @@
 //! The CPU backend.
 //!
-//! [`Cpu`] spreads a batch over threads in one of two ways. Small models run in *shards* of the batch: a thread takes
-//! a few examples through the full program, forward and backward, while their values are in its cache, and adds to the
-//! shard's gradients. Large models run operation by operation on all threads, with one gradient buffer. Sizes alone
-//! decide the way, the shards and the chunks of examples, so results do not depend on the number of threads.
+//! [`Cpu`] spreads a batch over threads in one of two ways. Small models run in *shards* of the batch. A thread takes
+//! a few examples of its shard through the full program, forward and backward, while their values are in its cache.
+//! Large models run operation by operation on all threads, with one gradient buffer. Sizes alone decide the way, the
+//! shards and the chunks of examples, so results do not depend on the number of threads.
 //!
 //! * `worker` runs programs; `compiled` instantiates it once for each number type; `tasks` splits work.
 //! * `row_fusion` and `projected_attention` fuse operations where a worker has one thread; `row_buffers` holds their

@@ -15,8 +15,8 @@ pub const EPSILON: f64 = 1e-5;
 /// Rows of a task. Column sums are taken per task and then added in order, so this constant fixes their bits.
 pub const ROWS: usize = 256;
 
-/// LayerNorm of `rows` rows of `cols` numbers, in place: `y = gain · x̂ + shift` with `x̂ = (x − mean) / sqrt(var +
-/// ε)`. x̂ and 1/std are saved where their pointers are not null.
+/// LayerNorm of `rows` rows of `cols` numbers, in place: `y = gain · x̂ + shift` with
+/// `x̂ = (x − mean) / sqrt(var + ε)`. x̂ and 1/std are saved where their pointers are not null.
 pub struct NormRows<T> {
     pub rows: usize,
     pub cols: usize,
@@ -158,8 +158,8 @@ impl<T: Real> NormRows<T> {
     }
 }
 
-/// Backward pass of LayerNorm, in place on `dy`: `dx = inv_std · (g − mean(g) − x̂ · mean(g · x̂))` with `g = gain ·
-/// dy`. Writes the column sums of `dy · x̂` and `dy`, the gradients of gain and shift.
+/// Backward pass of LayerNorm, in place on `dy`: `dx = inv_std · (g − mean(g) − x̂ · mean(g · x̂))` with
+/// `g = gain · dy`. Writes the column sums of `dy · x̂` and `dy`, the gradients of gain and shift.
 struct NormRowsBackward<T> {
     rows: usize,
     cols: usize,

@@ -1,9 +1,9 @@
 //! Networks on pairs, reduced over partners, without the tensor of all pairs.
 //!
-//! `y_i = reduce_j (W relu(u_i + v_j) + b)`. For a sum the second layer moves outside: `W (Σ_j relu(u_i + v_j)) + m
-//! b`, so a pair costs three vector operations. For a maximum the second layer is computed for a tile of partners,
-//! `[PARTNERS][hidden]` in cache, and only the maximum and its index are saved. Backward then touches one partner per
-//! element and output column.
+//! `y_i = reduce_j (W relu(u_i + v_j) + b)`. For a sum the second layer moves outside:
+//! `W (Σ_j relu(u_i + v_j)) + m b`, so a pair costs three vector operations. For a maximum the second layer is
+//! computed for a tile of partners, `[PARTNERS][hidden]` in cache, and only the maximum and its index are saved.
+//! Backward then touches one partner per element and output column.
 
 use super::gemm::Strided;
 use super::linear::WeightUse;
@@ -102,7 +102,8 @@ impl<T: Real> Kernel<T> for HiddenSums<T> {
     }
 }
 
-/// From the gradient `dh_i` of the summed hidden layer: `du_i = dh_i · #{j : u_i + v_j > 0}`, `dv_j = Σ_i dh_i [u_i + v_j > 0]`.
+/// Backward pass of [`HiddenSums`], from its gradient `dh`: `du_i = dh_i · #{j : u_i + v_j > 0}` and
+/// `dv_j = Σ_i dh_i [u_i + v_j > 0]`. Overwrites both.
 struct HiddenSumsBackward<T> {
     p: Problem<T>,
     d_hidden: *const T,

@@ -1,7 +1,7 @@
 //! Attention fused with the projections of its queries, keys and values: one relation of one example at a time, or of
 //! a few small examples.
 //!
-//! Unfused, the projections of all sets are written to the arena, attention reads them with a row stride, and the
+//! Unfused, the projections of all sets are written to the arena, and attention reads them with a row stride. The
 //! backward pass reads them twice more. Fused, the projections of one relation are contiguous rows that are used while
 //! they are in cache. The backward pass recomputes them (rematerialisation), which costs a fraction of reading them.
 

@@ -1,9 +1,9 @@
 //! Row fusion: operations on single rows run together, one block of rows at a time.
 //!
 //! Between two attentions of a model lie a projection, a residual with its norm, a feed-forward network and a merge.
-//! All of them work on one row at a time. Fused, a block of rows passes all of them while it is in cache, and only
-//! values that other operations read are written to the arena. The backward pass recomputes the others from the
-//! block's inputs (rematerialisation).
+//! All of them work on one row at a time. Fused, a block of rows passes all of them while it is in cache. Only values
+//! that other operations read are written to the arena. The backward pass recomputes the others from the block's
+//! inputs (rematerialisation).
 
 use std::ops::Range;
 

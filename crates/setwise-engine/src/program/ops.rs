@@ -181,8 +181,8 @@ pub struct Repeat {
     pub y: Value,
 }
 
-/// Concatenates the rows of each example in several values to one row: `y = [all rows of the first, all rows of the
-/// second, …]`.
+/// Concatenates the rows of each example in several values to one row:
+/// `y = [all rows of the first, all rows of the second, …]`.
 #[derive(Clone, Debug)]
 pub struct Concat {
     /// In spaces with a fixed number of rows per example.

@@ -1,9 +1,9 @@
 //! Attention of one example, relation and head, with its products on AMX.
 //!
-//! As in `cpu::attention`, queries are columns, so that no sum runs across a vector. Forward: `Sᵀ = K Qᵀ` and `Oᵀ = Vᵀ
-//! Pᵀ`, with an online softmax over blocks of keys. Backward: `dPᵀ = V dOᵀ`, `dQᵀ = Kᵀ dSᵀ`, `dV = Pᵀ dO` and `dK =
-//! dSᵀ Q`. A step takes 32 queries and 32 keys. `P` and `dS` are split while they are in registers. The last blocks
-//! are padded with zeros.
+//! As in `cpu::attention`, queries are columns, so that no sum runs across a vector. Forward: `Sᵀ = K Qᵀ` and
+//! `Oᵀ = Vᵀ Pᵀ`, with an online softmax over blocks of keys. Backward: `dPᵀ = V dOᵀ`, `dQᵀ = Kᵀ dSᵀ`, `dV = Pᵀ dO` and
+//! `dK = dSᵀ Q`. A step takes 32 queries and 32 keys. `P` and `dS` are split while they are in registers. The last
+//! blocks are padded with zeros.
 
 use std::arch::x86_64::*;
 

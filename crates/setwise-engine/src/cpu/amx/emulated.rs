@@ -1,7 +1,7 @@
 //! Block products without AMX: the same products one by one.
 //!
-//! The order of sums differs, and denormal numbers count, which AMX flushes to zero. The emulation tests the code around
-//! AMX on machines without AMX.
+//! The order of sums differs, and denormal numbers count, which AMX flushes to zero. The emulation tests the code
+//! around AMX on machines without AMX.
 
 use super::blocks::{LEFT, RIGHT};
 use super::multiply::{BlockMultiply, InitialSum, Pending};

@@ -15,8 +15,8 @@ pub trait BlockMultiply {
     /// # Safety
     /// Tiles are configured; both tiles stay valid until the products that use them are stored.
     unsafe fn load_left(pending: &mut Pending, left: [*const u16; 2]);
-    /// Issues product `J` of four, of the first left tile (`J` = 0, 1) or the second (`J` = 2, 3) with a right tile,
-    /// and stores the pending result of the previous product `J`.
+    /// Issues product `J` of four, and stores the pending result of the previous product `J`. The left operand is the
+    /// first left tile for `J` = 0 and 1, the second for `J` = 2 and 3.
     ///
     /// The result goes to a quarter of the 32 × 32 square at `to`: the upper rows for the first left tile, the left
     /// columns for even `J`. All tiles of a product stay unchanged until its result is stored.

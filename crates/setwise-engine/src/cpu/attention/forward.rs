@@ -62,8 +62,8 @@ impl<T: Real> Forward<T> {
     /// One block: `n` queries in `C` vectors.
     ///
     /// # Safety
-    /// The caller runs in a kernel, `first + n` is at most the number of queries, and `key_abs_max` holds a number for each
-    /// column.
+    /// The caller runs in a kernel. `first + n` is at most the number of queries. `key_abs_max` holds a number for
+    /// each column.
     #[inline(always)]
     unsafe fn block<V: Vector<T>, const C: usize>(&self, first: usize, n: usize, key_abs_max: *const T) {
         let p = self.problem;

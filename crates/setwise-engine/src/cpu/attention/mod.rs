@@ -1,17 +1,17 @@
 //! Multi-head attention over ragged sets, all relations at once.
 //!
 //! A kernel computes one example, relation and head. Queries lie in vector lanes: a block of two vectors of queries is
-//! packed transposed (`[width][block]`). The scores of one key are then two vectors, the softmax over keys needs no
-//! reduction across lanes, and every product is the tile of `gemm`.
+//! packed transposed (`[width][block]`). The scores of one key are then two vectors, and the softmax over keys needs
+//! no reduction across lanes. Every product is the tile of `gemm`.
 //!
-//! Forward: scores `Sᵀ = K Qᵀ` (`[keys][block]`, in the first or second cache level), then `P = 2^(S − max)`, then `Oᵀ
-//! = Vᵀ Pᵀ`. Where bounds on queries and keys show that no score is large, the maximum is not needed, and the
-//! exponential is taken while scores are in registers.
+//! Forward: scores `Sᵀ = K Qᵀ` (`[keys][block]`, in the first or second cache level), then `P = 2^(S − max)`, then
+//! `Oᵀ = Vᵀ Pᵀ`. Where bounds on queries and keys show that no score is large, no maximum is needed. The exponential
+//! is then taken while scores are in registers.
 //!
 //! Backward: one block of keys at a time, so that its intermediate results stay in the first cache level. `S` starts
-//! at minus the saved maximum and `dPᵀ = V dOᵀ` at `−Σ dO·O`, with `dO` divided by the saved sum. `P = 2^S` and `dS =
-//! P · dP` follow in registers. Then `dQᵀ = Kᵀ dSᵀ`; `P dO` and `dS Q`, with the width in lanes, are added to the
-//! gradients of values and keys. Scale and log₂ e are multiplied into the packed queries.
+//! at minus the saved maximum and `dPᵀ = V dOᵀ` at `−Σ dO·O`, with `dO` divided by the saved sum. `P = 2^S` and
+//! `dS = P · dP` follow in registers. Then `dQᵀ = Kᵀ dSᵀ`; `P dO` and `dS Q`, with the width in lanes, are added to
+//! the gradients of values and keys. Scale and log₂ e are multiplied into the packed queries.
 //!
 //! A head's vector may consist of chunks: in dimension-equivariant models it is the concatenation of `width / heads`
 //! numbers for each input dimension. Only packing knows of chunks. It packs all heads at once, since they share cache
