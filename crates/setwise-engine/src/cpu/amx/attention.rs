@@ -92,6 +92,7 @@ impl Sizes {
 pub struct Bump(pub *mut f32);
 
 impl Bump {
+    /// Memory for so many f32 numbers.
     pub fn alloc_f32(&mut self, numbers: usize) -> *mut f32 {
         let start = self.0;
         self.0 = start.wrapping_add(numbers);

@@ -10,7 +10,7 @@
 //! while vectors work on the item two before it. Each issued product stores the pending result of its accumulator, so
 //! that no store waits for the product before it.
 //!
-//! A *strip* of 16 keys passes all queries, up to 128, before the next strip. The gradients of its keys and values are
+//! A *key tile* of 16 keys passes all queries, up to 128, before the next key tile. The gradients of its keys and values are
 //! then summed over those queries in registers.
 
 use std::arch::x86_64::*;
@@ -45,24 +45,24 @@ pub fn scratch(keys: usize) -> usize {
     len.max(backward_scratch::<f32>(keys, WIDTH))
 }
 
-/// The order in which items are issued: all query blocks of a strip, then the next strip. After the last item it
+/// The order in which items are issued: all query blocks of a key tile, then the next key tile. After the last item it
 /// starts again, with items whose results nobody reads.
 struct Order {
-    strip: usize,
-    strips: usize,
+    key_tile: usize,
+    key_tiles: usize,
     block: usize,
     blocks: usize,
 }
 
 impl Order {
-    /// Strip and block of the next item.
+    /// Key tile and query block of the next item.
     #[inline(always)]
     fn next(&mut self) -> (usize, usize) {
-        let item = (self.strip, self.block);
+        let item = (self.key_tile, self.block);
         self.block += 1;
         if self.block == self.blocks {
             self.block = 0;
-            self.strip = (self.strip + 1) % self.strips;
+            self.key_tile = (self.key_tile + 1) % self.key_tiles;
         }
         item
     }
@@ -198,11 +198,11 @@ pub unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
         // SAFETY: the caller's contract; the scratch is large enough for either kernel.
         return unsafe { f32::dispatch(*b) };
     }
-    let strips = p.keys.div_ceil(TILE_SIDE);
+    let key_tiles = p.keys.div_ceil(TILE_SIDE);
     let mut bump = Bump(b.scratch);
     let at = Workspace {
-        keys: bump.alloc_bf16(strips * TILE_F32),
-        values: bump.alloc_bf16(strips * TILE_F32),
+        keys: bump.alloc_bf16(key_tiles * TILE_F32),
+        values: bump.alloc_bf16(key_tiles * TILE_F32),
         right: bump.alloc_bf16(BLOCKS * 4 * TILE_F32),
         items: bump.alloc_f32(2 * ITEM_LEN),
         pairs: bump.alloc_f32(TILE_SIDE * PAIR_STRIDE),
@@ -220,7 +220,7 @@ pub unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
                 let (tiles, rows) = (at.right.add(4 * block * TILE_LEN), at.rows.add(2 * block * QUERY_BLOCK_LEN));
                 pack(b, first + block * BLOCK_SIDE, (n - block * BLOCK_SIDE).min(BLOCK_SIDE), tiles, rows);
             }
-            let mut order = Order { strip: 0, strips, block: 0, blocks };
+            let mut order = Order { key_tile: 0, key_tiles, block: 0, blocks };
             let mut pending = Pending::default();
             macro_rules! issue {
                 ($j:literal, $block:expr, $to:expr) => {
@@ -229,11 +229,11 @@ pub unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
             }
             macro_rules! load_next {
                 () => {{
-                    let (strip, block) = order.next();
+                    let (key_tile, block) = order.next();
                     if block == 0 {
                         U::load_left(
                             &mut pending,
-                            [at.keys, at.values].map(|tiles| tiles.add(strip * TILE_LEN).cast_const()),
+                            [at.keys, at.values].map(|tiles| tiles.add(key_tile * TILE_LEN).cast_const()),
                         );
                     }
                     block
@@ -247,16 +247,16 @@ pub unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
                 issue!(3, block, at.items);
             }
             let mut odd = 0;
-            for strip in 0..strips {
-                let keys = p.key.from(strip * TILE_SIDE);
-                let valid = (p.keys - strip * TILE_SIDE).min(TILE_SIDE);
+            for key_tile in 0..key_tiles {
+                let keys = p.key.from(key_tile * TILE_SIDE);
+                let valid = (p.keys - key_tile * TILE_SIDE).min(TILE_SIDE);
                 for block in 0..blocks {
                     let next = load_next!();
                     let (item, to) = (at.items.add(odd * ITEM_LEN), at.items.add((1 - odd) * ITEM_LEN));
                     odd = 1 - odd;
                     let sums = at.d_queries.add(block * QUERY_BLOCK_LEN);
                     let mut d_query = [[_mm512_setzero_ps(); 2]; WIDTH];
-                    if strip > 0 {
+                    if key_tile > 0 {
                         for (e, d) in d_query.iter_mut().enumerate() {
                             d[0] = _mm512_loadu_ps(sums.add(e * BLOCK_SIDE));
                             d[1] = _mm512_loadu_ps(sums.add(e * BLOCK_SIDE + TILE_SIDE));
@@ -302,7 +302,7 @@ pub unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
                     }
                 }
                 for j in (0..valid).step_by(8) {
-                    sum_over_queries(b, &at, strip * TILE_SIDE, j, valid, n, first > 0);
+                    sum_over_queries(b, &at, key_tile * TILE_SIDE, j, valid, n, first > 0);
                 }
             }
             for block in 0..blocks {
@@ -388,17 +388,17 @@ unsafe fn two_rows(rows: Rows<f32>, second: bool) -> __m512 {
     }
 }
 
-/// Gradients of up to eight values and keys from `strip + j` on, of those that are `valid`, summed over `n` queries.
+/// Gradients of up to eight values and keys from `first_key + j` on, of those that are `valid`, summed over `n` queries.
 /// They overwrite or are added to the gradients.
 ///
 /// # Safety
-/// Pairs and rows of the strip, and AVX-512.
+/// Pairs and rows of the key tile, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn sum_over_queries(
     b: &Backward<f32>,
     at: &Workspace,
-    strip: usize,
+    first_key: usize,
     j: usize,
     valid: usize,
     n: usize,
@@ -424,7 +424,7 @@ unsafe fn sum_over_queries(
         let even = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
         let odd = _mm512_setr_epi32(2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
         for (r, [low, high]) in sums.iter().enumerate().take(valid - j) {
-            let [d_value, d_key] = [b.d_value, b.d_key].map(|rows| rows.from(strip + j + r).ptr);
+            let [d_value, d_key] = [b.d_value, b.d_key].map(|rows| rows.from(first_key + j + r).ptr);
             let even = _mm512_permutex2var_ps(*low, even, *high);
             let mut both = _mm512_add_ps(even, _mm512_permutex2var_ps(*low, odd, *high));
             if add {
