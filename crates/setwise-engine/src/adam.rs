@@ -1,18 +1,21 @@
-//! Adam and AdamW over the flat parameter buffer, in one pass, and Muon for the matrices it is told.
+//! Adam and AdamW over the flat parameter buffer, in one pass, and Muon for selected matrices.
 
 use rayon::prelude::*;
 
 use crate::muon::{self, Muon};
 use crate::real::Real;
 
-/// Values of one task; elementwise, so any cut gives the same bits.
+/// Parameters of one task. The update is elementwise, so the split changes no bits.
 const CHUNK: usize = 1 << 14;
 
-/// Share of a batch's statistic in its running average.
-pub(crate) const FRESH: f64 = 0.1;
+/// Momentum of running averages: the weight of the batch's statistic.
+pub(crate) const RUNNING_AVERAGE_MOMENTUM: f64 = 0.1;
 
-/// Adam (Kingma and Ba, 2015), with decoupled weight decay (Loshchilov and Hutter, 2019) if `weight_decay` is not zero. Matrices may move by
-/// [`Muon`] instead: their momentum stands among the first moments, they have no second ones and do not decay.
+/// Adam (Kingma and Ba, 2015), with decoupled weight decay (Loshchilov and Hutter, 2019) if `weight_decay` is not
+/// zero.
+///
+/// Matrices may use [`Muon`] instead. Their momentum is stored in the first moments; they have no second moments and
+/// no weight decay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adam<T> {
     /// Decay of the first moment.
@@ -21,7 +24,7 @@ pub struct Adam<T> {
     pub beta2: f64,
     /// Added to the root of the second moment.
     pub epsilon: f64,
-    /// Share of a parameter taken off per step and learning rate.
+    /// Fraction by which a step shrinks a parameter, times the learning rate.
     pub weight_decay: f64,
     /// Steps taken.
     pub steps: u64,
@@ -29,7 +32,7 @@ pub struct Adam<T> {
     pub first: Vec<T>,
     /// Second moments.
     pub second: Vec<T>,
-    /// Matrices that do not move by Adam.
+    /// Matrices that Muon updates.
     pub muon: Option<Muon>,
 }
 
@@ -48,16 +51,16 @@ impl<T: Real> Adam<T> {
         }
     }
 
-    /// One step: `p −= lr · m̂ / (√v̂ + ε)`, but for matrices of [`Muon`]. Parameters beyond the moments are running averages: they move
-    /// a tenth of the way to what stands in their gradient's place.
+    /// One step: `p −= lr · m̂ / (√v̂ + ε)`, except for matrices of [`Muon`]. Parameters beyond the moments are
+    /// running averages: they move a tenth of the way to the batch's statistic, which stands in the gradient buffer.
     ///
     /// # Panics
-    /// If the buffers differ in length or are shorter than the moments, or a matrix lies beyond these.
+    /// If the buffers differ in length or are shorter than the moments, or a matrix lies beyond the moments.
     pub fn step(&mut self, params: &mut [T], grads: &[T], learning_rate: f64) {
         assert!(params.len() == grads.len() && params.len() >= self.first.len(), "buffers of one length");
         let (params, averages) = params.split_at_mut(self.first.len());
         let (grads, fresh) = grads.split_at(params.len());
-        let share = T::from_f64(FRESH);
+        let share = T::from_f64(RUNNING_AVERAGE_MOMENTUM);
         for (average, &fresh) in averages.iter_mut().zip(fresh) {
             *average += (fresh - *average) * share;
         }
@@ -73,10 +76,10 @@ impl<T: Real> Adam<T> {
         let keep = T::from_f64(1.0 - learning_rate * self.weight_decay);
         let trained = self.first.len();
         let Adam { first, second, muon, .. } = self;
-        let mut rest = Piece { params, grads, first, second };
-        let by_adam = |piece: Piece<T>| {
-            let moments = piece.first.par_chunks_mut(CHUNK).zip(piece.second.par_chunks_mut(CHUNK));
-            piece.params.par_chunks_mut(CHUNK).zip(piece.grads.par_chunks(CHUNK)).zip(moments).for_each(
+        let mut rest = ParamChunk { params, grads, first, second };
+        let by_adam = |chunk: ParamChunk<T>| {
+            let moments = chunk.first.par_chunks_mut(CHUNK).zip(chunk.second.par_chunks_mut(CHUNK));
+            chunk.params.par_chunks_mut(CHUNK).zip(chunk.grads.par_chunks(CHUNK)).zip(moments).for_each(
                 |((p, g), (m, v))| {
                     for (((p, &g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
                         *m = *m * b1 + g * c1;
@@ -89,34 +92,34 @@ impl<T: Real> Adam<T> {
         let mut matrices = Vec::new();
         let mut done = 0;
         for matrix in muon.iter().flat_map(|m| m.matrices()) {
-            by_adam(rest.take(matrix.offset - done));
-            matrices.push((matrix, rest.take(matrix.range().len())));
+            by_adam(rest.split_off(matrix.offset - done));
+            matrices.push((matrix, rest.split_off(matrix.range().len())));
             done = matrix.range().end;
         }
-        by_adam(rest.take(trained - done));
+        by_adam(rest.split_off(trained - done));
         let rate = learning_rate * muon.as_ref().map_or(0.0, |m| m.ratio);
-        matrices.into_par_iter().for_each(|(matrix, piece)| {
-            muon::step(matrix, piece.params, piece.grads, piece.first, rate);
+        matrices.into_par_iter().for_each(|(matrix, chunk)| {
+            muon::step(matrix, chunk.params, chunk.grads, chunk.first, rate);
         });
     }
 }
 
-/// Neighbouring parameters with what belongs to them.
-struct Piece<'a, T> {
+/// Consecutive parameters with their gradients and moments.
+struct ParamChunk<'a, T> {
     params: &'a mut [T],
     grads: &'a [T],
     first: &'a mut [T],
     second: &'a mut [T],
 }
 
-impl<'a, T> Piece<'a, T> {
-    /// Takes the first `n` off.
-    fn take(&mut self, n: usize) -> Piece<'a, T> {
-        Piece {
-            params: self.params.split_off_mut(..n).expect("parameters to take"),
-            grads: self.grads.split_off(..n).expect("gradients to take"),
-            first: self.first.split_off_mut(..n).expect("moments to take"),
-            second: self.second.split_off_mut(..n).expect("moments to take"),
+impl<'a, T> ParamChunk<'a, T> {
+    /// Splits off the first `n`.
+    fn split_off(&mut self, n: usize) -> ParamChunk<'a, T> {
+        ParamChunk {
+            params: self.params.split_off_mut(..n).expect("parameters for every element"),
+            grads: self.grads.split_off(..n).expect("gradients for every element"),
+            first: self.first.split_off_mut(..n).expect("moments for every element"),
+            second: self.second.split_off_mut(..n).expect("moments for every element"),
         }
     }
 }
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn running_averages_follow_their_place_in_the_gradient_and_do_not_decay() {
+    fn running_averages_follow_the_batch_statistic_without_weight_decay() {
         let mut adam = Adam::<f64>::new(1);
         adam.weight_decay = 0.5;
         let mut p = [1.0, 2.0];
@@ -143,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn matrices_move_by_muon_and_what_lies_around_them_by_adam() {
+    fn muon_updates_its_matrices_and_adam_the_rest() {
         let (start, grads) = ([1.0; 12], [0.5, -1.0, 2.0, 0.1, 0.2, -0.3, 1.0, 4.0, -2.0, 0.7, 0.6, -0.5]);
         let step = |muon: Option<Muon>| {
             let mut adam = Adam::<f64> { muon, weight_decay: 0.1, ..Adam::new(12) };
@@ -157,7 +160,7 @@ mod tests {
         for i in [0, 5, 10, 11] {
             assert_eq!(moved[i], plain[i]);
         }
-        // The orthogonal matrix nearest to a row is the row with length one, about: a step of 0.05.
+        // The nearest orthogonal matrix to a row is the row with norm one: the step is about 0.05.
         let length = |range: std::ops::Range<usize>| range.map(|i| (moved[i] - 1.0f64).powi(2)).sum::<f64>().sqrt();
         assert!((0.03..0.07).contains(&length(6..10)), "{moved:?}");
         assert!((0.04..0.1).contains(&length(1..5)), "{moved:?}");
@@ -165,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bowl_is_descended() {
+    fn a_quadratic_is_minimised() {
         let mut adam = Adam::<f64>::new(1);
         let mut p = [3.0];
         for _ in 0..2000 {

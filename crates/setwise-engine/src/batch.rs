@@ -26,7 +26,8 @@ impl<T> BatchView<'_, T> {
         self.sets.first().map_or(0, |s| s.offsets.len().saturating_sub(1))
     }
 
-    /// Checks that offsets rise strictly from zero to the number of rows, alike in all sets.
+    /// Checks that offsets rise strictly from zero to the number of rows, with the same number of examples in all
+    /// sets.
     pub fn check(&self) -> Result<(), Error> {
         let examples = self.examples();
         if examples == 0 {
@@ -36,17 +37,17 @@ impl<T> BatchView<'_, T> {
             let rows = s.data.len().checked_div(s.width).unwrap_or(0);
             let bad = |reason| Err(Error::Offsets { set, rows, reason });
             if s.offsets.len() != examples + 1 {
-                return bad("another number of examples than set 0");
+                return bad("the number of examples differs from set 0");
             }
             if s.offsets[0] != 0 {
                 return bad("they do not start at zero");
             }
             if s.width == 0 || s.data.len() != rows * s.width {
-                return bad("the data is not a whole number of rows");
+                return bad("the data is no multiple of the row width");
             }
             if let Some(example) = s.offsets.windows(2).position(|w| w[1] <= w[0]) {
                 return if s.offsets[example + 1] < s.offsets[example] {
-                    bad("they fall")
+                    bad("they decrease")
                 } else {
                     Err(Error::EmptySet { set, example })
                 };

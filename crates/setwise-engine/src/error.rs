@@ -1,6 +1,6 @@
-//! What can go wrong in the engine.
+//! Errors of the engine.
 
-/// Errors of the engine; each carries what did not fit.
+/// Errors of the engine; each carries the sizes that do not match.
 #[derive(Debug, thiserror::Error, PartialEq)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,12 +24,12 @@ pub enum Error {
     },
     /// In a dimension-equivariant program all sets of a batch must share one width.
     #[error(
-        "set {set} has rows of width {found}, not {expected} as set 0; this model wants the same dimensions for all sets"
+        "set {set} has rows of width {found}, not {expected} as set 0; this model needs the same dimensions in all sets"
     )]
     UnequalWidths {
         /// Index of the set.
         set: usize,
-        /// Width that goes with set 0.
+        /// Width that follows from set 0.
         expected: usize,
         /// Width of this set.
         found: usize,
@@ -55,41 +55,43 @@ pub enum Error {
     /// The batch has no examples.
     #[error("the batch has no examples")]
     EmptyBatch,
-    /// Products on tile units were asked for.
-    #[error("this processor has no tile unit for bf16 products (AMX), or the system does not let us use it")]
-    NoTiles,
-    /// The working memory would not fit the address space or the machine.
-    #[error("a batch of this size needs {bytes} bytes of working memory, which this machine does not have")]
+    /// AMX is requested but not available.
+    #[error("AMX is not available: the processor lacks AMX-BF16 or the system does not permit it; use f32")]
+    NoAmx,
+    /// The working memory exceeds the address space or the machine.
+    #[error(
+        "this batch needs {bytes} bytes of working memory, more than this machine has; use smaller batches or sets"
+    )]
     TooLarge {
-        /// Bytes wanted (saturating).
+        /// Bytes needed (saturating).
         bytes: u64,
     },
-    /// A gradient or target of the wrong length was handed in.
+    /// A buffer of the wrong length.
     #[error("{what} has {found} values, expected {expected}")]
     Length {
-        /// What was handed in.
+        /// Name of the buffer.
         what: &'static str,
         /// Values expected.
         expected: usize,
         /// Values found.
         found: usize,
     },
-    /// Rows of logits that are not as wide as there are classes.
-    #[error("{predictions} predicted numbers are no rows of {classes} classes")]
+    /// Predictions that are no full rows of logits.
+    #[error("{predictions} predicted numbers are not divisible into rows of {classes} classes")]
     Classes {
         /// Classes of the loss.
         classes: usize,
         /// Numbers predicted.
         predictions: usize,
     },
-    /// A target that is no class.
+    /// A target that is not the index of a class.
     #[error("target {index} is {found}, not the index of one of {classes} classes")]
     NoClass {
-        /// Which target.
+        /// Index of the target.
         index: usize,
-        /// What it is.
+        /// Its value.
         found: f64,
-        /// How many classes there are.
+        /// Number of classes.
         classes: usize,
     },
     /// The GPU cannot be used.
@@ -97,12 +99,13 @@ pub enum Error {
     Device(String),
     /// The GPU's memory is too small.
     #[error(
-        "CUDA: {what} needs {wanted} bytes of device memory, {free} are free; lower the batch size, the set sizes or the model's widths"
+        "CUDA: {what} needs {wanted} bytes of device memory, {free} are free; \
+         lower the batch size, the set sizes or the model's widths"
     )]
     DeviceMemory {
-        /// What it is for.
+        /// Purpose of the memory.
         what: &'static str,
-        /// Bytes wanted.
+        /// Bytes needed.
         wanted: u64,
         /// Bytes free.
         free: u64,

@@ -1,4 +1,4 @@
-//! How values and gradients flow through a program, whoever runs it.
+//! Data flow of a program, independent of the backend.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub(crate) fn group_by<K: PartialEq>(keys: impl Iterator<Item = K>) -> Vec<(K, V
     groups
 }
 
-/// Who reads and who writes each value, by operation, in order.
+/// Readers and writers of each value, by operation, in order.
 pub(crate) struct Users {
     pub readers: Vec<Vec<usize>>,
     pub writers: Vec<Vec<usize>>,
@@ -42,29 +42,31 @@ impl Users {
         all
     }
 
-    /// Whether operations besides some write a value, perhaps in part.
+    /// Whether operations outside of `ops` write a value, perhaps in part.
     pub fn written_elsewhere(&self, v: Value, ops: &Range<usize>) -> bool {
         self.writers[v.0].iter().any(|i| !ops.contains(i))
     }
 
-    /// Whether a gradient has been begun when the way back comes to what is before an operation: by those from there on, or by whoever asked for the outputs.
+    /// Whether the gradient of a value holds a contribution before the backward pass reaches operations below `from`:
+    /// from a reader at or above `from`, or from the loss.
     #[cfg(any(feature = "cuda", test))]
-    pub fn begun(&self, program: &Program, v: Value, from: usize) -> bool {
+    pub fn grad_started(&self, program: &Program, v: Value, from: usize) -> bool {
         program.outputs.contains(&v) || self.readers[v.0].iter().any(|&r| r >= from)
     }
 }
 
-/// Operations that are the first to add to a gradient but touch only some of its columns need it zeroed.
+/// For each operation the gradients to clear before it: it is the first to add to them, but only to some columns.
 pub(crate) fn gradients_to_clear(program: &Program) -> Vec<Vec<Value>> {
     let mut seen = vec![false; program.values.len()];
     program.outputs.iter().for_each(|v| seen[v.0] = true);
     let mut clear = vec![Vec::new(); program.ops.len()];
     for (i, op) in program.ops.iter().enumerate().rev() {
         let mut slices: Vec<Slice> = Vec::new();
-        let mut whole: Vec<Value> = Vec::new();
+        let mut full: Vec<Value> = Vec::new();
         match op {
             Op::Linear(l) => {
-                // Residuals are added before inputs, so where a value is both, the residuals alone must cover it.
+                // Residuals are added before inputs, so where a value is both, the residuals must cover all its
+                // columns.
                 slices.extend(l.maps.iter().filter_map(|m| m.residual));
                 let first = slices.clone();
                 let later = l.maps.iter().map(|m| m.x);
@@ -72,24 +74,24 @@ pub(crate) fn gradients_to_clear(program: &Program) -> Vec<Vec<Value>> {
             }
             Op::Attention(a) => slices.extend(a.relations.iter().flat_map(|r| [r.query, r.key, r.value])),
             Op::AddNorm(a) => slices.extend(&a.inputs),
-            Op::Pairs(p) => slices.extend(p.nets.iter().flat_map(|n| [n.own, n.partner])),
+            Op::Pairs(p) => slices.extend(p.nets.iter().flat_map(|n| [n.left, n.right])),
             Op::Dropout(d) => slices.push(d.x),
-            Op::Pool(p) => whole.push(p.x),
-            Op::ToUnion(t) => whole.extend(&t.sets),
-            Op::FromUnion(f) => whole.push(f.x),
-            Op::Concat(c) => whole.extend(&c.inputs),
-            Op::PineSum(p) => whole.push(p.x),
-            Op::Convolution(c) => whole.extend(&c.xs),
-            Op::BatchNorm(b) => whole.extend(&b.xs),
-            Op::MaxPool(p) => whole.extend(&p.xs),
+            Op::Pool(p) => full.push(p.x),
+            Op::ToUnion(t) => full.extend(&t.sets),
+            Op::FromUnion(f) => full.push(f.x),
+            Op::Concat(c) => full.extend(&c.inputs),
+            Op::PineSum(p) => full.push(p.x),
+            Op::Convolution(c) => full.extend(&c.xs),
+            Op::BatchNorm(b) => full.extend(&b.xs),
+            Op::MaxPool(p) => full.extend(&p.xs),
             Op::Repeat(_) => {}
         }
-        for v in slices.iter().map(|s| s.value).chain(whole.iter().copied()) {
+        for v in slices.iter().map(|s| s.value).chain(full.iter().copied()) {
             if seen[v.0] || !program.values[v.0].grad {
                 continue;
             }
             seen[v.0] = true;
-            let mut covered = vec![whole.contains(&v); program.values[v.0].cols];
+            let mut covered = vec![full.contains(&v); program.values[v.0].cols];
             for s in slices.iter().filter(|s| s.value == v) {
                 covered[s.col..s.col + s.cols].fill(true);
             }
@@ -129,12 +131,12 @@ mod tests {
     use crate::program::{AddNorm, Mode, Space};
 
     #[test]
-    fn readers_and_writers_are_known_and_who_begins_a_gradient() {
+    fn readers_writers_and_started_gradients_are_found() {
         let mut b = Program::builder(&[4], false, Mode::Train, true);
         let (x, y, z) = (b.input(0), b.fresh(Space::Set(0), 4, false), b.fresh(Space::Set(0), 4, false));
         for (inputs, sum) in [(vec![x], y), (vec![x, y], z)] {
-            let inputs = inputs.into_iter().map(|v| b.whole(v)).collect();
-            b.op(Op::AddNorm(AddNorm { inputs, y: b.whole(sum), norm: None }));
+            let inputs = inputs.into_iter().map(|v| b.full(v)).collect();
+            b.op(Op::AddNorm(AddNorm { inputs, y: b.full(sum), norm: None }));
         }
         let program = b.finish(vec![z]);
         let users = Users::of(&program);
@@ -142,7 +144,7 @@ mod tests {
         assert_eq!([x, y, z].map(|v| users.writers[v.0].clone()), [vec![], vec![0], vec![1]]);
         assert_eq!([x, y, z].map(|v| users.of_value(v)), [vec![0, 1], vec![0, 1], vec![1]]);
         assert_eq!([x, y, z].map(|v| users.written_elsewhere(v, &(0..1))), [false, false, true]);
-        assert_eq!([x, y, z].map(|v| users.begun(&program, v, 1)), [true, true, true]);
-        assert_eq!([x, y, z].map(|v| users.begun(&program, v, 2)), [false, false, true]);
+        assert_eq!([x, y, z].map(|v| users.grad_started(&program, v, 1)), [true, true, true]);
+        assert_eq!([x, y, z].map(|v| users.grad_started(&program, v, 2)), [false, false, true]);
     }
 }

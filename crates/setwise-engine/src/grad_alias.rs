@@ -39,7 +39,7 @@ pub(crate) fn grad_aliases(
     }
     let users = Users::of(program);
     // Whether a gradient has been added to before operation i runs backward.
-    let begun = |v: Value, i: usize| users.begun(program, v, i + 1);
+    let grad_started = |v: Value, i: usize| users.grad_started(program, v, i + 1);
     for (i, op) in program.ops.iter().enumerate().rev().filter(|(i, _)| !in_row_kernel(*i)) {
         let (terms, written, inputs): (Vec<(Slice, Slice)>, Vec<Slice>, Vec<Value>) = match op {
             Op::AddNorm(a) => (a.inputs.iter().map(|&s| (s, a.y)).collect(), vec![a.y], Vec::new()),
@@ -62,7 +62,7 @@ pub(crate) fn grad_aliases(
                     && other.grad
                     && of_value.len() == members.len()
                     && of_value.iter().all(in_place)
-                    && !begun(v, i)
+                    && !grad_started(v, i)
                     && !inputs.contains(&v)
             };
             if covers_value && spec.grad && !(keeps_output_grads && matches!(op, Op::Linear(_))) {
@@ -74,7 +74,7 @@ pub(crate) fn grad_aliases(
             let aliased = found.aliases.iter().any(|o| o.0 == y.value || *o == (y.value, v));
             let to = users.readers[v.0].iter().copied().filter(|&r| r < i).max();
             let Some(to) = to.filter(|&to| {
-                !in_row_kernel(to) && !aliased && begun(v, i) && program.values[v.0].grad && !inputs.contains(&v)
+                !in_row_kernel(to) && !aliased && grad_started(v, i) && program.values[v.0].grad && !inputs.contains(&v)
             }) else {
                 continue;
             };
@@ -119,13 +119,13 @@ mod tests {
             b.fresh(Space::Set(0), 4, false),
             b.fresh(Space::Set(0), 4, false),
         );
-        let slices = [x, p, q, r].map(|v| b.whole(v));
+        let slices = [x, p, q, r].map(|v| b.full(v));
         let columns = [0, 4].map(|col| Slice { value: q, col, cols: 4 });
         linear(&mut b, "p", slices[0], &[slices[1]], None);
         // Both column ranges of q have x added to them, r has not, and z is a sum of x and r.
         linear(&mut b, "q", slices[1], &columns, Some(slices[0]));
         linear(&mut b, "r", slices[2], &[slices[3]], None);
-        let y = b.whole(z);
+        let y = b.full(z);
         b.op(Op::AddNorm(AddNorm { inputs: vec![slices[0], slices[3]], y, norm: None }));
         let program = b.finish(vec![z]);
         let found = grad_aliases(&program, false, |_| false);
@@ -139,8 +139,8 @@ mod tests {
         let mut b = Program::builder(&[4], false, Mode::Train, true);
         let (x, h, y) = (b.input(0), b.fresh(Space::Set(0), 4, false), b.fresh(Space::Set(0), 4, false));
         for (name, from, to, residual) in [("h", x, h, None), ("y", h, y, Some(x))] {
-            let residual = residual.map(|v| b.whole(v));
-            let (from, to) = (b.whole(from), b.whole(to));
+            let residual = residual.map(|v| b.full(v));
+            let (from, to) = (b.full(from), b.full(to));
             let maps = vec![Map { residual, ..b.map(name, from, to, true) }];
             b.op(Op::Linear(Linear { maps, activation: Activation::None }));
         }

@@ -2,17 +2,18 @@
 //!
 //! Four ideas carry it:
 //!
-//! * **Packed sets** ([`BatchView`]): a batch stores, set by set, the rows of all examples one after another, with offsets. Every
-//!   example has its own sizes; there is no padding and there are no masks.
-//! * **One flat buffer** ([`ParamLayout`]) for all parameters, another for gradients and two for the moments of [`Adam`], with a named
-//!   view per tensor.
-//! * **A program of few, fused operations** ([`Program`], [`Op`]), each with a hand-written backward pass, over an arena in
-//!   which every buffer's place follows from its life time.
-//! * **Relations are an index**: a block over K sets runs all its relations in one operation each of projection, attention,
-//!   feed-forward and merge.
+//! * **Packed sets** ([`BatchView`]): for each set, a batch stores the rows of all examples one after another, with
+//!   offsets. Examples may differ in size; there is no padding and there are no masks.
+//! * **One flat buffer** ([`ParamLayout`]) for all parameters, another for gradients and two for the moments of
+//!   [`Adam`], with a named view per tensor.
+//! * **A program of few, fused operations** ([`Program`], [`Op`]), each with a hand-written backward pass, over an
+//!   arena. The lifetime of a buffer decides its offset in the arena.
+//! * **Relations are an index**: a block over K sets runs all its relations in one operation each of projection,
+//!   attention, feed-forward and merge.
 //!
-//! [`Cpu`] runs programs on threads with the machine's widest vectors. The program knows nothing of it: another backend runs the
-//! same list.
+//! [`Cpu`] runs programs on threads with the machine's widest vectors. Programs are independent of the backend.
+
+#![warn(clippy::undocumented_unsafe_blocks)]
 
 mod adam;
 mod batch;
@@ -24,21 +25,21 @@ mod flow;
 #[cfg(any(feature = "cuda", test))]
 mod grad_alias;
 mod loss;
-mod mix;
 mod muon;
 mod params;
 mod plan;
 mod program;
 mod real;
 pub mod simd;
+mod splitmix;
 
 pub use adam::Adam;
 pub use batch::{BatchView, SetView};
 pub use cpu::{Cpu, Outputs};
 pub use error::Error;
-pub use loss::{Levels, Loss, MOST_LEVELS};
-pub use mix::mix;
+pub use loss::{Loss, MAX_QUANTILE_LEVELS, QuantileLevels};
 pub use muon::{Matrix, Muon};
 pub use params::{Init, ParamId, ParamLayout, ParamSpec};
 pub use program::*;
 pub use real::Real;
+pub use splitmix::splitmix64;

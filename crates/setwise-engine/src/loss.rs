@@ -1,11 +1,11 @@
-//! Losses: a number for how wrong predictions are, and its gradient.
+//! Losses and their gradients.
 
 use std::ops::Range;
 
 use crate::error::Error;
 use crate::real::Real;
 
-/// How predictions are held against targets; all are means over all targets.
+/// Losses of predictions `p` for targets `t`; all are means over all targets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Loss {
     /// |p − t|.
@@ -14,7 +14,7 @@ pub enum Loss {
     Mse,
     /// Quadratic within `delta`, linear beyond.
     Huber {
-        /// Where it turns linear.
+        /// The boundary between both.
         delta: f64,
     },
     /// Cross-entropy of a logit with a target in [0, 1].
@@ -24,44 +24,44 @@ pub enum Loss {
         /// In (0, 1).
         level: f64,
     },
-    /// The quantile loss with a level for every column of the answer.
-    Quantiles(Levels),
-    /// For answers per element: |mean p − mean t| over the elements of the first set, of every example, and `weight` times |p − t| of every
-    /// element of all sets. [`Loss::part`] has the second, [`Loss::means`] adds the first.
+    /// The quantile loss with a level for every column of the output.
+    Quantiles(QuantileLevels),
+    /// For outputs per element: `|mean p − mean t|` over the elements of the first set of each example, plus `weight ·
+    /// |p − t|` of every element of all sets. [`Loss::part`] computes the second term, [`Loss::mean_term`] the first.
     Elements {
-        /// Of single elements.
+        /// Weight of single elements.
         weight: f64,
     },
-    /// Cross-entropy of the softmax of a row of logits with the index of the right class, the one target of the row.
+    /// Cross-entropy of the softmax of a row of logits with the index of the right class. A row has one target.
     CrossEntropy {
         /// Logits of a row.
         classes: usize,
     },
 }
 
-/// Most levels of [`Loss::Quantiles`].
-pub const MOST_LEVELS: usize = 8;
+/// The largest number of levels of [`Loss::Quantiles`].
+pub const MAX_QUANTILE_LEVELS: usize = 8;
 
-/// The level of each column of an answer, in (0, 1).
+/// The level of each column of an output, in (0, 1).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Levels {
-    values: [f64; MOST_LEVELS],
+pub struct QuantileLevels {
+    values: [f64; MAX_QUANTILE_LEVELS],
     count: usize,
 }
 
-impl Levels {
-    /// From one to [`MOST_LEVELS`] levels, each above 0 and below 1.
+impl QuantileLevels {
+    /// From one to [`MAX_QUANTILE_LEVELS`] levels, each above 0 and below 1.
     ///
     /// ```
-    /// use setwise_engine::Levels;
-    /// assert_eq!(Levels::new(&[0.05, 0.5]).unwrap().as_slice(), [0.05, 0.5]);
-    /// assert!(Levels::new(&[1.0]).is_none());
+    /// use setwise_engine::QuantileLevels;
+    /// assert_eq!(QuantileLevels::new(&[0.05, 0.5]).unwrap().as_slice(), [0.05, 0.5]);
+    /// assert!(QuantileLevels::new(&[1.0]).is_none());
     /// ```
     pub fn new(levels: &[f64]) -> Option<Self> {
-        let fit = (1..=MOST_LEVELS).contains(&levels.len()) && levels.iter().all(|l| *l > 0.0 && *l < 1.0);
-        let mut values = [0.5; MOST_LEVELS];
+        let valid = (1..=MAX_QUANTILE_LEVELS).contains(&levels.len()) && levels.iter().all(|l| *l > 0.0 && *l < 1.0);
+        let mut values = [0.5; MAX_QUANTILE_LEVELS];
         values.iter_mut().zip(levels).for_each(|(v, l)| *v = *l);
-        fit.then_some(Levels { values, count: levels.len() })
+        valid.then_some(QuantileLevels { values, count: levels.len() })
     }
 
     /// The levels.
@@ -89,7 +89,7 @@ impl Loss {
         Ok(self.part(predictions, targets, grad, predictions.len()))
     }
 
-    /// Targets for this many predicted numbers.
+    /// Number of targets for this many predicted numbers.
     pub fn targets(self, predictions: usize) -> usize {
         match self {
             Loss::CrossEntropy { classes } => predictions / classes.max(1),
@@ -97,7 +97,7 @@ impl Loss {
         }
     }
 
-    /// Checks that there are as many targets as `predictions` numbers ask for, and that classes exist.
+    /// Checks that the number of targets matches that of predictions, and that classes exist.
     pub fn check<T: Real>(self, predictions: usize, targets: &[T]) -> Result<(), Error> {
         let expected = self.targets(predictions);
         if targets.len() != expected {
@@ -115,11 +115,11 @@ impl Loss {
         Ok(())
     }
 
-    /// The part some of `total` predicted numbers have in the mean, with its gradient. They are whole rows of the answer, where its columns
-    /// differ in their loss.
+    /// The contribution of some of `total` predicted numbers to the mean, with its gradient. They are full rows of the
+    /// output where columns differ in their loss.
     ///
     /// # Panics
-    /// If the buffers do not fit each other, or a class does not exist; [`Loss::check`] tells before.
+    /// If the lengths of the buffers do not match, or a class does not exist; [`Loss::check`] detects both.
     pub fn part<T: Real>(self, predictions: &[T], targets: &[T], grad: &mut [T], total: usize) -> f64 {
         assert!(predictions.len() == grad.len(), "buffers of one length");
         assert!(targets.len() == self.targets(predictions.len()), "a target for every prediction");
@@ -133,19 +133,19 @@ impl Loss {
             return sum * share;
         }
         for (i, ((&p, &t), g)) in predictions.iter().zip(targets).zip(grad).enumerate() {
-            let (value, slope) = self.column(i).at(p.to_f64(), t.to_f64());
+            let (value, derivative) = self.column(i).at(p.to_f64(), t.to_f64());
             sum += value;
-            *g = T::from_f64(slope * share);
+            *g = T::from_f64(derivative * share);
         }
         sum * share
     }
 
-    /// What the means over the elements of some examples have in the loss, where it knows means, out of all `examples`; the slopes are added to
-    /// the gradient. `ranges` has the numbers of one example after another.
+    /// The contribution of some examples' set means to the loss, out of all `examples`; zero for losses without that
+    /// term. Adds to the gradient. `ranges` are the numbers of one example after another.
     ///
     /// # Panics
-    /// If the buffers do not fit each other.
-    pub fn means<T: Real>(
+    /// If the lengths of the buffers do not match.
+    pub fn mean_term<T: Real>(
         self,
         predictions: &[T],
         targets: &[T],
@@ -162,14 +162,14 @@ impl Loss {
             let n = range.len() as f64;
             let differences = predictions[range.clone()].iter().zip(&targets[range.clone()]);
             let mean = differences.map(|(p, t)| p.to_f64() - t.to_f64()).sum::<f64>() / n;
-            let (value, slope) = Loss::L1.at(mean, 0.0);
+            let (value, derivative) = Loss::L1.at(mean, 0.0);
             sum += value;
-            grad[range].iter_mut().for_each(|g| *g = T::from_f64(g.to_f64() + slope * share / n));
+            grad[range].iter_mut().for_each(|g| *g = T::from_f64(g.to_f64() + derivative * share / n));
         }
         sum * share
     }
 
-    /// The loss of value `i` of whole rows.
+    /// The loss of number `i` of full rows.
     fn column(self, i: usize) -> Self {
         match self {
             Loss::Quantiles(levels) => Loss::Pinball { level: levels.values[i % levels.count] },
@@ -177,14 +177,14 @@ impl Loss {
         }
     }
 
-    /// Value and slope at one prediction, of a single column.
+    /// Value and derivative at one prediction, of a single column.
     fn at(self, p: f64, t: f64) -> (f64, f64) {
         let d = p - t;
         match self {
             Loss::L1 => (d.abs(), if d == 0.0 { 0.0 } else { d.signum() }),
             Loss::Elements { weight } => {
-                let (value, slope) = Loss::L1.at(p, t);
-                (weight * value, weight * slope)
+                let (value, derivative) = Loss::L1.at(p, t);
+                (weight * value, weight * derivative)
             }
             Loss::Mse => (d * d, 2.0 * d),
             Loss::Huber { delta } if d.abs() <= delta => (0.5 * d * d, d),
@@ -202,20 +202,20 @@ impl Loss {
                     ((1.0 - level) * d, if d == 0.0 { 0.0 } else { 1.0 - level })
                 }
             }
-            Loss::CrossEntropy { .. } => unreachable!("a loss of whole rows"),
+            Loss::CrossEntropy { .. } => unreachable!("a loss of full rows"),
         }
     }
 }
 
 /// −log softmax(row)[class], with its gradient times `share`.
 fn cross_entropy<T: Real>(row: &[T], class: usize, grad: &mut [T], share: f64) -> f64 {
-    let largest = row.iter().fold(f64::NEG_INFINITY, |m, x| m.max(x.to_f64()));
-    let total: f64 = row.iter().map(|x| (x.to_f64() - largest).exp()).sum();
+    let max = row.iter().fold(f64::NEG_INFINITY, |m, x| m.max(x.to_f64()));
+    let total: f64 = row.iter().map(|x| (x.to_f64() - max).exp()).sum();
     for (i, (g, x)) in grad.iter_mut().zip(row).enumerate() {
-        let right = if i == class { 1.0 } else { 0.0 };
-        *g = T::from_f64(((x.to_f64() - largest).exp() / total - right) * share);
+        let target = if i == class { 1.0 } else { 0.0 };
+        *g = T::from_f64(((x.to_f64() - max).exp() / total - target) * share);
     }
-    total.ln() + largest - row[class].to_f64()
+    total.ln() + max - row[class].to_f64()
 }
 
 #[cfg(test)]
@@ -224,21 +224,21 @@ mod tests {
 
     #[test]
     fn every_column_has_the_loss_of_its_level() {
-        let loss = Loss::Quantiles(Levels::new(&[0.1, 0.5, 0.9]).unwrap());
+        let loss = Loss::Quantiles(QuantileLevels::new(&[0.1, 0.5, 0.9]).unwrap());
         let (p, t) = ([0.0, 1.0, 2.0, 3.0, 2.5, 2.0], [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
         let mut grad = [0.0f64; 6];
         let value = loss.evaluate(&p, &t, &mut grad).unwrap();
         let mut expected = 0.0;
         for (i, level) in [0.1, 0.5, 0.9, 0.1, 0.5, 0.9].into_iter().enumerate() {
-            let mut slope = [0.0];
-            expected += Loss::Pinball { level }.evaluate(&p[i..=i], &t[i..=i], &mut slope).unwrap();
-            assert!((6.0 * grad[i] - slope[0]).abs() < 1e-15, "column {i}");
+            let mut derivative = [0.0];
+            expected += Loss::Pinball { level }.evaluate(&p[i..=i], &t[i..=i], &mut derivative).unwrap();
+            assert!((6.0 * grad[i] - derivative[0]).abs() < 1e-15, "column {i}");
         }
         assert!((value - expected / 6.0).abs() < 1e-15);
     }
 
     #[test]
-    fn cross_entropy_and_its_slopes_agree_with_the_textbook() {
+    fn cross_entropy_and_its_gradient_match_the_textbook() {
         let loss = Loss::CrossEntropy { classes: 3 };
         let (mut logits, targets) = ([0.3, -1.0, 2.0, 500.0, 1.0, -3.0], [2.0, 1.0]);
         let mut grad = [0.0; 6];
@@ -257,7 +257,7 @@ mod tests {
             let difference = (at(x + 1e-5) - at(x - 1e-5)) / 2e-5;
             assert!((difference - grad[i]).abs() < 1e-6, "logit {i}: {difference} and {}", grad[i]);
         }
-        for (targets, said) in [
+        for (targets, message) in [
             (vec![0.0], "expected 2"),
             (vec![0.0, 3.0], "target 1 is 3"),
             (vec![-1.0, 0.0], "target 0"),
@@ -265,17 +265,17 @@ mod tests {
             (vec![f64::NAN, 0.5], "NaN"),
         ] {
             let error = loss.check(6, &targets).unwrap_err().to_string();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(message), "{error}");
         }
         assert!(loss.check(7, &[0.0, 0.0]).unwrap_err().to_string().contains("7"));
     }
 
     #[test]
-    fn means_of_elements_and_single_ones_are_held_against_their_targets() {
+    fn the_element_loss_adds_set_means_and_single_elements() {
         let loss = Loss::Elements { weight: 0.5 };
         let (p, t) = ([1.0, 2.0, 3.0, 0.0, 5.0], [2.0, 4.0, 1.0, 0.5, 1.0]);
         let ranges = || [0..3, 3..5].into_iter();
-        let all = |p: &[f64], grad: &mut [f64]| loss.part(p, &t, grad, 5) + loss.means(p, &t, ranges(), grad, 2);
+        let all = |p: &[f64], grad: &mut [f64]| loss.part(p, &t, grad, 5) + loss.mean_term(p, &t, ranges(), grad, 2);
         let mut grad = [0.0; 5];
         let means = (1.0 / 3.0 + 3.5 / 2.0) / 2.0;
         let single = 0.5 * (1.0 + 2.0 + 2.0 + 0.5 + 4.0) / 5.0;
@@ -289,11 +289,11 @@ mod tests {
             let difference = (at(1e-6) - at(-1e-6)) / 2e-6;
             assert!((difference - grad[i]).abs() < 1e-8, "{i}: {difference} and {}", grad[i]);
         }
-        assert_eq!(Loss::L1.means(&p, &t, ranges(), &mut grad, 2), 0.0);
+        assert_eq!(Loss::L1.mean_term(&p, &t, ranges(), &mut grad, 2), 0.0);
     }
 
     #[test]
-    fn slopes_of_all_losses_agree_with_differences() {
+    fn derivatives_of_all_losses_match_finite_differences() {
         let losses = [Loss::L1, Loss::Mse, Loss::Huber { delta: 0.7 }, Loss::Bce, Loss::Pinball { level: 0.9 }];
         for loss in losses {
             for (p, t) in [(0.3, 1.0), (-2.0, 0.0), (1.5, 0.25), (40.0, 1.0)] {

@@ -7,7 +7,7 @@ use rand::{Rng, RngExt};
 
 use crate::real::Real;
 
-/// How a tensor begins.
+/// Initialisation of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
     /// All zero.
@@ -20,18 +20,18 @@ pub enum Init {
     Normal(f64),
 }
 
-/// A tensor's place in the flat buffer.
+/// Name, shape and offset of a tensor in the flat buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamSpec {
-    /// Unique name, as it stands in model files.
+    /// Unique name, as in model files.
     pub name: String,
     /// Row-major shape.
     pub shape: Vec<usize>,
     /// First element in the flat buffer.
     pub offset: usize,
-    /// How it begins.
+    /// Initialisation.
     pub init: Init,
-    /// Whether gradients move it; otherwise it is a running average of what stands in its gradient's place.
+    /// Whether the optimiser trains it; otherwise it is a running average of the statistic in the gradient buffer.
     pub trained: bool,
 }
 
@@ -56,7 +56,7 @@ impl ParamSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParamId(pub(crate) usize);
 
-/// Names, shapes and places of all tensors of a model.
+/// Names, shapes and offsets of all tensors of a model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ParamLayout {
     specs: Vec<ParamSpec>,
@@ -66,15 +66,15 @@ pub struct ParamLayout {
 }
 
 impl ParamLayout {
-    /// Adds a tensor, or returns the one of that name: asking twice is how weights are shared.
+    /// Adds a tensor, or returns the one of that name: a repeated name shares the weights.
     ///
     /// # Panics
-    /// If the name is known with another shape; that is a mistake in the program that builds the model.
+    /// If the name exists with another shape; that is a mistake in the code that builds the model.
     pub fn add(&mut self, name: &str, shape: &[usize], init: Init) -> ParamId {
         self.insert(name, shape, init, true)
     }
 
-    /// Adds a running average, or returns the one of that name. Running averages lie behind all trained tensors.
+    /// Adds a running average, or returns the one of that name. Running averages follow all trained tensors.
     ///
     /// # Panics
     /// As [`ParamLayout::add`].
@@ -85,7 +85,10 @@ impl ParamLayout {
     fn insert(&mut self, name: &str, shape: &[usize], init: Init, trained: bool) -> ParamId {
         if let Some(&i) = self.by_name.get(name) {
             let known = &self.specs[i];
-            assert!(known.shape == shape && known.trained == trained, "parameter {name} asked for in two ways");
+            assert!(
+                known.shape == shape && known.trained == trained,
+                "parameter {name} is defined twice with different shapes"
+            );
             return ParamId(i);
         }
         let offset = if trained { self.trained } else { self.len };
@@ -101,7 +104,7 @@ impl ParamLayout {
         ParamId(self.specs.len() - 1)
     }
 
-    /// Number of values gradients move; they stand first in the flat buffer.
+    /// Number of trained elements; they come first in the flat buffer.
     pub fn trained(&self) -> usize {
         self.trained
     }
@@ -131,7 +134,7 @@ impl ParamLayout {
         self.by_name.get(name).map(|&i| &self.specs[i])
     }
 
-    /// A buffer of fresh values drawn from `rng`, tensor by tensor.
+    /// A buffer of initial values drawn from `rng`, tensor by tensor.
     ///
     /// ```
     /// use rand::SeedableRng;
@@ -159,7 +162,7 @@ impl ParamLayout {
     }
 }
 
-/// One standard normal deviate (Box–Muller; start-up only, so speed does not matter).
+/// One standard normal deviate (Box–Muller; used at start-up only).
 fn standard_normal(rng: &mut impl Rng) -> f64 {
     let u = 1.0 - rng.random::<f64>();
     let angle = std::f64::consts::TAU * rng.random::<f64>();
@@ -171,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn running_averages_lie_behind_what_is_trained_whatever_came_first() {
+    fn running_averages_follow_trained_tensors_in_any_order_of_addition() {
         let mut layout = ParamLayout::default();
         layout.add("a", &[2], Init::Ones);
         let mean = layout.add_running("mean", &[3], Init::Zeros);

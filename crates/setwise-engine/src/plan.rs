@@ -1,8 +1,9 @@
-//! Where every buffer of a step lies in the arena.
+//! Plans the offset of every buffer of a step in the arena.
 //!
-//! A step is a line of time: operation `i` of `n` runs at time `i` forward and at `2n − 1 − i` backward. A value lives from
-//! the operation that writes it to the last one that reads it, its gradient from the first backward operation that adds to
-//! it to the one that consumes it. Buffers whose lives overlap get disjoint places; the others may share.
+//! Time runs over a step: operation `i` of `n` runs at time `i` forward and at `2n − 1 − i` backward. A value lives
+//! from the operation that writes it to the last one that reads it. A gradient lives from the first backward operation
+//! that adds to it to the one that consumes it. Buffers whose lifetimes overlap get disjoint memory; others may share
+//! it.
 
 use std::ops::Range;
 
@@ -16,7 +17,7 @@ use crate::program::{Mode, Program, Space, Value};
 /// Elements between the starts of buffers: one cache line of `f32`.
 const ALIGN: usize = 16;
 
-/// Absent gradient.
+/// Offset of a buffer that does not exist.
 pub(crate) const NONE: usize = usize::MAX;
 
 /// Row counts and offsets of a bound batch.
@@ -55,22 +56,23 @@ impl Shape {
     }
 }
 
-/// Lives of all buffers; independent of batch shapes.
-pub(crate) struct Lives {
-    /// (first, last) time of value `v` at `v`, of its gradient at `values + v`; an empty life if `first > last`.
+/// Lifetimes of all buffers, independent of batch shapes.
+pub(crate) struct Lifetimes {
+    /// (first, last) time of value `v` at `v`, of its gradient at `values + v`; empty if `first > last`.
     spans: Vec<(usize, usize)>,
-    /// In whose place each lies, mostly its own.
-    place_of: Vec<usize>,
+    /// The buffer whose memory each buffer uses: its own, or that of an alias.
+    alias_of: Vec<usize>,
 }
 
-impl Lives {
+impl Lifetimes {
     /// For operations that run one after another.
     #[cfg(test)]
     pub fn of(program: &Program) -> Self {
         Self::in_groups(program, (0..program.ops.len()).map(|i| i..i + 1))
     }
 
-    /// For groups of neighbouring operations that run together: what one of them touches lives as long as all of them run.
+    /// For groups of neighbouring operations that run fused: a buffer that one of them uses lives while the group
+    /// runs.
     pub fn in_groups(program: &Program, groups: impl IntoIterator<Item = Range<usize>>) -> Self {
         let mut group_of = vec![0..0; program.ops.len()];
         for group in groups {
@@ -95,7 +97,7 @@ impl Lives {
                 }
                 if program.mode == Mode::Train {
                     let back = 2 * n - 1 - i;
-                    for v in &uses.kept {
+                    for v in &uses.saved {
                         touch(&mut spans, v.0, back);
                     }
                     for v in uses.reads.iter().chain(&uses.writes) {
@@ -117,25 +119,26 @@ impl Lives {
                 touch(&mut spans, values + v.0, end);
             }
         }
-        let place_of = (0..spans.len()).collect();
-        Lives { spans, place_of }
+        let alias_of = (0..spans.len()).collect();
+        Lifetimes { spans, alias_of }
     }
 
-    /// A value that operations which run together read again on their way back.
+    /// Extends the lifetime of a value that a fused group reads again in its backward pass.
     pub fn read_again(&mut self, program: &Program, group: &Range<usize>, v: Value) {
         if program.mode == Mode::Train {
             self.spans[v.0].1 = self.spans[v.0].1.max(2 * program.ops.len() - 1 - group.start);
         }
     }
 
-    /// A value that lies elsewhere, and its gradient with it.
-    pub fn forget(&mut self, program: &Program, v: Value) {
+    /// Removes a value and its gradient, which lie outside of the arena.
+    pub fn exclude(&mut self, program: &Program, v: Value) {
         for i in [v.0, program.values.len() + v.0] {
             self.spans[i] = (usize::MAX, 0);
         }
     }
 
-    /// Inputs of linear maps and gradients of their results live to the end, where the gradients of all weights are made together.
+    /// Extends the lifetimes of linear maps' inputs and output gradients to the end, where all weight gradients are
+    /// computed together.
     #[cfg(feature = "cuda")]
     pub fn keep_for_weights(&mut self, program: &Program) {
         let (end, values) = (2 * program.ops.len() - 1, program.values.len());
@@ -147,7 +150,7 @@ impl Lives {
         }
     }
 
-    /// Gradients that take over the places of others, and those that stay for longer, live accordingly.
+    /// Merges the lifetimes of aliased gradients, and extends those of deferred residuals.
     #[cfg(any(feature = "cuda", test))]
     pub fn alias_gradients(&mut self, program: &Program, grad_aliases: &GradAliases) {
         let (n, values) = (program.ops.len(), program.values.len());
@@ -155,18 +158,19 @@ impl Lives {
             let last = &mut self.spans[values + l.y.value.0].1;
             *last = (*last).max(2 * n - 1 - l.to);
         }
-        // In the order of time: whoever hands something over has received it before.
+        // In order of time: an alias of an alias finds the root.
         for &(from, to) in &grad_aliases.aliases {
-            self.place_of[values + to.0] = self.place_of[values + from.0];
+            self.alias_of[values + to.0] = self.alias_of[values + from.0];
         }
         for i in 0..self.spans.len() {
-            let (root, (first, last)) = (self.place_of[i], self.spans[i]);
+            let (root, (first, last)) = (self.alias_of[i], self.spans[i]);
             self.spans[root] = (self.spans[root].0.min(first), self.spans[root].1.max(last));
         }
     }
 }
 
-/// Row counts the buffers have room for. They only grow, so that after a few batches of changing sizes places stay as they are.
+/// Row counts the buffers are allocated for. They only grow, so that offsets settle after a few batches of varying
+/// sizes.
 #[derive(Default)]
 struct Capacity {
     examples: usize,
@@ -176,7 +180,7 @@ struct Capacity {
 }
 
 impl Capacity {
-    /// Grows to hold `shape`; true if it had to.
+    /// Grows to hold `shape`; returns whether it had to.
     fn grow(&mut self, shape: &Shape) -> bool {
         let mut grown = false;
         let mut at_least = |have: &mut usize, want: usize| {
@@ -203,12 +207,12 @@ impl Capacity {
     }
 }
 
-/// Places of all buffers.
+/// Offsets of all buffers.
 #[derive(Default)]
 pub(crate) struct Plan {
-    /// Start of value `v` at `v`, of its gradient at `values + v`; [`NONE`] if it does not exist.
+    /// Offset of value `v` at `v`, of its gradient at `values + v`; [`NONE`] if it does not exist.
     pub offsets: Vec<usize>,
-    /// Length of each for the batch at hand.
+    /// Length of each for the bound batch.
     pub lens: Vec<usize>,
     /// Length of the arena.
     pub total: usize,
@@ -219,10 +223,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Finds lengths for a batch, and new places if the old ones are too small for it.
-    pub fn make(&mut self, program: &Program, lives: &Lives, shape: &Shape) -> Result<(), Error> {
+    /// Computes lengths for a batch, and new offsets if the capacity is too small for it.
+    pub fn make(&mut self, program: &Program, lifetimes: &Lifetimes, shape: &Shape) -> Result<(), Error> {
         let values = program.values.len();
-        let alive = |i: usize| lives.spans[i].0 <= lives.spans[i].1;
+        let alive = |i: usize| lifetimes.spans[i].0 <= lifetimes.spans[i].1;
         let len = |i: usize, rows: usize, dims: usize| {
             let spec = &program.values[i % values];
             let dims = if spec.per_dim { dims } else { 1 };
@@ -239,27 +243,27 @@ impl Plan {
                 let size = len(i, self.capacity.rows(program.values[i % values].space), self.capacity.dims)?;
                 self.sizes.push(size.checked_next_multiple_of(ALIGN).ok_or(Error::TooLarge { bytes: u64::MAX })?);
             }
-            self.place(lives)?;
+            self.assign_offsets(lifetimes)?;
         }
         Ok(())
     }
 
-    /// Places all buffers, the largest first, each at the lowest place that is free for its whole life.
-    fn place(&mut self, lives: &Lives) -> Result<(), Error> {
+    /// Assigns offsets, largest buffer first, each at the lowest offset that is free for its full lifetime.
+    fn assign_offsets(&mut self, lifetimes: &Lifetimes) -> Result<(), Error> {
         let sizes = &self.sizes;
         self.offsets.clear();
         self.offsets.resize(sizes.len(), NONE);
         self.order.clear();
-        self.order.extend((0..sizes.len()).filter(|&i| sizes[i] > 0 && lives.place_of[i] == i));
+        self.order.extend((0..sizes.len()).filter(|&i| sizes[i] > 0 && lifetimes.alias_of[i] == i));
         self.order.sort_unstable_by_key(|&i| (usize::MAX - sizes[i], i));
         self.placed.clear();
         self.total = 0;
         for &i in &self.order {
-            let (first, last) = lives.spans[i];
+            let (first, last) = lifetimes.spans[i];
             let mut at = 0usize;
-            // `placed` is sorted by place, so one pass finds the lowest gap.
+            // `placed` is sorted by offset, so one pass finds the lowest gap.
             for &j in &self.placed {
-                let (f, l) = lives.spans[j];
+                let (f, l) = lifetimes.spans[j];
                 if f > last || l < first {
                     continue;
                 }
@@ -274,7 +278,7 @@ impl Plan {
             let pos = self.placed.partition_point(|&j| offsets[j] <= at);
             self.placed.insert(pos, i);
         }
-        for (i, &root) in lives.place_of.iter().enumerate() {
+        for (i, &root) in lifetimes.alias_of.iter().enumerate() {
             self.offsets[i] = self.offsets[root];
         }
         Ok(())
@@ -287,25 +291,25 @@ mod tests {
     use crate::program::{AddNorm, Op};
 
     #[test]
-    fn buffers_that_live_together_never_overlap() {
+    fn buffers_with_overlapping_lifetimes_never_overlap() {
         let mut b = Program::builder(&[3], false, Mode::Train, true);
         let mut x = b.input(0);
         for cols in [3usize; 6] {
             let y = b.fresh(Space::Set(0), cols, false);
             let norm = b.norm(&format!("n{}", y.0), y, cols);
-            b.op(Op::AddNorm(AddNorm { inputs: vec![b.whole(x), b.whole(x)], y: b.whole(y), norm: Some(norm) }));
+            b.op(Op::AddNorm(AddNorm { inputs: vec![b.full(x), b.full(x)], y: b.full(y), norm: Some(norm) }));
             x = y;
         }
         let program = b.finish(vec![x]);
-        let lives = Lives::of(&program);
+        let lifetimes = Lifetimes::of(&program);
         let shape = Shape { examples: 2, dims: 1, set_offsets: vec![vec![0, 5, 9]], union_offsets: vec![0, 5, 9] };
         let mut plan = Plan::default();
-        plan.make(&program, &lives, &shape).unwrap();
+        plan.make(&program, &lifetimes, &shape).unwrap();
         let n = plan.lens.len();
         let mut shared = false;
         for i in (0..n).filter(|&i| plan.lens[i] > 0) {
             for j in (0..i).filter(|&j| plan.lens[j] > 0) {
-                let (a, b) = (lives.spans[i], lives.spans[j]);
+                let (a, b) = (lifetimes.spans[i], lifetimes.spans[j]);
                 let together = a.0 <= b.1 && b.0 <= a.1;
                 let apart = plan.offsets[i] + plan.lens[i] <= plan.offsets[j]
                     || plan.offsets[j] + plan.lens[j] <= plan.offsets[i];
@@ -317,23 +321,23 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_operations_that_run_together_never_overlap() {
-        // Two sums that do not depend on each other, and one of both: the first two run together.
+    fn buffers_of_fused_operations_never_overlap() {
+        // Two independent sums, and two sums of their results: each pair runs fused.
         let mut b = Program::builder(&[3, 3], false, Mode::Train, true);
         let sum = |b: &mut crate::program::ProgramBuilder, x, space| {
             let y = b.fresh(space, 3, false);
-            b.op(Op::AddNorm(AddNorm { inputs: vec![b.whole(x)], y: b.whole(y), norm: None }));
+            b.op(Op::AddNorm(AddNorm { inputs: vec![b.full(x)], y: b.full(y), norm: None }));
             y
         };
         let (x0, x1) = (b.input(0), b.input(1));
         let (a0, a1) = (sum(&mut b, x0, Space::Set(0)), sum(&mut b, x1, Space::Set(1)));
         let (b0, b1) = (sum(&mut b, a0, Space::Set(0)), sum(&mut b, a1, Space::Set(1)));
         let program = b.finish(vec![b0, b1]);
-        let lives = Lives::in_groups(&program, [0..2, 2..4]);
+        let lifetimes = Lifetimes::in_groups(&program, [0..2, 2..4]);
         let offsets = vec![0, 7];
         let shape = Shape { examples: 1, dims: 1, set_offsets: vec![offsets.clone(); 2], union_offsets: vec![0, 14] };
         let mut plan = Plan::default();
-        plan.make(&program, &lives, &shape).unwrap();
+        plan.make(&program, &lifetimes, &shape).unwrap();
         let values = program.values.len();
         // Backward, the group of b0 and b1 reads both their gradients while it writes those of a0 and a1.
         let touched = [b0, b1, a0, a1].map(|v| values + v.0);
@@ -347,52 +351,52 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_over_a_place_lives_there_as_long_as_both() {
+    fn an_alias_extends_the_lifetime_of_its_buffer() {
         let mut b = Program::builder(&[3], false, Mode::Train, true);
         let mut x = b.input(0);
         let mut all = vec![x];
         for _ in 0..3 {
             let (r, y) = (b.fresh(Space::Set(0), 3, false), b.fresh(Space::Set(0), 3, false));
-            b.op(Op::AddNorm(AddNorm { inputs: vec![b.whole(x), b.whole(x)], y: b.whole(r), norm: None }));
-            b.op(Op::AddNorm(AddNorm { inputs: vec![b.whole(x), b.whole(r)], y: b.whole(y), norm: None }));
+            b.op(Op::AddNorm(AddNorm { inputs: vec![b.full(x), b.full(x)], y: b.full(r), norm: None }));
+            b.op(Op::AddNorm(AddNorm { inputs: vec![b.full(x), b.full(r)], y: b.full(y), norm: None }));
             x = y;
             all.push(y);
         }
         let program = b.finish(vec![x]);
         let grad_aliases = crate::grad_alias::grad_aliases(&program, false, |_| false);
         assert_eq!(grad_aliases.aliases.len(), 3);
-        let mut lives = Lives::of(&program);
-        lives.alias_gradients(&program, &grad_aliases);
+        let mut lifetimes = Lifetimes::of(&program);
+        lifetimes.alias_gradients(&program, &grad_aliases);
         let shape = Shape { examples: 1, dims: 1, set_offsets: vec![vec![0, 5]], union_offsets: vec![0, 5] };
         let mut plan = Plan::default();
-        plan.make(&program, &lives, &shape).unwrap();
+        plan.make(&program, &lifetimes, &shape).unwrap();
         let values = program.values.len();
-        let place = plan.offsets[values + all[0].0];
-        assert!(all.iter().all(|v| plan.offsets[values + v.0] == place));
+        let offset = plan.offsets[values + all[0].0];
+        assert!(all.iter().all(|v| plan.offsets[values + v.0] == offset));
         for i in (0..plan.lens.len()).filter(|&i| plan.lens[i] > 0 && !all.iter().any(|v| values + v.0 == i)) {
-            let (a, b) = (lives.spans[i], lives.spans[values + all[3].0]);
+            let (a, b) = (lifetimes.spans[i], lifetimes.spans[values + all[3].0]);
             let together = a.0 <= b.1 && b.0 <= a.1;
             assert!(
-                !together || plan.offsets[i] >= place + 15 || plan.offsets[i] + plan.lens[i] <= place,
-                "{i} is in the way"
+                !together || plan.offsets[i] >= offset + 15 || plan.offsets[i] + plan.lens[i] <= offset,
+                "buffer {i} overlaps the alias"
             );
         }
     }
 
     #[test]
-    fn smaller_batches_keep_their_places_and_larger_ones_get_new_ones() {
+    fn smaller_batches_keep_offsets_and_larger_ones_get_new_offsets() {
         let mut b = Program::builder(&[3], false, Mode::Train, true);
         let y = b.fresh(Space::Set(0), 3, false);
-        b.op(Op::AddNorm(AddNorm { inputs: vec![b.whole(b.input(0))], y: b.whole(y), norm: None }));
+        b.op(Op::AddNorm(AddNorm { inputs: vec![b.full(b.input(0))], y: b.full(y), norm: None }));
         let program = b.finish(vec![y]);
-        let lives = Lives::of(&program);
+        let lifetimes = Lifetimes::of(&program);
         let shape = |n| Shape { examples: 1, dims: 1, set_offsets: vec![vec![0, n]], union_offsets: vec![0, n] };
         let mut plan = Plan::default();
-        plan.make(&program, &lives, &shape(50)).unwrap();
+        plan.make(&program, &lifetimes, &shape(50)).unwrap();
         let before = plan.offsets.clone();
-        plan.make(&program, &lives, &shape(20)).unwrap();
+        plan.make(&program, &lifetimes, &shape(20)).unwrap();
         assert_eq!((plan.offsets.clone(), plan.lens[y.0]), (before.clone(), 60));
-        plan.make(&program, &lives, &shape(90)).unwrap();
+        plan.make(&program, &lifetimes, &shape(90)).unwrap();
         assert!(plan.offsets != before && plan.lens[y.0] == 270);
     }
 }

@@ -9,7 +9,7 @@ use crate::simd::{self, Kernel};
 
 /// A floating-point type the engine can be instantiated with.
 ///
-/// Kernels are written once, over [`crate::simd::Vector`]; `dispatch` runs one with the widest vectors this
+/// Kernels are written once, over [`crate::simd::Vector`]; [`Real::dispatch`] runs them with the widest vectors this
 /// machine has for the type.
 pub trait Real:
     Copy
@@ -39,7 +39,7 @@ pub trait Real:
 
     /// Rounds a double to this type.
     fn from_f64(x: f64) -> Self;
-    /// Widens to a double.
+    /// Converts to a double.
     fn to_f64(self) -> f64;
     /// Square root.
     fn sqrt(self) -> Self;
@@ -50,11 +50,15 @@ pub trait Real:
     /// True unless NaN or infinite.
     fn is_finite(self) -> bool;
 
-    /// Runs `kernel` with this machine's vectors for the type.
-    fn dispatch<K: Kernel<Self>>(kernel: K) -> K::Out;
+    /// Runs `kernel` with the widest vectors this machine has for the type.
+    ///
+    /// # Safety
+    /// The caller fulfils the kernel's own contract, which its fields document: pointers are valid for the rows and
+    /// columns named, and nothing else accesses what the kernel writes.
+    unsafe fn dispatch<K: Kernel<Self>>(kernel: K) -> K::Out;
 
-    /// Number of columns in one packed panel of a matrix product: two vectors of this machine.
-    fn panel_width() -> usize;
+    /// Columns in one strip of a packed matrix: two vectors of this machine.
+    fn packed_width() -> usize;
 
     /// The larger of the two; the first where they compare equal.
     #[inline(always)]
@@ -101,10 +105,11 @@ macro_rules! real {
                 <$t>::is_finite(self)
             }
             #[inline(always)]
-            fn dispatch<K: Kernel<Self>>(kernel: K) -> K::Out {
-                $dispatch(kernel)
+            unsafe fn dispatch<K: Kernel<Self>>(kernel: K) -> K::Out {
+                // SAFETY: the caller's contract is the same.
+                unsafe { $dispatch(kernel) }
             }
-            fn panel_width() -> usize {
+            fn packed_width() -> usize {
                 $width()
             }
         }

@@ -1,4 +1,4 @@
-//! Attention of sets and heads of any size, held against the textbook, and its gradients in single against those in double precision.
+//! Attention for any set size and head width against the textbook, and its f32 gradients against f64 gradients.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -17,14 +17,14 @@ fn textbook(q: &[f32], kv: &[f32], dims: usize, heads: usize, scale: f64) -> Vec
     let mut out = vec![0.0; q.len()];
     for (i, row) in q.chunks_exact(dims * cols).enumerate() {
         for h in 0..heads {
-            let places = || (0..dims).flat_map(|c| (0..4).map(move |l| (c, h * 4 + l)));
+            let columns = || (0..dims).flat_map(|c| (0..4).map(move |l| (c, h * 4 + l)));
             let at = |j: usize, c: usize, e: usize| f64::from(kv[(j * dims + c) * 2 * cols + e]);
-            let score = |j| places().map(|(c, e)| f64::from(row[c * cols + e]) * at(j, c, e)).sum::<f64>() * scale;
+            let score = |j| columns().map(|(c, e)| f64::from(row[c * cols + e]) * at(j, c, e)).sum::<f64>() * scale;
             let scores: Vec<f64> = (0..keys).map(score).collect();
             let largest = scores.iter().fold(f64::MIN, |a, &s| a.max(s));
             let powers: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
             let total: f64 = powers.iter().sum();
-            for (c, e) in places() {
+            for (c, e) in columns() {
                 let sum: f64 = powers.iter().enumerate().map(|(j, p)| p * at(j, c, cols + e)).sum();
                 out[(i * dims + c) * cols + e] = sum / total;
             }
@@ -39,14 +39,14 @@ fn program(mode: Mode, scale: f64) -> Program {
     let mut b = Program::builder(&[8, 16], true, mode, mode == Mode::Train);
     let (q, kv) = (b.input(0), b.input(1));
     let out = b.fresh(Space::Set(0), 8, true);
-    let stats = b.kept(Space::Set(0), 2 * heads, false);
+    let stats = b.saved(Space::Set(0), 2 * heads, false);
     let slice = |value, col| Slice { value, col, cols: 8 };
     let relation = Relation { query: slice(q, 0), key: slice(kv, 0), value: slice(kv, 8), out: slice(out, 0), stats };
     b.op(Op::Attention(Attention { relations: vec![relation], heads, scale }));
     b.finish(vec![out])
 }
 
-/// Where the rows of examples begin.
+/// Offsets of the rows of examples.
 fn offsets(sizes: &[(usize, usize)], of: fn(&(usize, usize)) -> usize) -> Vec<usize> {
     (0..=sizes.len()).map(|n| sizes[..n].iter().map(of).sum()).collect()
 }
@@ -68,7 +68,7 @@ fn gradients<T: Real>(sizes: &[(usize, usize)], dims: usize, scale: f64) -> [Vec
 }
 
 #[test]
-fn gradients_in_single_precision_are_those_in_double_for_heads_of_any_width() {
+fn f32_gradients_match_f64_gradients_for_any_head_width() {
     let sizes = [(5, 3), (40, 130), (16, 70), (33, 1), (1, 90)];
     for dims in [1, 2, 3, 4, 5, 8, 17] {
         for scale in [0.3, 20.0] {
@@ -84,7 +84,7 @@ fn gradients_in_single_precision_are_those_in_double_for_heads_of_any_width() {
 }
 
 #[test]
-fn small_and_large_scores_of_any_number_of_queries_and_keys_are_weighed_as_in_the_textbook() {
+fn attention_matches_the_textbook_for_small_and_large_scores_and_any_sizes() {
     let heads = 2;
     let sizes = [(5, 3), (40, 130), (16, 300), (260, 1), (270, 30), (3, 4100)];
     for (dims, scale) in [(1, 0.5), (1, 200.0), (3, 0.5), (3, 100.0), (4, 1.0)] {

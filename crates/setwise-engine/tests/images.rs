@@ -1,4 +1,4 @@
-//! Convolution, batch normalisation and max pooling of images, held against plain loops and finite differences, on ragged batches.
+//! Operations on images against plain loops and finite differences, on ragged batches.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -32,7 +32,7 @@ fn build(image: Image, sets: usize, mode: Mode, add: impl Fn(&mut ProgramBuilder
     b.finish(outputs)
 }
 
-/// The same convolution as the sum over the window that defines it.
+/// The convolution as the sum that defines it.
 fn plain_convolution(x: &[f64], from: Image, window: Window, filters: usize, weight: &[f64], bias: &[f64]) -> Vec<f64> {
     let (k, s, p) = (window.kernel as isize, window.stride as isize, window.padding as isize);
     let mut y = Vec::new();
@@ -102,7 +102,7 @@ fn convolutions_are_the_sums_over_their_windows() {
 }
 
 #[test]
-fn max_pooling_drops_odd_borders_and_keeps_what_is_no_number() {
+fn max_pooling_drops_odd_borders_and_propagates_nan() {
     for (height, width) in [(4, 6), (5, 7), (2, 3), (105, 9)] {
         let image = Image { height, width, channels: 3 };
         let mut cpu = Cpu::<f32>::new(build(image, 1, Mode::Infer, |b, xs| b.max_pool(xs, image).0));
@@ -126,10 +126,10 @@ fn max_pooling_drops_odd_borders_and_keeps_what_is_no_number() {
 }
 
 #[test]
-fn batch_norm_uses_all_images_of_all_sets_in_training_and_running_averages_afterwards() {
+fn batch_norm_uses_all_images_of_all_sets_in_training_and_running_averages_in_inference() {
     let image = Image { height: 3, width: 5, channels: 18 };
     let mut rng = Pcg64Mcg::seed_from_u64(3);
-    // More pixels than a part has, in one set only.
+    // One set has more pixels than a part.
     let batch: Sets<f64> = sets(image, &[&[1, 70, 2], &[3, 1, 1]], &mut rng);
     let norm = |mode, activation| build(image, 2, mode, |b, xs| b.batch_norm("n", xs, image, activation));
     let mut cpu = Cpu::<f64>::new(norm(Mode::Train, Activation::None));
@@ -147,7 +147,7 @@ fn batch_norm_uses_all_images_of_all_sets_in_training_and_running_averages_after
         let n = channel.len() as f64;
         let mean = channel.iter().sum::<f64>() / n;
         let variance = channel.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
-        assert!((grads[36 + c] - mean).abs() < 1e-12, "the batch's mean in the gradient's place");
+        assert!((grads[36 + c] - mean).abs() < 1e-12, "the batch mean in the gradient buffer");
         assert!((grads[54 + c] - variance * n / (n - 1.0)).abs() < 1e-9, "the unbiased variance");
         for k in 0..2 {
             for (i, &x) in batch[k].0.iter().enumerate().filter(|(i, _)| i % 18 == c) {
@@ -230,7 +230,7 @@ fn batch_norm_has_the_gradients_of_finite_differences() {
     for activation in [Activation::None, Activation::Relu] {
         let program = build(image, 2, Mode::Train, |b, xs| b.batch_norm("n", xs, image, activation));
         check_gradients("batch norm", program, image, &[&[1, 3], &[2, 1]], 6);
-        // Several parts.
+        // Several parts of pixels.
         let program = build(image, 1, Mode::Train, |b, xs| b.batch_norm("n", xs, image, activation));
         check_gradients("batch norm of many pixels", program, image, &[&[100, 101]], 7);
     }
@@ -240,9 +240,9 @@ fn batch_norm_has_the_gradients_of_finite_differences() {
 fn stack(b: &mut ProgramBuilder, xs: &[Value], image: Image) -> Vec<Value> {
     let window = Window { kernel: 3, stride: 1, padding: 1 };
     let (ys, _) = b.convolution("first", xs, image, 6, window, false);
-    let wide = Image { channels: 6, ..image };
-    let ys = b.batch_norm("norm", &ys, wide, Activation::Relu);
-    let (ys, half) = b.max_pool(&ys, wide);
+    let hidden = Image { channels: 6, ..image };
+    let ys = b.batch_norm("norm", &ys, hidden, Activation::Relu);
+    let (ys, half) = b.max_pool(&ys, hidden);
     let (ys, last) = b.convolution("second", &ys, half, 4, Window { kernel: 2, stride: 2, padding: 1 }, true);
     let ys = b.batch_norm("last", &ys, last, Activation::None);
     let again = b.batch_norm("again", xs, image, Activation::Relu);
@@ -252,7 +252,7 @@ fn stack(b: &mut ProgramBuilder, xs: &[Value], image: Image) -> Vec<Value> {
 }
 
 #[test]
-fn layers_on_top_of_each_other_have_the_gradients_of_finite_differences() {
+fn stacked_layers_have_the_gradients_of_finite_differences() {
     let image = Image { height: 7, width: 6, channels: 2 };
     let program = build(image, 2, Mode::Train, |b, xs| stack(b, xs, image));
     check_gradients("layers", program, image, &[&[1, 3], &[2, 1]], 8);

@@ -245,19 +245,19 @@ fn attention_block(b: &mut ProgramBuilder, x: Value, y: Value, heads: usize, bia
     let width = spec.cols;
     let asked = b.fresh(spec.space, width, spec.per_dim);
     let answers = b.fresh(b.spec(y).space, 2 * width, spec.per_dim);
-    let query = b.whole(asked);
+    let query = b.full(asked);
     let key = Slice { value: answers, col: 0, cols: width };
     let value = Slice { value: answers, col: width, cols: width };
     let maps = [("w_q", x, query), ("w_k", y, key), ("w_v", y, value)]
-        .map(|(name, from, to)| b.map(name, b.whole(from), to, bias))
+        .map(|(name, from, to)| b.map(name, b.full(from), to, bias))
         .to_vec();
     b.op(Op::Linear(Linear { maps, activation: Activation::None }));
     let attended = b.fresh(spec.space, width, spec.per_dim);
-    let stats = b.kept(spec.space, 2 * heads, false);
-    let relation = Relation { query, key, value, out: b.whole(attended), stats };
+    let stats = b.saved(spec.space, 2 * heads, false);
+    let relation = Relation { query, key, value, out: b.full(attended), stats };
     b.op(Op::Attention(Attention { relations: vec![relation], heads, scale: 1.0 / (width as f64).sqrt() }));
     let out = b.fresh(spec.space, width, spec.per_dim);
-    let map = b.map("w_o", b.whole(attended), b.whole(out), bias);
+    let map = b.map("w_o", b.full(attended), b.full(out), bias);
     b.op(Op::Linear(Linear { maps: vec![map], activation: Activation::None }));
     out
 }
@@ -277,7 +277,7 @@ fn the_transformer_block_with_norms_equals_the_published_one() {
     use setwise::nn::{Relate, RelateOptions, Relation, relate};
     let build = |b: &mut ProgramBuilder, x: Value, y: Value| {
         let out = b.fresh(Space::Set(0), 16, false);
-        let relation = Relation { name: "m".to_owned(), query: x, key: y, out: b.whole(out) };
+        let relation = Relation { name: "m".to_owned(), query: x, key: y, out: b.full(out) };
         let attention = Relate::Attention { heads: 4, scale: 0.25, bias: true };
         relate(b, &[relation], RelateOptions { relate: attention, latent: 16, hidden: 32, norm: true, dropout: 0.0 });
         out

@@ -17,7 +17,7 @@ pub enum Device {
     #[default]
     Cpu,
     /// The same, with products on the tile units of the processor (AMX): each as three of bf16 parts, 16 bits instead of 24.
-    CpuTiles,
+    CpuAmx,
     /// A GPU.
     #[cfg(feature = "cuda")]
     Cuda {
@@ -34,8 +34,8 @@ impl Device {
         if name == "cpu" {
             return match precision {
                 None | Some("f32") => Ok(Device::Cpu),
-                Some("bf16x3") if Cpu::<f32>::has_tiles() => Ok(Device::CpuTiles),
-                Some("bf16x3") => Err(setwise_engine::Error::NoTiles.into()),
+                Some("bf16x3") if Cpu::<f32>::has_amx() => Ok(Device::CpuAmx),
+                Some("bf16x3") => Err(setwise_engine::Error::NoAmx.into()),
                 Some(other) if ["tf32", "bf16"].contains(&other) => {
                     Err(crate::Error::Device(format!("precision {other} is for GPUs; a CPU has f32 and bf16x3")))
                 }

@@ -63,7 +63,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let all = plan(&args)?;
     let device = args.device.find()?;
     let loader_threads = args.loader_threads.unwrap_or_else(|| match device {
-        setwise::Device::Cpu | setwise::Device::CpuTiles => 1,
+        setwise::Device::Cpu | setwise::Device::CpuAmx => 1,
         #[allow(unreachable_patterns)]
         _ => std::thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).max(1)),
     });

@@ -1,18 +1,18 @@
-//! Batch normalisation: statistics of every channel over all pixels of all images, in parts of fixed size that are joined in
-//! their order.
+//! Batch normalisation: statistics of every channel over all pixels of all images, in parts of fixed size that are
+//! merged in order.
 
-use super::norm::{EPSILON, columns, get, put};
+use super::norm::EPSILON;
 use super::tasks::{Ptr, locate};
 use super::worker::{Run, Worker};
 use crate::params::ParamId;
 use crate::program::{Activation, BatchNorm, Mode};
 use crate::real::Real;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 
 /// Pixels of a part: they stay in cache between the two passes over them.
 const PIXELS: usize = 512;
 
-/// Mean of every channel over some pixels, and the sum of squares around it.
+/// Mean of every channel over some pixels, and the sum of squared deviations from it.
 struct Moments<T> {
     pixels: usize,
     channels: usize,
@@ -27,26 +27,27 @@ impl<T: Real> Kernel<T> for Moments<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let share = T::ONE / T::from_usize(self.pixels);
+        // SAFETY: the contract of `Kernel::run`: `x` has `pixels` rows of `channels` numbers, `out` two rows.
         unsafe {
             columns!(V, self.channels, |j, n| {
                 let mut sum = V::zero();
                 for r in 0..self.pixels {
-                    sum = sum.add(get(self.x.add(r * self.channels + j), n));
+                    sum = sum.add(load_lanes(self.x.add(r * self.channels + j), n));
                 }
                 let mean = sum.mul(V::splat(share));
                 let mut square = V::zero();
                 for r in 0..self.pixels {
-                    let d = get::<T, V>(self.x.add(r * self.channels + j), n).sub(mean);
+                    let d = load_lanes::<T, V>(self.x.add(r * self.channels + j), n).sub(mean);
                     square = d.mul_add(d, square);
                 }
-                put(mean, self.out.add(j), n);
-                put(square, self.out.add(self.channels + j), n);
+                store_lanes(mean, self.out.add(j), n);
+                store_lanes(square, self.out.add(self.channels + j), n);
             });
         }
     }
 }
 
-/// What normalises: all `[channels]`.
+/// Statistics and parameters, each `[channels]`.
 #[derive(Clone, Copy)]
 struct Scales<T> {
     mean: *const T,
@@ -57,11 +58,15 @@ struct Scales<T> {
 
 impl<T: Real> Scales<T> {
     /// x̂ and γ x̂ + β of `n` channels from `j` on.
+    ///
+    /// # Safety
+    /// The caller runs in a kernel, and there are at least `j + n` channels.
     #[inline(always)]
     unsafe fn apply<V: Vector<T>>(&self, x: V, j: usize, n: usize) -> (V, V) {
+        // SAFETY: the caller's contract: all four pointers have `j + n` channels.
         unsafe {
-            let hat = x.sub(get(self.mean.add(j), n)).mul(get(self.inv_std.add(j), n));
-            (hat, hat.mul_add(get(self.gain.add(j), n), get(self.shift.add(j), n)))
+            let hat = x.sub(load_lanes(self.mean.add(j), n)).mul(load_lanes(self.inv_std.add(j), n));
+            (hat, hat.mul_add(load_lanes(self.gain.add(j), n), load_lanes(self.shift.add(j), n)))
         }
     }
 }
@@ -81,19 +86,20 @@ impl<T: Real> Kernel<T> for Normalise<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
+        // SAFETY: the contract of `Kernel::run`: `x` and `y` have `pixels` rows of `channels` numbers.
         unsafe {
             columns!(V, self.channels, |j, n| {
                 for r in 0..self.pixels {
                     let at = r * self.channels + j;
-                    let (_, y) = self.scales.apply::<V>(get(self.x.add(at), n), j, n);
-                    put(if self.relu { y.max(V::zero()) } else { y }, self.y.add(at), n);
+                    let (_, y) = self.scales.apply::<V>(load_lanes(self.x.add(at), n), j, n);
+                    store_lanes(if self.relu { y.max(V::zero()) } else { y }, self.y.add(at), n);
                 }
             });
         }
     }
 }
 
-/// Sums of `g` and of `g x̂` over some pixels, `g` being the gradient before the activation.
+/// Sums of `g` and of `g x̂` over some pixels; `g` is the gradient before the activation.
 struct Slopes<T> {
     pixels: usize,
     channels: usize,
@@ -110,19 +116,21 @@ impl<T: Real> Kernel<T> for Slopes<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
+        // SAFETY: the contract of `Kernel::run`: `x` and `dy` have `pixels` rows of `channels` numbers, `out` two
+        // rows.
         unsafe {
             columns!(V, self.channels, |j, n| {
                 let (mut sum, mut dot) = (V::zero(), V::zero());
                 for r in 0..self.pixels {
                     let at = r * self.channels + j;
-                    let (hat, y) = self.scales.apply::<V>(get(self.x.add(at), n), j, n);
-                    let g = get::<T, V>(self.dy.add(at), n);
+                    let (hat, y) = self.scales.apply::<V>(load_lanes(self.x.add(at), n), j, n);
+                    let g = load_lanes::<T, V>(self.dy.add(at), n);
                     let g = if self.relu { y.where_positive(g) } else { g };
                     sum = sum.add(g);
                     dot = g.mul_add(hat, dot);
                 }
-                put(sum, self.out.add(j), n);
-                put(dot, self.out.add(self.channels + j), n);
+                store_lanes(sum, self.out.add(j), n);
+                store_lanes(dot, self.out.add(self.channels + j), n);
             });
         }
     }
@@ -147,19 +155,22 @@ impl<T: Real> Kernel<T> for NormaliseBackward<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
+        // SAFETY: the contract of `Kernel::run`: `x`, `dy` and `dx` have `pixels` rows of `channels` numbers, `means`
+        // two rows.
         unsafe {
             columns!(V, self.channels, |j, n| {
-                let mean = get::<T, V>(self.means.add(j), n);
-                let slope = get::<T, V>(self.means.add(self.channels + j), n);
-                let factor = get::<T, V>(self.scales.gain.add(j), n).mul(get(self.scales.inv_std.add(j), n));
+                let mean = load_lanes::<T, V>(self.means.add(j), n);
+                let slope = load_lanes::<T, V>(self.means.add(self.channels + j), n);
+                let factor =
+                    load_lanes::<T, V>(self.scales.gain.add(j), n).mul(load_lanes(self.scales.inv_std.add(j), n));
                 for r in 0..self.pixels {
                     let at = r * self.channels + j;
-                    let (hat, y) = self.scales.apply::<V>(get(self.x.add(at), n), j, n);
-                    let g = get::<T, V>(self.dy.add(at), n);
+                    let (hat, y) = self.scales.apply::<V>(load_lanes(self.x.add(at), n), j, n);
+                    let g = load_lanes::<T, V>(self.dy.add(at), n);
                     let g = if self.relu { y.where_positive(g) } else { g };
                     let d = hat.mul_add(slope, g.add(mean)).mul(factor);
                     let dx = self.dx.add(at);
-                    put(if self.accumulate { d.add(get(dx, n)) } else { d }, dx, n);
+                    store_lanes(if self.accumulate { d.add(load_lanes(dx, n)) } else { d }, dx, n);
                 }
             });
         }
@@ -169,7 +180,7 @@ impl<T: Real> Kernel<T> for NormaliseBackward<T> {
 /// Some pixels of one input.
 struct Part {
     input: usize,
-    /// Numbers before them.
+    /// Offset of the first element.
     at: usize,
     pixels: usize,
 }
@@ -195,8 +206,8 @@ impl<T: Real> Worker<T> {
         let mean: *const T = self.value(op.stats).0;
         Scales {
             mean,
-            // SAFETY: the statistics are means and then inverse deviations.
-            inv_std: unsafe { mean.add(op.channels) },
+            // The statistics are means and then inverse deviations.
+            inv_std: mean.wrapping_add(op.channels),
             gain: self.param(params, op.gain),
             shift: self.param(params, op.shift),
         }
@@ -206,7 +217,7 @@ impl<T: Real> Worker<T> {
         if self.program.mode == Mode::Train {
             self.batch_statistics(op);
         } else {
-            // SAFETY: the statistics' own place.
+            // SAFETY: the statistics' buffer, which `self` borrows exclusively.
             let stats = unsafe { std::slice::from_raw_parts_mut(self.value(op.stats).0, 2 * op.channels) };
             let (mean, inv_std) = stats.split_at_mut(op.channels);
             let running = |p: ParamId| &params[self.program.params.spec(p).range()];
@@ -247,7 +258,7 @@ impl<T: Real> Worker<T> {
                 T::dispatch(Moments { pixels, channels, x, out });
             }
         });
-        // SAFETY: all parts have been written; the statistics' own place.
+        // SAFETY: all parts have been written; nothing else accesses the statistics' buffer.
         let (moments, stats) = unsafe {
             let moments = std::slice::from_raw_parts(partials.at(0), parts * 2 * channels);
             (moments, std::slice::from_raw_parts_mut(this.value(op.stats).0, 2 * channels))
@@ -273,7 +284,7 @@ impl<T: Real> Worker<T> {
     pub(super) fn batch_norm_backward(&mut self, run: &mut Run<T>, op: &BatchNorm) {
         let channels = op.channels;
         let parts: usize = self.part_counts(op).sum();
-        // The last slot takes the means.
+        // The last slot holds the means.
         let partials = Ptr(self.partials((parts + 1) * 2 * channels));
         let this = &*self;
         let scales = Shared(this.scales(run.params, op));
@@ -288,7 +299,7 @@ impl<T: Real> Worker<T> {
             }
         });
         let total: usize = (0..op.xs.len()).map(|k| this.pixels(op, k)).sum();
-        // SAFETY: all parts have been written; the last slot is nobody's.
+        // SAFETY: all parts have been written; no task uses the last slot.
         let (sums, means) = unsafe {
             let sums = std::slice::from_raw_parts(partials.at(0), parts * 2 * channels);
             (sums, std::slice::from_raw_parts_mut(partials.at(parts * 2 * channels), 2 * channels))
@@ -300,8 +311,8 @@ impl<T: Real> Worker<T> {
             run.grads[param] += T::from_f64(sum);
             means[c] = T::from_f64(-sum / total as f64);
         }
-        // What the running averages follow.
-        // SAFETY: the statistics' own place.
+        // Running averages follow the batch statistics.
+        // SAFETY: the statistics' buffer, which nobody writes here.
         let stats = unsafe { std::slice::from_raw_parts(this.value(op.stats).0, 2 * channels) };
         let unbiased = total as f64 / (total.max(2) - 1) as f64;
         for c in 0..channels {
@@ -326,11 +337,11 @@ impl<T: Real> Worker<T> {
                     dy: this.grad(op.ys[input]).at(at),
                     means: partials.at(parts * 2 * channels),
                     dx: this.grad(x).at(at),
-                    accumulate: this.written(x),
+                    accumulate: this.grad_written(x),
                 });
             }
         });
-        op.xs.iter().for_each(|&x| self.mark(x));
+        op.xs.iter().for_each(|&x| self.mark_written(x));
     }
 }
 

@@ -1,27 +1,29 @@
-//! Where the kernels are compiled: here, once for each number type, and not again in every crate that runs a program.
+//! Compiles the passes once for each number type, in this crate and not in every crate that runs a program.
 //!
-//! Everything that runs programs is generic over [`Real`], and generic code is compiled where its type becomes known. Calls to the
-//! passes of a [`Worker`], and to the products of an optimiser, go through this trait instead, whose methods are no longer generic: only calls
-//! of them reach other crates.
+//! Everything that runs programs is generic over [`Real`], and generic code is compiled where its type is known. Calls
+//! to the passes of a [`Worker`], and to the products of an optimiser, go through this trait. Its methods are not
+//! generic, so other crates only call them.
 //!
-//! Nor are passes compiled for the engine's unit tests, which try single kernels: programs are run by those in `tests`, and by other crates.
+//! The engine's unit tests run single kernels, so they do not compile the passes. The tests in `tests` and other
+//! crates run programs.
 
 use std::ops::Range;
 
-use super::panels::Panels;
+use super::packed_weights::PackedWeights;
 use super::worker::{Run, Worker};
 use crate::batch::BatchView;
 use crate::error::Error;
 use crate::program::Program;
 use crate::real::Real;
 
-/// The passes of a number type, compiled. It cannot be named outside of the engine, so no other type can be a [`Real`].
+/// The compiled passes of a number type. The trait cannot be named outside of the engine, so no other type can be a
+/// [`Real`].
 pub trait Compiled: Sized {
     #[doc(hidden)]
     fn forward(
         worker: &mut Worker<Self>,
         params: &[Self],
-        panels: &Panels<Self>,
+        packed: &PackedWeights<Self>,
         batch: &BatchView<Self>,
         examples: Range<usize>,
     ) -> Result<(), Error>
@@ -34,12 +36,12 @@ pub trait Compiled: Sized {
         Self: Real;
 
     #[doc(hidden)]
-    fn pack(panels: &mut Panels<Self>, program: &Program, params: &[Self], backward: bool)
+    fn pack(packed: &mut PackedWeights<Self>, program: &Program, params: &[Self], backward: bool)
     where
         Self: Real;
 
     #[doc(hidden)]
-    fn straighten(matrix: &mut [Self], rows: usize, cols: usize)
+    fn orthogonalise(matrix: &mut [Self], rows: usize, cols: usize)
     where
         Self: Real;
 }
@@ -51,14 +53,14 @@ macro_rules! compiled {
             fn forward(
                 worker: &mut Worker<Self>,
                 params: &[Self],
-                panels: &Panels<Self>,
+                packed: &PackedWeights<Self>,
                 batch: &BatchView<Self>,
                 examples: Range<usize>,
             ) -> Result<(), Error> {
                 if cfg!(test) {
                     unreachable!("unit tests run no programs");
                 }
-                worker.forward(params, panels, batch, examples)
+                worker.forward(params, packed, batch, examples)
             }
 
             #[inline(never)]
@@ -70,16 +72,16 @@ macro_rules! compiled {
             }
 
             #[inline(never)]
-            fn pack(panels: &mut Panels<Self>, program: &Program, params: &[Self], backward: bool) {
+            fn pack(packed: &mut PackedWeights<Self>, program: &Program, params: &[Self], backward: bool) {
                 if cfg!(test) {
                     unreachable!("unit tests run no programs");
                 }
-                panels.pack(program, params, backward);
+                packed.pack(program, params, backward);
             }
 
             #[inline(never)]
-            fn straighten(matrix: &mut [Self], rows: usize, cols: usize) {
-                crate::muon::straighten(matrix, rows, cols);
+            fn orthogonalise(matrix: &mut [Self], rows: usize, cols: usize) {
+                crate::muon::orthogonalise(matrix, rows, cols);
             }
         }
     };

@@ -1,12 +1,12 @@
-//! Convolutions of images as products: the patches the window sees, one per row, times the weight.
+//! Convolutions of images as products (im2col): the patches of the window, one per row, times the weight.
 //!
-//! Patches of some lines of one image at a time are laid out in a thread's scratch, small enough for its second cache level, and
-//! never all at once: those of a batch would be many times its images. Backward, a task owns whole images of the input's gradient;
-//! the weight's gradient is summed over a fixed number of parts of the batch, each owned by one task, and then over the parts in
-//! their order.
+//! A thread's scratch holds the patches of a few lines of one image, small enough for the second cache level. The
+//! patches of a batch would take many times the memory of its images. Backward, a task owns full images of the input
+//! gradient. The weight gradient is first summed in a fixed number of parts of the batch, each owned by one task. Then
+//! the parts are added in order.
 
-use super::gemm::PanelProduct;
-use super::panels::Panels;
+use super::packed_product::PackedProduct;
+use super::packed_weights::PackedWeights;
 use super::tasks::{Ptr, locate};
 use super::weight_product::{WeightProduct, weight_scratch};
 use super::worker::{Run, Worker};
@@ -14,16 +14,16 @@ use crate::params::ParamId;
 use crate::program::{Convolution, Value};
 use crate::real::Real;
 
-/// Numbers of patches laid out at a time, unless one line has more.
+/// Elements of patches in the scratch at a time, unless one line has more.
 const PATCHES: usize = 1 << 16;
 
-/// Most parts a weight's gradient is summed from: as many threads can work on it.
+/// The largest number of parts a weight gradient is summed from, and so of threads that work on it.
 const PARTS: usize = 16;
 
-/// Numbers of a task that adds up parts.
+/// Elements of a task that adds up parts.
 const SUMS: usize = 4096;
 
-/// Output lines whose patches are laid out together.
+/// Output lines whose patches lie in the scratch together.
 fn lines(op: &Convolution) -> usize {
     (PATCHES / (op.to.width * op.patch()).max(1)).clamp(1, op.to.height)
 }
@@ -35,8 +35,13 @@ fn inside(op: &Convolution, pixel: usize) -> (usize, usize) {
     (left, (op.from.width + padding).saturating_sub(at).min(kernel).max(left))
 }
 
-/// Lays out the patches of output lines `first..first + count` of the image at `x`, one after another.
+/// Writes the patches of output lines `first..first + count` of the image at `x`, one after another (im2col).
+///
+/// # Safety
+/// `x` is an image of `op.from`, `patches` holds `count` lines of patches, and `first + count` is at most the output's
+/// height.
 unsafe fn gather<T: Real>(op: &Convolution, x: *const T, first: usize, count: usize, patches: *mut T) {
+    debug_assert!(first + count <= op.to.height && x.is_aligned() && patches.is_aligned());
     let channels = op.from.channels;
     let (kernel, stride, padding) = (op.window.kernel, op.window.stride, op.window.padding);
     let mut to = patches;
@@ -44,7 +49,8 @@ unsafe fn gather<T: Real>(op: &Convolution, x: *const T, first: usize, count: us
         for pixel in 0..op.to.width {
             let (left, right) = inside(op, pixel);
             for p in 0..kernel {
-                // SAFETY: the caller's patches have room for every window; reads stay within lines of the image.
+                // SAFETY: the caller's patches have `kernel * channels` elements for every line of a window; reads
+                // stay within lines of the image.
                 unsafe {
                     let row = line * stride + p;
                     if row < padding || row >= op.from.height + padding {
@@ -65,8 +71,12 @@ unsafe fn gather<T: Real>(op: &Convolution, x: *const T, first: usize, count: us
     }
 }
 
-/// The way back: adds gradients of patches to the image they were taken from.
+/// The transpose of `gather`: adds gradients of patches to their image (col2im).
+///
+/// # Safety
+/// As for `gather`; nothing else accesses the image at `dx`.
 unsafe fn scatter<T: Real>(op: &Convolution, dx: *mut T, first: usize, count: usize, patches: *const T) {
+    debug_assert!(first + count <= op.to.height && dx.is_aligned() && patches.is_aligned());
     let channels = op.from.channels;
     let (kernel, stride, padding) = (op.window.kernel, op.window.stride, op.window.padding);
     let mut from = patches;
@@ -100,7 +110,7 @@ impl<T: Real> Worker<T> {
         values.iter().map(|&v| self.rows_of(v))
     }
 
-    pub(super) fn convolution_forward(&mut self, params: &[T], panels: &Panels<T>, op: &Convolution) {
+    pub(super) fn convolution_forward(&mut self, params: &[T], packed: &PackedWeights<T>, op: &Convolution) {
         let this = &*self;
         let (step, patch) = (lines(op), op.patch());
         let counts = this.image_counts(&op.xs);
@@ -115,12 +125,12 @@ impl<T: Real> Worker<T> {
                         gather(op, x, first, count, patches);
                         let channels = op.to.channels;
                         let y = this.value(op.ys[k]).at(image * op.to.numbers() + first * op.to.width * channels);
-                        T::dispatch(PanelProduct {
+                        T::dispatch(PackedProduct {
                             bias: op.bias.map_or(std::ptr::null(), |b| this.param(params, b)),
-                            ..PanelProduct::plain(
+                            ..PackedProduct::plain(
                                 [count * op.to.width, patch, channels],
                                 patches,
-                                panels.forward(op.weight),
+                                packed.forward(op.weight),
                                 y,
                             )
                         });
@@ -139,44 +149,44 @@ impl<T: Real> Worker<T> {
         let this = &*self;
         let (step, patch, channels) = (lines(op), op.patch(), op.to.channels);
         let counts = op.xs.iter().map(|&x| if this.wants_grad(x) { this.rows_of(x) } else { 0 });
-        let panels = run.panels;
+        let packed = run.packed;
         self.threads.run(counts.clone().sum(), |t| {
             let (k, image) = locate(t, counts.clone());
             this.scratch.with(step * op.to.width * patch, |patches| {
                 // SAFETY: a task changes the gradient of its own image.
                 unsafe {
                     let dx = this.grad(op.xs[k]).at(image * op.from.numbers());
-                    if !this.written(op.xs[k]) {
+                    if !this.grad_written(op.xs[k]) {
                         std::slice::from_raw_parts_mut(dx, op.from.numbers()).fill(T::ZERO);
                     }
                     for first in (0..op.to.height).step_by(step) {
                         let count = step.min(op.to.height - first);
                         let dy = this.grad(op.ys[k]).at(image * op.to.numbers() + first * op.to.width * channels);
-                        let back = panels.backward(op.weight);
-                        T::dispatch(PanelProduct::plain([count * op.to.width, channels, patch], dy, back, patches));
+                        let packed = packed.backward(op.weight);
+                        T::dispatch(PackedProduct::plain([count * op.to.width, channels, patch], dy, packed, patches));
                         scatter(op, dx, first, count, patches);
                     }
                 }
             });
         });
-        op.xs.iter().for_each(|&x| self.mark(x));
+        op.xs.iter().for_each(|&x| self.mark_written(x));
     }
 
     fn convolution_weights(&mut self, run: &mut Run<T>, op: &Convolution) {
         let (step, patch, channels) = (lines(op), op.patch(), op.to.channels);
         let images: usize = self.image_counts(&op.xs).sum();
         let parts = images.clamp(1, PARTS);
-        // A part: the weight's gradient, then the bias's.
+        // A part: the gradient of the weight, then that of the bias.
         let len = channels * patch + channels;
         let partials = Ptr(self.partials(parts * len));
         let this = &*self;
         let counts = this.image_counts(&op.xs);
-        let room = (step * op.to.width * patch).next_multiple_of(16);
+        let patches_len = (step * op.to.width * patch).next_multiple_of(16);
         self.threads.run(parts, |part| {
-            this.scratch.with(room + weight_scratch::<T>(channels, patch), |scratch| {
+            this.scratch.with(patches_len + weight_scratch::<T>(channels, patch), |scratch| {
                 // SAFETY: the part belongs to this task; both buffers lie in its scratch.
                 unsafe {
-                    let (patches, scratch) = (scratch, scratch.add(room));
+                    let (patches, scratch) = (scratch, scratch.add(patches_len));
                     let sums = partials.at(part * len);
                     std::slice::from_raw_parts_mut(sums, len).fill(T::ZERO);
                     for i in images * part / parts..images * (part + 1) / parts {
@@ -210,7 +220,7 @@ impl<T: Real> Worker<T> {
             this.threads.run(spec.len().div_ceil(SUMS), |c| {
                 let first = c * SUMS;
                 let n = SUMS.min(spec.len() - first);
-                // SAFETY: a task adds to its own numbers of the gradient; all parts have been written.
+                // SAFETY: a task adds to its own elements of the gradient; all parts have been written.
                 unsafe {
                     let grads = std::slice::from_raw_parts_mut(grads.at(spec.offset + first), n);
                     for part in 0..parts {

@@ -1,20 +1,19 @@
 //! Matrix products for tall, thin operands.
 //!
-//! Everything in the engine that multiplies matrices, but for `tiles`, comes down to one register tile: `R` rows by `C` vectors of
-//! columns, accumulated over `k`. The left operand is read element by element with any two strides (so it may be
-//! transposed), the right one as rows of vectors. Wider products read the right operand from *panels*: columns cut
-//! into strips of two vectors, each strip stored `[k][strip]`, so that the inner loop walks memory in order.
+//! Every product of the engine, except those of `amx`, is built from one register tile: `R` rows by `C` vectors of
+//! columns, accumulated over `k`. The left operand is read element by element with any two strides, so it may be
+//! transposed. The right operand is read as rows of vectors. Products with more than two vectors of columns read it
+//! *packed*: columns are cut into *strips* of two vectors, each stored `[k][strip]`, so that the inner loop reads
+//! memory in order.
 //!
-//! Cost of a full tile on AVX-512: 24 fused multiply-adds, 2 loads and 12 broadcasts for each `k`, so arithmetic is the
-//! limit as long as the panel stays in the first two cache levels.
+//! Cost of a full tile on AVX-512: 24 fused multiply-adds, 2 loads and 12 broadcasts for each `k`. Arithmetic is the
+//! limit as long as the strip stays in the first two cache levels.
 //!
-//! A sum over `k` always runs from first to last in one accumulator, whatever the tile: the bits of a product depend
-//! on neither the number of threads nor how rows are cut into tasks.
+//! A sum over `k` runs from first to last in one accumulator, whatever the tile. The bits of a product depend neither
+//! on the number of threads nor on how rows are split into tasks.
 
-use super::norm::{get, put};
-use crate::program::Activation;
 use crate::real::Real;
-use crate::simd::{Kernel, NARROW_TILE_ROWS, Vector, WIDE_TILE_ROWS};
+use crate::simd::{TILE_ROWS_16_REGISTERS, TILE_ROWS_32_REGISTERS, Vector};
 
 /// A matrix read element by element: `at(i, k) = *ptr.add(i * row + k * col)`.
 #[derive(Clone, Copy)]
@@ -25,14 +24,21 @@ pub struct Strided<T> {
 }
 
 impl<T> Strided<T> {
+    /// # Safety
+    /// The matrix has at least `rows` rows.
     #[inline(always)]
     pub unsafe fn down(self, rows: usize) -> Self {
+        // SAFETY: the caller's contract.
         Strided { ptr: unsafe { self.ptr.add(rows * self.row) }, ..self }
     }
 }
 
-/// Accumulates `R × C` vectors: `acc[r][c] += Σ_k a(r, k) · b[k][c]`, with rows of `b` at distance `b_row`. Where `PAIRED`, `a(r, k)`
-/// is two numbers, for even and for odd columns.
+/// Accumulates `R × C` vectors: `acc[r][c] += Σ_k a(r, k) · b[k][c]`, with row stride `b_row` of `b`. Where `PAIRED`,
+/// `a(r, k)` is two numbers: one for even columns, one for odd.
+///
+/// # Safety
+/// The caller runs in a kernel; `a` has `R` rows of `k` elements (pairs where `PAIRED`), `b` has `k` rows of `C`
+/// vectors.
 #[inline(always)]
 pub unsafe fn tile<T: Real, V: Vector<T>, const R: usize, const C: usize, const PAIRED: bool>(
     k: usize,
@@ -41,9 +47,10 @@ pub unsafe fn tile<T: Real, V: Vector<T>, const R: usize, const C: usize, const 
     b_row: usize,
     acc: &mut [[V; C]; R],
 ) {
+    // SAFETY: the caller's contract: `a` has `R` rows of `k` elements, `b` has `k` rows of `C` vectors.
     unsafe {
-        // One address for every three rows: the other two are reached by scaled indexing, so that advancing `k` costs few
-        // additions and none waits for another.
+        // One address for every three rows; scaled indexing reaches the other two. Advancing `k` then costs few
+        // additions, and none depends on another.
         let mut bases = [a.ptr; R];
         for (g, base) in bases[..R.div_ceil(3)].iter_mut().enumerate() {
             *base = unrelated(a.ptr.wrapping_add(3 * g * a.row));
@@ -69,8 +76,8 @@ pub unsafe fn tile<T: Real, V: Vector<T>, const R: usize, const C: usize, const 
     }
 }
 
-/// The same address, but the compiler does not know: else it would derive all addresses of a tile from one, each waiting for the
-/// one before.
+/// The same address, with its origin hidden from the compiler. Otherwise the compiler derives all addresses of a tile
+/// from one, in a serial dependency.
 #[inline(always)]
 #[allow(clippy::pointers_in_nomem_asm_block)] // the address is passed through, not read
 fn unrelated<T>(p: *const T) -> *const T {
@@ -85,63 +92,79 @@ fn unrelated<T>(p: *const T) -> *const T {
     p
 }
 
-/// Where the rows of a product begin and what becomes of them. A trait and not closures, because only methods can be made to
-/// inline into kernels, where alone vector instructions may stand.
-pub trait Ends<T: Real, V: Vector<T>, const C: usize> {
-    /// Whether finished rows are taken from where they are and not from an iterator of their own. In kernels of several products the compiler moves such an iterator about on the stack, with all
-    /// sums in it and for each row anew, which took longer than the products; where it does not, it is a little faster.
-    const FROM_PLACE: bool = false;
+/// The prologue and epilogue of a product's rows: what a sum starts from, and what is done with it. This is a trait
+/// and not a pair of closures, because only methods can be forced to inline into kernels.
+pub trait Epilogue<T: Real, V: Vector<T>, const C: usize> {
+    /// Whether finished rows are read by reference and not moved out of an array iterator. In kernels of several
+    /// products the compiler copies such an iterator, with all sums, on the stack for each row. Elsewhere the iterator
+    /// is a little faster.
+    const BY_REFERENCE: bool = false;
 
-    /// The vectors the sum of a row begins with.
+    /// The vectors the sum of a row starts from.
+    ///
+    /// # Safety
+    /// The caller runs in a kernel, and the product has this row.
     #[inline(always)]
     unsafe fn start(&self, _row: usize) -> [V; C] {
+        // SAFETY: the caller runs in a kernel.
         unsafe { [V::zero(); C] }
     }
 
-    /// Takes the finished row.
+    /// Stores a finished row.
+    ///
+    /// # Safety
+    /// As for [`Epilogue::start`].
     unsafe fn finish(&mut self, row: usize, sums: [V; C]);
 }
 
-/// Runs `tile` over `rows` rows in the largest pieces the registers allow.
+/// Runs [`tile`] over `rows` rows, in the tallest tiles the registers allow.
+///
+/// # Safety
+/// As for [`tile`], for `rows` rows; `epilogue` accepts each of them.
 #[inline(always)]
-pub unsafe fn rows_of_tiles<T: Real, V: Vector<T>, const C: usize>(
+pub unsafe fn multiply_rows<T: Real, V: Vector<T>, const C: usize>(
     rows: usize,
     k: usize,
     a: Strided<T>,
     b: *const T,
     b_row: usize,
-    ends: &mut impl Ends<T, V, C>,
+    epilogue: &mut impl Epilogue<T, V, C>,
 ) {
-    unsafe { rows_of_tiles_paired::<T, V, C, false, _>(rows, k, a, b, b_row, ends) }
+    // SAFETY: the caller's contract.
+    unsafe { multiply_rows_paired::<T, V, C, false, _>(rows, k, a, b, b_row, epilogue) }
 }
 
-/// The same, where `PAIRED` with two factors for even and odd columns.
+/// The same; where `PAIRED`, with separate factors for even and odd columns.
+///
+/// # Safety
+/// As for [`multiply_rows`].
 #[inline(always)]
-pub unsafe fn rows_of_tiles_paired<T: Real, V: Vector<T>, const C: usize, const PAIRED: bool, E: Ends<T, V, C>>(
+pub unsafe fn multiply_rows_paired<T: Real, V: Vector<T>, const C: usize, const PAIRED: bool, E: Epilogue<T, V, C>>(
     rows: usize,
     k: usize,
     a: Strided<T>,
     b: *const T,
     b_row: usize,
-    ends: &mut E,
+    epilogue: &mut E,
 ) {
-    macro_rules! pieces {
+    macro_rules! row_tiles {
         ($from:expr, $r:expr) => {{
             let mut i = $from;
             while rows - i >= $r {
+                // SAFETY: the caller's contract; the rows `i..i + $r` lie below `rows`.
                 unsafe {
                     let mut acc = [[V::zero(); C]; $r];
                     for (r, row) in acc.iter_mut().enumerate() {
-                        *row = ends.start(i + r);
+                        *row = epilogue.start(i + r);
                     }
                     tile::<T, V, $r, C, PAIRED>(k, a.down(i), b, b_row, &mut acc);
-                    if E::FROM_PLACE {
+                    if E::BY_REFERENCE {
                         for (r, row) in acc.iter().enumerate() {
-                            ends.finish(i + r, *row);
+                            epilogue.finish(i + r, *row);
                         }
                     } else {
                         for (r, row) in acc.into_iter().enumerate() {
-                            ends.finish(i + r, row);
+                            epilogue.finish(i + r, row);
                         }
                     }
                 }
@@ -151,260 +174,24 @@ pub unsafe fn rows_of_tiles_paired<T: Real, V: Vector<T>, const C: usize, const 
         }};
     }
     let mut done = 0;
-    if V::WIDE {
-        done = pieces!(done, WIDE_TILE_ROWS);
-        done = pieces!(done, 8);
-        done = pieces!(done, 4);
+    if V::REGISTERS_32 {
+        done = row_tiles!(done, TILE_ROWS_32_REGISTERS);
+        done = row_tiles!(done, 8);
+        done = row_tiles!(done, 4);
     } else {
-        done = pieces!(done, NARROW_TILE_ROWS);
-        done = pieces!(done, 2);
+        done = row_tiles!(done, TILE_ROWS_16_REGISTERS);
+        done = row_tiles!(done, 2);
     }
-    pieces!(done, 1);
+    row_tiles!(done, 1);
 }
 
-/// Length of the packed panels of a `k × n` matrix.
-pub fn panels_len<T: Real>(k: usize, n: usize) -> usize {
-    let width = T::panel_width();
-    n.div_ceil(width) * width * k
-}
-
-/// Packs the panels of a `k × n` matrix whose element `(i, j)` is `src[i * k_stride + j * n_stride]`. Columns beyond `n` are zero.
+/// `1 / (1 + exp(−x))`; exp saturates, so large |x| give exactly 0 or 1.
 ///
 /// # Safety
-/// `src` must be valid for the matrix, `dst` for [`panels_len`] elements.
-pub unsafe fn pack_panels<T: Real>(dst: *mut T, src: *const T, k_stride: usize, n_stride: usize, k: usize, n: usize) {
-    let width = T::panel_width();
-    for first in (0..n).step_by(width) {
-        let cols = width.min(n - first);
-        unsafe {
-            let out = dst.add(first * k);
-            let src = src.add(first * n_stride);
-            if n_stride == 1 {
-                for i in 0..k {
-                    let row = out.add(i * width);
-                    std::ptr::copy_nonoverlapping(src.add(i * k_stride), row, cols);
-                    std::slice::from_raw_parts_mut(row.add(cols), width - cols).fill(T::ZERO);
-                }
-            } else {
-                // Transposing: eight source rows at a time, so that each cache line written is used fully.
-                for j in (0..width).step_by(8) {
-                    for i in 0..k {
-                        for j in j..(j + 8).min(width) {
-                            let inside = j < cols;
-                            *out.add(i * width + j) =
-                                if inside { *src.add(i * k_stride + j * n_stride) } else { T::ZERO };
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// `c[m × n] = act(a · panels + bias)`, or `c += …` where `accumulate`.
-#[derive(Clone, Copy)]
-pub struct PanelProduct<T> {
-    pub m: usize,
-    pub k: usize,
-    pub n: usize,
-    pub a: Strided<T>,
-    pub panels: *const T,
-    pub c: *mut T,
-    pub c_row: usize,
-    /// `n` values, or null.
-    pub bias: *const T,
-    pub accumulate: bool,
-    pub activation: Activation,
-    /// Added after the activation, with its row stride; null for none.
-    pub residual: *const T,
-    pub residual_row: usize,
-    /// Results are zero where this is not positive (a ReLU on the way back), with its row stride; null for none.
-    pub gate: *const T,
-    pub gate_row: usize,
-}
-
-impl<T> PanelProduct<T> {
-    /// `c[m × n] = a · panels` of rows without gaps, and nothing else; what differs is changed in it.
-    pub fn plain([m, k, n]: [usize; 3], a: *const T, panels: *const T, c: *mut T) -> Self {
-        PanelProduct {
-            m,
-            k,
-            n,
-            a: Strided { ptr: a, row: k, col: 1 },
-            panels,
-            c,
-            c_row: n,
-            bias: std::ptr::null(),
-            accumulate: false,
-            activation: Activation::None,
-            residual: std::ptr::null(),
-            residual_row: 0,
-            gate: std::ptr::null(),
-            gate_row: 0,
-        }
-    }
-}
-
-/// The end of `C` whole vectors of columns of a [`PanelProduct`] that neither adds to what is there nor has a gate: the usual one of a
-/// forward pass, without a question in it.
-struct PlainEnds<T, V, const C: usize, const RELU: bool, const RESIDUAL: bool> {
-    bias: [V; C],
-    residual: *const T,
-    residual_row: usize,
-    c: *mut T,
-    c_row: usize,
-}
-
-impl<T: Real, V: Vector<T>, const C: usize, const RELU: bool, const RESIDUAL: bool> Ends<T, V, C>
-    for PlainEnds<T, V, C, RELU, RESIDUAL>
-{
-    #[inline(always)]
-    unsafe fn start(&self, _row: usize) -> [V; C] {
-        self.bias
-    }
-
-    #[inline(always)]
-    unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
-        for (c, mut sum) in sums.into_iter().enumerate() {
-            unsafe {
-                if RELU {
-                    sum = sum.max(V::zero());
-                }
-                if RESIDUAL {
-                    sum = sum.add(V::load(self.residual.add(row * self.residual_row + c * V::LANES)));
-                }
-                sum.store(self.c.add(row * self.c_row + c * V::LANES));
-            }
-        }
-    }
-}
-
-/// The end of `C` vectors of columns of a [`PanelProduct`].
-struct PanelEnds<T, V, const C: usize> {
-    bias: [V; C],
-    activation: Activation,
-    /// At the first column; null for none.
-    add: [*const T; 2],
-    add_row: [usize; 2],
-    gate: *const T,
-    gate_row: usize,
-    c: *mut T,
-    c_row: usize,
-    /// Valid lanes of each vector.
-    cols: [usize; C],
-}
-
-impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for PanelEnds<T, V, C> {
-    #[inline(always)]
-    unsafe fn start(&self, _row: usize) -> [V; C] {
-        self.bias
-    }
-
-    #[inline(always)]
-    unsafe fn finish(&mut self, row: usize, mut sums: [V; C]) {
-        unsafe {
-            for s in &mut sums {
-                match self.activation {
-                    Activation::None => {}
-                    Activation::Relu => *s = s.max(V::zero()),
-                    Activation::Sigmoid => *s = sigmoid::<T, V>(*s),
-                }
-            }
-            for i in 0..2 {
-                if !self.add[i].is_null() {
-                    let p = self.add[i].add(row * self.add_row[i]);
-                    for (c, s) in sums.iter_mut().enumerate() {
-                        *s = s.add(get(p.add(c * V::LANES), self.cols[c]));
-                    }
-                }
-            }
-            if !self.gate.is_null() {
-                let p = self.gate.add(row * self.gate_row);
-                for (c, s) in sums.iter_mut().enumerate() {
-                    *s = get::<T, V>(p.add(c * V::LANES), self.cols[c]).where_positive(*s);
-                }
-            }
-            let out = self.c.add(row * self.c_row);
-            for (c, s) in sums.into_iter().enumerate() {
-                put(s, out.add(c * V::LANES), self.cols[c]);
-            }
-        }
-    }
-}
-
-impl<T: Real> PanelProduct<T> {
-    /// Columns `first..` of one panel, `C` vectors of them.
-    #[inline(always)]
-    unsafe fn panel<V: Vector<T>, const C: usize>(&self, first: usize, panel: *const T) {
-        unsafe {
-            let mut cols = [0; C];
-            let mut bias = [V::zero(); C];
-            for c in 0..C {
-                let at = first + c * V::LANES;
-                cols[c] = V::LANES.min(self.n - at);
-                if !self.bias.is_null() {
-                    bias[c] = V::load_first(self.bias.add(at), cols[c]);
-                }
-            }
-            let none = std::ptr::null();
-            let at = |p: *const T| if p.is_null() { none } else { p.add(first) };
-            let c = self.c.add(first);
-            let whole = first + C * V::LANES <= self.n;
-            if whole && !self.accumulate && self.gate.is_null() && self.activation != Activation::Sigmoid {
-                let (residual, residual_row) = (at(self.residual), self.residual_row);
-                macro_rules! plain {
-                    ($relu:literal, $residual:literal) => {{
-                        let c_row = self.c_row;
-                        let mut ends =
-                            PlainEnds::<T, V, C, $relu, $residual> { bias, residual, residual_row, c, c_row };
-                        rows_of_tiles::<T, V, C>(self.m, self.k, self.a, panel, 2 * V::LANES, &mut ends);
-                    }};
-                }
-                return match (self.activation == Activation::Relu, residual.is_null()) {
-                    (false, true) => plain!(false, false),
-                    (false, false) => plain!(false, true),
-                    (true, true) => plain!(true, false),
-                    (true, false) => plain!(true, true),
-                };
-            }
-            let mut ends = PanelEnds {
-                bias,
-                activation: self.activation,
-                add: [if self.accumulate { c } else { none }, at(self.residual)],
-                add_row: [self.c_row, self.residual_row],
-                gate: at(self.gate),
-                gate_row: self.gate_row,
-                c,
-                c_row: self.c_row,
-                cols,
-            };
-            rows_of_tiles::<T, V, C>(self.m, self.k, self.a, panel, 2 * V::LANES, &mut ends);
-        }
-    }
-}
-
-impl<T: Real> Kernel<T> for PanelProduct<T> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<V: Vector<T>>(self) {
-        let width = 2 * V::LANES;
-        for first in (0..self.n).step_by(width) {
-            unsafe {
-                let panel = self.panels.add(first * self.k);
-                if self.n - first > V::LANES {
-                    self.panel::<V, 2>(first, panel);
-                } else {
-                    self.panel::<V, 1>(first, panel);
-                }
-            }
-        }
-    }
-}
-
-/// 1 / (1 + exp(−x)); exp saturates, so large |x| give exactly 0 or 1.
+/// The caller runs in a kernel.
 #[inline(always)]
 pub unsafe fn sigmoid<T: Real, V: Vector<T>>(x: V) -> V {
+    // SAFETY: the caller runs in a kernel.
     unsafe {
         let one = V::splat(T::ONE);
         let e = V::zero().sub(x).exp();
@@ -414,8 +201,7 @@ pub unsafe fn sigmoid<T: Real, V: Vector<T>>(x: V) -> V {
 
 #[cfg(test)]
 pub mod tests {
-    use super::*;
-
+    /// Pseudo-random numbers in [−½, ½).
     pub fn numbers(n: usize, seed: u64) -> Vec<f32> {
         let mut state = seed;
         (0..n)
@@ -424,40 +210,5 @@ pub mod tests {
                 ((state >> 40) as f32 / 16_777_216.0) - 0.5
             })
             .collect()
-    }
-
-    #[test]
-    fn products_equal_the_textbook_sum_for_every_awkward_size() {
-        for (m, k, n) in [(1, 1, 1), (3, 5, 7), (12, 8, 32), (25, 33, 31), (13, 16, 65), (50, 3, 100)] {
-            let (a, b, bias) = (numbers(m * k, 1), numbers(n * k, 2), numbers(n, 3));
-            let mut panels = vec![0.0; panels_len::<f32>(k, n)];
-            let mut c = vec![f32::NAN; m * n];
-            unsafe {
-                // b is [n, k]: the weight of a linear layer.
-                pack_panels(panels.as_mut_ptr(), b.as_ptr(), 1, k, k, n);
-                f32::dispatch(PanelProduct {
-                    m,
-                    k,
-                    n,
-                    a: Strided { ptr: a.as_ptr(), row: k, col: 1 },
-                    panels: panels.as_ptr(),
-                    c: c.as_mut_ptr(),
-                    c_row: n,
-                    bias: bias.as_ptr(),
-                    accumulate: false,
-                    activation: Activation::Relu,
-                    residual: std::ptr::null(),
-                    residual_row: 0,
-                    gate: std::ptr::null(),
-                    gate_row: 0,
-                });
-            }
-            for i in 0..m {
-                for j in 0..n {
-                    let exact: f32 = (0..k).map(|l| a[i * k + l] * b[j * k + l]).sum::<f32>() + bias[j];
-                    assert!((c[i * n + j] - exact.max(0.0)).abs() < 1e-5, "{m}×{k}×{n} at ({i}, {j})");
-                }
-            }
-        }
     }
 }

@@ -1,31 +1,35 @@
 //! Linear maps, several at once, with bias, activation, residual and LayerNorm in the same pass over the rows.
 //!
-//! Forward: each task takes some rows of one input through all maps that read it, and
-//! normalises the rows it has just written while they are in cache. Backward, in four passes: norms and activations in
-//! place on the output gradient; residuals; input gradients; weight gradients, where a task owns some rows of one weight and
-//! walks all rows of all maps that share it, so that nothing is summed across tasks.
+//! Forward: a task takes some rows of one input through all maps that read it. It normalises the rows it has just
+//! written while they are in cache.
+//!
+//! Backward runs four passes: norms and activations in place on the output gradient; residuals; input gradients;
+//! weight gradients. A task of the last pass owns some rows of one weight and reads all rows of all maps that share
+//! it. Nothing is summed across tasks.
 
 use std::ops::Range;
 
-use super::gemm::{PanelProduct, Strided};
-use super::norm::{NormBackward, ROWS, columns, get, put, sum_rows};
-use super::panels::Panels;
-use super::tasks::{Ptr, locate, piece};
-use super::tiles;
+use super::amx;
+use super::gemm::Strided;
+use super::norm::{NormBackward, ROWS};
+use super::packed_product::PackedProduct;
+use super::packed_weights::PackedWeights;
+use super::sums::sum_rows;
+use super::tasks::{Ptr, chunk_range, locate};
 use super::weight_product::{WeightProduct, weight_scratch};
 use super::worker::{Run, Worker};
 use crate::flow::group_by;
 use crate::params::ParamId;
 use crate::program::{Activation, Linear, Map, Program, Slice};
 use crate::real::Real;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 
-/// Rows of a weight that one gradient task owns where vectors multiply.
+/// Rows of a weight that one gradient task owns, without AMX.
 const WEIGHT_ROWS: usize = 96;
 
-/// What is known of a [`Linear`] before any batch.
+/// The batch-independent plan of a [`Linear`].
 pub struct LinearPlan {
-    /// Maps with one input, by index.
+    /// Indices of the maps with the same input.
     inputs: Vec<Vec<usize>>,
     /// Residuals and the maps that add them.
     residuals: Vec<(Slice, Vec<usize>)>,
@@ -48,14 +52,15 @@ impl LinearPlan {
         LinearPlan { inputs, residuals, wanted, uses }
     }
 
-    /// Rows of a task: as many as keep its input in the second cache level, since every task reads all weights; whole steps of what multiplies.
-    fn rows_per_task<T: Real>(panels: &Panels<T>, map: &Map) -> usize {
-        let step = if panels.in_tiles(map.weight) { 32 } else { 12 };
+    /// Rows of a task: the input stays in the second cache level, since every task reads all weights. A multiple of
+    /// the product's tile rows.
+    fn rows_per_task<T: Real>(packed: &PackedWeights<T>, map: &Map) -> usize {
+        let step = if packed.on_amx(map.weight) { 32 } else { 12 };
         (65_536 / map.x.cols).clamp(96, 2048) / step * step
     }
 }
 
-/// In place: `dy` becomes the gradient before the activation whose result is `y`.
+/// In place: `dy` becomes the gradient before the activation with result `y`.
 struct ActivationBackward<T> {
     rows: usize,
     cols: usize,
@@ -71,86 +76,55 @@ impl<T: Real> Kernel<T> for ActivationBackward<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
+        // SAFETY: the contract of `Kernel::run`: `y` and `dy` have `rows` rows of `cols` numbers.
         unsafe {
             for r in 0..self.rows {
                 let (y, dy) = (self.y.add(r * self.y_row), self.dy.add(r * self.dy_row));
                 columns!(V, self.cols, |j, n| {
-                    let (v, d) = (get::<T, V>(y.add(j), n), get::<T, V>(dy.add(j), n));
+                    let (v, d) = (load_lanes::<T, V>(y.add(j), n), load_lanes::<T, V>(dy.add(j), n));
                     let d = match self.activation {
                         Activation::None => d,
                         Activation::Relu => v.where_positive(d),
                         Activation::Sigmoid => d.mul(v.mul(V::splat(T::ONE).sub(v))),
                     };
-                    put(d, dy.add(j), n);
+                    store_lanes(d, dy.add(j), n);
                 });
             }
         }
     }
 }
 
-/// Adds the column sums of some rows to `sums`, of four rows in turn, since one sum would wait for itself.
-pub struct ColumnSums<T> {
-    pub rows: usize,
-    pub cols: usize,
-    pub x: *const T,
-    pub x_row: usize,
-    pub sums: *mut T,
-    /// Multiplies every row.
-    pub weight: T,
-}
-
-impl<T: Real> Kernel<T> for ColumnSums<T> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<V: Vector<T>>(self) {
-        unsafe {
-            columns!(V, self.cols, |j, n| {
-                let mut sums = [V::zero(); 4];
-                let whole = self.rows / 4 * 4;
-                for first in (0..whole).step_by(4) {
-                    for (r, sum) in sums.iter_mut().enumerate() {
-                        *sum = sum.add(get(self.x.add((first + r) * self.x_row + j), n));
-                    }
-                }
-                for r in whole..self.rows {
-                    sums[0] = sums[0].add(get(self.x.add(r * self.x_row + j), n));
-                }
-                let [a, b, c, d] = sums;
-                let sum = a.add(b).add(c.add(d));
-                let out = self.sums.add(j);
-                put(sum.mul_add(V::splat(self.weight), get(out, n)), out, n);
-            });
-        }
-    }
-}
-
 impl<T: Real> Worker<T> {
-    /// Products of the same rows with weights of like sizes, as they are packed.
-    pub(super) unsafe fn products(&self, panels: &Panels<T>, weight: ParamId, products: &[PanelProduct<T>]) {
-        if !panels.in_tiles(weight) {
-            return products.iter().for_each(|&product| T::dispatch(product));
+    /// Products of the same rows with weights of equal sizes, on AMX or on vectors, as the weights are packed.
+    ///
+    /// # Safety
+    /// The products' pointers are valid for their sizes, all read the same rows, and nothing else accesses their
+    /// results.
+    pub(super) unsafe fn products(&self, packed: &PackedWeights<T>, weight: ParamId, products: &[PackedProduct<T>]) {
+        if !packed.on_amx(weight) {
+            // SAFETY: the caller's contract.
+            return products.iter().for_each(|&product| unsafe { T::dispatch(product) });
         }
-        self.scratch.with(tiles::product_scratch(products[0].k), |scratch| {
-            // SAFETY: tiles are of single numbers alone, which `Panels` makes sure of.
+        self.scratch.with(amx::product_scratch(products[0].k), |scratch| {
+            // SAFETY: the caller's contract; `PackedWeights` uses AMX for `f32` alone.
             unsafe {
                 let products = std::slice::from_raw_parts(products.as_ptr().cast(), products.len());
-                tiles::products(products, scratch.cast());
+                amx::products(products, scratch.cast());
             }
         });
     }
 
-    pub(super) fn linear_forward(&mut self, params: &[T], panels: &Panels<T>, op: &Linear, plan: &LinearPlan) {
+    pub(super) fn linear_forward(&mut self, params: &[T], packed: &PackedWeights<T>, op: &Linear, plan: &LinearPlan) {
         let this = &*self;
-        let step = |g: &Vec<usize>| LinearPlan::rows_per_task(panels, &op.maps[g[0]]);
+        let step = |g: &Vec<usize>| LinearPlan::rows_per_task(packed, &op.maps[g[0]]);
         let counts = || plan.inputs.iter().map(|g| this.rows(op.maps[g[0]].x.value).len().div_ceil(step(g)));
         self.threads.run(counts().sum(), |t| {
             let (g, chunk) = locate(t, counts());
             let group = &plan.inputs[g];
-            let rows = piece(this.rows(op.maps[group[0]].x.value), chunk, step(group));
+            let rows = chunk_range(this.rows(op.maps[group[0]].x.value), chunk, step(group));
             for &m in group {
                 // SAFETY: a task writes only its rows of the columns of its maps, which no other map writes.
-                unsafe { this.map_forward(params, panels, &op.maps[m], op.activation, rows.clone()) };
+                unsafe { this.map_forward(params, packed, &op.maps[m], op.activation, rows.clone()) };
             }
         });
     }
@@ -159,52 +133,55 @@ impl<T: Real> Worker<T> {
     pub(super) fn map_product(
         &self,
         params: &[T],
-        panels: &Panels<T>,
+        packed: &PackedWeights<T>,
         map: &Map,
         activation: Activation,
         rows: Range<usize>,
-    ) -> PanelProduct<T> {
+    ) -> PackedProduct<T> {
+        debug_assert!(self.has_rows(map.x.value, &rows) && self.has_rows(map.y.value, &rows));
         let (first, rows) = (rows.start, rows.len());
         let (x, x_row) = self.slice(map.x);
         let (y, y_row) = self.slice(map.y);
         let (residual, residual_row) = self.rows_from(map.residual, first);
-        // SAFETY: callers name rows that there are.
-        let [x, y] = unsafe { [x.at(first * x_row), y.at(first * y_row)] };
-        PanelProduct {
+        let [x, y] = [x.at(first * x_row), y.at(first * y_row)];
+        PackedProduct {
             a: Strided { ptr: x, row: x_row, col: 1 },
             c_row: y_row,
             bias: map.bias.map_or(std::ptr::null(), |b| self.param(params, b)),
             activation,
             residual,
             residual_row,
-            ..PanelProduct::plain([rows, map.x.cols, map.y.cols], std::ptr::null(), panels.forward(map.weight), y)
+            ..PackedProduct::plain([rows, map.x.cols, map.y.cols], std::ptr::null(), packed.forward(map.weight), y)
         }
     }
 
-    /// Some rows of one map.
+    /// Runs some rows of one map.
+    ///
+    /// # Safety
+    /// The value has these rows, and no other task writes them.
     pub(super) unsafe fn map_forward(
         &self,
         params: &[T],
-        panels: &Panels<T>,
+        packed: &PackedWeights<T>,
         map: &Map,
         activation: Activation,
         rows: Range<usize>,
     ) {
-        let product = self.map_product(params, panels, map, activation, rows.clone());
+        let product = self.map_product(params, packed, map, activation, rows.clone());
+        // SAFETY: the caller's contract; a norm has the rows and columns of the product.
         unsafe {
-            self.products(panels, map.weight, &[product]);
+            self.products(packed, map.weight, &[product]);
             if let Some(norm) = &map.norm {
                 self.norm_rows(params, norm, product.c, product.c_row, rows.start, rows.len(), map.y.cols);
             }
         }
     }
 
-    /// Where the rows of a slice lie from `first` on and how far apart; nowhere if there is none.
+    /// Address of row `first` of a slice, and its row stride; null if there is no slice.
     fn rows_from(&self, slice: Option<Slice>, first: usize) -> (*const T, usize) {
         let Some(slice) = slice else { return (std::ptr::null(), 0) };
         let (start, row) = self.slice(slice);
-        // SAFETY: callers name rows that there are.
-        (unsafe { start.at(first * row) }, row)
+        (start.at(first * row), row)
     }
 
     pub(super) fn linear_backward(&mut self, run: &mut Run<T>, op: &Linear, plan: &LinearPlan) {
@@ -214,14 +191,15 @@ impl<T: Real> Worker<T> {
                 let rows = self.rows(slice.value);
                 let mut sources = std::mem::take(&mut self.sources);
                 sources.extend(maps.iter().map(|&m| self.grad_slice(op.maps[m].y)));
-                let written = self.written(slice.value);
-                sum_rows(self.threads, rows, slice.cols, self.grad_slice(*slice), written, &sources);
+                let written = self.grad_written(slice.value);
+                // SAFETY: a residual has the rows and columns of the outputs it is added to, and a gradient of its own.
+                unsafe { sum_rows(self.threads, rows, slice.cols, self.grad_slice(*slice), written, &sources) };
                 sources.clear();
                 self.sources = sources;
             }
         }
         for (slice, _) in &plan.residuals {
-            self.mark(slice.value);
+            self.mark_written(slice.value);
         }
         self.inputs_backward(run, op, plan);
         self.weights_backward(run, &plan.uses);
@@ -247,7 +225,7 @@ impl<T: Real> Worker<T> {
         self.threads.run(counts().sum(), |t| {
             let (m, chunk) = locate(t, counts());
             let slice = op.maps[m].y;
-            let Range { start: first, end } = piece(this.rows(slice.value), chunk, ROWS);
+            let Range { start: first, end } = chunk_range(this.rows(slice.value), chunk, ROWS);
             let ((y, y_row), (dy, dy_row)) = (this.slice(slice), this.grad_slice(slice));
             // SAFETY: each task changes its own rows of one map's columns.
             unsafe {
@@ -268,54 +246,60 @@ impl<T: Real> Worker<T> {
         if plan.wanted.is_empty() {
             return;
         }
-        let panels = run.panels;
+        let packed = run.packed;
         let this = &*self;
-        let step = |g: &Vec<usize>| LinearPlan::rows_per_task(panels, &op.maps[g[0]]);
+        let step = |g: &Vec<usize>| LinearPlan::rows_per_task(packed, &op.maps[g[0]]);
         let groups = || plan.wanted.iter().map(|&g| &plan.inputs[g]);
         let counts = || groups().map(|g| this.rows(op.maps[g[0]].x.value).len().div_ceil(step(g)));
         self.threads.run(counts().sum(), |t| {
             let (g, chunk) = locate(t, counts());
             let group = &plan.inputs[plan.wanted[g]];
             let x = op.maps[group[0]].x;
-            let rows = piece(this.rows(x.value), chunk, step(group));
+            let rows = chunk_range(this.rows(x.value), chunk, step(group));
             for (i, &m) in group.iter().enumerate() {
-                let accumulate = i > 0 || this.written(x.value);
+                let accumulate = i > 0 || this.grad_written(x.value);
                 let last = i + 1 == group.len();
                 // SAFETY: each task writes its own rows of one input's columns.
-                unsafe { this.input_backward(panels, &op.maps[m], rows.clone(), accumulate, last) };
+                unsafe { this.input_backward(packed, &op.maps[m], rows.clone(), accumulate, last) };
             }
         });
         for group in &plan.inputs {
-            self.mark(op.maps[group[0]].x.value);
+            self.mark_written(op.maps[group[0]].x.value);
         }
     }
 
-    /// What one map gives to the gradient of some rows of its input, added to what is there or not; the last to give something applies a ReLU's backward step.
+    /// Adds one map's contribution to the gradient of some rows of its input, or overwrites it. The last contribution
+    /// applies the backward step of a gated ReLU.
+    ///
+    /// # Safety
+    /// The value has these rows, and no other task writes their gradient.
     pub(super) unsafe fn input_backward(
         &self,
-        panels: &Panels<T>,
+        packed: &PackedWeights<T>,
         map: &Map,
         rows: Range<usize>,
         accumulate: bool,
         last: bool,
     ) {
+        debug_assert!(self.has_rows(map.x.value, &rows) && self.has_rows(map.y.value, &rows));
         let (first, rows) = (rows.start, rows.len());
         let ((dx, dx_row), (dy, dy_row)) = (self.grad_slice(map.x), self.grad_slice(map.y));
         let (gate, gate_row) = self.rows_from((last && self.gated[map.x.value.0]).then_some(map.x), first);
+        // SAFETY: the caller's contract: the gradients of these rows.
         unsafe {
             self.products(
-                panels,
+                packed,
                 map.weight,
-                &[PanelProduct {
+                &[PackedProduct {
                     a: Strided { ptr: dy.at(first * dy_row), row: dy_row, col: 1 },
                     c_row: dx_row,
                     accumulate,
                     gate,
                     gate_row,
-                    ..PanelProduct::plain(
+                    ..PackedProduct::plain(
                         [rows, map.y.cols, map.x.cols],
                         std::ptr::null(),
-                        panels.backward(map.weight),
+                        packed.backward(map.weight),
                         dx.at(first * dx_row),
                     )
                 }],
@@ -327,8 +311,8 @@ impl<T: Real> Worker<T> {
     pub(super) fn weights_backward(&mut self, run: &mut Run<T>, weights: &[Vec<WeightUse>]) {
         let grads = Ptr(run.grads.as_mut_ptr());
         let this = &*self;
-        let panels = run.panels;
-        let step = |uses: &[WeightUse]| weight_rows(panels, &uses[0]);
+        let packed = run.packed;
+        let step = |uses: &[WeightUse]| weight_rows(packed, &uses[0]);
         let counts = || weights.iter().map(|uses| uses[0].dy.cols.div_ceil(step(uses)));
         self.threads.run(counts().sum(), |t| {
             let (w, block) = locate(t, counts());
@@ -336,30 +320,34 @@ impl<T: Real> Worker<T> {
             let outputs = first..weights[w][0].dy.cols.min(first + step(&weights[w]));
             for u in &weights[w] {
                 // SAFETY: these outputs of this weight and of its bias belong to this task.
-                unsafe { this.weight_backward(panels, grads, u, outputs.clone(), this.rows(u.dy.value)) };
+                unsafe { this.weight_backward(packed, grads, u, outputs.clone(), this.rows(u.dy.value)) };
             }
         });
     }
 
-    /// Adds what some rows give to the gradients of some outputs of a weight and its bias.
+    /// Adds the contribution of some rows to the gradients of some outputs of a weight and its bias.
+    ///
+    /// # Safety
+    /// `grads` is the gradient of all parameters. No other task adds to these outputs of the weight and its bias.
     unsafe fn weight_backward(
         &self,
-        panels: &Panels<T>,
+        packed: &PackedWeights<T>,
         grads: Ptr<T>,
         WeightUse { weight, bias, x, dy }: &WeightUse,
         outputs: Range<usize>,
         rows: Range<usize>,
     ) {
+        debug_assert!(self.has_rows(x.value, &rows) && self.has_rows(dy.value, &rows) && outputs.end <= dy.cols);
         let (first, inputs) = (outputs.start, x.cols);
-        let in_tiles = panels.gradient_in_tiles(*weight);
-        let numbers = match in_tiles {
-            true => tiles::weight_scratch(outputs.len(), inputs),
+        let on_amx = packed.gradient_on_amx(*weight);
+        let numbers = match on_amx {
+            true => amx::weight_scratch(outputs.len(), inputs),
             false => weight_scratch::<T>(outputs.len(), inputs),
         };
         let offset = |p: ParamId| self.program.params.spec(p).offset;
         self.scratch.with(numbers, |scratch| {
             let ((x, x_row), (dy, dy_row)) = (self.slice(*x), self.grad_slice(*dy));
-            // SAFETY: the callers'.
+            // SAFETY: the caller's contract; the rows exist, and the scratch has the length of the kernel in use.
             unsafe {
                 let product = WeightProduct {
                     m: outputs.len(),
@@ -374,8 +362,8 @@ impl<T: Real> Worker<T> {
                     sums: bias.map_or(std::ptr::null_mut(), |b| grads.at(offset(b) + first)),
                     scratch,
                 };
-                if in_tiles {
-                    tiles::weight_product(&*(&raw const product).cast());
+                if on_amx {
+                    amx::weight_product(&*(&raw const product).cast());
                 } else {
                     T::dispatch(product);
                 }
@@ -383,22 +371,22 @@ impl<T: Real> Worker<T> {
         });
     }
 
-    /// Adds what some rows give to the gradients of a map's weight and bias, on the calling thread alone.
+    /// Adds the contribution of some rows to the gradients of a map's weight and bias, on the calling thread.
     pub(super) fn map_weight_backward(&self, run: &mut Run<T>, map: &Map, rows: Range<usize>) {
         let grads = Ptr(run.grads.as_mut_ptr());
         let u = WeightUse::of(map);
-        let step = weight_rows(run.panels, &u);
+        let step = weight_rows(run.packed, &u);
         for first in (0..map.y.cols).step_by(step) {
             let outputs = first..map.y.cols.min(first + step);
-            // SAFETY: nobody else has the gradients.
-            unsafe { self.weight_backward(run.panels, grads, &u, outputs, rows.clone()) };
+            // SAFETY: `run` borrows the gradients exclusively, and this thread alone adds to them.
+            unsafe { self.weight_backward(run.packed, grads, &u, outputs, rows.clone()) };
         }
     }
 }
 
 /// Rows of a weight that one gradient task owns.
-fn weight_rows<T: Real>(panels: &Panels<T>, u: &WeightUse) -> usize {
-    if panels.gradient_in_tiles(u.weight) { tiles::WEIGHT_ROWS } else { WEIGHT_ROWS }
+fn weight_rows<T: Real>(packed: &PackedWeights<T>, u: &WeightUse) -> usize {
+    if packed.gradient_on_amx(u.weight) { amx::WEIGHT_ROWS } else { WEIGHT_ROWS }
 }
 
 /// One use of a weight: its input and the gradient of its product.

@@ -1,4 +1,4 @@
-//! The largest of two by two pixels; a task takes one image.
+//! Max pooling of two by two pixels; a task takes one image.
 
 use super::tasks::locate;
 use super::worker::Worker;
@@ -21,26 +21,26 @@ impl<T: Real> Worker<T> {
         let (channels, line) = (from.channels, from.width * from.channels);
         self.each_image(op, |k, image| {
             // SAFETY: a task writes its own image.
-            let (x, y, winners) = unsafe {
+            let (x, y, argmax) = unsafe {
                 (
                     std::slice::from_raw_parts(this.value(op.xs[k]).at(image * from.numbers()), from.numbers()),
                     std::slice::from_raw_parts_mut(this.value(op.ys[k]).at(image * to.numbers()), to.numbers()),
-                    std::slice::from_raw_parts_mut(this.value(op.winners[k]).at(image * to.numbers()), to.numbers()),
+                    std::slice::from_raw_parts_mut(this.value(op.argmax[k]).at(image * to.numbers()), to.numbers()),
                 )
             };
-            let pixels = y.chunks_exact_mut(channels).zip(winners.chunks_exact_mut(channels));
-            for (i, (y, winner)) in pixels.enumerate() {
+            let pixels = y.chunks_exact_mut(channels).zip(argmax.chunks_exact_mut(channels));
+            for (i, (y, argmax)) in pixels.enumerate() {
                 let at = i / to.width * 2 * line + i % to.width * 2 * channels;
                 let corner = |at: usize| &x[at..at + channels];
                 y.copy_from_slice(corner(at));
-                winner.fill(T::ZERO);
-                for (place, at) in [(1, at + channels), (2, at + line), (3, at + line + channels)] {
-                    let place = T::from_usize(place);
-                    for ((y, winner), &x) in y.iter_mut().zip(winner.iter_mut()).zip(corner(at)) {
-                        // What is no number wins, so that it is seen.
+                argmax.fill(T::ZERO);
+                for (corner_index, at) in [(1, at + channels), (2, at + line), (3, at + line + channels)] {
+                    let corner_index = T::from_usize(corner_index);
+                    for ((y, argmax), &x) in y.iter_mut().zip(argmax.iter_mut()).zip(corner(at)) {
+                        // NaN wins, so that it propagates.
                         let wins = x > *y || x.partial_cmp(&x).is_none();
                         *y = if wins { x } else { *y };
-                        *winner = if wins { place } else { *winner };
+                        *argmax = if wins { corner_index } else { *argmax };
                     }
                 }
             }
@@ -56,24 +56,24 @@ impl<T: Real> Worker<T> {
                 return;
             }
             // SAFETY: a task changes the gradient of its own image.
-            let (dx, dy, winners) = unsafe {
+            let (dx, dy, argmax) = unsafe {
                 (
                     std::slice::from_raw_parts_mut(this.grad(op.xs[k]).at(image * from.numbers()), from.numbers()),
                     std::slice::from_raw_parts(this.grad(op.ys[k]).at(image * to.numbers()), to.numbers()),
-                    std::slice::from_raw_parts(this.value(op.winners[k]).at(image * to.numbers()), to.numbers()),
+                    std::slice::from_raw_parts(this.value(op.argmax[k]).at(image * to.numbers()), to.numbers()),
                 )
             };
-            if !this.written(op.xs[k]) {
+            if !this.grad_written(op.xs[k]) {
                 dx.fill(T::ZERO);
             }
-            for (i, (dy, winner)) in dy.chunks_exact(channels).zip(winners.chunks_exact(channels)).enumerate() {
+            for (i, (dy, argmax)) in dy.chunks_exact(channels).zip(argmax.chunks_exact(channels)).enumerate() {
                 let at = i / to.width * 2 * line + i % to.width * 2 * channels;
-                for (c, (&d, &w)) in dy.iter().zip(winner).enumerate() {
+                for (c, (&d, &w)) in dy.iter().zip(argmax).enumerate() {
                     let w = w.to_f64() as usize;
                     dx[at + w / 2 * line + w % 2 * channels + c] += d;
                 }
             }
         });
-        op.xs.iter().for_each(|&x| self.mark(x));
+        op.xs.iter().for_each(|&x| self.mark_written(x));
     }
 }

@@ -1,32 +1,39 @@
 //! The CPU backend.
 //!
-//! [`Cpu`] spreads a batch over threads in one of two ways. Small models run *lane by lane*: a thread takes a few examples through the
-//! whole program, forward and backward, while everything they touch is in its cache, and adds to its lane's gradients. Large models
-//! run operation by operation, all threads together, so that there is one gradient buffer only. Which way is taken, and
-//! how examples are cut into lanes and chunks, follows from sizes alone, so results do not depend on the number of threads.
+//! [`Cpu`] spreads a batch over threads in one of two ways. Small models run in *shards* of the batch. A thread takes
+//! a few examples of its shard through the full program, forward and backward, while their values are in its cache.
+//! Large models run operation by operation on all threads, with one gradient buffer. Sizes alone decide the way, the
+//! shards and the chunks of examples, so results do not depend on the number of threads.
 //!
-//! `worker` runs programs, and with one thread takes a few rows through several operations at a time, which `projected` and `chain` find and `local` has the places for. `gemm` holds the register tile that multiplies, `weight_product` its use for weight gradients, `panels` the packed weights, `tiles` products on the tile unit; `linear`,
-//! `attention`, `norm`, `pair`, `pool`, `pine`, `rows`, `convolution`, `batch_norm` and `max_pool` each hold one kind of operation, forward
-//! and backward; `tasks` cuts work; `compiled` is where all this is compiled, once for each number type.
+//! * `worker` runs programs; `compiled` instantiates it once for each number type; `tasks` splits work.
+//! * `row_fusion` and `projected_attention` fuse operations where a worker has one thread; `row_buffers` holds their
+//!   values, `buffer` the memory.
+//! * `gemm` has the register tile, `weight_product` the products of weight gradients, `packed_weights` the packed
+//!   weights, `amx` the products on AMX.
+//! * `linear`, `attention`, `norm`, `pair`, `pool`, `pine`, `rows`, `convolution`, `batch_norm` and `max_pool` each
+//!   have one kind of operation, forward and backward.
 
+mod amx;
 mod attention;
 mod batch_norm;
-mod chain;
+mod buffer;
 mod compiled;
 mod convolution;
 pub(crate) mod gemm;
 mod linear;
-mod local;
 mod max_pool;
 mod norm;
+pub(crate) mod packed_product;
+mod packed_weights;
 mod pair;
-mod panels;
 mod pine;
 mod pool;
-mod projected;
+mod projected_attention;
+mod row_buffers;
+mod row_fusion;
 mod rows;
+mod sums;
 mod tasks;
-mod tiles;
 mod weight_product;
 mod worker;
 
@@ -40,19 +47,19 @@ use crate::error::Error;
 use crate::program::{Mode, Program, Space};
 use crate::real::Real;
 pub use compiled::Compiled;
-use panels::Panels;
+use packed_weights::PackedWeights;
 use tasks::Threads;
 use worker::{Run, Worker};
 
-/// Most lanes: as many threads can work on one batch.
-const LANES: usize = 16;
-/// Numbers all lanes' gradients together may have.
-const LANE_GRADIENTS: usize = 1 << 25;
-/// Numbers a chunk's values may have: with gradients and reuse this is about what the caches hold.
-const CHUNK: usize = 1 << 22;
+/// The largest number of shards, and so of threads that work on one batch.
+const MAX_SHARDS: usize = 16;
+/// Elements that the gradients of all shards may have together.
+const SHARD_GRADIENTS: usize = 1 << 25;
+/// Elements that the values of a chunk of examples may have: with gradients and reuse about the size of the caches.
+const CHUNK_ELEMENTS: usize = 1 << 22;
 
-/// Runs one program on threads of the current rayon pool. Holds all working memory; after the largest batch has been seen nothing
-/// more is allocated.
+/// Runs one program on the threads of the current rayon pool. Holds all working memory; after the largest batch
+/// nothing more is allocated.
 ///
 /// ```
 /// use rand::SeedableRng;
@@ -61,10 +68,10 @@ const CHUNK: usize = 1 << 22;
 /// // y = mean over the elements of one linear map.
 /// let mut b = Program::builder(&[2], false, Mode::Infer, false);
 /// let hidden = b.fresh(Space::Set(0), 3, false);
-/// let map = b.map("layer", b.whole(b.input(0)), b.whole(hidden), true);
+/// let map = b.map("layer", b.full(b.input(0)), b.full(hidden), true);
 /// b.op(Op::Linear(Linear { maps: vec![map], activation: Activation::Relu }));
 /// let out = b.fresh(Space::PerExample(1), 3, false);
-/// b.op(Op::Pool(Pool { x: hidden, y: b.whole(out), reduce: Reduce::Mean, segments: Segments::Examples }));
+/// b.op(Op::Pool(Pool { x: hidden, y: b.full(out), reduce: Reduce::Mean, segments: Segments::Examples }));
 /// let mut cpu = Cpu::<f32>::new(b.finish(vec![out]));
 ///
 /// let params: Vec<f32> = cpu.program().params().init(&mut rand_pcg::Pcg64Mcg::seed_from_u64(1));
@@ -75,20 +82,20 @@ const CHUNK: usize = 1 << 22;
 /// ```
 pub struct Cpu<T: Real> {
     program: Arc<Program>,
-    panels: Panels<T>,
-    /// Works with all threads.
-    whole: Worker<T>,
+    packed: PackedWeights<T>,
+    /// Uses all threads for each operation.
+    shared: Worker<T>,
     /// One per thread; each works alone.
     workers: Vec<Mutex<Worker<T>>>,
-    lanes: Vec<Mutex<Lane<T>>>,
-    /// Gradients of outputs, for the whole batch at once.
+    shards: Vec<Mutex<Shard<T>>>,
+    /// Gradients of outputs, for the full batch.
     output_grads: Vec<Vec<T>>,
     outputs: Vec<Vec<T>>,
     seed: u64,
 }
 
-/// What a lane keeps between its chunks.
-struct Lane<T> {
+/// The state of a shard between its chunks.
+struct Shard<T> {
     grads: Vec<T>,
     output_grads: Vec<Vec<T>>,
     loss: f64,
@@ -96,37 +103,43 @@ struct Lane<T> {
 }
 
 impl Cpu<f32> {
-    /// Whether this machine has a unit that multiplies tiles of bf16 numbers (AMX) and the system lets us use it, or the variable `SETWISE_TILES` is `emulated`: then a slow stand-in does.
-    pub fn has_tiles() -> bool {
-        tiles::available()
+    /// Whether AMX can be used: the processor has it and the system permits it. With the environment variable
+    /// `SETWISE_AMX=emulated` a slow emulation stands in, on machines with AVX-512.
+    pub fn has_amx() -> bool {
+        amx::available()
     }
 
-    /// Whether it multiplies on the tile unit.
-    pub fn uses_tiles(&self) -> bool {
-        self.panels.tiles()
+    /// Whether products run on AMX.
+    pub fn uses_amx(&self) -> bool {
+        self.packed.uses_amx()
     }
 
-    /// Multiplies with weights, and in attention, on the tile unit from now on, or no more: three bf16 products for each of single precision, 16 bits instead of 24, in a fraction of the time.
-    /// What would not gain stays as it is: weights whose sizes are no multiples of 16, attention of heads below 32 numbers, of fewer than 16 queries, or
-    /// of more than four million numbers of keys; but for scores, and gradients of weights, in the gradients of heads of eight numbers where no score can be large. Powers in attention are as exact as 18 bits, in what stays where no score can be large. Fails on machines without the unit.
-    pub fn use_tiles(&mut self, tiles: bool) -> Result<(), Error> {
-        if tiles && !Self::has_tiles() {
-            return Err(Error::NoTiles);
+    /// Turns AMX on or off. AMX multiplies bf16: each f32 product becomes three bf16 products, with 16 bits of
+    /// precision instead of 24.
+    ///
+    /// AMX is used only where it pays: linear maps whose sizes are multiples of 16; attention with head width ≥ 32, at
+    /// least 16 queries and keys × width ≤ 2²²; the scores of backward passes with head width 8. Exponentials in
+    /// attention have 18 bits. Everything else stays in f32.
+    ///
+    /// Fails on machines without AMX.
+    pub fn use_amx(&mut self, enabled: bool) -> Result<(), Error> {
+        if enabled && !Self::has_amx() {
+            return Err(Error::NoAmx);
         }
-        if tiles != self.uses_tiles() {
-            self.panels = Panels::new(&self.program, tiles);
+        if enabled != self.uses_amx() {
+            self.packed = PackedWeights::new(&self.program, enabled);
         }
         Ok(())
     }
 }
 
-/// Some examples' outputs, and where the gradient of a loss goes.
+/// The outputs of some examples, and the gradients a loss fills.
 pub struct Outputs<'a, T> {
-    /// Which examples.
+    /// Indices of the examples.
     pub examples: Range<usize>,
     /// One buffer per output of the program.
     pub values: &'a [&'a [T]],
-    /// As long as the outputs; to be filled.
+    /// As long as the outputs; the loss overwrites them.
     pub grads: &'a mut [Vec<T>],
 }
 
@@ -135,10 +148,10 @@ impl<T: Real> Cpu<T> {
     pub fn new(program: impl Into<Arc<Program>>) -> Self {
         let program = program.into();
         Cpu {
-            panels: Panels::new(&program, false),
-            whole: Worker::new(program.clone(), Threads::All),
+            packed: PackedWeights::new(&program, false),
+            shared: Worker::new(program.clone(), Threads::All),
             workers: Vec::new(),
-            lanes: Vec::new(),
+            shards: Vec::new(),
             output_grads: vec![Vec::new(); program.outputs.len()],
             outputs: vec![Vec::new(); program.outputs.len()],
             seed: 0,
@@ -151,28 +164,28 @@ impl<T: Real> Cpu<T> {
         &self.program
     }
 
-    /// Seeds the dropout masks of the steps that follow; give every step its own.
+    /// Seeds the dropout masks of the next step; every step needs its own seed.
     pub fn set_seed(&mut self, seed: u64) {
         self.seed = seed;
     }
 
     /// Bytes of working memory held.
     pub fn memory(&self) -> usize {
-        let lanes: usize = self.lanes.iter().map(|l| lock(l).grads.len()).sum();
+        let shards: usize = self.shards.iter().map(|l| lock(l).grads.len()).sum();
         let workers: usize = self.workers.iter().map(|w| lock(w).memory()).sum();
-        self.whole.memory() + workers + (lanes + self.panels.len()) * size_of::<T>()
+        self.shared.memory() + workers + (shards + self.packed.len()) * size_of::<T>()
     }
 
-    /// Starts (anew) to record how long each operation takes.
+    /// Starts to record how long each operation takes, from zero.
     pub fn record_timings(&mut self) {
         self.prepare_workers();
-        self.whole.record_timings();
+        self.shared.record_timings();
         self.workers.iter().for_each(|w| lock(w).record_timings());
     }
 
     /// Seconds of all threads spent forward and backward in each operation since recording began.
     pub fn timings(&self) -> Vec<[f64; 2]> {
-        let mut sum = self.whole.timings().to_vec();
+        let mut sum = self.shared.timings().to_vec();
         let threads = rayon::current_num_threads() as f64;
         sum.iter_mut().for_each(|t| *t = t.map(|s| s * threads));
         for w in &self.workers {
@@ -183,72 +196,73 @@ impl<T: Real> Cpu<T> {
         sum
     }
 
-    /// Computes all outputs for a batch, all threads working on each operation, and keeps everything for [`Cpu::backward`].
+    /// Computes all outputs for a batch, with all threads in each operation, and keeps everything for
+    /// [`Cpu::backward`].
     pub fn forward(&mut self, params: &[T], batch: &BatchView<T>) -> Result<(), Error> {
         self.check(params, batch)?;
-        T::pack(&mut self.panels, &self.program, params, self.program.mode == Mode::Train);
-        self.whole.seed = self.seed;
-        T::forward(&mut self.whole, params, &self.panels, batch, 0..batch.examples())
+        T::pack(&mut self.packed, &self.program, params, self.program.mode == Mode::Train);
+        self.shared.seed = self.seed;
+        T::forward(&mut self.shared, params, &self.packed, batch, 0..batch.examples())
     }
 
     /// An output of the last [`Cpu::forward`], row-major.
     pub fn output(&self, i: usize) -> &[T] {
-        self.whole.output(i)
+        self.shared.output(i)
     }
 
-    /// Gradient of input `k` after [`Cpu::backward`], if the program asked for input gradients.
+    /// Gradient of input `k` after [`Cpu::backward`], if the program computes input gradients.
     pub fn input_grad(&self, k: usize) -> Option<&[T]> {
-        self.whole.input_grad(k)
+        self.shared.input_grad(k)
     }
 
-    /// Gradients of the parameters, given those of the outputs; `grads` is overwritten. Follows a [`Cpu::forward`] of a program
-    /// in [`Mode::Train`].
+    /// Gradients of the parameters, given those of the outputs; `grads` is overwritten. A [`Cpu::forward`] of a
+    /// program in [`Mode::Train`] precedes.
     pub fn backward(&mut self, params: &[T], output_grads: &[&[T]], grads: &mut [T]) -> Result<(), Error> {
         assert_eq!(self.program.mode, Mode::Train, "backward needs a training program");
         self.check_length("the parameter buffer", self.program.params.len(), params.len())?;
         self.check_length("the gradient buffer", self.program.params.len(), grads.len())?;
         self.check_length("the list of output gradients", self.program.outputs.len(), output_grads.len())?;
         for (i, &g) in output_grads.iter().enumerate() {
-            self.check_length("an output gradient", self.whole.output(i).len(), g.len())?;
+            self.check_length("an output gradient", self.shared.output(i).len(), g.len())?;
             self.output_grads[i].clear();
             self.output_grads[i].extend_from_slice(g);
         }
         grads.fill(T::ZERO);
-        T::backward(&mut self.whole, &mut Run { params, panels: &self.panels, grads }, &self.output_grads);
+        T::backward(&mut self.shared, &mut Run { params, packed: &self.packed, grads }, &self.output_grads);
         Ok(())
     }
 
-    /// Computes all outputs for a batch and nothing else: `predict(..)[i]` is output `i`, row-major. Memory does not grow with the
-    /// number of examples.
+    /// Computes all outputs for a batch and nothing else: `predict(..)[i]` is output `i`, row-major. Working memory
+    /// does not grow with the number of examples.
     pub fn predict(&mut self, params: &[T], batch: &BatchView<T>) -> Result<&[Vec<T>], Error> {
         self.check(params, batch)?;
-        T::pack(&mut self.panels, &self.program, params, false);
+        T::pack(&mut self.packed, &self.program, params, false);
         let examples = batch.examples();
         for i in 0..self.outputs.len() {
-            let len = self.output_place(i, batch, examples);
+            let len = self.output_offset(i, batch, examples);
             self.outputs[i].resize(len, T::ZERO);
         }
         let chunk = self.chunk(batch);
         if examples < 2 * chunk || examples < 4 {
-            T::forward(&mut self.whole, params, &self.panels, batch, 0..examples)?;
+            T::forward(&mut self.shared, params, &self.packed, batch, 0..examples)?;
             for (i, out) in self.outputs.iter_mut().enumerate() {
-                out.copy_from_slice(self.whole.output(i));
+                out.copy_from_slice(self.shared.output(i));
             }
             return Ok(&self.outputs);
         }
         self.prepare_workers();
         let mut outputs = std::mem::take(&mut self.outputs);
-        let places: Vec<tasks::Ptr<T>> = outputs.iter_mut().map(|o| tasks::Ptr(o.as_mut_ptr())).collect();
+        let starts: Vec<tasks::Ptr<T>> = outputs.iter_mut().map(|o| tasks::Ptr(o.as_mut_ptr())).collect();
         let this = &*self;
         let result = (0..examples.div_ceil(chunk)).into_par_iter().try_for_each(|c| {
             let range = c * chunk..examples.min((c + 1) * chunk);
             let mut worker = this.worker();
-            T::forward(&mut worker, params, &this.panels, batch, range.clone())?;
-            for (i, place) in places.iter().enumerate() {
+            T::forward(&mut worker, params, &this.packed, batch, range.clone())?;
+            for (i, start) in starts.iter().enumerate() {
                 let rows = worker.output(i);
                 // SAFETY: the outputs of different examples do not overlap.
                 unsafe {
-                    let to = place.at(this.output_place(i, batch, range.start));
+                    let to = start.at(this.output_offset(i, batch, range.start));
                     std::ptr::copy_nonoverlapping(rows.as_ptr(), to, rows.len());
                 }
             }
@@ -258,8 +272,8 @@ impl<T: Real> Cpu<T> {
         result.map(|()| &self.outputs[..])
     }
 
-    /// Forward, loss and backward for a batch: `loss` is called for some examples at a time, fills the gradients of their outputs and
-    /// returns their part of the loss. Gradients of the parameters are written to `grads`; the parts of the loss are added up.
+    /// Forward, loss and backward for a batch. `loss` is called for some examples at a time, fills the gradients of
+    /// their outputs and returns their share of the loss. Returns the sum of the shares; overwrites `grads`.
     pub fn step(
         &mut self,
         params: &[T],
@@ -270,16 +284,16 @@ impl<T: Real> Cpu<T> {
         assert_eq!(self.program.mode, Mode::Train, "a step needs a training program");
         self.check(params, batch)?;
         self.check_length("the gradient buffer", self.program.params.len(), grads.len())?;
-        T::pack(&mut self.panels, &self.program, params, true);
+        T::pack(&mut self.packed, &self.program, params, true);
         let examples = batch.examples();
-        let lanes = self.lane_count(examples);
-        if lanes < 4 {
-            self.whole.seed = self.seed;
+        let shards = self.shard_count(examples);
+        if shards < 4 {
+            self.shared.seed = self.seed;
             grads.fill(T::ZERO);
             let range = 0..examples;
             return chunk_step(
-                &mut self.whole,
-                &self.panels,
+                &mut self.shared,
+                &self.packed,
                 params,
                 batch,
                 range,
@@ -289,9 +303,9 @@ impl<T: Real> Cpu<T> {
             );
         }
         self.prepare_workers();
-        while self.lanes.len() < lanes {
+        while self.shards.len() < shards {
             let output_grads = vec![Vec::new(); self.program.outputs.len()];
-            self.lanes.push(Mutex::new(Lane {
+            self.shards.push(Mutex::new(Shard {
                 grads: vec![T::ZERO; grads.len()],
                 output_grads,
                 loss: 0.0,
@@ -300,39 +314,39 @@ impl<T: Real> Cpu<T> {
         }
         let chunk = self.chunk(batch);
         let this = &*self;
-        (0..lanes).into_par_iter().with_max_len(1).for_each(|l| {
-            let mut lane = lock(&this.lanes[l]);
-            let Lane { grads, output_grads, loss: sum, error } = &mut *lane;
+        (0..shards).into_par_iter().with_max_len(1).for_each(|l| {
+            let mut shard = lock(&this.shards[l]);
+            let Shard { grads, output_grads, loss: sum, error } = &mut *shard;
             grads.fill(T::ZERO);
             (*sum, *error) = (0.0, None);
             let mut worker = this.worker();
-            let last = examples * (l + 1) / lanes;
-            let mut first = examples * l / lanes;
+            let last = examples * (l + 1) / shards;
+            let mut first = examples * l / shards;
             while first < last && error.is_none() {
                 let range = first..last.min(first + chunk);
                 first = range.end;
                 worker.seed = this.seed.wrapping_add((range.start as u64) << 40);
-                match chunk_step(&mut worker, &this.panels, params, batch, range, grads, output_grads, &loss) {
+                match chunk_step(&mut worker, &this.packed, params, batch, range, grads, output_grads, &loss) {
                     Ok(part) => *sum += part,
                     Err(e) => *error = Some(e),
                 }
             }
         });
-        let mut parts: [Option<MutexGuard<Lane<T>>>; LANES] = [const { None }; LANES];
+        let mut parts: [Option<MutexGuard<Shard<T>>>; MAX_SHARDS] = [const { None }; MAX_SHARDS];
         let mut sum = 0.0;
-        for (part, lane) in parts.iter_mut().zip(&self.lanes[..lanes]) {
-            let mut lane = lock(lane);
-            if let Some(error) = lane.error.take() {
+        for (part, shard) in parts.iter_mut().zip(&self.shards[..shards]) {
+            let mut shard = lock(shard);
+            if let Some(error) = shard.error.take() {
                 return Err(error);
             }
-            sum += lane.loss;
-            *part = Some(lane);
+            sum += shard.loss;
+            *part = Some(shard);
         }
-        let parts: [&[T]; LANES] = std::array::from_fn(|i| parts[i].as_ref().map_or(&[][..], |l| &l.grads));
+        let parts: [&[T]; MAX_SHARDS] = std::array::from_fn(|i| parts[i].as_ref().map_or(&[][..], |l| &l.grads));
         grads.par_chunks_mut(4096).enumerate().for_each(|(c, out)| {
             let first = c * 4096;
             out.copy_from_slice(&parts[0][first..first + out.len()]);
-            for part in &parts[1..lanes] {
+            for part in &parts[1..shards] {
                 for (o, p) in out.iter_mut().zip(&part[first..]) {
                     *o += *p;
                 }
@@ -341,8 +355,8 @@ impl<T: Real> Cpu<T> {
         Ok(sum)
     }
 
-    /// Where the rows of `example` begin in output `i`.
-    fn output_place(&self, i: usize, batch: &BatchView<T>, example: usize) -> usize {
+    /// Offset of the rows of `example` in output `i`.
+    fn output_offset(&self, i: usize, batch: &BatchView<T>, example: usize) -> usize {
         let spec = &self.program.values[self.program.outputs[i].0];
         let rows = match spec.space {
             Space::Set(k) => batch.sets[k].offsets[example],
@@ -353,7 +367,7 @@ impl<T: Real> Cpu<T> {
         rows * spec.cols
     }
 
-    /// The worker of this thread. No thread runs two chunks at once, so it is always free.
+    /// The worker of this thread. No thread runs two chunks at once, so the worker is free.
     fn worker(&self) -> MutexGuard<'_, Worker<T>> {
         lock(&self.workers[rayon::current_thread_index().map_or(0, |i| i + 1).min(self.workers.len() - 1)])
     }
@@ -364,21 +378,21 @@ impl<T: Real> Cpu<T> {
         }
     }
 
-    /// Lanes for a batch: a power of two, so that they spread evenly, limited by examples and by memory for gradients; one where
-    /// examples depend on each other.
-    fn lane_count(&self, examples: usize) -> usize {
+    /// Shards of a batch: a power of two, for an even spread, limited by examples and by memory for gradients. One
+    /// where examples depend on each other.
+    fn shard_count(&self, examples: usize) -> usize {
         if self.program.couples_examples() {
             return 1;
         }
-        let most = LANES.min(examples).min(LANE_GRADIENTS / self.program.params.len().max(1));
-        if most == 0 { 1 } else { 1 << most.ilog2() }
+        let max = MAX_SHARDS.min(examples).min(SHARD_GRADIENTS / self.program.params.len().max(1));
+        if max == 0 { 1 } else { 1 << max.ilog2() }
     }
 
-    /// Examples of a chunk: as many as make the caches full, but enough that reading all weights for them is worth it.
+    /// Examples of a chunk: their values fill the caches, and they are enough to pay for reading all weights.
     fn chunk(&self, batch: &BatchView<T>) -> usize {
         let examples = batch.examples();
         let dims = if self.program.any_dim { batch.sets[0].width } else { 1 };
-        let numbers: usize = self
+        let elements: usize = self
             .program
             .values
             .iter()
@@ -392,26 +406,26 @@ impl<T: Real> Cpu<T> {
                 rows.saturating_mul(v.cols).saturating_mul(if v.per_dim { dims } else { 1 })
             })
             .fold(0, usize::saturating_add);
-        let most = CHUNK.max(6 * self.program.params.len());
-        (most / numbers.max(1)).clamp(1, examples)
+        let max = CHUNK_ELEMENTS.max(6 * self.program.params.len());
+        (max / elements.max(1)).clamp(1, examples)
     }
 
     fn check_length(&self, what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
         if found == expected { Ok(()) } else { Err(Error::Length { what, expected, found }) }
     }
 
-    /// Checks that parameters and batch fit the program.
+    /// Checks that parameters and batch have the program's sizes.
     fn check(&self, params: &[T], batch: &BatchView<T>) -> Result<(), Error> {
         self.check_length("the parameter buffer", self.program.params.len(), params.len())?;
         self.program.check(batch)
     }
 }
 
-/// Takes some examples forward, through the loss and back.
+/// Runs some examples forward, through the loss and backward.
 #[allow(clippy::too_many_arguments)]
 fn chunk_step<T: Real>(
     worker: &mut Worker<T>,
-    panels: &Panels<T>,
+    packed: &PackedWeights<T>,
     params: &[T],
     batch: &BatchView<T>,
     examples: Range<usize>,
@@ -419,17 +433,17 @@ fn chunk_step<T: Real>(
     output_grads: &mut [Vec<T>],
     loss: &(impl Fn(Outputs<T>) -> f64 + Sync),
 ) -> Result<f64, Error> {
-    T::forward(worker, params, panels, batch, examples.clone())?;
+    T::forward(worker, params, packed, batch, examples.clone())?;
     let values: [&[T]; 64] = std::array::from_fn(|i| if i < output_grads.len() { worker.output(i) } else { &[] });
     for (g, v) in output_grads.iter_mut().zip(values) {
         g.resize(v.len(), T::ZERO);
     }
     let part = loss(Outputs { examples, values: &values[..output_grads.len()], grads: output_grads });
-    T::backward(worker, &mut Run { params, panels, grads }, output_grads);
+    T::backward(worker, &mut Run { params, packed, grads }, output_grads);
     Ok(part)
 }
 
-/// Locks; a thread that panicked has left nothing that the next run does not write anew.
+/// Locks. A poisoned lock is fine: the next run overwrites everything a panicked thread has left.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {
         Ok(guard) => guard,

@@ -1,20 +1,22 @@
-//! LayerNorm of rows, forward and backward, and the sums of rows that come with it.
+//! LayerNorm of rows, forward and backward, and of sums of rows.
 
 use std::ops::Range;
 
-use super::tasks::{Ptr, Threads, locate, piece};
+use super::sums::{SumRows, sum_rows};
+use super::tasks::{Ptr, chunk_range, locate};
 use super::worker::{Run, Worker};
 use crate::program::{AddNorm, Norm};
 use crate::real::Real;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, MAX_LANES, Vector, columns, load_lanes, store_lanes};
 
 /// Added to the variance.
 pub const EPSILON: f64 = 1e-5;
 
-/// Rows of a task. Column sums are taken per task and then added up in order, so this fixes their bits.
+/// Rows of a task. Column sums are taken per task and then added in order, so this constant fixes their bits.
 pub const ROWS: usize = 256;
 
-/// Normalises `rows` rows of `cols` numbers in place: `y = gain · x̂ + shift`, keeping x̂ and 1/std where they have a place.
+/// LayerNorm of `rows` rows of `cols` numbers, in place: `y = gain · x̂ + shift` with
+/// `x̂ = (x − mean) / sqrt(var + ε)`. x̂ and 1/std are saved where their pointers are not null.
 pub struct NormRows<T> {
     pub rows: usize,
     pub cols: usize,
@@ -22,94 +24,73 @@ pub struct NormRows<T> {
     pub y_row: usize,
     pub gain: *const T,
     pub shift: *const T,
-    /// Null where nobody will ask for them.
+    /// Null where the backward pass does not run or recomputes them.
     pub normalised: *mut T,
     pub inv_std: *mut T,
 }
-
-/// Calls `f(first column, valid lanes)` for each vector of a row.
-macro_rules! columns {
-    ($V:ty, $cols:expr, |$j:ident, $n:ident| $body:expr) => {{
-        let mut $j = 0;
-        while $j + <$V>::LANES <= $cols {
-            let $n = <$V>::LANES;
-            $body;
-            $j += <$V>::LANES;
-        }
-        if $j < $cols {
-            let $n = $cols - $j;
-            $body;
-        }
-    }};
-}
-pub(super) use columns;
-
-/// Loads `n` lanes, all or the first ones.
-#[inline(always)]
-pub unsafe fn get<T: Real, V: Vector<T>>(p: *const T, n: usize) -> V {
-    unsafe { if n == V::LANES { V::load(p) } else { V::load_first(p, n) } }
-}
-
-/// Stores `n` lanes, all or the first ones.
-#[inline(always)]
-pub unsafe fn put<T: Real, V: Vector<T>>(v: V, p: *mut T, n: usize) {
-    unsafe { if n == V::LANES { v.store(p) } else { v.store_first(p, n) } }
-}
-
-/// The most lanes a vector has.
-const MOST_LANES: usize = 16;
 
 impl<T: Real> Kernel<T> for NormRows<T> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
-        let whole = self.rows / V::LANES * V::LANES;
+        debug_assert!(self.y.is_aligned() && (self.rows <= 1 || self.y_row >= self.cols), "rows overlap");
+        debug_assert!(self.normalised.is_null() == self.inv_std.is_null());
+        let full = self.rows / V::LANES * V::LANES;
+        // SAFETY: the contract of `Kernel::run`: `rows` rows are valid.
         unsafe {
-            for first in (0..whole).step_by(V::LANES) {
+            for first in (0..full).step_by(V::LANES) {
                 self.group::<V>(first, V::LANES);
             }
-            self.group::<V>(whole, self.rows - whole);
+            self.group::<V>(full, self.rows - full);
         }
     }
 }
 
 impl<T: Real> NormRows<T> {
     /// Some rows, at most as many as a vector has lanes.
+    ///
+    /// # Safety
+    /// As for [`Kernel::run`], for rows `first..first + rows`.
     #[inline(always)]
     unsafe fn group<V: Vector<T>>(&self, first: usize, rows: usize) {
-        let whole = rows == V::LANES && self.cols.is_multiple_of(V::LANES);
-        // The usual widths are known to the compiler.
+        let full = rows == V::LANES && self.cols.is_multiple_of(V::LANES);
+        // The compiler knows the common widths.
+        // SAFETY: the caller's contract; the specialised widths equal `self.cols`.
         unsafe {
             match self.cols / V::LANES {
-                1 if whole => self.square::<V>(first),
-                2 if whole => self.rows_of::<V>(first, V::LANES, 2 * V::LANES),
-                4 if whole => self.rows_of::<V>(first, V::LANES, 4 * V::LANES),
-                8 if whole => self.rows_of::<V>(first, V::LANES, 8 * V::LANES),
+                1 if full => self.square::<V>(first),
+                2 if full => self.rows_of::<V>(first, V::LANES, 2 * V::LANES),
+                4 if full => self.rows_of::<V>(first, V::LANES, 4 * V::LANES),
+                8 if full => self.rows_of::<V>(first, V::LANES, 8 * V::LANES),
                 _ => self.rows_of::<V>(first, rows, self.cols),
             }
         }
     }
 
-    /// Means and deviations of these rows are computed in one vector.
+    /// Means and deviations of all rows are computed in one vector.
+    ///
+    /// # Safety
+    /// As for [`Kernel::run`], for rows `first..first + rows`; `cols` equals the kernel's.
     #[inline(always)]
     unsafe fn rows_of<V: Vector<T>>(&self, first: usize, rows: usize, cols: usize) {
+        // SAFETY: the caller's contract; arrays hold as many lanes as any vector has.
         unsafe {
             let inv_n = V::splat(T::ONE / T::from_usize(cols));
             let y = |r: usize| self.y.add((first + r) * self.y_row);
-            let mut sums = [V::zero(); MOST_LANES];
+            let mut sums = [V::zero(); MAX_LANES];
             for (r, sum) in sums.iter_mut().enumerate().take(rows) {
-                columns!(V, cols, |j, n| *sum = sum.add(get::<T, V>(y(r).add(j), n)));
+                columns!(V, cols, |j, n| *sum = sum.add(load_lanes::<T, V>(y(r).add(j), n)));
             }
-            let mut means = [T::ZERO; MOST_LANES];
+            let mut means = [T::ZERO; MAX_LANES];
             V::sum_each(&sums[..V::LANES]).mul(inv_n).store(means.as_mut_ptr());
             for (r, square) in sums.iter_mut().enumerate().take(rows) {
                 *square = V::zero();
                 columns!(V, cols, |j, n| {
-                    let mut d = get::<T, V>(y(r).add(j), n).sub(V::splat(means[r]));
+                    let mut d = load_lanes::<T, V>(y(r).add(j), n).sub(V::splat(means[r]));
                     if n < V::LANES {
                         // Lanes beyond the row hold −mean.
-                        let mut lanes = [T::ZERO; MOST_LANES];
+                        let mut lanes = [T::ZERO; MAX_LANES];
                         d.store(lanes.as_mut_ptr());
                         d = V::load_first(lanes.as_ptr(), n);
                     }
@@ -117,15 +98,19 @@ impl<T: Real> NormRows<T> {
                 });
             }
             let variance = V::sum_each(&sums[..V::LANES]).mul(inv_n).add(V::splat(T::from_f64(EPSILON)));
-            let mut inv_std = [T::ZERO; MOST_LANES];
+            let mut inv_std = [T::ZERO; MAX_LANES];
             V::splat(T::ONE).div(variance.sqrt()).store(inv_std.as_mut_ptr());
             for r in 0..rows {
                 columns!(V, cols, |j, n| {
-                    let x = get::<T, V>(y(r).add(j), n).sub(V::splat(means[r])).mul(V::splat(inv_std[r]));
+                    let x = load_lanes::<T, V>(y(r).add(j), n).sub(V::splat(means[r])).mul(V::splat(inv_std[r]));
                     if !self.normalised.is_null() {
-                        put(x, self.normalised.add((first + r) * cols + j), n);
+                        store_lanes(x, self.normalised.add((first + r) * cols + j), n);
                     }
-                    put(x.mul_add(get(self.gain.add(j), n), get(self.shift.add(j), n)), y(r).add(j), n);
+                    store_lanes(
+                        x.mul_add(load_lanes(self.gain.add(j), n), load_lanes(self.shift.add(j), n)),
+                        y(r).add(j),
+                        n,
+                    );
                 });
             }
             if !self.normalised.is_null() {
@@ -136,18 +121,22 @@ impl<T: Real> NormRows<T> {
 }
 
 impl<T: Real> NormRows<T> {
-    /// As many rows as each has columns, which is the lanes of a vector: they stay in registers.
+    /// A square block: as many rows as lanes, one vector a row. The rows stay in registers.
+    ///
+    /// # Safety
+    /// As for [`Kernel::run`]; a row is one vector, and there are `LANES` rows from `first` on.
     #[inline(always)]
     unsafe fn square<V: Vector<T>>(&self, first: usize) {
+        // SAFETY: the caller's contract: a row is one vector, and there are as many rows as lanes.
         unsafe {
             let inv_n = V::splat(T::ONE / T::from_usize(self.cols));
-            let mut rows = [V::zero(); MOST_LANES];
+            let mut rows = [V::zero(); MAX_LANES];
             for (r, row) in rows.iter_mut().enumerate().take(V::LANES) {
                 *row = V::load(self.y.add((first + r) * self.y_row));
             }
-            let mut per_row = [T::ZERO; MOST_LANES];
+            let mut per_row = [T::ZERO; MAX_LANES];
             V::sum_each(&rows[..V::LANES]).mul(inv_n).store(per_row.as_mut_ptr());
-            let mut squares = [V::zero(); MOST_LANES];
+            let mut squares = [V::zero(); MAX_LANES];
             for r in 0..V::LANES {
                 rows[r] = rows[r].sub(V::splat(per_row[r]));
                 squares[r] = rows[r].mul(rows[r]);
@@ -169,8 +158,8 @@ impl<T: Real> NormRows<T> {
     }
 }
 
-/// Turns the gradient of LayerNorm's output into that of its input, in place, and adds up the gradients of gain and
-/// shift: `dx = inv_std · (g − mean(g) − x̂ · mean(g · x̂))` with `g = gain · dy`.
+/// Backward pass of LayerNorm, in place on `dy`: `dx = inv_std · (g − mean(g) − x̂ · mean(g · x̂))` with
+/// `g = gain · dy`. Writes the column sums of `dy · x̂` and `dy`, the gradients of gain and shift.
 struct NormRowsBackward<T> {
     rows: usize,
     cols: usize,
@@ -188,114 +177,64 @@ impl<T: Real> Kernel<T> for NormRowsBackward<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
-        let whole = self.rows / V::LANES * V::LANES;
+        debug_assert!(self.dy.is_aligned() && (self.rows <= 1 || self.dy_row >= self.cols), "rows overlap");
+        let full = self.rows / V::LANES * V::LANES;
+        // SAFETY: the contract of `Kernel::run`: `rows` rows and `2 * cols` sums are valid.
         unsafe {
             std::slice::from_raw_parts_mut(self.sums, 2 * self.cols).fill(T::ZERO);
-            for first in (0..whole).step_by(V::LANES) {
+            for first in (0..full).step_by(V::LANES) {
                 self.group::<V>(first, V::LANES);
             }
-            self.group::<V>(whole, self.rows - whole);
+            self.group::<V>(full, self.rows - full);
         }
     }
 }
 
 impl<T: Real> NormRowsBackward<T> {
-    /// Some rows, at most as many as a vector has lanes: their means are computed in one vector.
+    /// At most as many rows as lanes: their means are computed in one vector.
+    ///
+    /// # Safety
+    /// As for [`Kernel::run`], for rows `first..first + rows`.
     #[inline(always)]
     unsafe fn group<V: Vector<T>>(&self, first: usize, rows: usize) {
+        // SAFETY: the caller's contract; arrays hold as many lanes as any vector has.
         unsafe {
             let dy = |r: usize| self.dy.add((first + r) * self.dy_row);
             let hat = |r: usize| self.normalised.add((first + r) * self.cols);
-            let (mut sums, mut dots) = ([V::zero(); MOST_LANES], [V::zero(); MOST_LANES]);
+            let (mut sums, mut dots) = ([V::zero(); MAX_LANES], [V::zero(); MAX_LANES]);
             columns!(V, self.cols, |j, n| {
-                let gain = get::<T, V>(self.gain.add(j), n);
+                let gain = load_lanes::<T, V>(self.gain.add(j), n);
                 let (at_gain, at_shift) = (self.sums.add(j), self.sums.add(self.cols + j));
-                let (mut d_gain, mut d_shift) = (get::<T, V>(at_gain, n), get::<T, V>(at_shift, n));
+                let (mut d_gain, mut d_shift) = (load_lanes::<T, V>(at_gain, n), load_lanes::<T, V>(at_shift, n));
                 for r in 0..rows {
-                    let (d, x) = (get::<T, V>(dy(r).add(j), n), get::<T, V>(hat(r).add(j), n));
+                    let (d, x) = (load_lanes::<T, V>(dy(r).add(j), n), load_lanes::<T, V>(hat(r).add(j), n));
                     d_gain = d.mul_add(x, d_gain);
                     d_shift = d.add(d_shift);
                     let g = d.mul(gain);
                     sums[r] = sums[r].add(g);
                     dots[r] = g.mul_add(x, dots[r]);
                 }
-                put(d_gain, at_gain, n);
-                put(d_shift, at_shift, n);
+                store_lanes(d_gain, at_gain, n);
+                store_lanes(d_shift, at_shift, n);
             });
             let inv_n = V::splat(T::ZERO - T::ONE / T::from_usize(self.cols));
-            let (mut means, mut slopes) = ([T::ZERO; MOST_LANES], [T::ZERO; MOST_LANES]);
+            let (mut means, mut slopes) = ([T::ZERO; MAX_LANES], [T::ZERO; MAX_LANES]);
             V::sum_each(&sums[..V::LANES]).mul(inv_n).store(means.as_mut_ptr());
             V::sum_each(&dots[..V::LANES]).mul(inv_n).store(slopes.as_mut_ptr());
             for r in 0..rows {
                 let (mean, slope) = (V::splat(means[r]), V::splat(slopes[r]));
                 let inv_std = V::splat(*self.inv_std.add(first + r));
                 columns!(V, self.cols, |j, n| {
-                    let g = get::<T, V>(dy(r).add(j), n).mul(get(self.gain.add(j), n));
-                    let x = get::<T, V>(hat(r).add(j), n);
-                    put(x.mul_add(slope, g.add(mean)).mul(inv_std), dy(r).add(j), n);
+                    let g = load_lanes::<T, V>(dy(r).add(j), n).mul(load_lanes(self.gain.add(j), n));
+                    let x = load_lanes::<T, V>(hat(r).add(j), n);
+                    store_lanes(x.mul_add(slope, g.add(mean)).mul(inv_std), dy(r).add(j), n);
                 });
             }
         }
     }
 }
 
-/// `dst (=|+=) Σ sources` over rows.
-struct SumRows<'a, T> {
-    rows: usize,
-    cols: usize,
-    dst: *mut T,
-    dst_row: usize,
-    accumulate: bool,
-    sources: &'a [(Ptr<T>, usize)],
-    first: usize,
-}
-
-impl<T: Real> Kernel<T> for SumRows<'_, T> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<V: Vector<T>>(self) {
-        unsafe {
-            for r in self.first..self.first + self.rows {
-                let dst = self.dst.wrapping_add(r * self.dst_row);
-                columns!(V, self.cols, |j, n| {
-                    let mut sum = if self.accumulate { get::<T, V>(dst.add(j), n) } else { V::zero() };
-                    for &(src, row) in self.sources {
-                        sum = sum.add(get(src.at(r * row + j), n));
-                    }
-                    put(sum, dst.add(j), n);
-                });
-            }
-        }
-    }
-}
-
-/// `dst (=|+=) Σ sources`, rows in parallel; sources are (address, row stride).
-pub fn sum_rows<T: Real>(
-    threads: Threads,
-    rows: Range<usize>,
-    cols: usize,
-    (dst, dst_row): (Ptr<T>, usize),
-    accumulate: bool,
-    sources: &[(Ptr<T>, usize)],
-) {
-    let step = (32_768 / cols.max(1)).clamp(64, 4096);
-    threads.run(rows.len().div_ceil(step), |t| {
-        let Range { start: first, end } = piece(rows.clone(), t, step);
-        T::dispatch(SumRows {
-            rows: end - first,
-            cols,
-            // SAFETY: each task writes its own rows.
-            dst: unsafe { dst.at(0) },
-            dst_row,
-            accumulate,
-            sources,
-            first,
-        });
-    });
-}
-
-/// One LayerNorm whose output gradient is turned into its input gradient.
+/// A LayerNorm whose output gradient becomes its input gradient.
 #[derive(Clone)]
 pub struct NormBackward<T> {
     pub norm: Norm,
@@ -317,7 +256,7 @@ impl<T: Real> Worker<T> {
         self.threads.run(tasks, |t| {
             let (g, chunk) = locate(t, counts());
             let NormBackward { norm, dy, dy_row, ref rows, cols } = norms[g];
-            let Range { start: first, end } = piece(rows.clone(), chunk, ROWS);
+            let Range { start: first, end } = chunk_range(rows.clone(), chunk, ROWS);
             // SAFETY: rows `first..` of one norm belong to this task alone, and so does slot `t` of the partial sums.
             unsafe {
                 T::dispatch(NormRowsBackward {
@@ -356,7 +295,7 @@ impl<T: Real> Worker<T> {
         let cols = op.y.cols;
         let this = &*self;
         self.threads.run(rows.len().div_ceil(ROWS), |t| {
-            let Range { start: first, end } = piece(rows.clone(), t, ROWS);
+            let Range { start: first, end } = chunk_range(rows.clone(), t, ROWS);
             let rows = end - first;
             // SAFETY: each task writes its own rows.
             unsafe {
@@ -378,7 +317,11 @@ impl<T: Real> Worker<T> {
         self.sources = inputs;
     }
 
-    /// LayerNorm of rows `first..first + rows`, whose sums stand at `y`.
+    /// LayerNorm of rows `first..first + rows`, whose input is at `y`.
+    ///
+    /// # Safety
+    /// `y` is valid for `rows` rows of `cols` columns, the norm's statistics have rows `first..first + rows`, and no
+    /// other task accesses either.
     #[allow(clippy::too_many_arguments)]
     pub(super) unsafe fn norm_rows(
         &self,
@@ -390,7 +333,8 @@ impl<T: Real> Worker<T> {
         rows: usize,
         cols: usize,
     ) {
-        let kept = self.program.training() && self.keeps_norms;
+        let saved = self.program.training() && self.saves_norms;
+        // SAFETY: the caller's contract; statistics have the rows of `y`'s value.
         unsafe {
             T::dispatch(NormRows {
                 rows,
@@ -399,8 +343,8 @@ impl<T: Real> Worker<T> {
                 y_row,
                 gain: self.param(params, norm.gain),
                 shift: self.param(params, norm.shift),
-                normalised: if kept { self.value(norm.normalised).at(first * cols) } else { std::ptr::null_mut() },
-                inv_std: if kept { self.value(norm.inv_std).at(first) } else { std::ptr::null_mut() },
+                normalised: if saved { self.value(norm.normalised).at(first * cols) } else { std::ptr::null_mut() },
+                inv_std: if saved { self.value(norm.inv_std).at(first) } else { std::ptr::null_mut() },
             });
         }
     }
@@ -413,12 +357,13 @@ impl<T: Real> Worker<T> {
         }
         for (i, &input) in op.inputs.iter().enumerate() {
             if self.wants_grad(input.value) {
-                let accumulate = self.written(input.value) || op.inputs[..i].contains(&input);
+                let accumulate = self.grad_written(input.value) || op.inputs[..i].contains(&input);
                 let dx = self.grad_slice(input);
-                sum_rows(self.threads, rows.clone(), input.cols, dx, accumulate, &[(dy, dy_row)]);
+                // SAFETY: `rows` are those of the sum and of each input; gradients of different values do not overlap.
+                unsafe { sum_rows(self.threads, rows.clone(), input.cols, dx, accumulate, &[(dy, dy_row)]) };
             }
         }
-        op.inputs.iter().for_each(|s| self.mark(s.value));
+        op.inputs.iter().for_each(|s| self.mark_written(s.value));
     }
 }
 
@@ -427,11 +372,11 @@ mod tests {
     use super::super::gemm::tests::numbers;
     use super::*;
 
-    /// Outputs, normalised rows and deviations.
+    /// Outputs, normalised rows and inverse deviations.
     fn normalised(x: &[f32], cols: usize, gain: &[f32], shift: &[f32]) -> [Vec<f32>; 3] {
         let rows = x.len() / cols;
         let (mut y, mut hats, mut inv_std) = (x.to_vec(), vec![f32::NAN; x.len()], vec![f32::NAN; rows]);
-        f32::dispatch(NormRows {
+        let kernel = NormRows {
             rows,
             cols,
             y: y.as_mut_ptr(),
@@ -440,32 +385,34 @@ mod tests {
             shift: shift.as_ptr(),
             normalised: hats.as_mut_ptr(),
             inv_std: inv_std.as_mut_ptr(),
-        });
+        };
+        // SAFETY: `y` and `hats` have `rows` rows of `cols` numbers, `inv_std` one number a row.
+        unsafe { f32::dispatch(kernel) };
         [y, hats, inv_std]
     }
 
     #[test]
-    fn rows_of_every_width_are_normalised_the_same_wherever_they_stand() {
+    fn rows_of_every_width_have_the_same_norm_at_every_position() {
         for cols in [3, 8, 16, 20, 32, 48, 64, 128, 130] {
             let (x, gain, shift) = (numbers(37 * cols, 1), numbers(cols, 2), numbers(cols, 3));
             let [y, hats, inv_std] = normalised(&x, cols, &gain, &shift);
             for (r, row) in x.chunks(cols).enumerate() {
-                let wide = |x: &f32| f64::from(*x);
-                let mean = row.iter().map(wide).sum::<f64>() / cols as f64;
-                let variance = row.iter().map(|x| (wide(x) - mean).powi(2)).sum::<f64>() / cols as f64;
+                let double = |x: &f32| f64::from(*x);
+                let mean = row.iter().map(double).sum::<f64>() / cols as f64;
+                let variance = row.iter().map(|x| (double(x) - mean).powi(2)).sum::<f64>() / cols as f64;
                 let deviation = (variance + EPSILON).sqrt();
                 assert!((f64::from(inv_std[r]) * deviation - 1.0).abs() < 1e-5, "row {r} of {cols}");
                 for c in 0..cols {
-                    let hat = (wide(&row[c]) - mean) / deviation;
-                    let exact = hat * wide(&gain[c]) + wide(&shift[c]);
+                    let hat = (double(&row[c]) - mean) / deviation;
+                    let exact = hat * double(&gain[c]) + double(&shift[c]);
                     assert!((f64::from(hats[r * cols + c]) - hat).abs() < 1e-5, "row {r} of {cols}");
                     assert!((f64::from(y[r * cols + c]) - exact).abs() < 1e-5, "row {r} of {cols}");
                 }
                 let alone = normalised(row, cols, &gain, &shift);
-                let there = r * cols..(r + 1) * cols;
+                let range = r * cols..(r + 1) * cols;
                 assert_eq!(
                     alone,
-                    [y[there.clone()].to_vec(), hats[there].to_vec(), vec![inv_std[r]]],
+                    [y[range.clone()].to_vec(), hats[range].to_vec(), vec![inv_std[r]]],
                     "row {r} of {cols}"
                 );
             }

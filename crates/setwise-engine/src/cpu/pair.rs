@@ -1,20 +1,21 @@
 //! Networks on pairs, reduced over partners, without the tensor of all pairs.
 //!
-//! `y_i = reduce_j (W relu(u_i + v_j) + b)`. For a sum the second layer moves outside: `W (Σ_j relu(u_i + v_j)) + m b`, so the
-//! pairs cost three vector operations each. For a maximum it is computed for a tile of partners at a time,
-//! `[PARTNERS][hidden]` in cache, and only the largest value and its index survive; backward then touches one partner per
-//! element and output column.
+//! `y_i = reduce_j (W relu(u_i + v_j) + b)`. For a sum the second layer moves outside:
+//! `W (Σ_j relu(u_i + v_j)) + m b`, so a pair costs three vector operations. For a maximum the second layer is
+//! computed for a tile of partners, `[PARTNERS][hidden]` in cache, and only the maximum and its index are saved.
+//! Backward then touches one partner per element and output column.
 
-use super::gemm::{PanelProduct, Strided};
-use super::linear::{ColumnSums, WeightUse};
-use super::norm::{columns, get, put};
-use super::panels::Panels;
+use super::gemm::Strided;
+use super::linear::WeightUse;
+use super::packed_product::PackedProduct;
+use super::packed_weights::PackedWeights;
+use super::sums::ColumnSums;
 use super::tasks::{Ptr, locate};
 use super::worker::{Run, Worker};
 use crate::flow::group_by;
 use crate::program::{Pair, Pairs, Program, Reduce, Slice, Value};
 use crate::real::Real;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 
 /// Partners of a tile.
 const PARTNERS: usize = 48;
@@ -23,7 +24,7 @@ const ELEMENTS: usize = 64;
 /// Columns of the second layer that one task of its gradient owns.
 const OUTPUTS: usize = 16;
 
-/// What is known of [`Pairs`] before any batch: for each distinct weight the nets that use it.
+/// The batch-independent plan of [`Pairs`]: for each distinct weight the nets that use it.
 pub struct PairsPlan {
     weights: Vec<Vec<usize>>,
     uses: Vec<Vec<WeightUse>>,
@@ -32,15 +33,15 @@ pub struct PairsPlan {
 impl PairsPlan {
     pub fn new(program: &Program, op: &Pairs) -> Self {
         let weights: Vec<Vec<usize>> = group_by(op.nets.iter().map(|n| n.weight)).into_iter().map(|g| g.1).collect();
-        // Where the hidden layer was kept (sums), the weight's gradient is that of a linear map of it.
+        // For sums, where the hidden layer is saved, the weight gradient is that of a linear map of it.
         let uses = weights
             .iter()
             .map(|w| {
                 w.iter()
                     .map(|&i| {
                         let net = &op.nets[i];
-                        let cols = program.values[net.kept.0].cols;
-                        let x = Slice { value: net.kept, col: 0, cols };
+                        let cols = program.values[net.saved.0].cols;
+                        let x = Slice { value: net.saved, col: 0, cols };
                         WeightUse { weight: net.weight, bias: None, x, dy: net.y }
                     })
                     .collect()
@@ -50,16 +51,16 @@ impl PairsPlan {
     }
 }
 
-/// Rows of one example's partners and of its own elements.
+/// Rows of one example's elements (left) and of their partners (right).
 #[derive(Clone, Copy)]
 struct Problem<T> {
     elements: usize,
     partners: usize,
     hidden: usize,
-    own: *mut T,
-    own_row: usize,
-    partner: *mut T,
-    partner_row: usize,
+    left: *mut T,
+    left_row: usize,
+    right: *mut T,
+    right_row: usize,
 }
 
 /// `out[i] = Σ_j relu(u_i + v_j)`.
@@ -74,24 +75,25 @@ impl<T: Real> Kernel<T> for HiddenSums<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.p;
+        // SAFETY: the contract of `Kernel::run`: rows of both sides and `elements × hidden` outputs are valid.
         unsafe {
             columns!(V, p.hidden, |c, n| {
                 let mut i = 0;
                 while i < p.elements {
                     let block = (p.elements - i).min(4);
-                    let mut own = [V::zero(); 4];
+                    let mut left = [V::zero(); 4];
                     let mut sums = [V::zero(); 4];
-                    for (b, v) in own.iter_mut().enumerate().take(block) {
-                        *v = get(p.own.add((i + b) * p.own_row + c), n);
+                    for (b, v) in left.iter_mut().enumerate().take(block) {
+                        *v = load_lanes(p.left.add((i + b) * p.left_row + c), n);
                     }
                     for j in 0..p.partners {
-                        let v = get::<T, V>(p.partner.add(j * p.partner_row + c), n);
+                        let v = load_lanes::<T, V>(p.right.add(j * p.right_row + c), n);
                         for b in 0..4 {
-                            sums[b] = sums[b].add(own[b].add(v).max(V::zero()));
+                            sums[b] = sums[b].add(left[b].add(v).max(V::zero()));
                         }
                     }
                     for (b, s) in sums.into_iter().enumerate().take(block) {
-                        put(s, self.out.add((i + b) * p.hidden + c), n);
+                        store_lanes(s, self.out.add((i + b) * p.hidden + c), n);
                     }
                     i += block;
                 }
@@ -100,12 +102,13 @@ impl<T: Real> Kernel<T> for HiddenSums<T> {
     }
 }
 
-/// From the gradient `dh_i` of the summed hidden layer: `du_i = dh_i · #{j : u_i + v_j > 0}`, `dv_j = Σ_i dh_i [u_i + v_j > 0]`.
+/// Backward pass of [`HiddenSums`], from its gradient `dh`: `du_i = dh_i · #{j : u_i + v_j > 0}` and
+/// `dv_j = Σ_i dh_i [u_i + v_j > 0]`. Overwrites both.
 struct HiddenSumsBackward<T> {
     p: Problem<T>,
     d_hidden: *const T,
-    d_own: *mut T,
-    d_partner: *mut T,
+    d_left: *mut T,
+    d_right: *mut T,
 }
 
 impl<T: Real> Kernel<T> for HiddenSumsBackward<T> {
@@ -114,38 +117,39 @@ impl<T: Real> Kernel<T> for HiddenSumsBackward<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.p;
+        // SAFETY: the contract of `Kernel::run`: rows of both sides and their gradients are valid.
         unsafe {
             columns!(V, p.hidden, |c, n| {
                 for j in 0..p.partners {
-                    put(V::zero(), self.d_partner.add(j * p.partner_row + c), n);
+                    store_lanes(V::zero(), self.d_right.add(j * p.right_row + c), n);
                 }
                 for i in 0..p.elements {
-                    let u = get::<T, V>(p.own.add(i * p.own_row + c), n);
-                    let d = get::<T, V>(self.d_hidden.add(i * p.hidden + c), n);
+                    let u = load_lanes::<T, V>(p.left.add(i * p.left_row + c), n);
+                    let d = load_lanes::<T, V>(self.d_hidden.add(i * p.hidden + c), n);
                     let mut sum = V::zero();
                     for j in 0..p.partners {
-                        let active = u.add(get(p.partner.add(j * p.partner_row + c), n));
+                        let active = u.add(load_lanes(p.right.add(j * p.right_row + c), n));
                         let d = active.where_positive(d);
-                        let at = self.d_partner.add(j * p.partner_row + c);
-                        put(d.add(get(at, n)), at, n);
+                        let at = self.d_right.add(j * p.right_row + c);
+                        store_lanes(d.add(load_lanes(at, n)), at, n);
                         sum = sum.add(d);
                     }
-                    put(sum, self.d_own.add(i * p.own_row + c), n);
+                    store_lanes(sum, self.d_left.add(i * p.left_row + c), n);
                 }
             });
         }
     }
 }
 
-/// `out[i][c] = max_j (W relu(u_i + v_j) + b)[c]`, with the index of the winner (the first of equals).
+/// `out[i][c] = max_j (W relu(u_i + v_j) + b)[c]`, with its argmax (the first of equals).
 struct PairMax<T> {
     p: Problem<T>,
     outputs: usize,
-    panels: *const T,
+    packed: *const T,
     bias: *const T,
     out: *mut T,
     out_row: usize,
-    winner: *mut T,
+    argmax: *mut T,
     /// `PARTNERS · (hidden + outputs)`.
     scratch: *mut T,
 }
@@ -156,38 +160,39 @@ impl<T: Real> Kernel<T> for PairMax<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.p;
+        // SAFETY: the contract of `Kernel::run`: rows of both sides, outputs and scratch are valid.
         unsafe {
             let hidden = self.scratch;
             let results = hidden.add(PARTNERS * p.hidden);
             for i in 0..p.elements {
                 let best = std::slice::from_raw_parts_mut(self.out.add(i * self.out_row), self.outputs);
-                let winner = std::slice::from_raw_parts_mut(self.winner.add(i * self.outputs), self.outputs);
+                let argmax = std::slice::from_raw_parts_mut(self.argmax.add(i * self.outputs), self.outputs);
                 best.fill(T::LOWEST);
-                winner.fill(T::ZERO);
+                argmax.fill(T::ZERO);
                 let mut first = 0;
                 while first < p.partners {
                     let m = PARTNERS.min(p.partners - first);
                     for j in 0..m {
-                        let v = p.partner.add((first + j) * p.partner_row);
-                        let u = p.own.add(i * p.own_row);
+                        let v = p.right.add((first + j) * p.right_row);
+                        let u = p.left.add(i * p.left_row);
                         columns!(V, p.hidden, |c, n| {
-                            let s = get::<T, V>(u.add(c), n).add(get(v.add(c), n)).max(V::zero());
-                            put(s, hidden.add(j * p.hidden + c), n);
+                            let s = load_lanes::<T, V>(u.add(c), n).add(load_lanes(v.add(c), n)).max(V::zero());
+                            store_lanes(s, hidden.add(j * p.hidden + c), n);
                         });
                     }
-                    PanelProduct {
+                    PackedProduct {
                         bias: self.bias,
-                        ..PanelProduct::plain([m, p.hidden, self.outputs], hidden, self.panels, results)
+                        ..PackedProduct::plain([m, p.hidden, self.outputs], hidden, self.packed, results)
                     }
                     .run::<V>();
                     for j in 0..m {
                         let row = std::slice::from_raw_parts(results.add(j * self.outputs), self.outputs);
                         let index = T::from_usize(first + j);
-                        for ((best, winner), &x) in best.iter_mut().zip(winner.iter_mut()).zip(row) {
-                            // A NaN must win, and stay.
+                        for ((best, argmax), &x) in best.iter_mut().zip(argmax.iter_mut()).zip(row) {
+                            // NaN wins, so that it propagates.
                             let larger = x > *best || x.partial_cmp(&x).is_none();
                             *best = if larger { x } else { *best };
-                            *winner = if larger { index } else { *winner };
+                            *argmax = if larger { index } else { *argmax };
                         }
                     }
                     first += m;
@@ -197,16 +202,16 @@ impl<T: Real> Kernel<T> for PairMax<T> {
     }
 }
 
-/// Gradients of both parts of the first layer, one partner per element and output column.
+/// Gradients of both sides of the first layer, through one partner per element and output column.
 struct PairMaxBackward<T> {
     p: Problem<T>,
     outputs: usize,
     weight: *const T,
-    winner: *const T,
+    argmax: *const T,
     dy: *const T,
     dy_row: usize,
-    d_own: *mut T,
-    d_partner: *mut T,
+    d_left: *mut T,
+    d_right: *mut T,
 }
 
 impl<T: Real> Kernel<T> for PairMaxBackward<T> {
@@ -215,23 +220,26 @@ impl<T: Real> Kernel<T> for PairMaxBackward<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.p;
+        // SAFETY: the contract of `Kernel::run`: rows are valid; argmax indices, written by the forward pass, lie
+        // below `partners`.
         unsafe {
             for j in 0..p.partners {
-                std::slice::from_raw_parts_mut(self.d_partner.add(j * p.partner_row), p.hidden).fill(T::ZERO);
+                std::slice::from_raw_parts_mut(self.d_right.add(j * p.right_row), p.hidden).fill(T::ZERO);
             }
             for i in 0..p.elements {
-                let (u, du) = (p.own.add(i * p.own_row), self.d_own.add(i * p.own_row));
+                let (u, du) = (p.left.add(i * p.left_row), self.d_left.add(i * p.left_row));
                 std::slice::from_raw_parts_mut(du, p.hidden).fill(T::ZERO);
                 for c in 0..self.outputs {
-                    let j = (*self.winner.add(i * self.outputs + c)).to_f64() as usize;
+                    let j = (*self.argmax.add(i * self.outputs + c)).to_f64() as usize;
+                    debug_assert!(j < p.partners);
                     let g = V::splat(*self.dy.add(i * self.dy_row + c));
-                    let (v, dv) = (p.partner.add(j * p.partner_row), self.d_partner.add(j * p.partner_row));
+                    let (v, dv) = (p.right.add(j * p.right_row), self.d_right.add(j * p.right_row));
                     let w = self.weight.add(c * p.hidden);
                     columns!(V, p.hidden, |h, n| {
-                        let active = get::<T, V>(u.add(h), n).add(get(v.add(h), n));
-                        let d = active.where_positive(get::<T, V>(w.add(h), n).mul(g));
-                        put(d.add(get(du.add(h), n)), du.add(h), n);
-                        put(d.add(get(dv.add(h), n)), dv.add(h), n);
+                        let active = load_lanes::<T, V>(u.add(h), n).add(load_lanes(v.add(h), n));
+                        let d = active.where_positive(load_lanes::<T, V>(w.add(h), n).mul(g));
+                        store_lanes(d.add(load_lanes(du.add(h), n)), du.add(h), n);
+                        store_lanes(d.add(load_lanes(dv.add(h), n)), dv.add(h), n);
                     });
                 }
             }
@@ -239,13 +247,13 @@ impl<T: Real> Kernel<T> for PairMaxBackward<T> {
     }
 }
 
-/// Rows `first..last` of the second layer's gradient: `dW[c] += Σ_i dy_i[c] · relu(u_i + v_winner)`.
+/// Rows `first..last` of the second layer's gradient: `dW[c] += Σ_i dy_i[c] · relu(u_i + v_argmax)`.
 struct PairMaxWeight<T> {
     p: Problem<T>,
     outputs: usize,
     first: usize,
     last: usize,
-    winner: *const T,
+    argmax: *const T,
     dy: *const T,
     dy_row: usize,
     d_weight: *mut T,
@@ -257,16 +265,19 @@ impl<T: Real> Kernel<T> for PairMaxWeight<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.p;
+        // SAFETY: the contract of `Kernel::run`: rows are valid; argmax indices, written by the forward pass, lie
+        // below `partners`.
         unsafe {
             for i in 0..p.elements {
-                let u = p.own.add(i * p.own_row);
+                let u = p.left.add(i * p.left_row);
                 for c in self.first..self.last {
-                    let j = (*self.winner.add(i * self.outputs + c)).to_f64() as usize;
+                    let j = (*self.argmax.add(i * self.outputs + c)).to_f64() as usize;
+                    debug_assert!(j < p.partners);
                     let g = V::splat(*self.dy.add(i * self.dy_row + c));
-                    let (v, dw) = (p.partner.add(j * p.partner_row), self.d_weight.add(c * p.hidden));
+                    let (v, dw) = (p.right.add(j * p.right_row), self.d_weight.add(c * p.hidden));
                     columns!(V, p.hidden, |h, n| {
-                        let active = get::<T, V>(u.add(h), n).add(get(v.add(h), n)).max(V::zero());
-                        put(active.mul_add(g, get(dw.add(h), n)), dw.add(h), n);
+                        let active = load_lanes::<T, V>(u.add(h), n).add(load_lanes(v.add(h), n)).max(V::zero());
+                        store_lanes(active.mul_add(g, load_lanes(dw.add(h), n)), dw.add(h), n);
                     });
                 }
             }
@@ -277,32 +288,31 @@ impl<T: Real> Kernel<T> for PairMaxWeight<T> {
 impl<T: Real> Worker<T> {
     fn pair_problem(&self, net: &Pair, example: usize) -> (Problem<T>, usize) {
         let space = |v: Value| self.program.values[v.0].space;
-        let own = self.shape.range(space(net.own.value), example);
-        let partner = self.shape.range(space(net.partner.value), example);
-        let ((u, own_row), (v, partner_row)) = (self.slice(net.own), self.slice(net.partner));
-        // SAFETY: rows of the example.
-        let (own_ptr, partner_ptr) = unsafe { (u.at(own.start * own_row), v.at(partner.start * partner_row)) };
+        let left = self.shape.range(space(net.left.value), example);
+        let right = self.shape.range(space(net.right.value), example);
+        let ((u, left_row), (v, right_row)) = (self.slice(net.left), self.slice(net.right));
+        let (left_ptr, right_ptr) = (u.at(left.start * left_row), v.at(right.start * right_row));
         let problem = Problem {
-            elements: own.len(),
-            partners: partner.len(),
-            hidden: net.own.cols,
-            own: own_ptr,
-            own_row,
-            partner: partner_ptr,
-            partner_row,
+            elements: left.len(),
+            partners: right.len(),
+            hidden: net.left.cols,
+            left: left_ptr,
+            left_row,
+            right: right_ptr,
+            right_row,
         };
-        (problem, own.start)
+        (problem, left.start)
     }
 
-    pub(super) fn pairs_forward(&mut self, params: &[T], panels: &Panels<T>, op: &Pairs) {
+    pub(super) fn pairs_forward(&mut self, params: &[T], packed: &PackedWeights<T>, op: &Pairs) {
         let this = &*self;
         let examples = this.shape.examples;
-        let most = (0..examples)
+        let max_elements = (0..examples)
             .flat_map(|e| op.nets.iter().map(move |n| (n, e)))
             .map(|(n, e)| this.pair_problem(n, e).0.elements)
             .max()
             .unwrap_or(0);
-        let blocks = most.div_ceil(ELEMENTS);
+        let blocks = max_elements.div_ceil(ELEMENTS);
         self.threads.run(op.nets.len() * examples * blocks, |t| {
             let (n, example, block) = (t / (examples * blocks), t / blocks % examples, t % blocks);
             let net = &op.nets[n];
@@ -314,37 +324,37 @@ impl<T: Real> Worker<T> {
             p.elements = ELEMENTS.min(p.elements - first);
             let outputs = net.y.cols;
             let (y, y_row) = this.slice(net.y);
-            // SAFETY: a task writes its own rows of its net's output and of what is kept.
+            // SAFETY: a task writes its own rows of its net's output and of the saved values.
             unsafe {
-                p.own = p.own.add(first * p.own_row);
+                p.left = p.left.add(first * p.left_row);
                 let y = y.at((start + first) * y_row);
-                let kept = |cols: usize| this.value(net.kept).at((start + first) * cols);
+                let saved = |cols: usize| this.value(net.saved).at((start + first) * cols);
                 let bias = this.param(params, net.bias);
-                let panels = panels.forward(net.weight);
+                let packed = packed.forward(net.weight);
                 match net.reduce {
                     Reduce::Max => this.scratch.with(PARTNERS * (p.hidden + outputs), |scratch| {
                         T::dispatch(PairMax {
                             p,
                             outputs,
-                            panels,
+                            packed,
                             bias,
                             out: y,
                             out_row: y_row,
-                            winner: kept(outputs),
+                            argmax: saved(outputs),
                             scratch,
                         });
                     }),
                     Reduce::Sum | Reduce::Mean => this.scratch.with(outputs, |scaled| {
-                        let hidden = kept(p.hidden);
+                        let hidden = saved(p.hidden);
                         T::dispatch(HiddenSums { p, out: hidden });
                         let count = T::from_usize(p.partners);
                         for c in 0..outputs {
                             *scaled.add(c) = *bias.add(c) * count;
                         }
-                        T::dispatch(PanelProduct {
+                        T::dispatch(PackedProduct {
                             c_row: y_row,
                             bias: scaled,
-                            ..PanelProduct::plain([p.elements, p.hidden, outputs], hidden, panels, y)
+                            ..PackedProduct::plain([p.elements, p.hidden, outputs], hidden, packed, y)
                         });
                     }),
                 }
@@ -353,7 +363,7 @@ impl<T: Real> Worker<T> {
     }
 
     pub(super) fn pairs_backward(&mut self, run: &mut Run<T>, op: &Pairs, plan: &PairsPlan) {
-        let panels = run.panels;
+        let packed = run.packed;
         let this = &*self;
         let examples = this.shape.examples;
         let params = run.params;
@@ -362,43 +372,43 @@ impl<T: Real> Worker<T> {
             let net = &op.nets[n];
             let (p, start) = this.pair_problem(net, example);
             let ((dy, dy_row), (du, _), (dv, _)) =
-                (this.grad_slice(net.y), this.grad_slice(net.own), this.grad_slice(net.partner));
-            let space = this.program.values[net.partner.value.0].space;
-            let partner_start = this.shape.range(space, example).start;
+                (this.grad_slice(net.y), this.grad_slice(net.left), this.grad_slice(net.right));
+            let space = this.program.values[net.right.value.0].space;
+            let right_start = this.shape.range(space, example).start;
             let outputs = net.y.cols;
             // SAFETY: an example's rows of one net's slices belong to this task.
             unsafe {
                 let dy = dy.at(start * dy_row);
-                let (d_own, d_partner) = (du.at(start * p.own_row), dv.at(partner_start * p.partner_row));
+                let (d_left, d_right) = (du.at(start * p.left_row), dv.at(right_start * p.right_row));
                 match net.reduce {
                     Reduce::Max => T::dispatch(PairMaxBackward {
                         p,
                         outputs,
                         weight: this.param(params, net.weight),
-                        winner: this.value(net.kept).at(start * outputs),
+                        argmax: this.value(net.saved).at(start * outputs),
                         dy,
                         dy_row,
-                        d_own,
-                        d_partner,
+                        d_left,
+                        d_right,
                     }),
                     Reduce::Sum | Reduce::Mean => this.scratch.with(p.elements * p.hidden, |d_hidden| {
-                        T::dispatch(PanelProduct {
+                        T::dispatch(PackedProduct {
                             a: Strided { ptr: dy, row: dy_row, col: 1 },
-                            ..PanelProduct::plain(
+                            ..PackedProduct::plain(
                                 [p.elements, outputs, p.hidden],
                                 dy,
-                                panels.backward(net.weight),
+                                packed.backward(net.weight),
                                 d_hidden,
                             )
                         });
-                        T::dispatch(HiddenSumsBackward { p, d_hidden, d_own, d_partner });
+                        T::dispatch(HiddenSumsBackward { p, d_hidden, d_left, d_right });
                     }),
                 }
             }
         });
         for net in &op.nets {
-            self.mark(net.own.value);
-            self.mark(net.partner.value);
+            self.mark_written(net.left.value);
+            self.mark_written(net.right.value);
         }
         if op.nets[0].reduce == Reduce::Max {
             self.pair_max_weights(run, op, plan);
@@ -428,7 +438,7 @@ impl<T: Real> Worker<T> {
                             outputs,
                             first,
                             last: outputs.min(first + OUTPUTS),
-                            winner: this.value(net.kept).at(start * outputs),
+                            argmax: this.value(net.saved).at(start * outputs),
                             dy: dy.at(start * dy_row),
                             dy_row,
                             d_weight: grads.at(this.program.params.spec(net.weight).offset),
@@ -439,7 +449,7 @@ impl<T: Real> Worker<T> {
         });
     }
 
-    /// Bias of the second layer: it is added once under a maximum, once per partner under a sum.
+    /// Gradient of the second layer's bias: added once under a maximum, once per partner under a sum.
     fn pair_biases(&mut self, run: &mut Run<T>, op: &Pairs) {
         for net in &op.nets {
             let sums = run.grads[self.program.params.spec(net.bias).range()].as_mut_ptr();

@@ -1,14 +1,13 @@
 //! PINE's element network, summed over each set: `y[p, j] = Σ_i sigmoid(x_i[p] · U[p, j] + V[p, j])`.
 //!
-//! The `[rows, P · J]` activations are never stored; backward computes them again.
+//! The `[rows, P · J]` activations are never stored; the backward pass recomputes them.
 
 use super::gemm::sigmoid;
-use super::norm::{columns, get, put};
 use super::tasks::Ptr;
 use super::worker::{Run, Worker};
 use crate::program::PineSum;
 use crate::real::Real;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 
 /// One example.
 #[derive(Clone, Copy)]
@@ -32,17 +31,19 @@ impl<T: Real> Kernel<T> for Forward<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let e = self.e;
+        // SAFETY: the contract of `Kernel::run`: rows of the example and of both parameters are valid.
         unsafe {
             for p in 0..e.projections {
                 let at = p * e.spread_len;
                 columns!(V, e.spread_len, |j, n| {
-                    let (u, v) = (get::<T, V>(e.spread.add(at + j), n), get::<T, V>(e.shift.add(at + j), n));
+                    let (u, v) =
+                        (load_lanes::<T, V>(e.spread.add(at + j), n), load_lanes::<T, V>(e.shift.add(at + j), n));
                     let mut sum = V::zero();
                     for i in 0..e.rows {
                         let x = V::splat(*e.x.add(i * e.projections + p));
                         sum = sum.add(sigmoid::<T, V>(x.mul_add(u, v)));
                     }
-                    put(sum, self.y.add(at + j), n);
+                    store_lanes(sum, self.y.add(at + j), n);
                 });
             }
         }
@@ -64,13 +65,16 @@ impl<T: Real> Kernel<T> for Backward<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let e = self.e;
+        // SAFETY: the contract of `Kernel::run`: rows of the example, its gradients and both parameters are valid;
+        // `dx` may be null.
         unsafe {
             for p in 0..e.projections {
                 let at = p * e.spread_len;
                 columns!(V, e.spread_len, |j, n| {
                     let first = j == 0 && !self.accumulate;
-                    let (u, v) = (get::<T, V>(e.spread.add(at + j), n), get::<T, V>(e.shift.add(at + j), n));
-                    let g = get::<T, V>(self.dy.add(at + j), n);
+                    let (u, v) =
+                        (load_lanes::<T, V>(e.spread.add(at + j), n), load_lanes::<T, V>(e.shift.add(at + j), n));
+                    let g = load_lanes::<T, V>(self.dy.add(at + j), n);
                     let (mut du, mut dv) = (V::zero(), V::zero());
                     for i in 0..e.rows {
                         let x = V::splat(*e.x.add(i * e.projections + p));
@@ -84,8 +88,8 @@ impl<T: Real> Kernel<T> for Backward<T> {
                             *dx = if first { sum } else { *dx + sum };
                         }
                     }
-                    put(du, self.d_spread.add(at + j), n);
-                    put(dv, self.d_shift.add(at + j), n);
+                    store_lanes(du, self.d_spread.add(at + j), n);
+                    store_lanes(dv, self.d_shift.add(at + j), n);
                 });
             }
         }
@@ -101,8 +105,7 @@ impl<T: Real> Worker<T> {
             rows: rows.len(),
             projections,
             spread_len: op.y.cols / projections,
-            // SAFETY: rows of the example.
-            x: unsafe { self.value(op.x).at(rows.start * projections) },
+            x: self.value(op.x).at(rows.start * projections),
             spread: self.param(params, op.spread),
             shift: self.param(params, op.shift),
         }
@@ -122,7 +125,7 @@ impl<T: Real> Worker<T> {
         let width = op.y.cols;
         let partials = Ptr(self.partials(self.shape.examples * 2 * width));
         let params = run.params;
-        let accumulate = self.written(op.x);
+        let accumulate = self.grad_written(op.x);
         let this = &*self;
         self.threads.run(this.shape.examples, |example| {
             let e = this.pine_example(params, op, example);
@@ -144,7 +147,7 @@ impl<T: Real> Worker<T> {
                 });
             }
         });
-        self.mark(op.x);
+        self.mark_written(op.x);
         for example in 0..self.shape.examples {
             for (half, param) in [op.spread, op.shift].into_iter().enumerate() {
                 // SAFETY: written by the tasks above.

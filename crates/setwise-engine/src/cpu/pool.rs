@@ -1,4 +1,4 @@
-//! Reducing the rows of a segment to one.
+//! Pooling: reduces the rows of a segment to one.
 
 use super::worker::{Run, Worker};
 use crate::program::{Pool, Reduce, Segments};
@@ -62,7 +62,7 @@ impl<T: Real> Worker<T> {
         });
     }
 
-    /// A maximum sends its gradient to the first row that reached it.
+    /// The gradient of a maximum goes to the first row that has it.
     pub(super) fn pool_backward(&mut self, _run: &mut Run<T>, op: &Pool) {
         if !self.wants_grad(op.x) {
             return;
@@ -70,7 +70,7 @@ impl<T: Real> Worker<T> {
         let cols = op.y.cols;
         let (x, dx) = (self.value(op.x), self.grad(op.x));
         let ((y, y_row), (dy, dy_row)) = (self.slice(op.y), self.grad_slice(op.y));
-        let accumulate = self.written(op.x);
+        let accumulate = self.grad_written(op.x);
         let (count, rows_of) = self.segments(op);
         self.threads.run(count.div_ceil(SEGMENTS), |t| {
             for i in t * SEGMENTS..count.min((t + 1) * SEGMENTS) {
@@ -102,6 +102,6 @@ impl<T: Real> Worker<T> {
             }
         });
         drop(rows_of);
-        self.mark(op.x);
+        self.mark_written(op.x);
     }
 }

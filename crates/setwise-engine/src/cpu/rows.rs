@@ -1,16 +1,16 @@
-//! Operations that move rows about: into and out of the union, repeated and joined rows, dropout.
+//! Operations that copy rows: into and out of the union, repetition, concatenation and dropout.
 
 use super::worker::{Run, Worker};
-use crate::mix::mix;
 use crate::program::{Concat, Dropout, FromUnion, Repeat, Space, ToUnion, Value};
 use crate::real::Real;
+use crate::splitmix::splitmix64;
 
 /// Rows of a dropout task.
 const ROWS: usize = 256;
 
 impl<T: Real> Worker<T> {
-    /// Calls `f(set, row in the set, row in the union, rows)` for each stretch of rows, examples in parallel.
-    fn union_stretches(&self, per_dim: bool, f: impl Fn(usize, usize, usize, usize) + Sync + Send) {
+    /// Calls `f(set, row in the set, row in the union, rows)` for each set of each example, examples in parallel.
+    fn for_union_ranges(&self, per_dim: bool, f: impl Fn(usize, usize, usize, usize) + Sync + Send) {
         let dims = if per_dim { self.shape.dims } else { 1 };
         self.threads.run(self.shape.examples, |e| {
             let mut at = self.shape.range(Space::Union, e).start;
@@ -26,8 +26,8 @@ impl<T: Real> Worker<T> {
         let spec = &self.program.values[op.y.0];
         let cols = spec.cols;
         let y = self.value(op.y);
-        self.union_stretches(spec.per_dim, |k, from, to, rows| {
-            // SAFETY: each stretch of the union is written by the example it belongs to.
+        self.for_union_ranges(spec.per_dim, |k, from, to, rows| {
+            // SAFETY: each range of the union is written by the example it belongs to.
             unsafe {
                 let x = std::slice::from_raw_parts(self.value(op.sets[k]).at(from * cols), rows * cols);
                 let y = std::slice::from_raw_parts_mut(y.at(to * cols), rows * cols);
@@ -48,17 +48,17 @@ impl<T: Real> Worker<T> {
         let spec = &self.program.values[op.y.0];
         let (cols, per_dim) = (spec.cols, spec.per_dim);
         let dy = self.grad(op.y);
-        self.union_stretches(per_dim, |k, to, from, rows| {
+        self.for_union_ranges(per_dim, |k, to, from, rows| {
             if self.wants_grad(op.sets[k]) {
                 // SAFETY: rows of one set of one example.
                 unsafe {
                     let from = std::slice::from_raw_parts(dy.at(from * cols), rows * cols);
                     let to = std::slice::from_raw_parts_mut(self.grad(op.sets[k]).at(to * cols), rows * cols);
-                    add_or_copy(to, from, self.written(op.sets[k]));
+                    add_or_copy(to, from, self.grad_written(op.sets[k]));
                 }
             }
         });
-        op.sets.iter().for_each(|&s| self.mark(s));
+        op.sets.iter().for_each(|&s| self.mark_written(s));
         let dims = if per_dim { self.shape.dims } else { 1 };
         for (k, &encoding) in op.encodings.iter().enumerate() {
             let range = self.program.params.spec(encoding).range();
@@ -82,7 +82,7 @@ impl<T: Real> Worker<T> {
         let spec = &self.program.values[op.x.0];
         let cols = spec.cols;
         let x = self.value(op.x);
-        self.union_stretches(spec.per_dim, |k, to, from, rows| {
+        self.for_union_ranges(spec.per_dim, |k, to, from, rows| {
             // SAFETY: rows of one set of one example.
             unsafe {
                 let y = std::slice::from_raw_parts_mut(self.value(op.sets[k]).at(to * cols), rows * cols);
@@ -94,15 +94,15 @@ impl<T: Real> Worker<T> {
     pub(super) fn split_backward(&mut self, op: &FromUnion) {
         let spec = &self.program.values[op.x.0];
         let cols = spec.cols;
-        let (dx, written) = (self.grad(op.x), self.written(op.x));
-        self.union_stretches(spec.per_dim, |k, from, to, rows| {
-            // SAFETY: each stretch of the union belongs to one example.
+        let (dx, written) = (self.grad(op.x), self.grad_written(op.x));
+        self.for_union_ranges(spec.per_dim, |k, from, to, rows| {
+            // SAFETY: each range of the union belongs to one example.
             unsafe {
                 let from = std::slice::from_raw_parts(self.grad(op.sets[k]).at(from * cols), rows * cols);
                 add_or_copy(std::slice::from_raw_parts_mut(dx.at(to * cols), rows * cols), from, written);
             }
         });
-        self.mark(op.x);
+        self.mark_written(op.x);
     }
 
     pub(super) fn repeat_forward(&mut self, params: &[T], op: &Repeat) {
@@ -126,7 +126,7 @@ impl<T: Real> Worker<T> {
         }
     }
 
-    /// Calls `f(example, input, numbers the example has in it, where they begin in the output row)`.
+    /// Calls `f(example, input, elements of the example in it, their offset in the output)`.
     fn concat_parts(&self, op: &Concat, mut f: impl FnMut(usize, Value, usize, usize)) {
         for e in 0..self.shape.examples {
             let mut at = e * self.program.values[op.y.0].cols;
@@ -153,11 +153,11 @@ impl<T: Real> Worker<T> {
                 unsafe {
                     let from = std::slice::from_raw_parts(self.grad(op.y).at(at), len);
                     let to = std::slice::from_raw_parts_mut(self.grad(x).at(e * len), len);
-                    add_or_copy(to, from, self.written(x));
+                    add_or_copy(to, from, self.grad_written(x));
                 }
             }
         });
-        op.inputs.iter().for_each(|&x| self.mark(x));
+        op.inputs.iter().for_each(|&x| self.mark_written(x));
     }
 
     pub(super) fn dropout_forward(&mut self, op: &Dropout) {
@@ -181,7 +181,7 @@ impl<T: Real> Worker<T> {
         }
         let seed = mask_seed(self.seed, op.stream);
         let ((dx, dx_row), (dy, dy_row)) = (self.grad_slice(op.x), self.grad_slice(op.y));
-        let written = self.written(op.x.value);
+        let written = self.grad_written(op.x.value);
         self.masked_rows(
             op,
             |row, keep| {
@@ -196,10 +196,11 @@ impl<T: Real> Worker<T> {
             },
             seed,
         );
-        self.mark(op.x.value);
+        self.mark_written(op.x.value);
     }
 
-    /// Calls `f(row, factors)` for every row; a factor is zero or 1 / (1 − rate), a function of seed and place alone.
+    /// Calls `f(row, factors)` for every row. A factor is zero or 1 / (1 − rate), a function of seed and position
+    /// alone.
     fn masked_rows(&self, op: &Dropout, f: impl Fn(usize, &mut dyn Iterator<Item = T>) + Sync + Send, seed: u64) {
         let rows = self.rows_of(op.x.value);
         let scale = T::from_f64(1.0 / (1.0 - op.rate));
@@ -208,7 +209,7 @@ impl<T: Real> Worker<T> {
             for row in t * ROWS..rows.min((t + 1) * ROWS) {
                 let first = (row * op.x.cols) as u64;
                 let mut factors = (0..op.x.cols as u64).map(|c| {
-                    let dropped = mix(seed.wrapping_add(first + c)) >> 32 < threshold;
+                    let dropped = splitmix64(seed.wrapping_add(first + c)) >> 32 < threshold;
                     if dropped { T::ZERO } else { scale }
                 });
                 f(row, &mut factors);
@@ -228,5 +229,5 @@ fn add_or_copy<T: Real>(to: &mut [T], from: &[T], add: bool) {
 }
 
 fn mask_seed(seed: u64, stream: u64) -> u64 {
-    mix(seed ^ mix(stream.wrapping_add(0x9e37_79b9_7f4a_7c15)))
+    splitmix64(seed ^ splitmix64(stream.wrapping_add(0x9e37_79b9_7f4a_7c15)))
 }

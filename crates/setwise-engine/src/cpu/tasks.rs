@@ -1,4 +1,4 @@
-//! Cutting work into tasks that do not depend on the number of threads, and memory for each thread.
+//! Splits work into tasks independently of the number of threads, and gives each thread scratch memory.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -39,31 +39,32 @@ pub fn locate(mut i: usize, counts: impl IntoIterator<Item = usize>) -> (usize, 
     unreachable!("task index beyond the last group")
 }
 
-/// The `i`th piece of a range cut into pieces of `step`.
-pub fn piece(range: Range<usize>, i: usize, step: usize) -> Range<usize> {
+/// Chunk `i` of a range split into chunks of `step`.
+pub fn chunk_range(range: Range<usize>, i: usize, step: usize) -> Range<usize> {
     let first = range.start + i * step;
     first..range.end.min(first + step)
 }
 
-/// A pointer that tasks may share. Whoever uses it makes sure that tasks write to disjoint places.
+/// A pointer that tasks may share. Whoever dereferences it makes sure that tasks write to disjoint addresses.
 #[derive(Clone, Copy)]
 pub struct Ptr<T>(pub *mut T);
 
-// SAFETY: a plain address; disjointness is the duty of each use.
+// SAFETY: a plain address; each dereference has its own reason why tasks do not race.
 unsafe impl<T> Send for Ptr<T> {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl<T> Sync for Ptr<T> {}
 
 impl<T> Ptr<T> {
-    /// The address `n` elements on. (A method, so that closures capture the wrapper and not the bare pointer.) The pointer itself may lie outside of any buffer; the
-    /// address asked for must not.
+    /// The address `n` elements on. (A method, so that closures capture the wrapper and not the bare pointer.) The
+    /// pointer itself may lie outside of any buffer. Whoever dereferences the result makes sure that the result does
+    /// not.
     #[inline(always)]
-    pub unsafe fn at(self, n: usize) -> *mut T {
+    pub fn at(self, n: usize) -> *mut T {
         self.0.wrapping_add(n)
     }
 }
 
-/// One growing buffer per thread, kept between steps. Each is behind a lock that nobody ever waits for.
+/// One growing buffer per thread, kept between steps. No thread ever waits for its lock.
 pub struct Scratch<T> {
     slots: Vec<Mutex<Vec<T>>>,
     threads: Threads,
@@ -74,7 +75,7 @@ impl<T: Real> Scratch<T> {
         Scratch { slots: Vec::new(), threads }
     }
 
-    /// Makes sure every thread that may come has a slot.
+    /// Makes sure that every thread has a slot.
     pub fn prepare(&mut self) {
         let threads = if self.threads == Threads::One { 1 } else { rayon::current_num_threads() + 1 };
         if self.slots.len() < threads {
@@ -82,7 +83,7 @@ impl<T: Real> Scratch<T> {
         }
     }
 
-    /// Hands at least `len` elements, aligned to a cache line and of any content, to `f`.
+    /// Calls `f` with at least `len` elements, aligned to a cache line, with arbitrary contents.
     pub fn with<R>(&self, len: usize, f: impl FnOnce(*mut T) -> R) -> R {
         let last = self.slots.len() - 1;
         let slot = rayon::current_thread_index().unwrap_or(last).min(last);
@@ -94,8 +95,9 @@ impl<T: Real> Scratch<T> {
             buffer.resize(len + 16, T::ZERO);
         }
         let p = buffer.as_mut_ptr();
-        // SAFETY: the buffer has sixteen elements to spare for alignment.
-        f(unsafe { p.add(align_offset(p)) })
+        let aligned = p.wrapping_add(align_offset(p));
+        debug_assert!(aligned.addr().is_multiple_of(64) && align_offset(p) + len <= buffer.len());
+        f(aligned)
     }
 }
 

@@ -1,82 +1,82 @@
-//! Runs a program forward and backward on some of the examples of a batch, with its own working memory.
+//! Runs a program forward and backward on some examples of a batch, with its own working memory.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::chain::Chain;
+use super::amx::TileConfig;
+use super::buffer::AlignedBuffer;
 use super::linear::LinearPlan;
-use super::local::Local;
 use super::norm::NormBackward;
+use super::packed_weights::PackedWeights;
 use super::pair::PairsPlan;
-use super::panels::Panels;
-use super::projected::Projected;
-use super::tasks::{Ptr, Scratch, Threads, align_offset};
-use super::tiles::InUse;
+use super::projected_attention::ProjectedAttention;
+use super::row_buffers::RowBuffers;
+use super::row_fusion::RowFusion;
+use super::tasks::{Ptr, Scratch, Threads};
 use crate::batch::{BatchView, SetView};
 use crate::error::Error;
 use crate::flow::{Users, gated_values, gradients_to_clear};
 use crate::params::ParamId;
-use crate::plan::{Lives, NONE, Plan, Shape};
+use crate::plan::{Lifetimes, NONE, Plan, Shape};
 use crate::program::{Op, Program, Slice, Space, Value};
 use crate::real::Real;
 
-/// Parameters and where their gradients go, for one backward pass.
+/// Parameters and their gradients, for one backward pass.
 pub struct Run<'a, T> {
     pub params: &'a [T],
-    pub panels: &'a Panels<T>,
+    pub packed: &'a PackedWeights<T>,
     pub grads: &'a mut [T],
 }
 
-/// What is known of an operation before any batch.
+/// The batch-independent plan of an operation.
 enum OpPlan {
     Linear(LinearPlan),
     Pairs(PairsPlan),
-    /// Projections and the attention that follows.
-    Projected(Projected),
-    /// This operation and those that follow, a few rows at a time.
-    Chain(Chain),
-    /// An operation before this one runs it too.
+    /// Projections fused with the attention that follows.
+    ProjectedAttention(ProjectedAttention),
+    /// This operation and those that follow, fused by rows.
+    RowFusion(RowFusion),
+    /// A preceding operation runs it too.
     Done,
     Other,
 }
 
 impl OpPlan {
-    /// Whether running it records the time of each operation in it.
+    /// Whether running it records the time of each of its operations.
     fn records_itself(&self) -> bool {
-        matches!(self, OpPlan::Projected(_) | OpPlan::Chain(_) | OpPlan::Done)
+        matches!(self, OpPlan::ProjectedAttention(_) | OpPlan::RowFusion(_) | OpPlan::Done)
     }
 }
 
-/// Runs one program. After the largest batch has been seen nothing more is allocated.
+/// Runs one program. After the largest batch nothing more is allocated.
 pub struct Worker<T: Real> {
     pub(super) threads: Threads,
     pub(super) program: Arc<Program>,
     plans: Vec<OpPlan>,
-    /// For each operation the gradients that must be zero before its backward pass adds to some of their columns.
+    /// For each operation the gradients to clear before its backward pass accumulates into some of their columns.
     pub(super) clear: Vec<Vec<Value>>,
-    /// Results of a ReLU whose gradient comes from one linear operation alone: that operation applies the ReLU's backward step.
+    /// ReLU results whose gradient comes from one linear operation alone, which then applies the ReLU's backward step.
     pub(super) gated: Vec<bool>,
-    lives: Lives,
+    lifetimes: Lifetimes,
     plan: Plan,
     pub(super) shape: Shape,
-    arena: Vec<T>,
-    arena_start: usize,
+    arena: AlignedBuffer<T>,
     /// Values that exist for a few rows at a time.
-    pub(super) local: Local<T>,
-    /// The rows that a chain is at.
-    pub(super) stretch: Option<Range<usize>>,
-    /// Whether norms keep what their way back needs.
-    pub(super) keeps_norms: bool,
+    pub(super) row_buffers: RowBuffers<T>,
+    /// The rows in work, while operations are fused by rows.
+    pub(super) row_block: Option<Range<usize>>,
+    /// Whether norms save their statistics for the backward pass.
+    pub(super) saves_norms: bool,
     pub(super) written: Vec<bool>,
-    /// What had been written before a chain's way back began.
+    /// `written` at the start of a fused backward pass.
     pub(super) written_before: Vec<bool>,
     pub(super) scratch: Scratch<T>,
     partials: Vec<T>,
     pub(super) sources: Vec<(Ptr<T>, usize)>,
     pub(super) norms: Vec<NormBackward<T>>,
     pub(super) seed: u64,
-    /// Seconds forward and backward by operation, while they are recorded.
+    /// Seconds forward and backward by operation, while timings are recorded.
     timings: Option<Vec<[f64; 2]>>,
 }
 
@@ -86,15 +86,14 @@ impl<T: Real> Worker<T> {
         Worker {
             clear: gradients_to_clear(&program),
             gated: gated_values(&program),
-            lives: lives(&program, &plans),
+            lifetimes: lifetimes(&program, &plans),
             plans,
             plan: Plan::default(),
             shape: Shape::default(),
-            arena: Vec::new(),
-            arena_start: 0,
-            local: Local::new(&program),
-            stretch: None,
-            keeps_norms: true,
+            arena: AlignedBuffer::new(),
+            row_buffers: RowBuffers::new(&program),
+            row_block: None,
+            saves_norms: true,
             written: vec![false; program.values.len()],
             written_before: vec![false; program.values.len()],
             scratch: Scratch::new(threads),
@@ -108,7 +107,7 @@ impl<T: Real> Worker<T> {
         }
     }
 
-    /// Starts (anew) to record how long each operation takes.
+    /// Starts to record how long each operation takes, from zero.
     pub fn record_timings(&mut self) {
         self.timings = Some(vec![[0.0; 2]; self.program.ops.len()]);
     }
@@ -118,7 +117,7 @@ impl<T: Real> Worker<T> {
         self.timings.as_deref().unwrap_or(&[])
     }
 
-    /// What the clock says, if times are recorded.
+    /// The time, if timings are recorded.
     pub(super) fn clock(&self) -> Option<Instant> {
         self.timings.is_some().then(Instant::now)
     }
@@ -131,14 +130,14 @@ impl<T: Real> Worker<T> {
 
     /// Bytes of working memory held.
     pub fn memory(&self) -> usize {
-        (self.arena.len() + self.partials.len() + self.local.len()) * size_of::<T>()
+        (self.arena.allocated() + self.partials.len() + self.row_buffers.allocated()) * size_of::<T>()
     }
 
-    /// Computes all outputs for the examples `range` of a batch that has been checked.
+    /// Computes all outputs for the examples `range` of a checked batch.
     pub fn forward(
         &mut self,
         params: &[T],
-        panels: &Panels<T>,
+        packed: &PackedWeights<T>,
         batch: &BatchView<T>,
         range: Range<usize>,
     ) -> Result<(), Error> {
@@ -150,32 +149,32 @@ impl<T: Real> Worker<T> {
             input.copy_from_slice(data);
         }
         let program = self.program.clone();
-        let _unit = self.unit_in_use(panels);
+        let _tile_config = self.tile_config(packed);
         for i in 0..program.ops.len() {
-            let begin = self.clock();
+            let started = self.clock();
             let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
             match (&program.ops[i], &plan) {
-                (_, OpPlan::Projected(p)) => self.projected_forward(params, panels, p),
-                (_, OpPlan::Chain(c)) => self.chain_forward(params, panels, c),
+                (_, OpPlan::ProjectedAttention(p)) => self.projected_forward(params, packed, p),
+                (_, OpPlan::RowFusion(c)) => self.row_fusion_forward(params, packed, c),
                 (_, OpPlan::Done) => {}
-                (Op::Linear(l), OpPlan::Linear(p)) => self.linear_forward(params, panels, l, p),
-                (Op::Attention(a), _) => self.attention_forward(panels.tiles(), a),
+                (Op::Linear(l), OpPlan::Linear(p)) => self.linear_forward(params, packed, l, p),
+                (Op::Attention(a), _) => self.attention_forward(packed.uses_amx(), a),
                 (Op::AddNorm(a), _) => self.add_norm_forward(params, a),
                 (Op::Pool(p), _) => self.pool_forward(p),
-                (Op::Pairs(p), _) => self.pairs_forward(params, panels, p),
+                (Op::Pairs(p), _) => self.pairs_forward(params, packed, p),
                 (Op::ToUnion(t), _) => self.join_forward(params, t),
                 (Op::FromUnion(f), _) => self.split_forward(f),
                 (Op::Repeat(r), _) => self.repeat_forward(params, r),
                 (Op::Concat(c), _) => self.concat_forward(c),
                 (Op::PineSum(p), _) => self.pine_forward(params, p),
                 (Op::Dropout(d), _) => self.dropout_forward(d),
-                (Op::Convolution(c), _) => self.convolution_forward(params, panels, c),
+                (Op::Convolution(c), _) => self.convolution_forward(params, packed, c),
                 (Op::BatchNorm(b), _) => self.batch_norm_forward(params, b),
                 (Op::MaxPool(p), _) => self.max_pool_forward(p),
                 (Op::Linear(_), _) => unreachable!("every linear operation has its plan"),
             }
             if !plan.records_itself() {
-                self.record(i, 0, begin);
+                self.record(i, 0, started);
             }
             self.plans[i] = plan;
         }
@@ -187,26 +186,27 @@ impl<T: Real> Worker<T> {
         self.read(self.program.outputs[i], 0)
     }
 
-    /// Gradient of input `k` after a backward pass, if the program asked for input gradients.
+    /// Gradient of input `k` after a backward pass, if the program computes input gradients.
     pub fn input_grad(&self, k: usize) -> Option<&[T]> {
         let v = self.program.inputs[k];
         self.program.values[v.0].grad.then(|| self.read(v, self.program.values.len()))
     }
 
-    fn read(&self, v: Value, half: usize) -> &[T] {
-        let i = half + v.0;
+    fn read(&self, v: Value, first: usize) -> &[T] {
+        let i = first + v.0;
         if self.plan.lens.is_empty() || self.plan.offsets[i] == NONE {
             return &[];
         }
-        &self.arena[self.arena_start + self.plan.offsets[i]..][..self.plan.lens[i]]
+        self.arena.slice(self.plan.offsets[i], self.plan.lens[i])
     }
 
-    /// The tile unit for a whole pass, where one thread makes it and nobody else comes between.
-    fn unit_in_use(&self, panels: &Panels<T>) -> Option<InUse> {
-        (panels.tiles() && self.threads == Threads::One).then(InUse::begin)
+    /// The AMX tile configuration for a pass that one thread runs alone.
+    fn tile_config(&self, packed: &PackedWeights<T>) -> Option<TileConfig> {
+        (packed.uses_amx() && self.threads == Threads::One).then(TileConfig::load)
     }
 
-    /// Adds to the gradients of the parameters, given those of the outputs. Follows a forward pass of a training program.
+    /// Adds to the gradients of the parameters, given those of the outputs. A forward pass of a training program
+    /// precedes.
     pub fn backward(&mut self, run: &mut Run<T>, output_grads: &[Vec<T>]) {
         self.written.fill(false);
         for (i, g) in output_grads.iter().enumerate() {
@@ -214,22 +214,22 @@ impl<T: Real> Worker<T> {
             assert_eq!(self.plan.lens[v.0], g.len(), "a gradient for every output");
             // SAFETY: the gradient has the output's length.
             unsafe { std::slice::from_raw_parts_mut(self.grad(v).at(0), g.len()) }.copy_from_slice(g);
-            self.mark(v);
+            self.mark_written(v);
         }
         let program = self.program.clone();
-        let _unit = self.unit_in_use(run.panels);
+        let _tile_config = self.tile_config(run.packed);
         for i in (0..program.ops.len()).rev() {
-            let begin = self.clock();
-            if !matches!(self.plans[i], OpPlan::Chain(_) | OpPlan::Done) {
+            let started = self.clock();
+            if !matches!(self.plans[i], OpPlan::RowFusion(_) | OpPlan::Done) {
                 self.clear_gradients(i, None);
             }
             let plan = std::mem::replace(&mut self.plans[i], OpPlan::Other);
             match (&program.ops[i], &plan) {
-                (_, OpPlan::Projected(p)) => self.projected_backward(run, p),
-                (_, OpPlan::Chain(c)) => self.chain_backward(run, c),
+                (_, OpPlan::ProjectedAttention(p)) => self.projected_backward(run, p),
+                (_, OpPlan::RowFusion(c)) => self.row_fusion_backward(run, c),
                 (_, OpPlan::Done) => {}
                 (Op::Linear(l), OpPlan::Linear(p)) => self.linear_backward(run, l, p),
-                (Op::Attention(a), _) => self.attention_backward(run.panels.tiles(), a),
+                (Op::Attention(a), _) => self.attention_backward(run.packed.uses_amx(), a),
                 (Op::AddNorm(a), _) => self.add_norm_backward(run, a),
                 (Op::Pool(p), _) => self.pool_backward(run, p),
                 (Op::Pairs(op), OpPlan::Pairs(p)) => self.pairs_backward(run, op, p),
@@ -245,13 +245,13 @@ impl<T: Real> Worker<T> {
                 (Op::Linear(_) | Op::Pairs(_), _) => unreachable!("these operations have their plans"),
             }
             if !plan.records_itself() {
-                self.record(i, 1, begin);
+                self.record(i, 1, started);
             }
             self.plans[i] = plan;
         }
     }
 
-    /// Clears the gradients of those values, of one space or of all, that an operation adds to in part.
+    /// Clears the gradients that an operation accumulates into in part: those of values in one space, or all.
     pub(super) fn clear_gradients(&mut self, op: usize, space: Option<Space>) {
         for &v in &self.clear[op] {
             let spec = &self.program.values[v.0];
@@ -259,7 +259,7 @@ impl<T: Real> Worker<T> {
                 continue;
             }
             let (rows, cols) = (self.rows(v), spec.cols);
-            // SAFETY: the gradient's own place.
+            // SAFETY: these rows of the gradient's buffer, which `self` borrows exclusively.
             let numbers =
                 unsafe { std::slice::from_raw_parts_mut(self.grad(v).at(rows.start * cols), rows.len() * cols) };
             numbers.fill(T::ZERO);
@@ -267,7 +267,7 @@ impl<T: Real> Worker<T> {
         }
     }
 
-    /// Takes on the shape of some examples: counts rows, places all buffers.
+    /// Binds the shape of some examples: counts rows and plans memory.
     fn bind(&mut self, batch: &BatchView<T>, range: &Range<usize>) -> Result<(), Error> {
         let cols = self.program.values[self.program.inputs[0].0].cols;
         let dims = if self.program.any_dim { batch.sets[0].width / cols } else { 1 };
@@ -277,20 +277,24 @@ impl<T: Real> Worker<T> {
         let same = shape.examples == examples
             && shape.dims == dims
             && shape.set_offsets.len() == batch.sets.len()
-            && shape.set_offsets.iter().zip(&batch.sets).all(|(own, s)| (0..=examples).all(|e| own[e] == bound(s, e)));
+            && shape
+                .set_offsets
+                .iter()
+                .zip(&batch.sets)
+                .all(|(offsets, s)| (0..=examples).all(|e| offsets[e] == bound(s, e)));
         if !same {
             shape.examples = examples;
             shape.dims = dims;
             shape.set_offsets.resize_with(batch.sets.len(), Vec::new);
-            for (own, s) in shape.set_offsets.iter_mut().zip(&batch.sets) {
-                own.clear();
-                own.extend((0..=examples).map(|e| bound(s, e)));
+            for (offsets, s) in shape.set_offsets.iter_mut().zip(&batch.sets) {
+                offsets.clear();
+                offsets.extend((0..=examples).map(|e| bound(s, e)));
             }
             shape.union_offsets.clear();
             shape.union_offsets.extend((0..=examples).map(|e| batch.sets.iter().map(|s| bound(s, e)).sum::<usize>()));
-            let placed = self.plan.make(&self.program, &self.lives, &self.shape);
-            if let Err(error) = placed.and_then(|()| self.reserve()) {
-                // Nothing is bound, and no place is remembered.
+            let planned = self.plan.make(&self.program, &self.lifetimes, &self.shape);
+            if let Err(error) = planned.and_then(|()| self.reserve()) {
+                // Nothing is bound, and no offset stays valid.
                 self.shape.examples = 0;
                 self.plan = Plan::default();
                 return Err(error);
@@ -300,29 +304,24 @@ impl<T: Real> Worker<T> {
         Ok(())
     }
 
-    /// Makes the arena large enough for the plan, and the place of local values for the largest of them.
+    /// Makes the arena large enough for the plan, and the row buffers for the largest fused operation.
     fn reserve(&mut self) -> Result<(), Error> {
-        let wanted = self.plan.total.saturating_add(16);
-        if self.arena.len() < wanted {
-            self.arena = Vec::new();
-            let mut arena = Vec::<T>::new();
-            let bytes = (wanted as u64).saturating_mul(size_of::<T>() as u64);
-            if bytes > memory_limit() || arena.try_reserve_exact(wanted).is_err() {
+        if self.arena.capacity() < self.plan.total {
+            let bytes = (self.plan.total as u64).saturating_mul(size_of::<T>() as u64);
+            if bytes > memory_limit() || !self.arena.allocate(self.plan.total) {
                 return Err(Error::TooLarge { bytes });
             }
-            drop(arena);
-            self.arena = vec![T::ZERO; wanted];
-            self.arena_start = align_offset(self.arena.as_ptr());
         }
-        let room = |plan: &OpPlan| match plan {
-            OpPlan::Projected(p) => self.projected_room(p, &self.program),
-            OpPlan::Chain(c) => c.room(),
+        let workspace = |plan: &OpPlan| match plan {
+            OpPlan::ProjectedAttention(p) => self.projected_workspace(p, &self.program),
+            OpPlan::RowFusion(c) => c.workspace(),
             _ => 0,
         };
-        let wanted = self.plans.iter().map(room).max().unwrap_or(0);
-        if !self.local.has_room(wanted) {
-            let bytes = (wanted.saturating_add(self.arena.len()) as u64).saturating_mul(size_of::<T>() as u64);
-            if bytes > memory_limit() || !self.local.make_room(wanted) {
+        let wanted = self.plans.iter().map(workspace).max().unwrap_or(0);
+        if self.row_buffers.capacity() < wanted {
+            let elements = wanted.saturating_add(self.arena.allocated());
+            let bytes = (elements as u64).saturating_mul(size_of::<T>() as u64);
+            if bytes > memory_limit() || !self.row_buffers.allocate(wanted) {
                 return Err(Error::TooLarge { bytes });
             }
         }
@@ -331,52 +330,55 @@ impl<T: Real> Worker<T> {
 
     /// Address of a value.
     pub(super) fn value(&self, v: Value) -> Ptr<T> {
-        if let Some(found) = self.local.value(v) {
+        if let Some(found) = self.row_buffers.value(v) {
             return found;
         }
-        self.place(self.plan.offsets[v.0])
+        self.buffer(v.0)
     }
 
     /// Address of a value's gradient.
     pub(super) fn grad(&self, v: Value) -> Ptr<T> {
-        if let Some(found) = self.local.grad(v) {
+        if let Some(found) = self.row_buffers.grad(v) {
             return found;
         }
-        self.place(self.plan.offsets[self.program.values.len() + v.0])
+        self.buffer(self.program.values.len() + v.0)
     }
 
-    fn place(&self, offset: usize) -> Ptr<T> {
+    /// Address of a buffer of the plan.
+    fn buffer(&self, index: usize) -> Ptr<T> {
+        let offset = self.plan.offsets[index];
         debug_assert_ne!(offset, NONE, "a buffer that the plan does not hold");
-        // SAFETY: the plan lies within the arena. Buffers that live at one time are disjoint, so writing to one through a
-        // shared reference to the backend never changes what another task reads.
-        Ptr(unsafe { self.arena.as_ptr().cast_mut().add(self.arena_start + offset) })
+        debug_assert!(offset + self.plan.lens[index] <= self.arena.capacity(), "a buffer beyond the arena");
+        self.arena.at(offset)
     }
 
-    /// Address of some columns of a value, and the distance of its rows.
+    /// Address of some columns of a value, and the row stride.
     pub(super) fn slice(&self, s: Slice) -> (Ptr<T>, usize) {
-        if let Some(found) = self.local.slice(s, false) {
+        if let Some(found) = self.row_buffers.slice(s, false) {
             return found;
         }
-        // SAFETY: columns of the value.
-        (Ptr(unsafe { self.value(s.value).at(s.col) }), self.program.values[s.value.0].cols)
+        let cols = self.program.values[s.value.0].cols;
+        debug_assert!(s.col + s.cols <= cols, "columns of the value");
+        (Ptr(self.value(s.value).at(s.col)), cols)
     }
 
     /// The same for the gradient.
     pub(super) fn grad_slice(&self, s: Slice) -> (Ptr<T>, usize) {
-        if let Some(found) = self.local.slice(s, true) {
+        if let Some(found) = self.row_buffers.slice(s, true) {
             return found;
         }
-        // SAFETY: columns of the value.
-        (Ptr(unsafe { self.grad(s.value).at(s.col) }), self.program.values[s.value.0].cols)
+        let cols = self.program.values[s.value.0].cols;
+        debug_assert!(s.col + s.cols <= cols, "columns of the value");
+        (Ptr(self.grad(s.value).at(s.col)), cols)
     }
 
     pub(super) fn param(&self, params: &[T], id: ParamId) -> *const T {
         params[self.program.params.spec(id).range()].as_ptr()
     }
 
-    /// The rows of a value that operations are to work on, dimensions counted: all, or those of the stretch that a chain is at.
+    /// The rows of a value to work on, dimensions counted: all, or the current row block.
     pub(super) fn rows(&self, v: Value) -> Range<usize> {
-        self.stretch.clone().unwrap_or(0..self.rows_of(v))
+        self.row_block.clone().unwrap_or(0..self.rows_of(v))
     }
 
     /// Rows of a value, dimensions counted.
@@ -386,7 +388,7 @@ impl<T: Real> Worker<T> {
         self.shape.rows(spec.space) * dims
     }
 
-    /// The rows of some examples, one at least, in a value, dimensions counted.
+    /// The rows of some examples (at least one) in a value, dimensions counted.
     pub(super) fn example_rows(&self, v: Value, examples: &Range<usize>) -> Range<usize> {
         let spec = &self.program.values[v.0];
         let dims = if spec.per_dim { self.shape.dims } else { 1 };
@@ -394,20 +396,25 @@ impl<T: Real> Worker<T> {
         first.start * dims..last.end * dims
     }
 
+    /// Whether a value has all of these rows; for assertions.
+    pub(super) fn has_rows(&self, v: Value, rows: &Range<usize>) -> bool {
+        rows.start <= rows.end && rows.end <= self.rows_of(v)
+    }
+
     pub(super) fn wants_grad(&self, v: Value) -> bool {
         self.program.values[v.0].grad
     }
 
-    /// Whether the gradient of `v` holds something already.
-    pub(super) fn written(&self, v: Value) -> bool {
+    /// Whether the gradient of `v` holds a contribution.
+    pub(super) fn grad_written(&self, v: Value) -> bool {
         self.written[v.0]
     }
 
-    pub(super) fn mark(&mut self, v: Value) {
+    pub(super) fn mark_written(&mut self, v: Value) {
         self.written[v.0] = true;
     }
 
-    /// Shared memory for partial sums.
+    /// Memory for the partial sums of all tasks.
     pub(super) fn partials(&mut self, len: usize) -> *mut T {
         if self.partials.len() < len {
             self.partials.resize(len, T::ZERO);
@@ -416,18 +423,18 @@ impl<T: Real> Worker<T> {
     }
 }
 
-/// Finds out how operations run. Only who works alone takes several of them together.
+/// Decides how operations run. Only a worker with one thread fuses them.
 fn plans(program: &Program, threads: Threads) -> Vec<OpPlan> {
     let users = Users::of(program);
     let mut plans: Vec<OpPlan> = Vec::new();
     while plans.len() < program.ops.len() {
         let i = plans.len();
-        let alone = (threads == Threads::One).then_some(i);
-        if let Some(projected) = alone.and_then(|i| Projected::find(program, &users, i)) {
-            plans.extend([OpPlan::Projected(projected), OpPlan::Done]);
-        } else if let Some(chain) = alone.and_then(|i| Chain::find(program, &users, i)) {
-            let last = chain.ops.end;
-            plans.push(OpPlan::Chain(chain));
+        let fusible = (threads == Threads::One).then_some(i);
+        if let Some(projected) = fusible.and_then(|i| ProjectedAttention::find(program, &users, i)) {
+            plans.extend([OpPlan::ProjectedAttention(projected), OpPlan::Done]);
+        } else if let Some(fusion) = fusible.and_then(|i| RowFusion::find(program, &users, i)) {
+            let last = fusion.ops.end;
+            plans.push(OpPlan::RowFusion(fusion));
             plans.resize_with(last, || OpPlan::Done);
         } else {
             plans.push(match &program.ops[i] {
@@ -440,29 +447,30 @@ fn plans(program: &Program, threads: Threads) -> Vec<OpPlan> {
     plans
 }
 
-/// Lives of buffers: those of operations that run together live together, values inside of them have none, and what is made again needs its inputs for longer.
-fn lives(program: &Program, plans: &[OpPlan]) -> Lives {
+/// Lifetimes of buffers. Fused operations share one point in time, their internal values have no buffer, and
+/// recomputation extends the lifetimes of their inputs.
+fn lifetimes(program: &Program, plans: &[OpPlan]) -> Lifetimes {
     let together = |i: usize| match &plans[i] {
-        OpPlan::Projected(_) => Some(i..i + 2),
-        OpPlan::Chain(c) => Some(c.ops.clone()),
+        OpPlan::ProjectedAttention(_) => Some(i..i + 2),
+        OpPlan::RowFusion(c) => Some(c.ops.clone()),
         OpPlan::Done => None,
         _ => Some(i..i + 1),
     };
-    let mut lives = Lives::in_groups(program, (0..plans.len()).filter_map(together));
+    let mut lifetimes = Lifetimes::in_groups(program, (0..plans.len()).filter_map(together));
     for plan in plans {
         match plan {
-            OpPlan::Projected(p) => p.inner(program).for_each(|v| lives.forget(program, v)),
-            OpPlan::Chain(c) => {
-                c.inner().for_each(|v| lives.forget(program, v));
-                c.inputs(program).into_iter().for_each(|v| lives.read_again(program, &c.ops, v));
+            OpPlan::ProjectedAttention(p) => p.internal(program).for_each(|v| lifetimes.exclude(program, v)),
+            OpPlan::RowFusion(c) => {
+                c.internal().for_each(|v| lifetimes.exclude(program, v));
+                c.inputs(program).into_iter().for_each(|v| lifetimes.read_again(program, &c.ops, v));
             }
             _ => {}
         }
     }
-    lives
+    lifetimes
 }
 
-/// Bytes of memory this machine has, where that can be found out.
+/// Bytes of memory this machine has, where the system tells.
 fn memory_limit() -> u64 {
     let read = || -> Option<u64> {
         let text = std::fs::read_to_string("/proc/meminfo").ok()?;

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use crate::batch::BatchView;
 use crate::error::Error;
 use crate::grad_alias::grad_aliases;
-use crate::plan::{Lives, Plan, Shape};
+use crate::plan::{Lifetimes, Plan, Shape};
 use crate::program::{Mode, Program};
 use compile::Kernels;
 use driver::{Memory, Stream};
@@ -75,7 +75,7 @@ impl BoundProgram {
         let texts: Vec<&str> = row_kernels.iter().flat_map(|c| c.texts()).collect();
         let kernels = Kernels::new(device, precision, &head_depths, &program.ops, &texts)?;
         let mut plan = Plan::default();
-        let mut lives = Lives::in_groups(program, lower::launch_groups(program, &row_kernels));
+        let mut lives = Lifetimes::in_groups(program, lower::launch_groups(program, &row_kernels));
         let defers_weight_grads = kernels.sm90 && lower::defers_weight_grads(program, &capacity);
         if defers_weight_grads {
             lives.keep_for_weights(program);

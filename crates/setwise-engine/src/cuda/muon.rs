@@ -7,7 +7,7 @@ use super::driver::{Blocks, Device, Memory};
 use super::kernel_tasks::{MuonTask, TaskTable};
 use super::lower::Command;
 use crate::error::Error;
-use crate::muon::{MARGIN, MOMENTUM, Matrix, Muon, POLYNOMIAL, ROUNDS, TINY};
+use crate::muon::{MOMENTUM, Matrix, Muon, NEWTON_SCHULZ_STEPS, NORM_EPSILON, NORM_MARGIN, POLYNOMIAL};
 
 /// Both sides of a matrix are padded to a multiple of it, as in the kernels.
 const TILE: usize = 64;
@@ -71,8 +71,8 @@ impl MuonStep {
                     transposed: i32::from(m.rows > m.cols),
                     momentum: MOMENTUM as f32,
                     gain: m.gain() as f32,
-                    margin: MARGIN as f32,
-                    tiny: TINY as f32,
+                    margin: NORM_MARGIN as f32,
+                    tiny: NORM_EPSILON as f32,
                     a,
                     b,
                     c,
@@ -98,12 +98,12 @@ impl MuonStep {
             (max_tiles(|p| p.shorter * p.longer / TILE / TILE), max_tiles(|p| p.shorter * p.shorter / TILE / TILE));
         launch("muon_norm_partials", NORM_PARTIALS, 256, 0)?;
         launch("muon_normalise", full, 256, 0)?;
-        for round in 0..ROUNDS {
+        for round in 0..NEWTON_SCHULZ_STEPS {
             launch("muon_gram", square, 128, round % 2)?;
             launch("muon_polynomial", square, 128, round % 2)?;
             launch("muon_iterate", full, 128, round % 2)?;
         }
-        launch("muon_update", full, 256, ROUNDS % 2)?;
+        launch("muon_update", full, 256, NEWTON_SCHULZ_STEPS % 2)?;
         Ok(MuonStep { commands, mask: mask_at, scratch, task_table: step_tasks_at })
     }
 

@@ -11,10 +11,10 @@ use super::kernel_tasks as t;
 use super::lower::{Command, space_of};
 use super::muon::{MuonStep, Parameters};
 use super::{BoundProgram, Capacity, Precision, capacity_of, io_layout, output_numbers, shape_numbers};
-use crate::adam::{Adam, FRESH};
+use crate::adam::{Adam, RUNNING_AVERAGE_MOMENTUM};
 use crate::batch::BatchView;
 use crate::error::Error;
-use crate::loss::{Loss, MOST_LEVELS};
+use crate::loss::{Loss, MAX_QUANTILE_LEVELS};
 use crate::muon::{MOMENTUM, Muon};
 use crate::program::{Mode, Program};
 
@@ -320,7 +320,7 @@ impl StepCommands {
     ) -> Result<Self, Error> {
         let layout = io_layout(program, &bound.capacity);
         let mut task_table = t::TaskTable::new(bound.step_tasks_at);
-        let mut parameters = [0.0; MOST_LEVELS];
+        let mut parameters = [0.0; MAX_QUANTILE_LEVELS];
         let kind = match loss {
             Loss::L1 => 0,
             Loss::Mse => 1,
@@ -385,7 +385,7 @@ impl StepCommands {
             beta1: adam.beta1 as f32,
             beta2: adam.beta2 as f32,
             epsilon: adam.epsilon as f32,
-            average_rate: FRESH as f32,
+            average_rate: RUNNING_AVERAGE_MOMENTUM as f32,
             momentum: MOMENTUM as f32,
             pad: 0.0,
         }]);

@@ -1,7 +1,7 @@
-//! Operations on images. A row is one image, pixel by pixel from the top left, the channels of a pixel side by side.
+//! Operations on images. A row is one image: pixels in row-major order, the channels of a pixel contiguous.
 //!
-//! An operation takes several values at once, such as the sets of an example: they share weights and, in batch normalisation,
-//! statistics.
+//! An operation takes several values at once, such as the sets of an example. They share weights and, in batch
+//! normalisation, statistics.
 
 use super::{Activation, Op, ProgramBuilder, Space, Value};
 use crate::params::{Init, ParamId};
@@ -9,11 +9,11 @@ use crate::params::{Init, ParamId};
 /// Size of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// Lines.
+    /// Height in pixels.
     pub height: usize,
-    /// Pixels of a line.
+    /// Width in pixels.
     pub width: usize,
-    /// Numbers of a pixel.
+    /// Channels of a pixel.
     pub channels: usize,
 }
 
@@ -29,7 +29,7 @@ impl Image {
     }
 }
 
-/// `y[i, j, o] = Σ x[i·stride + p − padding, j·stride + q − padding, c] · W[o, p, q, c] + b[o]`, with zeros around the image.
+/// `y[i, j, o] = Σ x[i·stride + p − padding, j·stride + q − padding, c] · W[o, p, q, c] + b[o]`, with zero padding.
 #[derive(Clone, Debug)]
 pub struct Convolution {
     /// Inputs.
@@ -44,29 +44,29 @@ pub struct Convolution {
     pub weight: ParamId,
     /// Bias `[to.channels]`.
     pub bias: Option<ParamId>,
-    /// Where `p` and `q` run.
+    /// The range of `p` and `q`, stride and padding.
     pub window: Window,
 }
 
 impl Convolution {
-    /// Numbers a window sees.
+    /// Numbers of a patch, which a window covers.
     pub fn patch(&self) -> usize {
         self.window.kernel * self.window.kernel * self.from.channels
     }
 }
 
-/// Batch normalisation (Ioffe and Szegedy, 2015): `y = act(γ · (x − mean) / sqrt(var + 1e-5) + β)` for every channel, over all pixels
-/// of all images of all inputs.
+/// Batch normalisation (Ioffe and Szegedy, 2015): `y = act(γ · (x − mean) / sqrt(var + 1e-5) + β)` for every channel,
+/// over all pixels of all images of all inputs.
 ///
-/// Training programs take mean and variance from the batch, so its examples depend on each other; the backward pass leaves them in
-/// the gradients of `mean` and `variance`, whose running averages inference programs use.
+/// Training programs use mean and variance of the batch, so its examples depend on each other. The backward pass
+/// writes both to the gradients of `mean` and `variance`. Inference programs use their running averages.
 #[derive(Clone, Debug)]
 pub struct BatchNorm {
     /// Inputs.
     pub xs: Vec<Value>,
     /// Outputs, one for each input.
     pub ys: Vec<Value>,
-    /// Numbers of a pixel.
+    /// Channels of a pixel.
     pub channels: usize,
     /// γ.
     pub gain: ParamId,
@@ -74,15 +74,15 @@ pub struct BatchNorm {
     pub shift: ParamId,
     /// Running average of the mean.
     pub mean: ParamId,
-    /// Running average of the variance, of the unbiased kind.
+    /// Running average of the unbiased variance.
     pub variance: ParamId,
     /// Applied last: none or ReLU.
     pub activation: Activation,
-    /// Mean and 1 / sqrt(var + ε) in use, for the backward pass.
+    /// Saved for the backward pass: mean and 1 / sqrt(var + ε) in use.
     pub stats: Value,
 }
 
-/// The largest of every two by two pixels, channel by channel; a last line or column without a partner is left out.
+/// Max pooling of two by two pixels, channel by channel; an odd last line or column is dropped.
 #[derive(Clone, Debug)]
 pub struct MaxPool {
     /// Inputs.
@@ -91,8 +91,8 @@ pub struct MaxPool {
     pub ys: Vec<Value>,
     /// Size of an input image.
     pub from: Image,
-    /// Which of the four pixels was the largest, the first of several, for the backward pass; one value for each input.
-    pub winners: Vec<Value>,
+    /// Saved for the backward pass: the argmax of the four pixels, the first of equals; one value for each input.
+    pub argmax: Vec<Value>,
 }
 
 impl MaxPool {
@@ -102,26 +102,26 @@ impl MaxPool {
     }
 }
 
-/// The square that walks over images in a convolution.
+/// The window of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Pixels of a side.
+    /// Side in pixels.
     pub kernel: usize,
-    /// Pixels between windows.
+    /// Stride in pixels.
     pub stride: usize,
-    /// Pixels of zeros on every side.
+    /// Zero padding on every side, in pixels.
     pub padding: usize,
 }
 
 impl Window {
-    /// Size of the images a convolution with this window makes of others.
+    /// Size of the output of a convolution with this window.
     ///
     /// # Panics
-    /// If the window is larger than the padded image, which is a mistake of the program that builds the model.
+    /// If the window is larger than the padded image, which is a mistake in the code that builds the model.
     pub fn of(&self, from: Image, channels: usize) -> Image {
         let side = |n: usize| {
-            let room = (n + 2 * self.padding).checked_sub(self.kernel).expect("a window within the image");
-            room / self.stride + 1
+            let positions = (n + 2 * self.padding).checked_sub(self.kernel).expect("a window within the image");
+            positions / self.stride + 1
         };
         Image { height: side(from.height), width: side(from.width), channels }
     }
@@ -132,7 +132,8 @@ impl ProgramBuilder {
         xs.iter().map(|&x| self.fresh(self.spec(x).space, numbers, false)).collect()
     }
 
-    /// Appends a convolution to `filters` channels, with PyTorch's usual beginning; returns its outputs and their size.
+    /// Appends a convolution to `filters` channels, with PyTorch's default initialisation; returns its outputs and
+    /// their size.
     pub fn convolution(
         &mut self,
         name: &str,
@@ -153,7 +154,7 @@ impl ProgramBuilder {
         (ys, to)
     }
 
-    /// Appends a batch normalisation of images of a size; returns its outputs.
+    /// Appends a batch normalisation of images of this size; returns its outputs.
     pub fn batch_norm(&mut self, name: &str, xs: &[Value], image: Image, activation: Activation) -> Vec<Value> {
         let channels = image.channels;
         let shape = [channels];
@@ -161,7 +162,7 @@ impl ProgramBuilder {
         let shift = self.param(&format!("{name}.shift"), &shape, Init::Zeros);
         let mean = self.running(&format!("{name}.mean"), &shape, Init::Zeros);
         let variance = self.running(&format!("{name}.variance"), &shape, Init::Ones);
-        let stats = self.kept(Space::Batch, 2 * channels, false);
+        let stats = self.saved(Space::Batch, 2 * channels, false);
         let ys = self.images_like(xs, image.numbers());
         let (xs, out) = (xs.to_vec(), ys.clone());
         self.op(Op::BatchNorm(BatchNorm { xs, ys: out, channels, gain, shift, mean, variance, activation, stats }));
@@ -170,10 +171,10 @@ impl ProgramBuilder {
 
     /// Appends a max pooling; returns its outputs and their size.
     pub fn max_pool(&mut self, xs: &[Value], from: Image) -> (Vec<Value>, Image) {
-        let mut op = MaxPool { xs: xs.to_vec(), ys: Vec::new(), from, winners: Vec::new() };
+        let mut op = MaxPool { xs: xs.to_vec(), ys: Vec::new(), from, argmax: Vec::new() };
         let to = op.to();
         op.ys = self.images_like(xs, to.numbers());
-        op.winners = xs.iter().map(|&x| self.kept(self.spec(x).space, to.numbers(), false)).collect();
+        op.argmax = xs.iter().map(|&x| self.saved(self.spec(x).space, to.numbers(), false)).collect();
         let ys = op.ys.clone();
         self.op(Op::MaxPool(op));
         (ys, to)

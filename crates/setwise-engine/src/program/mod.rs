@@ -1,8 +1,8 @@
-//! The operation list: what a model computes, independent of who computes it.
+//! The operation list: what a model computes, independent of the backend.
 //!
-//! A [`Program`] is built once per model. Its values live in *spaces*, rows with a meaning: the elements of set `k`,
-//! a fixed number of rows per example, or the union of all sets. How many rows a space has is known only when a batch is
-//! bound, so one program serves batches of any shape, on any backend.
+//! A [`Program`] is built once per model. Its values live in *spaces*, which say what a row is: an element of set `k`,
+//! an element of the union of all sets, or one of a fixed number of rows per example. A batch decides how many rows a
+//! space has, so one program serves batches of any shape, on any backend.
 
 mod images;
 mod ops;
@@ -14,7 +14,7 @@ use crate::batch::BatchView;
 use crate::error::Error;
 use crate::params::{Init, ParamId, ParamLayout};
 
-/// Rows with a meaning.
+/// What the rows of a value are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Space {
     /// The elements of set `k`.
@@ -34,11 +34,11 @@ pub struct Value(pub(crate) usize);
 /// Shape of a value: `[rows of the space (× input dimensions), cols]`.
 #[derive(Clone, Debug)]
 pub struct ValueSpec {
-    /// Which rows.
+    /// The space of its rows.
     pub space: Space,
     /// Numbers in a row.
     pub cols: usize,
-    /// Whether every row stands once for each input dimension (dimension-equivariant models).
+    /// Whether a row is repeated for each input dimension (dimension-equivariant models).
     pub per_dim: bool,
     /// Whether a gradient flows through it.
     pub grad: bool,
@@ -55,7 +55,7 @@ pub struct Slice {
     pub cols: usize,
 }
 
-/// Whether a program is for training (dropout, everything the backward pass needs is kept) or for inference.
+/// Whether a program is for training (with dropout, and saved values for the backward pass) or for inference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Forward and backward.
@@ -64,7 +64,7 @@ pub enum Mode {
     Infer,
 }
 
-/// A model's computation.
+/// The computation of a model.
 #[derive(Clone, Debug)]
 pub struct Program {
     pub(crate) ops: Vec<Op>,
@@ -79,8 +79,8 @@ pub struct Program {
 impl Program {
     /// Starts a program on sets of the given row widths.
     ///
-    /// With `any_dim` an element is any number of dimensions, the same for all sets, of `widths[k]` numbers each, and stands once for
-    /// each of them. `input_grad` asks for gradients of the inputs.
+    /// With `any_dim` an element has any number of dimensions, the same for all sets, of `widths[k]` numbers each; its
+    /// row is repeated for each dimension. `input_grad` requests gradients of the inputs.
     pub fn builder(widths: &[usize], any_dim: bool, mode: Mode, input_grad: bool) -> ProgramBuilder {
         let mut b = ProgramBuilder {
             program: Program {
@@ -115,7 +115,7 @@ impl Program {
         &self.inputs
     }
 
-    /// What the model answers.
+    /// The outputs of the model.
     pub fn outputs(&self) -> &[Value] {
         &self.outputs
     }
@@ -130,12 +130,13 @@ impl Program {
         self.mode == Mode::Train
     }
 
-    /// Whether what a program computes for an example depends on the others of its batch, as batch normalisation does in training.
+    /// Whether the results of an example depend on other examples of its batch, as with batch normalisation in
+    /// training.
     pub fn couples_examples(&self) -> bool {
         self.mode == Mode::Train && self.ops.iter().any(|op| matches!(op, Op::BatchNorm(_)))
     }
 
-    /// Checks that a batch has the sets this program takes, of the widths it takes.
+    /// Checks that a batch has the number and widths of sets that this program takes.
     pub fn check<T>(&self, batch: &BatchView<T>) -> Result<(), Error> {
         let expected = self.inputs.len();
         if batch.sets.len() != expected {
@@ -168,13 +169,13 @@ impl ProgramBuilder {
         Value(self.program.values.len() - 1)
     }
 
-    /// A fresh value. Operations fill it, in whole or by columns.
+    /// A new value. Operations write it in full or by columns.
     pub fn fresh(&mut self, space: Space, cols: usize, per_dim: bool) -> Value {
         self.push(ValueSpec { space, cols, per_dim, grad: true })
     }
 
-    /// A value that only the backward pass of one operation reads.
-    pub fn kept(&mut self, space: Space, cols: usize, per_dim: bool) -> Value {
+    /// A value saved for the backward pass of one operation.
+    pub fn saved(&mut self, space: Space, cols: usize, per_dim: bool) -> Value {
         self.push(ValueSpec { space, cols, per_dim, grad: false })
     }
 
@@ -189,7 +190,7 @@ impl ProgramBuilder {
     }
 
     /// All columns of a value.
-    pub fn whole(&self, v: Value) -> Slice {
+    pub fn full(&self, v: Value) -> Slice {
         Slice { value: v, col: 0, cols: self.program.values[v.0].cols }
     }
 
@@ -198,12 +199,12 @@ impl ProgramBuilder {
         self.program.mode == Mode::Train
     }
 
-    /// A parameter; asking again for a name gives the same one.
+    /// A parameter; a repeated name returns the same one.
     pub fn param(&mut self, name: &str, shape: &[usize], init: Init) -> ParamId {
         self.program.params.add(name, shape, init)
     }
 
-    /// A running average that training follows but no gradient moves; asking again for a name gives the same one.
+    /// A running average, which gradients do not move; a repeated name returns the same one.
     pub fn running(&mut self, name: &str, shape: &[usize], init: Init) -> ParamId {
         self.program.params.add_running(name, shape, init)
     }
@@ -214,12 +215,12 @@ impl ProgramBuilder {
         Norm {
             gain: self.param(&format!("{name}.gain"), &[cols], Init::Ones),
             shift: self.param(&format!("{name}.shift"), &[cols], Init::Zeros),
-            normalised: self.kept(space, cols, per_dim),
-            inv_std: self.kept(space, 1, per_dim),
+            normalised: self.saved(space, cols, per_dim),
+            inv_std: self.saved(space, 1, per_dim),
         }
     }
 
-    /// A linear map with PyTorch's usual beginning, uniform within 1/√inputs.
+    /// A linear map with PyTorch's default initialisation, uniform within 1/√inputs.
     pub fn map(&mut self, name: &str, x: Slice, y: Slice, bias: bool) -> Map {
         let init = Init::Uniform(1.0 / (x.cols as f64).sqrt());
         Map {
@@ -245,11 +246,11 @@ impl ProgramBuilder {
         let ValueSpec { space, cols, per_dim, .. } = self.spec(x);
         let y = self.fresh(space, cols, per_dim);
         let stream = self.program.ops.len() as u64;
-        self.op(Op::Dropout(Dropout { x: self.whole(x), y: self.whole(y), rate, stream }));
+        self.op(Op::Dropout(Dropout { x: self.full(x), y: self.full(y), rate, stream }));
         y
     }
 
-    /// Names the values the model answers with and finishes.
+    /// Sets the outputs and finishes.
     pub fn finish(mut self, outputs: Vec<Value>) -> Program {
         self.program.outputs = outputs;
         self.program

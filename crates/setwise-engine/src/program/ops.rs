@@ -1,12 +1,12 @@
-//! The operations: what each reads, writes and keeps.
+//! The operations: what each reads, writes and saves.
 
 use super::{BatchNorm, Convolution, MaxPool, Slice, Value};
 use crate::params::ParamId;
 
-/// What is done to a sum before it is stored.
+/// The activation of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// Nothing.
+    /// Identity.
     None,
     /// max(0, x).
     Relu,
@@ -14,7 +14,7 @@ pub enum Activation {
     Sigmoid,
 }
 
-/// `y = x Wᵀ + b`, optionally with a residual and LayerNorm behind it.
+/// `y = x Wᵀ + b`, optionally followed by a residual and LayerNorm.
 #[derive(Clone, Debug)]
 pub struct Map {
     /// Input columns.
@@ -25,7 +25,7 @@ pub struct Map {
     pub bias: Option<ParamId>,
     /// Output columns.
     pub y: Slice,
-    /// Added to the product (and not allowed together with an activation).
+    /// Added to the product (not allowed together with an activation).
     pub residual: Option<Slice>,
     /// Applied last.
     pub norm: Option<Norm>,
@@ -38,13 +38,13 @@ pub struct Norm {
     pub gain: ParamId,
     /// β.
     pub shift: ParamId,
-    /// Where the normalised rows before γ and β are kept for the backward pass.
+    /// Saved for the backward pass: the normalised rows before γ and β.
     pub normalised: Value,
-    /// Where 1 / sqrt(var + ε) is kept.
+    /// Saved: 1 / sqrt(var + ε).
     pub inv_std: Value,
 }
 
-/// Several linear maps that do not depend on each other. Maps with one input read it once; maps with one weight share it.
+/// Several independent linear maps. Maps with the same input read it once; maps with the same weight share it.
 #[derive(Clone, Debug)]
 pub struct Linear {
     /// The maps.
@@ -53,18 +53,19 @@ pub struct Linear {
     pub activation: Activation,
 }
 
-/// One relation of an attention: queries of one space ask keys and values of another, example by example.
+/// One relation of an attention: queries of one space attend to keys and values of another, example by example.
 #[derive(Clone, Debug)]
 pub struct Relation {
     /// Queries; their columns are divided among the heads.
     pub query: Slice,
-    /// Keys, as wide as the queries.
+    /// Keys, of the queries' width.
     pub key: Slice,
-    /// Values, as wide as the queries.
+    /// Values, of the queries' width.
     pub value: Slice,
     /// Output, in the rows of the queries.
     pub out: Slice,
-    /// Kept for the backward pass: two numbers for every query and head, on a CPU the largest score and one over the sum of exponentials.
+    /// Saved for the backward pass: two numbers for every query and head. On the CPU they are the maximum score and
+    /// one over the sum of exponentials.
     pub stats: Value,
 }
 
@@ -75,14 +76,14 @@ pub struct Attention {
     pub relations: Vec<Relation>,
     /// Number of heads.
     pub heads: usize,
-    /// Scores are multiplied by this before the softmax.
+    /// Factor of the scores before the softmax.
     pub scale: f64,
 }
 
-/// `y = LayerNorm(Σ inputs)`, the norm optional.
+/// `y = LayerNorm(Σ inputs)`; the norm is optional.
 #[derive(Clone, Debug)]
 pub struct AddNorm {
-    /// What is summed; all of the output's shape.
+    /// The terms, all of the output's shape.
     pub inputs: Vec<Slice>,
     /// The sum.
     pub y: Slice,
@@ -93,7 +94,7 @@ pub struct AddNorm {
 /// How rows are reduced to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduce {
-    /// Largest element of each column.
+    /// Maximum of each column.
     Max,
     /// Average.
     Mean,
@@ -117,52 +118,52 @@ pub struct Pool {
     pub x: Value,
     /// Output.
     pub y: Slice,
-    /// How.
+    /// The reduction.
     pub reduce: Reduce,
-    /// Over what.
+    /// The rows that are reduced together.
     pub segments: Segments,
 }
 
 /// A network on pairs, reduced over the partners: `y_i = reduce_j (relu(u_i + v_j) Wᵀ + b)`.
 ///
-/// The N × M × hidden tensor is never built: a sum goes through the second layer once, a maximum is taken tile by tile.
+/// The N × M × hidden tensor is never stored: a sum passes the second layer once, a maximum is computed tile by tile.
 #[derive(Clone, Debug)]
 pub struct Pair {
-    /// First layer's part from the element itself, bias included.
-    pub own: Slice,
-    /// First layer's part from the partner.
-    pub partner: Slice,
-    /// Second layer, `[y.cols, own.cols]`.
+    /// `u`: the first layer on the element itself, bias included.
+    pub left: Slice,
+    /// `v`: the first layer on the partner.
+    pub right: Slice,
+    /// Second layer, `[y.cols, left.cols]`.
     pub weight: ParamId,
     /// Second layer's bias.
     pub bias: ParamId,
-    /// Output, in the rows of `own`.
+    /// Output, in the rows of `left`.
     pub y: Slice,
     /// Sum or max.
     pub reduce: Reduce,
-    /// Kept for the backward pass: the summed hidden layer (sum), or the index of the winning partner (max).
-    pub kept: Value,
+    /// Saved for the backward pass: the summed hidden layer (sum), or the argmax over partners (max).
+    pub saved: Value,
 }
 
-/// Several pair networks that do not depend on each other.
+/// Several independent pair networks.
 #[derive(Clone, Debug)]
 pub struct Pairs {
     /// The networks.
     pub nets: Vec<Pair>,
 }
 
-/// Lays the rows of all sets into the union, each with its own vector added where there is one.
+/// Copies the rows of all sets into the union, and adds the encoding of each set where there is one.
 #[derive(Clone, Debug)]
 pub struct ToUnion {
     /// One value per set.
     pub sets: Vec<Value>,
-    /// One vector per set, or none at all.
+    /// One vector per set, or none.
     pub encodings: Vec<ParamId>,
     /// In the union.
     pub y: Value,
 }
 
-/// Takes the rows of the sets out of the union again.
+/// Copies the rows of the sets out of the union.
 #[derive(Clone, Debug)]
 pub struct FromUnion {
     /// In the union.
@@ -180,7 +181,8 @@ pub struct Repeat {
     pub y: Value,
 }
 
-/// Lays the rows each example has in several values into one row: `y = [all rows of the first, all rows of the second, …]`.
+/// Concatenates the rows of each example in several values to one row:
+/// `y = [all rows of the first, all rows of the second, …]`.
 #[derive(Clone, Debug)]
 pub struct Concat {
     /// In spaces with a fixed number of rows per example.
@@ -202,7 +204,7 @@ pub struct PineSum {
     pub y: Slice,
 }
 
-/// Sets elements to zero with probability `rate` and scales up the others; only in training programs.
+/// Sets elements to zero with probability `rate` and scales the others up; only in training programs.
 #[derive(Clone, Debug)]
 pub struct Dropout {
     /// Input.
@@ -235,19 +237,19 @@ pub enum Op {
     MaxPool(MaxPool),
 }
 
-/// What an operation touches, for planning memory and gradients.
+/// The values an operation uses, for planning memory and gradients.
 #[derive(Default)]
 pub(crate) struct Uses {
     /// Values read, to which a gradient may flow.
     pub reads: Vec<Value>,
     /// Values written (perhaps in part).
     pub writes: Vec<Value>,
-    /// Values the backward pass reads again.
-    pub kept: Vec<Value>,
+    /// Values the backward pass reads.
+    pub saved: Vec<Value>,
 }
 
 impl Op {
-    /// What kind of operation it is, with the widths of linear maps.
+    /// The kind of the operation, with the widths of linear maps.
     pub fn describe(&self) -> String {
         match self {
             Op::Linear(l) => {
@@ -285,17 +287,17 @@ impl Op {
         let keep_norm = |u: &mut Uses, norm: &Option<Norm>| {
             if let Some(n) = norm {
                 u.writes.extend([n.normalised, n.inv_std]);
-                u.kept.extend([n.normalised, n.inv_std]);
+                u.saved.extend([n.normalised, n.inv_std]);
             }
         };
         match self {
             Op::Linear(l) => {
                 for m in &l.maps {
                     u.reads.push(m.x.value);
-                    u.kept.push(m.x.value);
+                    u.saved.push(m.x.value);
                     u.writes.push(m.y.value);
                     if l.activation != Activation::None {
-                        u.kept.push(m.y.value);
+                        u.saved.push(m.y.value);
                     }
                     u.reads.extend(m.residual.map(|r| r.value));
                     keep_norm(&mut u, &m.norm);
@@ -305,7 +307,7 @@ impl Op {
                 for r in &a.relations {
                     u.reads.extend([r.query.value, r.key.value, r.value.value]);
                     u.writes.extend([r.out.value, r.stats]);
-                    u.kept.extend([r.query.value, r.key.value, r.value.value, r.out.value, r.stats]);
+                    u.saved.extend([r.query.value, r.key.value, r.value.value, r.out.value, r.stats]);
                 }
             }
             Op::AddNorm(a) => {
@@ -317,14 +319,14 @@ impl Op {
                 u.reads.push(p.x);
                 u.writes.push(p.y.value);
                 if p.reduce == Reduce::Max {
-                    u.kept.extend([p.x, p.y.value]);
+                    u.saved.extend([p.x, p.y.value]);
                 }
             }
             Op::Pairs(p) => {
                 for n in &p.nets {
-                    u.reads.extend([n.own.value, n.partner.value]);
-                    u.writes.extend([n.y.value, n.kept]);
-                    u.kept.extend([n.own.value, n.partner.value, n.kept]);
+                    u.reads.extend([n.left.value, n.right.value]);
+                    u.writes.extend([n.y.value, n.saved]);
+                    u.saved.extend([n.left.value, n.right.value, n.saved]);
                 }
             }
             Op::ToUnion(t) => {
@@ -343,7 +345,7 @@ impl Op {
             Op::PineSum(p) => {
                 u.reads.push(p.x);
                 u.writes.push(p.y.value);
-                u.kept.push(p.x);
+                u.saved.push(p.x);
             }
             Op::Dropout(d) => {
                 u.reads.push(d.x.value);
@@ -352,17 +354,17 @@ impl Op {
             Op::Convolution(c) => {
                 u.reads.extend(&c.xs);
                 u.writes.extend(&c.ys);
-                u.kept.extend(&c.xs);
+                u.saved.extend(&c.xs);
             }
             Op::BatchNorm(b) => {
                 u.reads.extend(&b.xs);
                 u.writes.extend(b.ys.iter().chain([&b.stats]));
-                u.kept.extend(b.xs.iter().chain([&b.stats]));
+                u.saved.extend(b.xs.iter().chain([&b.stats]));
             }
             Op::MaxPool(p) => {
                 u.reads.extend(&p.xs);
-                u.writes.extend(p.ys.iter().chain(&p.winners));
-                u.kept.extend(&p.winners);
+                u.writes.extend(p.ys.iter().chain(&p.argmax));
+                u.saved.extend(&p.argmax);
             }
         }
         u

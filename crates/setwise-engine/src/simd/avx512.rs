@@ -1,4 +1,4 @@
-//! Sixteen single-precision lanes.
+//! Vectors of sixteen f32 lanes (AVX-512).
 
 use std::arch::x86_64::*;
 
@@ -13,64 +13,77 @@ fn first(n: usize) -> __mmask16 {
     if n >= 16 { !0 } else { (1u16 << n) - 1 }
 }
 
-// SAFETY of every block below: the trait's contract says the instructions exist and the pointers are valid.
+// All methods rely on the contract of [`Vector`]: AVX-512 exists, and pointers are valid for the lanes named.
 impl Vector<f32> for F32x16 {
     const LANES: usize = 16;
-    const WIDE: bool = true;
+    const REGISTERS_32: bool = true;
     const TUNED: bool = true;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_set1_ps(x)) }
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe { F32x16(_mm512_loadu_ps(p)) }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
+        // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe { _mm512_storeu_ps(p, self.0) }
     }
     #[inline(always)]
     unsafe fn load_first(p: *const f32, n: usize) -> Self {
+        // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe { F32x16(_mm512_maskz_loadu_ps(first(n), p)) }
     }
     #[inline(always)]
     unsafe fn store_first(self, p: *mut f32, n: usize) {
+        // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe { _mm512_mask_storeu_ps(p, first(n), self.0) }
     }
     #[inline(always)]
     unsafe fn add(self, o: Self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_add_ps(self.0, o.0)) }
     }
     #[inline(always)]
     unsafe fn sub(self, o: Self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_sub_ps(self.0, o.0)) }
     }
     #[inline(always)]
     unsafe fn mul(self, o: Self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_mul_ps(self.0, o.0)) }
     }
     #[inline(always)]
     unsafe fn div(self, o: Self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_div_ps(self.0, o.0)) }
     }
     #[inline(always)]
     unsafe fn max(self, o: Self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_max_ps(self.0, o.0)) }
     }
     #[inline(always)]
     unsafe fn sqrt(self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_sqrt_ps(self.0)) }
     }
     #[inline(always)]
     unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_fmadd_ps(self.0, b.0, c.0)) }
     }
     #[inline(always)]
     unsafe fn exp(self) -> Self {
-        // exp(x) = 2^n · exp(r) with n = round(x / ln 2); r in [−ln 2 / 2, ln 2 / 2] by a two-term reduction, and a
-        // polynomial of degree six for exp(r). NaN stays NaN.
+        // exp(x) = 2^n · exp(r) with n = round(x / ln 2). A two-term reduction gives r in [−ln 2 / 2, ln 2 / 2], and a
+        // polynomial of degree six gives exp(r). NaN stays NaN.
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe {
             let x = _mm512_max_ps(_mm512_set1_ps(-120.0), self.0);
             let n = _mm512_roundscale_ps::<0>(_mm512_mul_ps(x, _mm512_set1_ps(std::f32::consts::LOG2_E)));
@@ -87,18 +100,22 @@ impl Vector<f32> for F32x16 {
     }
     #[inline(always)]
     unsafe fn exp2(self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { power(_mm512_max_ps(_mm512_set1_ps(-126.0), self.0), &EXP2) }
     }
     #[inline(always)]
     unsafe fn exp2_coarse(self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { power(self.0, &EXP2_COARSE) }
     }
     #[inline(always)]
     unsafe fn mul_sub(self, b: Self, c: Self) -> Self {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { F32x16(_mm512_fmsub_ps(self.0, b.0, c.0)) }
     }
     #[inline(always)]
     unsafe fn where_positive(self, x: Self) -> Self {
+        // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe {
             let positive = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, _mm512_setzero_ps());
             F32x16(_mm512_maskz_mov_ps(positive, x.0))
@@ -106,10 +123,12 @@ impl Vector<f32> for F32x16 {
     }
     #[inline(always)]
     unsafe fn splat_pair(p: *const f32) -> Self {
+        // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe { F32x16(_mm512_castpd_ps(_mm512_set1_pd(p.cast::<f64>().read_unaligned()))) }
     }
     #[inline(always)]
     unsafe fn interleave(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe {
             let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
             let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
@@ -118,6 +137,7 @@ impl Vector<f32> for F32x16 {
     }
     #[inline(always)]
     unsafe fn deinterleave(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe {
             let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
             let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
@@ -126,12 +146,14 @@ impl Vector<f32> for F32x16 {
     }
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe { _mm512_reduce_add_ps(self.0) }
     }
     #[inline(always)]
     unsafe fn sum_each(rows: &[Self]) -> Self {
-        // Halves, quarters, pairs and single lanes are added up as in `sum`, two vectors in one each time. The rows are taken in an order
-        // that puts every sum in its lane.
+        // Halves, quarters, pairs and single lanes are added in the order of `sum`, two vectors in one each time. The
+        // order of rows puts every sum in its lane.
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe {
             let mut eight = [_mm512_setzero_ps(); 8];
             for (k, e) in eight.iter_mut().enumerate() {
@@ -158,7 +180,8 @@ impl Vector<f32> for F32x16 {
         }
     }
     #[inline(always)]
-    unsafe fn quarters([a, b, c, d]: [Self; 4]) -> [Self; 4] {
+    unsafe fn transpose_quarters([a, b, c, d]: [Self; 4]) -> [Self; 4] {
+        // SAFETY: AVX-512 exists (contract of `Vector`).
         unsafe {
             let (ab, cd) = (_mm512_shuffle_f32x4::<0x44>(a.0, b.0), _mm512_shuffle_f32x4::<0x44>(c.0, d.0));
             let (late_ab, late_cd) = (_mm512_shuffle_f32x4::<0xee>(a.0, b.0), _mm512_shuffle_f32x4::<0xee>(c.0, d.0));
@@ -171,7 +194,8 @@ impl Vector<f32> for F32x16 {
         }
     }
     #[inline(always)]
-    unsafe fn columns_of_eight(src: *const f32, row: usize, out: *mut f32, out_row: usize, factor: f32) {
+    unsafe fn transpose_from_rows_of_8(src: *const f32, row: usize, out: *mut f32, out_row: usize, factor: f32) {
+        // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe {
             let mut z = [_mm512_setzero_ps(); 8];
             for (r, z) in z.iter_mut().enumerate() {
@@ -184,7 +208,8 @@ impl Vector<f32> for F32x16 {
         }
     }
     #[inline(always)]
-    unsafe fn rows_of_eight(src: *const f32, src_row: usize, out: *mut f32, row: usize) {
+    unsafe fn transpose_to_rows_of_8(src: *const f32, src_row: usize, out: *mut f32, row: usize) {
+        // SAFETY: AVX-512 exists; the pointers are valid for the lanes named (contract of `Vector`).
         unsafe {
             let mut z = [_mm512_setzero_ps(); 8];
             for (c, z) in z.iter_mut().enumerate() {
@@ -198,9 +223,13 @@ impl Vector<f32> for F32x16 {
     }
 }
 
-/// Transposes the 8 × 8 numbers in the low halves, and those in the high halves.
+/// Transposes the 8 × 8 numbers in the low halves of the registers, and those in the high halves.
+///
+/// # Safety
+/// The machine has AVX-512.
 #[inline(always)]
 pub(crate) unsafe fn transpose_halves(z: [__m512; 8]) -> [__m512; 8] {
+    // SAFETY: AVX-512 exists (contract of `Vector`).
     unsafe {
         let mut pairs = [_mm512_setzero_ps(); 8];
         for i in 0..4 {
@@ -227,9 +256,14 @@ pub(crate) unsafe fn transpose_halves(z: [__m512; 8]) -> [__m512; 8] {
     }
 }
 
-/// 2^x = 2^floor(x) · 2^r with r in [0, 1), which a polynomial gives: the machine gives r in one instruction and takes floor itself in another.
+/// 2^x = 2^floor(x) · 2^r with r in [0, 1). One instruction gives r, a polynomial 2^r, and another instruction scales
+/// by 2^floor(x).
+///
+/// # Safety
+/// The machine has AVX-512.
 #[inline(always)]
 unsafe fn power(x: __m512, polynomial: &[f32]) -> F32x16 {
+    // SAFETY: AVX-512 exists (contract of `Vector`).
     unsafe {
         let r = _mm512_reduce_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(x);
         let mut p = _mm512_set1_ps(polynomial[0]);
@@ -242,12 +276,12 @@ unsafe fn power(x: __m512, polynomial: &[f32]) -> F32x16 {
 
 /// The leading bits of ln 2, short enough that `n · LN2_HIGH` is exact.
 pub(super) const LN2_HIGH: f32 = 0.693_359_4;
-/// ln 2 less [`LN2_HIGH`].
+/// ln 2 − [`LN2_HIGH`].
 pub(super) const LN2_LOW: f32 = -2.121_944_4e-4;
-/// Coefficients of exp on [−ln 2 / 2, ln 2 / 2], highest power first, fitted for the smallest largest relative error (2e-9).
+/// Minimax coefficients of exp on [−ln 2 / 2, ln 2 / 2], highest power first (relative error 2e-9).
 pub(super) const EXP: [f32; 7] = [0.001_383_679_5, 0.008_374_857, 0.041_668_23, 0.166_664_2, 0.499_999_9, 1.0, 1.0];
-/// Coefficients of 2^r on [0, 1), highest power first (largest relative error 8e-8).
+/// Minimax coefficients of 2^r on [0, 1), highest power first (relative error 8e-8).
 pub(super) const EXP2: [f32; 6] =
     [0.001_877_576_7, 0.008_989_341, 0.055_826_318, 0.240_153_61, 0.693_153_1, 0.999_999_94];
-/// The same with a power less (2.6e-6).
+/// The same with one power less (relative error 2.6e-6).
 const EXP2_COARSE: [f32; 5] = [0.013_534_168, 0.052_011_46, 0.241_442_76, 0.693_003_83, 1.000_002_6];

@@ -1,7 +1,7 @@
 //! Vectors as arrays: the fallback for machines without the special instructions, and the `f64` instantiation.
 //!
-//! Arrays of 16 bytes, which every machine's compiler turns into one register (SSE2, NEON): a tile of six rows and two vectors then fits
-//! sixteen of them. Arrays of 32 bytes would need twice as many registers, and took about a fifth more time to compile.
+//! Arrays of 16 bytes become one register on every target (SSE2, NEON), and a tile of six rows and two vectors fits
+//! sixteen registers. Arrays of 32 bytes need twice as many and compile more slowly.
 
 use super::Vector;
 use crate::real::Real;
@@ -23,7 +23,7 @@ impl<T: Real, const N: usize> Lanes<T, N> {
 
 impl<T: Real, const N: usize> Vector<T> for Lanes<T, N> {
     const LANES: usize = N;
-    const WIDE: bool = false;
+    const REGISTERS_32: bool = false;
     const TUNED: bool = false;
 
     #[inline(always)]
@@ -32,16 +32,19 @@ impl<T: Real, const N: usize> Vector<T> for Lanes<T, N> {
     }
     #[inline(always)]
     unsafe fn load(p: *const T) -> Self {
+        // SAFETY: the pointers are valid for the lanes named (contract of `Vector`).
         Lanes(unsafe { p.cast::<[T; N]>().read_unaligned() })
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut T) {
+        // SAFETY: the pointers are valid for the lanes named (contract of `Vector`).
         unsafe { p.cast::<[T; N]>().write_unaligned(self.0) }
     }
     #[inline(always)]
     unsafe fn load_first(p: *const T, n: usize) -> Self {
         let mut out = [T::ZERO; N];
         for (i, x) in out.iter_mut().enumerate().take(n) {
+            // SAFETY: the pointers are valid for the lanes named (contract of `Vector`).
             *x = unsafe { *p.add(i) };
         }
         Lanes(out)
@@ -49,6 +52,7 @@ impl<T: Real, const N: usize> Vector<T> for Lanes<T, N> {
     #[inline(always)]
     unsafe fn store_first(self, p: *mut T, n: usize) {
         for (i, x) in self.0.iter().enumerate().take(n) {
+            // SAFETY: the pointers are valid for the lanes named (contract of `Vector`).
             unsafe { *p.add(i) = *x };
         }
     }
@@ -100,6 +104,7 @@ impl<T: Real, const N: usize> Vector<T> for Lanes<T, N> {
     unsafe fn splat_pair(p: *const T) -> Self {
         let mut out = [T::ZERO; N];
         for (i, x) in out.iter_mut().enumerate() {
+            // SAFETY: the pointers are valid for the lanes named (contract of `Vector`).
             *x = unsafe { *p.add(i % 2) };
         }
         Lanes(out)

@@ -18,7 +18,7 @@ use rand::SeedableRng;
 use setwise::data::{RawBatch, RawSet, Targets};
 use setwise::distributions::IntRange;
 use setwise::random::Generator;
-use setwise_engine::mix;
+use setwise_engine::splitmix64;
 
 /// Draws examples of a task.
 pub trait Sampler: Send + Sync {
@@ -55,8 +55,8 @@ pub enum Split {
 
 /// The seed of batch `index` of a split.
 pub fn batch_seed(seed: u64, split: Split, index: u64) -> u64 {
-    let start = mix(seed ^ mix(split as u64 + 1));
-    mix(start.wrapping_add(index))
+    let start = splitmix64(seed ^ splitmix64(split as u64 + 1));
+    splitmix64(start.wrapping_add(index))
 }
 
 /// Draws examples, with labels of their elements if targets ask for these.

@@ -135,9 +135,9 @@ pub(super) fn layers(latent: usize, hidden: usize) -> Program {
         let mut maps = Vec::new();
         for (k, &x) in xs.iter().enumerate() {
             let y = b.fresh(b.spec(x).space, cols, false);
-            let mut map = b.map(&format!("{name}.{k}"), b.whole(x), b.whole(y), true);
+            let mut map = b.map(&format!("{name}.{k}"), b.full(x), b.full(y), true);
             if let Some(r) = residuals {
-                map.residual = Some(b.whole(r[k]));
+                map.residual = Some(b.full(r[k]));
                 map.norm = Some(b.norm(&format!("{name}.{k}.norm"), y, cols));
             }
             maps.push(map);

@@ -7,7 +7,7 @@ use setwise_engine::cuda::{Cuda, Device, Precision};
 use setwise_engine::{BatchView, Cpu, Program, SetView};
 
 use super::Found;
-use crate::{Error, Result};
+use crate::Result;
 use setwise::random::Generator;
 
 pub(super) struct Inputs {
@@ -65,9 +65,8 @@ pub(super) fn compare(
         let grads = gpu.backward(&slopes)?;
         let mut input_grads = Vec::new();
         for k in 0..inputs.data.len() {
-            input_grads.extend(
-                gpu.input_grad(k)?.ok_or_else(|| setwise::Error::Device("no gradient of an input".into()).into())?,
-            );
+            input_grads
+                .extend(gpu.input_grad(k)?.ok_or_else(|| setwise::Error::Device("no gradient of an input".into()))?);
         }
         found.extend([wide(&input_grads), wide(&grads[..trained]), wide(&grads[trained..])]);
     }

@@ -59,7 +59,7 @@ impl Preparation {
         model.set_metadata(METADATA, serde_json::to_string(self).expect("a preparation is plain data"));
     }
 
-    /// Levels of the quantiles an answer consists of, where it does.
+    /// QuantileLevels of the quantiles an answer consists of, where it does.
     pub fn levels(&self) -> Option<&[f64]> {
         match &self.targets {
             Targets::Quantiles { levels, .. } => Some(levels),

@@ -24,7 +24,8 @@ pub(super) fn add_weighted_squares(design: &Design, curves: &[f64], out: &mut [f
             let c = *c as f32;
             out.iter_mut().zip(row).for_each(|(o, x)| *o = c * x);
         }
-        f32::dispatch(Squares { scaled: &scaled[..rows.len()], rows, stride, out });
+        // SAFETY: the kernel reads and writes slices, with their bounds checked.
+        unsafe { f32::dispatch(Squares { scaled: &scaled[..rows.len()], rows, stride, out }) };
     }
 }
 
@@ -79,7 +80,8 @@ impl Kernel<f32> for Squares<'_> {
 /// xᵀH⁻¹x of every row, given the Cholesky factor of H.
 pub(super) fn leverages(design: &Design, factor: &[f64]) -> Vec<f64> {
     let factor: Vec<f32> = factor.iter().map(|&x| x as f32).collect();
-    f32::dispatch(Leverages { design, factor: &factor })
+    // SAFETY: the kernel reads and writes slices, with their bounds checked.
+    unsafe { f32::dispatch(Leverages { design, factor: &factor }) }
 }
 
 struct Leverages<'a> {

@@ -73,7 +73,7 @@ fn project_inputs(b: &mut ProgramBuilder, c: &ModelConfig, inputs: &[Value]) -> 
         }
         let y = fresh_like(b, x, c.latent);
         let name = if c.share_projection { "input.shared".to_owned() } else { format!("input.{k}") };
-        let (x, whole) = (b.whole(x), b.whole(y));
+        let (x, whole) = (b.full(x), b.full(y));
         maps.push(b.map(&name, x, whole, true));
         xs.push(y);
     }
@@ -179,8 +179,8 @@ fn merge(
             let y = fresh_like(b, x, c.latent);
             let norm = norm_name(a).map(|n| b.norm(&n, y, c.latent));
             let parts = (0..count).map(|i| Slice { value: t, col: i * c.latent, cols: c.latent });
-            let inputs = c.outer_residual.then(|| b.whole(x)).into_iter().chain(parts).collect();
-            b.op(Op::AddNorm(AddNorm { inputs, y: b.whole(y), norm }));
+            let inputs = c.outer_residual.then(|| b.full(x)).into_iter().chain(parts).collect();
+            b.op(Op::AddNorm(AddNorm { inputs, y: b.full(y), norm }));
             merged.push(y);
         }
         return merged;
@@ -190,10 +190,10 @@ fn merge(
         let last = (0..xs.len())
             .map(|a| Sublayer {
                 name: name("merge", a),
-                x: b.whole(found[a]),
-                y: b.whole(merged[a]),
+                x: b.full(found[a]),
+                y: b.full(merged[a]),
                 bias: true,
-                residual: c.outer_residual.then(|| b.whole(xs[a])),
+                residual: c.outer_residual.then(|| b.full(xs[a])),
                 norm: norm_name(a),
             })
             .collect();
@@ -204,15 +204,15 @@ fn merge(
     let mut joined = Vec::new();
     for a in 0..xs.len() {
         let y = fresh_like(b, xs[a], c.latent);
-        let (x, whole) = (b.whole(found[a]), b.whole(y));
+        let (x, whole) = (b.full(found[a]), b.full(y));
         maps.push(b.map(&name("merge", a), x, whole, true));
         joined.push(y);
     }
     b.op(Op::Linear(Linear { maps, activation: Activation::Relu }));
     for a in 0..xs.len() {
         let norm = norm_name(a).map(|n| b.norm(&n, merged[a], c.latent));
-        let inputs = c.outer_residual.then(|| b.whole(xs[a])).into_iter().chain([b.whole(joined[a])]).collect();
-        b.op(Op::AddNorm(AddNorm { inputs, y: b.whole(merged[a]), norm }));
+        let inputs = c.outer_residual.then(|| b.full(xs[a])).into_iter().chain([b.full(joined[a])]).collect();
+        b.op(Op::AddNorm(AddNorm { inputs, y: b.full(merged[a]), norm }));
     }
     merged
 }
@@ -242,7 +242,7 @@ fn pine(b: &mut ProgramBuilder, c: &ModelConfig, inputs: &[Value]) -> Value {
     for (k, &x) in inputs.iter().enumerate() {
         let projected = fresh_like(b, x, p);
         let bound = 1.0 / (b.spec(x).cols as f64).sqrt();
-        let (x, whole) = (b.whole(x), b.whole(projected));
+        let (x, whole) = (b.full(x), b.full(projected));
         maps.push(b.map(&format!("pine.{k}.direction"), x, whole, false));
         sums.push(PineSum {
             x: projected,
@@ -256,7 +256,7 @@ fn pine(b: &mut ProgramBuilder, c: &ModelConfig, inputs: &[Value]) -> Value {
         b.op(Op::PineSum(sum));
     }
     let h = b.fresh(Space::PerExample(1), c.hidden, false);
-    let (x, whole) = (b.whole(z), b.whole(h));
+    let (x, whole) = (b.full(z), b.full(h));
     let map = b.map("pine.hidden", x, whole, false);
     b.op(Op::Linear(Linear { maps: vec![map], activation: Activation::Sigmoid }));
     decoder(b, &[h], c.hidden, 0, c.output_width)[0]

@@ -99,20 +99,20 @@ impl Model {
     /// Lets a GPU answer from now on, or the CPU in one way or the other. Where that fails everything stays as it was.
     pub fn use_device(&mut self, device: &Device) -> Result<()> {
         let gpu = match device {
-            Device::Cpu | Device::CpuTiles => None,
+            Device::Cpu | Device::CpuAmx => None,
             #[cfg(feature = "cuda")]
             Device::Cuda { device, precision } => {
                 Some(Gpu::new(device, program(&self.config, Mode::Infer, false), *precision)?)
             }
         };
-        self.cpu.use_tiles(matches!(device, Device::CpuTiles))?;
+        self.cpu.use_amx(matches!(device, Device::CpuAmx))?;
         self.gpu = gpu;
         Ok(())
     }
 
     /// Multiplies on the CPU as another model does.
     pub(super) fn compute_like(&mut self, other: &Model) -> Result<()> {
-        Ok(self.cpu.use_tiles(other.cpu.uses_tiles())?)
+        Ok(self.cpu.use_amx(other.cpu.uses_amx())?)
     }
 
     /// Whether a GPU answers.

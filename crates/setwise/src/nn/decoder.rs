@@ -13,7 +13,7 @@ pub fn decoder(b: &mut ProgramBuilder, xs: &[Value], hidden: usize, layers: usiz
         let mut next = Vec::new();
         for &x in &current {
             let y = fresh_like(b, x, cols);
-            let (x, whole) = (b.whole(x), b.whole(y));
+            let (x, whole) = (b.full(x), b.full(y));
             maps.push(b.map(&format!("decoder.{layer}"), x, whole, true));
             next.push(y);
         }

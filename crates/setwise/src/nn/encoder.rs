@@ -56,7 +56,7 @@ pub fn encode_images(
     let ys: Vec<Value> = xs.iter().map(|&x| fresh_like(b, x, features)).collect();
     let mut maps = Vec::new();
     for (&x, &y) in xs.iter().zip(&ys) {
-        let (x, y) = (b.whole(x), b.whole(y));
+        let (x, y) = (b.full(x), b.full(y));
         maps.push(b.map(&format!("{ENCODER}project"), x, y, true));
     }
     b.op(Op::Linear(Linear { maps, activation: Activation::None }));

@@ -30,7 +30,7 @@ pub fn feed_forward(b: &mut ProgramBuilder, xs: &[Value], names: &[String], opti
         let mut next = Vec::new();
         for (&x, name) in current.iter().zip(names) {
             let y = fresh_like(b, x, options.hidden);
-            let (x, whole) = (b.whole(x), b.whole(y));
+            let (x, whole) = (b.full(x), b.full(y));
             maps.push(b.map(&format!("{name}.layer.{layer}"), x, whole, true));
             next.push(y);
         }
@@ -43,10 +43,10 @@ pub fn feed_forward(b: &mut ProgramBuilder, xs: &[Value], names: &[String], opti
         let y = fresh_like(b, input, b.spec(input).cols);
         last.push(Sublayer {
             name: format!("{name}.contract"),
-            x: b.whole(x),
-            y: b.whole(y),
+            x: b.full(x),
+            y: b.full(y),
             bias: true,
-            residual: options.residual.then(|| b.whole(input)),
+            residual: options.residual.then(|| b.full(input)),
             norm: options.norm.then(|| format!("{name}.feed-norm")),
         });
         results.push(y);

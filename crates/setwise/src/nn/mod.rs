@@ -33,7 +33,7 @@ pub(crate) fn sublayers(b: &mut ProgramBuilder, sublayers: Vec<Sublayer>, dropou
         let norm = s.norm.as_ref().map(|name| b.norm(name, s.y.value, s.y.cols));
         if masked {
             let product = fresh_like(b, s.y.value, s.y.cols);
-            let whole = b.whole(product);
+            let whole = b.full(product);
             maps.push(b.map(&s.name, s.x, whole, s.bias));
             after.push((product, s.residual, s.y, norm));
         } else {
@@ -44,7 +44,7 @@ pub(crate) fn sublayers(b: &mut ProgramBuilder, sublayers: Vec<Sublayer>, dropou
     b.op(Op::Linear(Linear { maps, activation: setwise_engine::Activation::None }));
     for (product, residual, y, norm) in after {
         let product = b.dropout(product, dropout);
-        let inputs = residual.into_iter().chain([b.whole(product)]).collect();
+        let inputs = residual.into_iter().chain([b.full(product)]).collect();
         b.op(Op::AddNorm(AddNorm { inputs, y, norm }));
     }
 }

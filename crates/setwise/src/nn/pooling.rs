@@ -42,7 +42,7 @@ pub fn pool(b: &mut ProgramBuilder, xs: &[Value], names: &[String], kind: PoolKi
                 let query = b.fresh(Space::PerExample(seeds), latent, false);
                 b.op(Op::Repeat(Repeat { param, y: query }));
                 let out = b.fresh(Space::PerExample(seeds), latent, false);
-                relations.push(Relation { name: name.clone(), query, key: x, out: b.whole(out) });
+                relations.push(Relation { name: name.clone(), query, key: x, out: b.full(out) });
                 pooled.push(out);
             }
             relate(b, &relations, options);
@@ -57,7 +57,7 @@ pub fn pool(b: &mut ProgramBuilder, xs: &[Value], names: &[String], kind: PoolKi
 pub(crate) fn max_over_dimensions(b: &mut ProgramBuilder, x: Value) -> Value {
     let spec = b.spec(x);
     let y = b.fresh(spec.space, spec.cols, false);
-    let whole = b.whole(y);
+    let whole = b.full(y);
     b.op(Op::Pool(Pool { x, y: whole, reduce: Reduce::Max, segments: Segments::Dimensions }));
     y
 }

@@ -136,7 +136,7 @@ fn project(
     // All weights of a source follow each other, then all its biases: together they are one linear map.
     let mut maps = Vec::new();
     for (source, ..) in values {
-        let x = b.whole(source);
+        let x = b.full(source);
         let mine: Vec<usize> = (0..wanted.len()).filter(|&i| wanted[i].0 == source).collect();
         for &i in &mine {
             map(b, &wanted[i].1, x, slices[i], false);
@@ -170,7 +170,7 @@ fn attend(
         .map(|(r, (p, &out))| {
             // Two numbers per query and head; dimension-equivariant rows have one softmax for all dimensions.
             let space = b.spec(r.query).space;
-            Attend { query: p[0], key: p[1], value: p[2], out, stats: b.kept(space, 2 * heads, false) }
+            Attend { query: p[0], key: p[1], value: p[2], out, stats: b.saved(space, 2 * heads, false) }
         })
         .collect();
     b.op(Op::Attention(Attention { relations: attends, heads, scale }));
@@ -183,7 +183,7 @@ fn attend(
             x,
             y,
             bias,
-            residual: Some(b.whole(r.query)),
+            residual: Some(b.full(r.query)),
             norm: options.norm.then(|| format!("{}.relate-norm", r.name)),
         })
         .collect();
@@ -216,13 +216,13 @@ fn pairs(b: &mut ProgramBuilder, relations: &[Relation], options: RelateOptions,
         let y = fresh_like(b, r.query, options.latent);
         let kept_cols = if reduce == Reduce::Max { options.latent } else { options.hidden };
         nets.push(Pair {
-            own: p[0],
-            partner: p[1],
+            left: p[0],
+            right: p[1],
             weight: b.param(&format!("{}.pair.weight", r.name), &[options.latent, options.hidden], second),
             bias: b.param(&format!("{}.pair.bias", r.name), &[options.latent], second),
-            y: b.whole(y),
+            y: b.full(y),
             reduce,
-            kept: b.kept(spec.space, kept_cols, spec.per_dim),
+            saved: b.saved(spec.space, kept_cols, spec.per_dim),
         });
         results.push(y);
     }
@@ -231,7 +231,7 @@ fn pairs(b: &mut ProgramBuilder, relations: &[Relation], options: RelateOptions,
     for ((r, y), &out) in relations.iter().zip(results).zip(&summed) {
         let y = b.dropout(y, options.dropout);
         let norm = options.norm.then(|| b.norm(&format!("{}.relate-norm", r.name), out.value, out.cols));
-        let inputs = vec![b.whole(r.query), b.whole(y)];
+        let inputs = vec![b.full(r.query), b.full(y)];
         b.op(Op::AddNorm(setwise_engine::AddNorm { inputs, y: out, norm }));
     }
     summed

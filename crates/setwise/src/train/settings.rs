@@ -1,7 +1,7 @@
 //! The settings of a training: steps, loss, optimiser, learning-rate schedule.
 
 use serde::{Deserialize, Serialize};
-use setwise_engine::{Levels, Loss, MOST_LEVELS};
+use setwise_engine::{Loss, MAX_QUANTILE_LEVELS, QuantileLevels};
 
 use crate::data::Targets;
 use crate::models::OutputKind;
@@ -40,7 +40,7 @@ impl LossConfig {
             LossConfig::Pinball { level } => Loss::Pinball { level },
             LossConfig::Elements { weight } => Loss::Elements { weight },
             LossConfig::Quantiles { ref levels, .. } => {
-                Loss::Quantiles(Levels::new(levels).expect("levels that have been checked"))
+                Loss::Quantiles(QuantileLevels::new(levels).expect("levels that have been checked"))
             }
         }
     }
@@ -201,8 +201,9 @@ impl Training {
             LossConfig::Quantiles { ref levels, scale } => {
                 positive("loss.quantiles.scale", scale, f64::MAX)?;
                 let rising = levels.windows(2).all(|w| w[0] < w[1]);
-                if Levels::new(levels).is_none() || !rising {
-                    let reason = format!("is {levels:?}, must be 1 to {MOST_LEVELS} rising numbers between 0 and 1");
+                if QuantileLevels::new(levels).is_none() || !rising {
+                    let reason =
+                        format!("is {levels:?}, must be 1 to {MAX_QUANTILE_LEVELS} rising numbers between 0 and 1");
                     return Err(bad("loss.quantiles.levels", reason));
                 }
             }

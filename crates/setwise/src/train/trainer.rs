@@ -95,7 +95,7 @@ impl Trainer {
         #[cfg(feature = "cuda")]
         {
             self.gpu = match device {
-                Device::Cpu | Device::CpuTiles => None,
+                Device::Cpu | Device::CpuAmx => None,
                 Device::Cuda { device, precision } => {
                     let program = program(self.model.config(), Mode::Train, false);
                     let sets = self.model.config().sets;
@@ -114,7 +114,7 @@ impl Trainer {
             };
         }
         let _ = limits;
-        Ok(self.cpu.use_tiles(matches!(device, Device::CpuTiles))?)
+        Ok(self.cpu.use_amx(matches!(device, Device::CpuAmx))?)
     }
 
     /// Starts a step; [`Trainer::outcome`] tells what came of it. A loss or gradient that is no finite number changes nothing.
@@ -298,7 +298,7 @@ impl Trainer {
                 if i == 0 && per_element {
                     let at = |example: usize| (rows(0, example) - rows(0, part.examples.start)) * width;
                     let ranges = part.examples.clone().map(|e| at(e)..at(e + 1));
-                    sum += loss.means(values, targets, ranges, grad, batch.examples());
+                    sum += loss.mean_term(values, targets, ranges, grad, batch.examples());
                 }
             }
             sum

@@ -14,7 +14,7 @@ use rand::seq::SliceRandom;
 use rand_pcg::Pcg64Mcg;
 use rayon::prelude::*;
 use setwise_engine::simd::{Kernel as VectorKernel, Vector};
-use setwise_engine::{Real, mix};
+use setwise_engine::{Real, splitmix64};
 
 use super::kernel::{Kernel, Scaled};
 
@@ -64,7 +64,14 @@ impl Deals {
                 // Each random deal has a seed of its own and goes on from the order the last one left.
                 let first = match number {
                     0 => &order[..n],
-                    _ => order.partial_shuffle(&mut Pcg64Mcg::seed_from_u64(mix(mix(seed) ^ number as u64)), n).0,
+                    _ => {
+                        order
+                            .partial_shuffle(
+                                &mut Pcg64Mcg::seed_from_u64(splitmix64(splitmix64(seed) ^ number as u64)),
+                                n,
+                            )
+                            .0
+                    }
                 };
                 first.iter().for_each(|&i| bits[i] |= 1 << deal);
             }
@@ -139,7 +146,8 @@ impl Deals {
             let panels = self.panels.iter().zip(own.chunks_exact(TILE * PANEL));
             for ((bits, own), halves) in panels.zip(halves.chunks_exact_mut(PANEL)) {
                 expand(&bits[second..second + width], &mut chosen);
-                T::dispatch(Halves { tile: &tile, chosen: &chosen[..width * PANEL], own, halves });
+                // SAFETY: the slices have the lengths the kernel reads and writes.
+                unsafe { T::dispatch(Halves { tile: &tile, chosen: &chosen[..width * PANEL], own, halves }) };
             }
         }
         (halves, row_sums)

@@ -10,7 +10,7 @@ mod deals;
 mod kernel;
 
 use serde::{Serialize, Serializer};
-use setwise_engine::mix;
+use setwise_engine::splitmix64;
 
 use crate::estimate::Points;
 use crate::{Error, Result};
@@ -101,7 +101,7 @@ impl TwoSampleTest {
         }
         // Different rows of P and Q, should both be one file.
         let [of_p, of_q] =
-            [(p, self.seed), (q, mix(self.seed))].map(|(s, seed)| s.select(&s.subsample(self.most_rows, seed)));
+            [(p, self.seed), (q, splitmix64(self.seed))].map(|(s, seed)| s.select(&s.subsample(self.most_rows, seed)));
         let (n, m) = (of_p.len() / p.dim(), of_q.len() / q.dim());
         let pooled = Scaled::new([of_p, of_q].concat(), p.dim());
         if let Some(column) = pooled.constant() {

@@ -1,16 +1,15 @@
-//! Gradients of one example, relation and head.
+//! Backward pass of one example, relation and head.
 
-use super::super::gemm::{Strided, rows_of_tiles, rows_of_tiles_paired, tile};
-use super::super::norm::{columns, get, put};
+use super::super::gemm::{Strided, multiply_rows, multiply_rows_paired, tile};
 use super::head::Rows;
-use super::problem::{Added, Problem, lanes_of, piece, scale};
+use super::problem::{AccumulateRows, Problem, key_block, lanes_of, scale};
 use crate::real::Real;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 
-/// About as many keys as have their weights and the gradients of their scores, beside themselves and their values, in the first cache.
+/// Keys of a block: keys, values, weights and score gradients of about this many fit the first cache level.
 const KEYS: usize = 64;
 
-/// Gradients of one example, relation and head.
+/// Gradients of one example, relation and head. Overwrites `d_query`, `d_key` and `d_value`.
 #[derive(Clone, Copy)]
 pub struct Backward<T> {
     pub problem: Problem<T>,
@@ -23,27 +22,27 @@ pub struct Backward<T> {
 
 /// Scratch elements of a backward task.
 pub fn backward_scratch<T: Real>(keys: usize, width: usize) -> usize {
-    let block = T::panel_width();
+    let block = T::packed_width();
     let padded = width.next_multiple_of(block);
-    3 * piece(keys, KEYS) * block + (3 * width + 2 * padded) * block + 2 * keys * padded
+    3 * key_block(keys, KEYS) * block + (3 * width + 2 * padded) * block + 2 * keys * padded
 }
 
-/// Where everything lies in the scratch.
+/// The parts of the scratch.
 #[derive(Clone, Copy)]
-struct Places<T> {
-    /// `P` of a piece of keys, `[keys][lanes]`, or pairs `(P, dS)`.
+struct Workspace<T> {
+    /// `P` of a block of keys, `[keys][lanes]`, or pairs `(P, dS)`.
     weights: *mut T,
-    /// `dS` of the piece.
+    /// `dS` of the block of keys.
     d_scores: *mut T,
     /// `Qᵀ`, `dOᵀ` and `dQᵀ` of a block of queries, `[width][lanes]`.
     queries: *mut T,
     d_outs: *mut T,
     d_queries: *mut T,
-    /// For each query of the block its `dO` and its `Q`, side by side or in pairs.
+    /// `dO` and `Q` of each query of the block, side by side or interleaved.
     rows: *mut T,
-    /// For each key the gradients of its value and of itself, likewise.
+    /// Gradients of each key's value and of the key, likewise.
     sums: *mut T,
-    /// Numbers of a row and of a sum, in whole vectors.
+    /// Row stride of `rows` and of `sums`, a multiple of the lanes.
     row: usize,
 }
 
@@ -52,38 +51,44 @@ impl<T: Real> Kernel<T> for Backward<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
-        // If a row of a head fits a vector, the gradients of values and keys are computed as one, values in even and keys in odd columns.
+        // If a head's row fits a vector, the gradients of values and keys are computed together: values in even
+        // columns, keys in odd ones.
         if V::TUNED && self.problem.query.width <= V::LANES {
+            // SAFETY: the contract of `Kernel::run`.
             unsafe { self.all::<V, true>() }
         } else {
+            // SAFETY: as for the paired variant.
             unsafe { self.all::<V, false>() }
         }
     }
 }
 
 impl<T: Real> Backward<T> {
+    /// # Safety
+    /// As for [`Kernel::run`].
     #[inline(always)]
     unsafe fn all<V: Vector<T>, const PAIRED: bool>(&self) {
         let p = self.problem;
         let (block, width) = (2 * V::LANES, p.query.width);
         let row = if PAIRED { (2 * width).next_multiple_of(V::LANES) } else { 2 * width.next_multiple_of(block) };
         let mut free = self.scratch;
-        let mut take = |n: usize| {
-            let place = free;
+        let mut alloc = |n: usize| {
+            let start = free;
             free = free.wrapping_add(n);
-            place
+            start
         };
-        let step = piece(p.keys, KEYS);
-        let at = Places {
-            weights: take(2 * step * block),
-            d_scores: take(step * block),
-            queries: take(width * block),
-            d_outs: take(width * block),
-            d_queries: take(width * block),
-            rows: take(row * block),
-            sums: take(row * p.keys),
+        let step = key_block(p.keys, KEYS);
+        let at = Workspace {
+            weights: alloc(2 * step * block),
+            d_scores: alloc(step * block),
+            queries: alloc(width * block),
+            d_outs: alloc(width * block),
+            d_queries: alloc(width * block),
+            rows: alloc(row * block),
+            sums: alloc(row * p.keys),
             row,
         };
+        // SAFETY: the caller's contract; every part of the scratch is as long as `backward_scratch` counts.
         unsafe {
             let mut first = 0;
             while first < p.queries {
@@ -100,52 +105,58 @@ impl<T: Real> Backward<T> {
                 if PAIRED {
                     let more = if row > V::LANES { V::load(sums.add(V::LANES)) } else { V::zero() };
                     let [values, keys] = V::deinterleave(V::load(sums), more);
-                    put(values, d_value, width);
-                    put(keys, d_key, width);
+                    store_lanes(values, d_value, width);
+                    store_lanes(keys, d_key, width);
                 } else {
                     for (from, to) in [(sums, d_value), (sums.add(row / 2), d_key)] {
-                        columns!(V, width, |j, n| put(V::load(from.add(j)), to.add(j), n));
+                        columns!(V, width, |j, n| store_lanes(V::load(from.add(j)), to.add(j), n));
                     }
                 }
             }
         }
     }
 
-    /// `n` queries in `C` vectors.
+    /// One block: `n` queries in `C` vectors.
+    ///
+    /// # Safety
+    /// The caller runs in a kernel, `first + n` is at most the number of queries, and `at` points into the scratch.
     #[inline(always)]
-    unsafe fn block<V: Vector<T>, const C: usize, const PAIRED: bool>(&self, at: Places<T>, first: usize, n: usize) {
+    unsafe fn block<V: Vector<T>, const C: usize, const PAIRED: bool>(&self, at: Workspace<T>, first: usize, n: usize) {
         let p = self.problem;
         let (lanes, width, row) = (C * V::LANES, p.query.width, at.row);
+        // SAFETY: the caller's contract: `n` queries from `first` on and all keys are valid, and the scratch holds a
+        // block.
         unsafe {
             let starts = self.pack::<V, C, PAIRED>(at, first, n);
-            let step = piece(p.keys, KEYS);
-            // Scores that the forward pass did not shift are small; where it did, by nothing, others may be so far below that their powers are nothing in either way.
+            let step = key_block(p.keys, KEYS);
+            // A saved maximum of zero means unshifted, small scores. Where a true maximum happens to be zero, scores
+            // far below it have powers that are negligible in either precision.
             let coarse = p.coarse && starts[0].iter().all(|s| s.mul(*s).sum() == T::ZERO);
             for from in (0..p.keys).step_by(step) {
                 let keys = step.min(p.keys - from);
-                // The usual width is known to the compiler.
+                // The compiler knows the usual width.
                 match width {
                     8 if V::TUNED && !coarse => self.scores::<V, C, PAIRED, false>(at, from, keys, 8, starts),
                     _ if coarse => self.scores::<V, C, PAIRED, true>(at, from, keys, width, starts),
                     _ => self.scores::<V, C, PAIRED, false>(at, from, keys, width, starts),
                 }
-                let mut ends = Added { sums: at.d_queries, row: lanes, anew: from == 0 };
-                rows_of_tiles::<T, V, C>(width, keys, p.key.from(from).transposed(), at.d_scores, lanes, &mut ends);
-                let (sums, anew) = (at.sums.add(from * row), first == 0);
+                let mut epilogue = AccumulateRows { sums: at.d_queries, row: lanes, overwrite: from == 0 };
+                multiply_rows::<T, V, C>(width, keys, p.key.from(from).transposed(), at.d_scores, lanes, &mut epilogue);
+                let (sums, overwrite) = (at.sums.add(from * row), first == 0);
                 if PAIRED {
                     let pairs = Strided { ptr: at.weights.cast_const(), row: 2 * lanes, col: 2 };
-                    let mut ends = Added { sums, row, anew };
+                    let mut epilogue = AccumulateRows { sums, row, overwrite };
                     if row == V::LANES {
-                        rows_of_tiles_paired::<T, V, 1, true, _>(keys, n, pairs, at.rows, row, &mut ends);
+                        multiply_rows_paired::<T, V, 1, true, _>(keys, n, pairs, at.rows, row, &mut epilogue);
                     } else {
-                        rows_of_tiles_paired::<T, V, 2, true, _>(keys, n, pairs, at.rows, row, &mut ends);
+                        multiply_rows_paired::<T, V, 2, true, _>(keys, n, pairs, at.rows, row, &mut epilogue);
                     }
                 } else {
                     for (factor, half) in [(at.weights, 0), (at.d_scores, row / 2)] {
                         let factor = Strided { ptr: factor.cast_const(), row: lanes, col: 1 };
-                        for panel in (half..half + row / 2).step_by(2 * V::LANES) {
-                            let mut ends = Added { sums: sums.add(panel), row, anew };
-                            rows_of_tiles::<T, V, 2>(keys, n, factor, at.rows.add(panel), row, &mut ends);
+                        for strip in (half..half + row / 2).step_by(2 * V::LANES) {
+                            let mut epilogue = AccumulateRows { sums: sums.add(strip), row, overwrite };
+                            multiply_rows::<T, V, 2>(keys, n, factor, at.rows.add(strip), row, &mut epilogue);
                         }
                     }
                 }
@@ -156,17 +167,21 @@ impl<T: Real> Backward<T> {
         }
     }
 
-    /// Packs a block of queries and what belongs to them. `dO` is divided by the sums of the softmax, so that powers of two need not be.
-    /// Returns what scores and `dP` begin with: minus the largest score, minus `Σ dO·O`.
+    /// Packs a block of queries, their outputs and gradients. `dO` is divided by the sums of the softmax, so that
+    /// `2^S` need not be. Returns what `S` and `dP` start from: minus the maximum score, and `−Σ dO·O`.
+    ///
+    /// # Safety
+    /// As for [`Backward::block`].
     #[inline(always)]
     unsafe fn pack<V: Vector<T>, const C: usize, const PAIRED: bool>(
         &self,
-        at: Places<T>,
+        at: Workspace<T>,
         first: usize,
         n: usize,
     ) -> [[V; C]; 2] {
         let p = self.problem;
         let (lanes, width) = (C * V::LANES, p.query.width);
+        // SAFETY: the caller's contract: rows, statistics and scratch of `n` queries are valid.
         unsafe {
             let (query, d_out, rows) = (p.query.from(first), self.d_out.from(first), p.block_rows(n, lanes));
             query.pack_transposed::<V, C>(rows, at.queries, p.scale_log2);
@@ -176,31 +191,33 @@ impl<T: Real> Backward<T> {
             let (mut scores, mut d_weights) = ([V::zero(); C], [V::zero(); C]);
             for (c, (score, d_weight)) in scores.iter_mut().zip(&mut d_weights).enumerate() {
                 let (query, valid) = (first + c * V::LANES, lanes_of::<T, V>(n, c));
-                let inverse = get::<T, V>(p.inverse.add(query), valid);
+                let inverse = load_lanes::<T, V>(p.inv_sum.add(query), valid);
                 let mut dot = V::zero();
                 for e in 0..width {
-                    let place = (e * C + c) * V::LANES;
-                    let d = V::load(at.d_outs.add(place)).mul(inverse);
-                    d.store(at.d_outs.add(place));
-                    dot = d.mul_add(V::load(outs.add(place)), dot);
+                    let at_lanes = (e * C + c) * V::LANES;
+                    let d = V::load(at.d_outs.add(at_lanes)).mul(inverse);
+                    d.store(at.d_outs.add(at_lanes));
+                    dot = d.mul_add(V::load(outs.add(at_lanes)), dot);
                 }
-                *score = V::zero().sub(get(p.largest.add(query), valid));
+                *score = V::zero().sub(load_lanes(p.max_score.add(query), valid));
                 *d_weight = V::zero().sub(dot);
             }
             let scale = V::splat(p.scale);
             for i in 0..n {
                 let (query, d_out, row) = (query.from(i).ptr, d_out.from(i).ptr, at.rows.add(i * at.row));
-                let inverse = V::splat(*p.inverse.add(first + i));
+                let inverse = V::splat(*p.inv_sum.add(first + i));
                 if PAIRED {
-                    let pairs =
-                        V::interleave(get::<T, V>(d_out, width).mul(inverse), get::<T, V>(query, width).mul(scale));
+                    let pairs = V::interleave(
+                        load_lanes::<T, V>(d_out, width).mul(inverse),
+                        load_lanes::<T, V>(query, width).mul(scale),
+                    );
                     pairs[0].store(row);
                     if at.row > V::LANES {
                         pairs[1].store(row.add(V::LANES));
                     }
                 } else {
                     for (from, to, factor) in [(d_out, row, inverse), (query, row.add(at.row / 2), scale)] {
-                        columns!(V, width, |j, n| get::<T, V>(from.add(j), n).mul(factor).store(to.add(j)));
+                        columns!(V, width, |j, n| load_lanes::<T, V>(from.add(j), n).mul(factor).store(to.add(j)));
                         if width.next_multiple_of(V::LANES) < at.row / 2 {
                             V::zero().store(to.add(at.row / 2 - V::LANES));
                         }
@@ -211,11 +228,14 @@ impl<T: Real> Backward<T> {
         }
     }
 
-    /// `P = 2^S` and `dS = P · dP` of some keys, whose two sums stay in registers until both are done.
+    /// `P = 2^S` and `dS = P · dP` of some keys; both products stay in registers until both are complete.
+    ///
+    /// # Safety
+    /// As for [`Backward::block`], with `from + keys` at most the number of keys.
     #[inline(always)]
     unsafe fn scores<V: Vector<T>, const C: usize, const PAIRED: bool, const COARSE: bool>(
         &self,
-        at: Places<T>,
+        at: Workspace<T>,
         from: usize,
         keys: usize,
         width: usize,
@@ -224,9 +244,10 @@ impl<T: Real> Backward<T> {
         let p = self.problem;
         let lanes = C * V::LANES;
         let mut j = 0;
-        macro_rules! pieces {
+        macro_rules! row_tiles {
             ($r:expr) => {
                 while keys - j >= $r {
+                    // SAFETY: keys `from + j..` lie below `from + keys`; scratch rows `j..` lie below `keys`.
                     unsafe {
                         let (mut scores, mut d_weights) = ([starts[0]; $r], [starts[1]; $r]);
                         let (key, value) = (p.key.from(from + j).matrix(), p.value.from(from + j).matrix());
@@ -234,17 +255,17 @@ impl<T: Real> Backward<T> {
                         tile::<T, V, $r, C, false>(width, value, at.d_outs, lanes, &mut d_weights);
                         for r in 0..$r {
                             for c in 0..C {
-                                let place = (j + r) * lanes + c * V::LANES;
+                                let at_lanes = (j + r) * lanes + c * V::LANES;
                                 let score = scores[r][c];
                                 let weight = if COARSE { score.exp2_coarse() } else { score.exp2() };
                                 let d_score = d_weights[r][c].mul(weight);
-                                d_score.store(at.d_scores.add(place));
+                                d_score.store(at.d_scores.add(at_lanes));
                                 if PAIRED {
                                     let pairs = V::interleave(weight, d_score);
-                                    pairs[0].store(at.weights.add(2 * place));
-                                    pairs[1].store(at.weights.add(2 * place + V::LANES));
+                                    pairs[0].store(at.weights.add(2 * at_lanes));
+                                    pairs[1].store(at.weights.add(2 * at_lanes + V::LANES));
                                 } else {
-                                    weight.store(at.weights.add(place));
+                                    weight.store(at.weights.add(at_lanes));
                                 }
                             }
                         }
@@ -253,10 +274,10 @@ impl<T: Real> Backward<T> {
                 }
             };
         }
-        if V::WIDE {
-            pieces!(6);
+        if V::REGISTERS_32 {
+            row_tiles!(6);
         }
-        pieces!(3);
-        pieces!(1);
+        row_tiles!(3);
+        row_tiles!(1);
     }
 }

@@ -1,19 +1,19 @@
-//! Attention of one example, relation and head.
+//! Forward pass of one example, relation and head.
 
-use super::super::gemm::{Ends, Strided, rows_of_tiles};
-use super::super::norm::{columns, get, put};
-use super::problem::{Added, Problem, lanes_of, piece, scale};
+use super::super::gemm::{Epilogue, Strided, multiply_rows};
+use super::problem::{AccumulateRows, Problem, key_block, lanes_of, scale};
 use crate::real::Real;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 
-/// Scores that cannot be larger than this, in powers of two, are not shifted by the largest before they become powers: these and
-/// their sums are far from the largest number, and none is lost beside another.
-const SMALL: f64 = 48.0;
+/// Scores whose bound lies below this (in powers of two) need no shift by their maximum: neither powers nor sums
+/// overflow, and none underflows beside another.
+const UNSHIFTED_SCORE_LIMIT: f64 = 48.0;
 
-/// About as many keys as have their scores, beside themselves and their values, in the first cache.
+/// Keys of a block: keys, values and scores of about this many fit the first cache level.
 const KEYS: usize = 108;
 
-/// Attention of one example, relation and head.
+/// `out = softmax(scale · Q Kᵀ) V` for one example, relation and head. Writes `out`, and the maximum and inverse sum
+/// of each query.
 pub struct Forward<T> {
     pub problem: Problem<T>,
     pub scratch: *mut T,
@@ -21,7 +21,7 @@ pub struct Forward<T> {
 
 /// Scratch elements of a forward task.
 pub fn forward_scratch<T: Real>(keys: usize, width: usize) -> usize {
-    let block = T::panel_width();
+    let block = T::packed_width();
     (keys + 2 * width) * block + width
 }
 
@@ -32,23 +32,25 @@ impl<T: Real> Kernel<T> for Forward<T> {
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.problem;
         let width = p.query.width;
+        // SAFETY: the contract of `Kernel::run`: rows of all keys are valid, and the scratch is as long as
+        // `forward_scratch` counts.
         unsafe {
-            // The largest size each number of a key has.
-            let peaks = self.scratch.add((p.keys + 2 * width) * 2 * V::LANES);
+            // The largest absolute value of each column of the keys.
+            let key_abs_max = self.scratch.add((p.keys + 2 * width) * 2 * V::LANES);
             columns!(V, width, |j, n| {
                 let mut peak = V::zero();
                 for i in 0..p.keys {
-                    peak = peak.max(size::<T, V>(get(p.key.ptr.add(i * p.key.row + j), n)));
+                    peak = peak.max(abs::<T, V>(load_lanes(p.key.ptr.add(i * p.key.row + j), n)));
                 }
-                put(peak, peaks.add(j), n);
+                store_lanes(peak, key_abs_max.add(j), n);
             });
             let mut first = 0;
             while first < p.queries {
                 let n = (p.queries - first).min(2 * V::LANES);
                 if n > V::LANES {
-                    self.block::<V, 2>(first, n, peaks);
+                    self.block::<V, 2>(first, n, key_abs_max);
                 } else {
-                    self.block::<V, 1>(first, n, peaks);
+                    self.block::<V, 1>(first, n, key_abs_max);
                 }
                 first += n;
             }
@@ -57,109 +59,130 @@ impl<T: Real> Kernel<T> for Forward<T> {
 }
 
 impl<T: Real> Forward<T> {
-    /// `n` queries in `C` vectors.
+    /// One block: `n` queries in `C` vectors.
+    ///
+    /// # Safety
+    /// The caller runs in a kernel. `first + n` is at most the number of queries. `key_abs_max` holds a number for
+    /// each column.
     #[inline(always)]
-    unsafe fn block<V: Vector<T>, const C: usize>(&self, first: usize, n: usize, peaks: *const T) {
+    unsafe fn block<V: Vector<T>, const C: usize>(&self, first: usize, n: usize, key_abs_max: *const T) {
         let p = self.problem;
         let (lanes, width) = (C * V::LANES, p.query.width);
+        // SAFETY: the caller's contract: `n` queries from `first` on, all keys, and scratch for one block are valid.
         unsafe {
             let scores = self.scratch;
             let queries = scores.add(p.keys * lanes);
             let sums = queries.add(width * lanes);
             let rows = p.block_rows(n, lanes);
             p.query.from(first).pack_transposed::<V, C>(rows, queries, p.scale_log2);
-            let (largest, inverse);
-            if small::<T, V, C>(queries, width, peaks) {
-                let step = piece(p.keys, KEYS);
+            let (max_score, inv_sum);
+            if scores_are_bounded::<T, V, C>(queries, width, key_abs_max) {
+                let step = key_block(p.keys, KEYS);
                 let mut total = [V::zero(); C];
                 for first in (0..p.keys).step_by(step) {
                     let keys = step.min(p.keys - first);
                     let key = p.key.from(first).matrix();
                     total = if p.coarse {
-                        powers::<T, V, C, true>([keys, width], key, queries, scores, total)
+                        exp2_scores::<T, V, C, true>([keys, width], key, queries, scores, total)
                     } else {
-                        powers::<T, V, C, false>([keys, width], key, queries, scores, total)
+                        exp2_scores::<T, V, C, false>([keys, width], key, queries, scores, total)
                     };
                     let values = p.value.from(first).transposed();
-                    let mut ends = Added { sums, row: lanes, anew: first == 0 };
-                    rows_of_tiles::<T, V, C>(width, keys, values, scores, lanes, &mut ends);
+                    let mut epilogue = AccumulateRows { sums, row: lanes, overwrite: first == 0 };
+                    multiply_rows::<T, V, C>(width, keys, values, scores, lanes, &mut epilogue);
                 }
-                (largest, inverse) = ([V::zero(); C], total.map(|t| V::splat(T::ONE).div(t)));
-                scale(sums, width, inverse);
+                (max_score, inv_sum) = ([V::zero(); C], total.map(|t| V::splat(T::ONE).div(t)));
+                scale(sums, width, inv_sum);
             } else {
-                let mut ends = Scores { out: scores, largest: [V::splat(T::LOWEST); C] };
-                rows_of_tiles::<T, V, C>(p.keys, width, p.key.matrix(), queries, lanes, &mut ends);
+                let mut epilogue = Scores { out: scores, max: [V::splat(T::LOWEST); C] };
+                multiply_rows::<T, V, C>(p.keys, width, p.key.matrix(), queries, lanes, &mut epilogue);
                 let mut total = [V::zero(); C];
                 for j in 0..p.keys {
                     for (c, total) in total.iter_mut().enumerate() {
                         let at = scores.add(j * lanes + c * V::LANES);
-                        let e = V::load(at).sub(ends.largest[c]).exp2();
+                        let e = V::load(at).sub(epilogue.max[c]).exp2();
                         e.store(at);
                         *total = total.add(e);
                     }
                 }
-                (largest, inverse) = (ends.largest, total.map(|t| V::splat(T::ONE).div(t)));
-                let mut ends = Scaled { out: sums, factor: inverse };
-                rows_of_tiles::<T, V, C>(width, p.keys, p.value.transposed(), scores, lanes, &mut ends);
+                (max_score, inv_sum) = (epilogue.max, total.map(|t| V::splat(T::ONE).div(t)));
+                let mut epilogue = Scaled { out: sums, factor: inv_sum };
+                multiply_rows::<T, V, C>(width, p.keys, p.value.transposed(), scores, lanes, &mut epilogue);
             }
             p.out.from(first).unpack_transposed::<V, C>(rows, sums);
             for c in 0..C {
                 let (at, valid) = (first + c * V::LANES, lanes_of::<T, V>(n, c));
-                put(largest[c], p.largest.add(at), valid);
-                put(inverse[c], p.inverse.add(at), valid);
+                store_lanes(max_score[c], p.max_score.add(at), valid);
+                store_lanes(inv_sum[c], p.inv_sum.add(at), valid);
             }
         }
     }
 }
 
+/// # Safety
+/// The caller runs in a kernel.
 #[inline(always)]
-unsafe fn size<T: Real, V: Vector<T>>(x: V) -> V {
+unsafe fn abs<T: Real, V: Vector<T>>(x: V) -> V {
+    // SAFETY: the caller runs in a kernel.
     unsafe { x.max(V::zero().sub(x)) }
 }
 
-/// Whether no score can be larger than [`SMALL`] either way: the sum of the sizes of the products bounds it.
+/// Whether no score can exceed [`UNSHIFTED_SCORE_LIMIT`] in absolute value. The bound is `Σ_e |q_e| · max_j |k_je|`.
+///
+/// # Safety
+/// The caller runs in a kernel; `queries` holds `width` rows of `C` vectors and `key_abs_max` `width` numbers.
 #[inline(always)]
-unsafe fn small<T: Real, V: Vector<T>, const C: usize>(queries: *const T, width: usize, peaks: *const T) -> bool {
+unsafe fn scores_are_bounded<T: Real, V: Vector<T>, const C: usize>(
+    queries: *const T,
+    width: usize,
+    key_abs_max: *const T,
+) -> bool {
+    // SAFETY: the caller's contract.
     unsafe {
         let mut bound = [V::zero(); C];
         for e in 0..width {
-            let peak = V::splat(*peaks.add(e));
+            let peak = V::splat(*key_abs_max.add(e));
             for (c, bound) in bound.iter_mut().enumerate() {
-                *bound = size::<T, V>(V::load(queries.add((e * C + c) * V::LANES))).mul_add(peak, *bound);
+                *bound = abs::<T, V>(V::load(queries.add((e * C + c) * V::LANES))).mul_add(peak, *bound);
             }
         }
         let mut beyond = V::zero();
         for bound in bound {
-            beyond = beyond.add(bound.sub(V::splat(T::from_f64(SMALL))).max(V::zero()));
+            beyond = beyond.add(bound.sub(V::splat(T::from_f64(UNSHIFTED_SCORE_LIMIT))).max(V::zero()));
         }
         beyond.sum() == T::ZERO
     }
 }
 
-/// Powers of the scores of some keys, and their sum for each query with what it was before.
+/// `2^S` of some keys, and the running sum of each query.
+///
+/// # Safety
+/// The caller runs in a kernel; `key` has `keys` rows, `queries` `width` and `out` `keys` rows of `C` vectors.
 #[inline(always)]
-unsafe fn powers<T: Real, V: Vector<T>, const C: usize, const COARSE: bool>(
+unsafe fn exp2_scores<T: Real, V: Vector<T>, const C: usize, const COARSE: bool>(
     [keys, width]: [usize; 2],
     key: Strided<T>,
     queries: *const T,
     out: *mut T,
     total: [V; C],
 ) -> [V; C] {
-    let mut ends = Powers::<T, V, C, COARSE> { out, total };
-    unsafe { rows_of_tiles::<T, V, C>(keys, width, key, queries, C * V::LANES, &mut ends) };
-    ends.total
+    let mut epilogue = Exp2Rows::<T, V, C, COARSE> { out, total };
+    // SAFETY: the caller's contract: `keys` rows of keys and of `out`.
+    unsafe { multiply_rows::<T, V, C>(keys, width, key, queries, C * V::LANES, &mut epilogue) };
+    epilogue.total
 }
 
-/// Powers of two of the scores, which are small, and their sum for each query.
-struct Powers<T, V, const C: usize, const COARSE: bool> {
+/// Writes `2^S` of scores without a shift, and sums them for each query.
+struct Exp2Rows<T, V, const C: usize, const COARSE: bool> {
     out: *mut T,
     total: [V; C],
 }
 
-impl<T: Real, V: Vector<T>, const C: usize, const COARSE: bool> Ends<T, V, C> for Powers<T, V, C, COARSE> {
+impl<T: Real, V: Vector<T>, const C: usize, const COARSE: bool> Epilogue<T, V, C> for Exp2Rows<T, V, C, COARSE> {
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
         for (c, sum) in sums.into_iter().enumerate() {
+            // SAFETY: `out` has a row for every key.
             unsafe {
                 let e = if COARSE { sum.exp2_coarse() } else { sum.exp2() };
                 e.store(self.out.add((row * C + c) * V::LANES));
@@ -169,34 +192,36 @@ impl<T: Real, V: Vector<T>, const C: usize, const COARSE: bool> Ends<T, V, C> fo
     }
 }
 
-/// Scores, and the largest of each query.
+/// Writes scores, and takes the maximum for each query.
 struct Scores<T, V, const C: usize> {
     out: *mut T,
-    largest: [V; C],
+    max: [V; C],
 }
 
-impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Scores<T, V, C> {
+impl<T: Real, V: Vector<T>, const C: usize> Epilogue<T, V, C> for Scores<T, V, C> {
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
         for (c, sum) in sums.into_iter().enumerate() {
+            // SAFETY: `out` has a row for every key.
             unsafe {
                 sum.store(self.out.add((row * C + c) * V::LANES));
-                self.largest[c] = self.largest[c].max(sum);
+                self.max[c] = self.max[c].max(sum);
             }
         }
     }
 }
 
-/// Rows of a block, times one factor per lane.
+/// Writes rows of a block, times one factor per lane.
 struct Scaled<T, V, const C: usize> {
     out: *mut T,
     factor: [V; C],
 }
 
-impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Scaled<T, V, C> {
+impl<T: Real, V: Vector<T>, const C: usize> Epilogue<T, V, C> for Scaled<T, V, C> {
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
         for (c, sum) in sums.into_iter().enumerate() {
+            // SAFETY: `out` has `width` rows.
             unsafe { sum.mul(self.factor[c]).store(self.out.add((row * C + c) * V::LANES)) };
         }
     }

@@ -1,56 +1,57 @@
-//! One example, relation and head, and what both directions do with the rows of a product.
+//! The operands of one example, relation and head, and what both passes share.
 
-use super::super::gemm::Ends;
+use super::super::gemm::Epilogue;
 use super::head::Rows;
 use crate::real::Real;
-use crate::simd::{Vector, WIDE_TILE_ROWS};
+use crate::simd::{TILE_ROWS_32_REGISTERS, Vector};
 
 /// One example, relation and head, for some queries or all.
 #[derive(Clone, Copy)]
 pub struct Problem<T> {
     pub queries: usize,
     pub keys: usize,
-    /// Factor of the products in the scores.
+    /// Factor of the scores.
     pub scale: T,
-    /// The same times log₂ e: softmax is computed with powers of two.
+    /// The same times log₂ e: the softmax is computed with powers of two.
     pub scale_log2: T,
     pub query: Rows<T>,
     pub key: Rows<T>,
     pub value: Rows<T>,
     pub out: Rows<T>,
-    /// Whether rows of queries, outputs and their gradients have place behind the last, up to a whole block.
+    /// Whether rows of queries, outputs and their gradients are padded to a full block.
     pub padded: bool,
-    /// Whether sixteen bits will do, of powers too.
+    /// Whether exponentials with 18 bits suffice.
     pub coarse: bool,
-    /// For each query the largest score in powers of two.
-    pub largest: *mut T,
-    /// For each query one over the sum of powers.
-    pub inverse: *mut T,
+    /// The maximum score of each query, in powers of two; zero where scores are not shifted.
+    pub max_score: *mut T,
+    /// One over the sum of powers of each query.
+    pub inv_sum: *mut T,
 }
 
 impl<T: Real> Problem<T> {
-    /// Rows of queries to pack and unpack, where `n` of a block of `lanes` are there.
+    /// Rows of queries to pack and unpack, where `n` of a block of `lanes` are valid.
     #[inline(always)]
     pub fn block_rows(&self, n: usize, lanes: usize) -> usize {
         if self.padded { lanes } else { n }
     }
 }
 
-/// Sums that go on from what is there, or begin anew, in rows `row` apart.
-pub struct Added<T> {
+/// Accumulates into rows of `sums`, `row` apart, or overwrites them.
+pub struct AccumulateRows<T> {
     pub sums: *mut T,
     pub row: usize,
-    pub anew: bool,
+    pub overwrite: bool,
 }
 
-impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Added<T> {
-    const FROM_PLACE: bool = true;
+impl<T: Real, V: Vector<T>, const C: usize> Epilogue<T, V, C> for AccumulateRows<T> {
+    const BY_REFERENCE: bool = true;
 
     #[inline(always)]
     unsafe fn start(&self, row: usize) -> [V; C] {
+        // SAFETY: `sums` has `C` vectors in every row of the product.
         unsafe {
             let mut start = [V::zero(); C];
-            if !self.anew {
+            if !self.overwrite {
                 for (c, v) in start.iter_mut().enumerate() {
                     *v = V::load(self.sums.add(row * self.row + c * V::LANES));
                 }
@@ -61,6 +62,7 @@ impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Added<T> {
 
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
+        // SAFETY: `sums` has `C` vectors in every row of the product.
         unsafe {
             for (c, v) in sums.into_iter().enumerate() {
                 v.store(self.sums.add(row * self.row + c * V::LANES));
@@ -69,17 +71,21 @@ impl<T: Real, V: Vector<T>, const C: usize> Ends<T, V, C> for Added<T> {
     }
 }
 
-/// Keys of a piece, where all come in pieces of like size, of whole tiles and of about `most` keys.
+/// Keys of a block: at most about `max`, blocks of equal size, in full tiles.
 #[inline(always)]
-pub fn piece(keys: usize, most: usize) -> usize {
-    keys.div_ceil(keys.div_ceil(most).max(1)).max(1).next_multiple_of(WIDE_TILE_ROWS)
+pub fn key_block(keys: usize, max: usize) -> usize {
+    keys.div_ceil(keys.div_ceil(max).max(1)).max(1).next_multiple_of(TILE_ROWS_32_REGISTERS)
 }
 
 /// Multiplies a block `[width][lanes]` by one factor per lane.
+///
+/// # Safety
+/// The caller runs in a kernel; `block` holds `width` rows of `C` vectors.
 #[inline(always)]
 pub unsafe fn scale<T: Real, V: Vector<T>, const C: usize>(block: *mut T, width: usize, factor: [V; C]) {
     for e in 0..width {
         for (c, factor) in factor.iter().enumerate() {
+            // SAFETY: the caller's contract.
             unsafe {
                 let at = block.add((e * C + c) * V::LANES);
                 V::load(at).mul(*factor).store(at);

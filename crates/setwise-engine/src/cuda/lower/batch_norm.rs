@@ -178,7 +178,7 @@ impl<'a> Lowering<'a> {
             tasks.push(t::MaxPoolTask {
                 from,
                 to,
-                argmax: self.value(op.winners[k]),
+                argmax: self.value(op.argmax[k]),
                 height: op.from.height as i32,
                 width: op.from.width as i32,
                 channels: op.from.channels as i32,

@@ -70,12 +70,12 @@ impl MaxTiling {
 impl<'a> Lowering<'a> {
     fn pair_tasks(&self, op: &Pairs, backward: bool) -> Vec<t::PairTask> {
         let vectorisable =
-            op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner) && self.aligned_param(n.weight));
+            op.nets.iter().all(|n| self.aligned(n.left) && self.aligned(n.right) && self.aligned_param(n.weight));
         op.nets
             .iter()
             .map(|n| {
                 let ((left, ld_left), (right, ld_right), (y, ldy)) =
-                    (self.slice(n.own), self.slice(n.partner), self.slice(n.y));
+                    (self.slice(n.left), self.slice(n.right), self.slice(n.y));
                 let grad = |s: Slice| if backward { self.grad_slice(s).0 } else { 0 };
                 t::PairTask {
                     left,
@@ -83,10 +83,10 @@ impl<'a> Lowering<'a> {
                     w: self.param(n.weight),
                     bias: self.param(n.bias),
                     y,
-                    saved: self.value(n.kept),
+                    saved: self.value(n.saved),
                     dy: grad(n.y),
-                    d_left: grad(n.own),
-                    d_right: grad(n.partner),
+                    d_left: grad(n.left),
+                    d_right: grad(n.right),
                     d_saved: 0,
                     partials: 0,
                     w_map: 0,
@@ -101,7 +101,7 @@ impl<'a> Lowering<'a> {
                     ld_left,
                     ld_right,
                     ldy,
-                    hidden: n.own.cols as i32,
+                    hidden: n.left.cols as i32,
                     outputs: n.y.cols as i32,
                     splits: 0,
                     vec: i32::from(vectorisable),
@@ -110,8 +110,8 @@ impl<'a> Lowering<'a> {
                     stages: 0,
                     row_bytes: 0,
                     grad_sides: 0,
-                    space: self.space(n.own.value),
-                    right_space: self.space(n.partner.value),
+                    space: self.space(n.left.value),
+                    right_space: self.space(n.right.value),
                 }
             })
             .collect()
@@ -124,15 +124,16 @@ impl<'a> Lowering<'a> {
     pub(super) fn pairs_forward(&mut self, op: &Pairs) -> Result<(), Error> {
         let mut tasks = self.pair_tasks(op, false);
         let net = &op.nets[0];
-        let rows = op.nets.iter().map(|n| self.rows(n.own.value)).max().unwrap_or(0);
-        let max_set_len = self.max_len_of(op.nets.iter().map(|n| n.own.value));
+        let rows = op.nets.iter().map(|n| self.rows(n.left.value)).max().unwrap_or(0);
+        let max_set_len = self.max_len_of(op.nets.iter().map(|n| n.left.value));
         if net.reduce == Reduce::Max {
             let (outputs, sm90) = (net.y.cols, self.kernels.sm90);
             if self.uses_slabs(op) {
                 return self.pair_max_slabs(op, tasks);
             }
-            let partners = self.max_len_of(op.nets.iter().map(|n| n.partner.value));
-            let Some(tiling) = MaxTiling::new(net.own.cols, outputs, partners, sm90, self.kernels.shared_memory) else {
+            let partners = self.max_len_of(op.nets.iter().map(|n| n.right.value));
+            let Some(tiling) = MaxTiling::new(net.left.cols, outputs, partners, sm90, self.kernels.shared_memory)
+            else {
                 return self.launch("pair_max", &tasks, [rows, outputs.div_ceil(64), tasks.len()], 128, 0);
             };
             for task in &mut tasks {
@@ -147,11 +148,11 @@ impl<'a> Lowering<'a> {
         let mut products = Vec::new();
         for n in &op.nets {
             let (y, ldy) = self.slice(n.y);
-            let k = n.own.cols as i32;
-            let vec = i32::from(n.own.cols.is_multiple_of(4));
+            let k = n.left.cols as i32;
+            let vec = i32::from(n.left.cols.is_multiple_of(4));
             let vec_b = i32::from(vec == 1 && self.aligned_param(n.weight));
             let term = t::LinearTerm {
-                a: self.value(n.kept),
+                a: self.value(n.saved),
                 b: self.param(n.weight),
                 lda: k,
                 ldb: k,
@@ -161,8 +162,8 @@ impl<'a> Lowering<'a> {
                 vec_b,
                 pad: 0,
             };
-            let task = t::LinearTask { y, ldy, n: n.y.cols as i32, ..empty_task(self.space(n.own.value)) };
-            products.push(LinearProduct { task, terms: vec![term], rows: self.rows(n.own.value) });
+            let task = t::LinearTask { y, ldy, n: n.y.cols as i32, ..empty_task(self.space(n.left.value)) };
+            products.push(LinearProduct { task, terms: vec![term], rows: self.rows(n.left.value) });
         }
         self.linear_product(&products, rows)?;
         self.launch_grid_stride("pair_sum_bias", &tasks, rows * net.y.cols)
@@ -170,7 +171,7 @@ impl<'a> Lowering<'a> {
 
     /// Whether `pair_max_slabs` computes a max: outputs fill more than half a block, and TMA can load W.
     fn uses_slabs(&self, op: &Pairs) -> bool {
-        let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
+        let (hidden, outputs) = (op.nets[0].left.cols, op.nets[0].y.cols);
         self.kernels.sm90
             && 2 * outputs > SLAB_OUTPUTS
             && hidden.is_multiple_of(4)
@@ -180,7 +181,7 @@ impl<'a> Lowering<'a> {
 
     /// Whether its products may use f16: rows allow sixteen-byte reads. The range of the numbers decides at run time.
     fn uses_f16(&self, op: &Pairs) -> bool {
-        self.uses_slabs(op) && op.nets.iter().all(|n| self.aligned(n.own) && self.aligned(n.partner))
+        self.uses_slabs(op) && op.nets.iter().all(|n| self.aligned(n.left) && self.aligned(n.right))
     }
 
     /// 32-bit words for the rows of a value in f16.
@@ -193,7 +194,7 @@ impl<'a> Lowering<'a> {
         if let Some(at) = self.f16_rows {
             return at;
         }
-        let of = |n: &Pair| [n.own, n.partner].iter().map(|s| self.f16_numbers(s.value, s.cols)).sum::<usize>();
+        let of = |n: &Pair| [n.left, n.right].iter().map(|s| self.f16_numbers(s.value, s.cols)).sum::<usize>();
         let all = self.program.ops.iter().filter_map(|op| match op {
             Op::Pairs(p) if p.nets[0].reduce == Reduce::Max && self.uses_f16(p) => Some(p.nets.iter().map(of).sum()),
             _ => None,
@@ -205,7 +206,7 @@ impl<'a> Lowering<'a> {
     }
 
     fn pair_max_slabs(&mut self, op: &Pairs, mut tasks: Vec<t::PairTask>) -> Result<(), Error> {
-        let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
+        let (hidden, outputs) = (op.nets[0].left.cols, op.nets[0].y.cols);
         // Both kernels are launched; the maxima of u, v and W decide on the device which one works.
         let f16 = self.uses_f16(op);
         let padded = hidden.next_multiple_of(F16_SLAB_COLUMNS);
@@ -224,7 +225,7 @@ impl<'a> Lowering<'a> {
                     rows_at += 4 * self.f16_numbers(v, hidden) as u64;
                     at
                 };
-                (task.left_f16, task.right_f16) = (alloc(op.nets[i].own.value), alloc(op.nets[i].partner.value));
+                (task.left_f16, task.right_f16) = (alloc(op.nets[i].left.value), alloc(op.nets[i].right.value));
             }
         }
         if f16 {
@@ -234,7 +235,7 @@ impl<'a> Lowering<'a> {
         // Elements of an example form groups; only the last has gaps.
         let examples = self.capacity.examples;
         let groups = op.nets.iter().map(|n| {
-            let (rows, max_set_len) = (self.rows(n.own.value), self.max_set_len(n.own.value));
+            let (rows, max_set_len) = (self.rows(n.left.value), self.max_set_len(n.left.value));
             let gaps = examples * (SLAB_ELEMENTS - 1);
             ((rows + gaps) / SLAB_ELEMENTS).min(examples * max_set_len.div_ceil(SLAB_ELEMENTS))
         });
@@ -247,21 +248,21 @@ impl<'a> Lowering<'a> {
 
     /// Left and right gradients of a max by gathering, without sorted entries.
     fn pair_argmax_grads(&mut self, op: &Pairs, tasks: &[t::PairTask]) -> Result<(), Error> {
-        let (hidden, examples) = (op.nets[0].own.cols, self.capacity.examples);
+        let (hidden, examples) = (op.nets[0].left.cols, self.capacity.examples);
         let of = |b: &Self, value: fn(&Pair) -> Value, width: usize| {
             let max_set_len = b.max_len_of(op.nets.iter().map(value));
             [max_set_len.div_ceil(BLOCK_ELEMENTS), examples, tasks.len() * hidden.div_ceil(width)]
         };
-        self.launch("pair_max_left_grad", tasks, of(self, |n| n.own.value, 32), 256, 0)?;
+        self.launch("pair_max_left_grad", tasks, of(self, |n| n.left.value, 32), 256, 0)?;
         let (name, width) =
             if hidden <= 128 { ("pair_max_right_grad_128", 128) } else { ("pair_max_right_grad_256", 256) };
-        self.launch(name, tasks, of(self, |n| n.partner.value, width), 256, 0)
+        self.launch(name, tasks, of(self, |n| n.right.value, width), 256, 0)
     }
 
     /// Rows of both sides for the weight gradient from shared memory, and their bytes.
     fn cached_rows(&self, op: &Pairs) -> (usize, usize) {
         let rows =
-            op.nets.iter().map(|n| self.max_set_len(n.own.value).saturating_add(self.max_set_len(n.partner.value)));
+            op.nets.iter().map(|n| self.max_set_len(n.left.value).saturating_add(self.max_set_len(n.right.value)));
         let rows = rows.max().unwrap_or(0);
         (rows, rows.saturating_mul(2 * 4 * CACHED_COLUMNS))
     }
@@ -269,7 +270,7 @@ impl<'a> Lowering<'a> {
     /// Whether rows of both sides fit shared memory for the weight gradient and allow sixteen-byte reads.
     fn caches_rows(&self, op: &Pairs) -> bool {
         let vectorisable = |n: &Pair| {
-            self.aligned(n.own) && self.aligned(n.partner) && self.aligned(n.y) && self.aligned_param(n.weight)
+            self.aligned(n.left) && self.aligned(n.right) && self.aligned(n.y) && self.aligned_param(n.weight)
         };
         op.nets.iter().all(vectorisable) && self.kernels.has_shared_memory(self.cached_rows(op).1)
     }
@@ -283,7 +284,7 @@ impl<'a> Lowering<'a> {
 
     /// The weight gradient through a max; with the left gradient if `left_grad` allows it and the kernel computes it.
     fn pair_weight_grads(&mut self, op: &Pairs, tasks: &mut [t::PairTask], left_grad: bool) -> Result<(), Error> {
-        let (hidden, outputs) = (op.nets[0].own.cols, op.nets[0].y.cols);
+        let (hidden, outputs) = (op.nets[0].left.cols, op.nets[0].y.cols);
         let slabs = outputs.div_ceil(OUTPUTS_OF_WARP);
         let (rows, bytes) = self.cached_rows(op);
         let (cached, left_grad) = (self.caches_rows(op), left_grad && self.left_grad_with_weights(op));
@@ -319,9 +320,9 @@ impl<'a> Lowering<'a> {
     pub(super) fn pairs_backward(&mut self, op: &Pairs) -> Result<(), Error> {
         let mut tasks = self.pair_tasks(op, true);
         let (examples, net) = (self.capacity.examples, &op.nets[0]);
-        let (hidden, outputs) = (net.own.cols, net.y.cols);
+        let (hidden, outputs) = (net.left.cols, net.y.cols);
         let max = net.reduce == Reduce::Max;
-        let rows = op.nets.iter().map(|n| self.rows(n.own.value)).max().unwrap_or(0);
+        let rows = op.nets.iter().map(|n| self.rows(n.left.value)).max().unwrap_or(0);
         // Bias: one partial sum per example and net.
         let mut sums = Vec::new();
         for (task, n) in tasks.iter_mut().zip(&op.nets) {
@@ -344,26 +345,26 @@ impl<'a> Lowering<'a> {
             let mut inputs = Vec::new();
             let mut uses = Vec::new();
             for (task, n) in tasks.iter_mut().zip(&op.nets) {
-                task.d_saved = self.alloc_workspace(self.rows(n.own.value) * hidden);
+                task.d_saved = self.alloc_workspace(self.rows(n.left.value) * hidden);
                 let weight = self.program.params.spec(n.weight).offset;
                 let terms = vec![self.gradient_term(n.y, weight)];
-                let space = self.space(n.own.value);
+                let space = self.space(n.left.value);
                 let cols = hidden as i32;
                 let task = t::LinearTask { y: task.d_saved, ldy: cols, n: cols, ..empty_task(space) };
-                inputs.push(LinearProduct { task, terms, rows: self.rows(n.own.value) });
-                uses.push(WeightUse { weight, bias: None, x: Slice { value: n.kept, col: 0, cols: hidden }, dy: n.y });
+                inputs.push(LinearProduct { task, terms, rows: self.rows(n.left.value) });
+                uses.push(WeightUse { weight, bias: None, x: Slice { value: n.saved, col: 0, cols: hidden }, dy: n.y });
             }
             self.linear_product(&inputs, rows)?;
             let max_set_len =
-                op.nets.iter().map(|n| self.max_set_len(n.own.value).max(self.max_set_len(n.partner.value)));
+                op.nets.iter().map(|n| self.max_set_len(n.left.value).max(self.max_set_len(n.right.value)));
             let grid = [max_set_len.max().unwrap_or(0).div_ceil(8).min(64), examples, tasks.len()];
             self.launch("pair_sum_left_grad", &tasks, grid, 128, 0)?;
             self.launch("pair_sum_right_grad", &tasks, grid, 128, 0)?;
             self.linear_weight_grads(&uses)?;
         }
         for n in &op.nets {
-            self.written[n.own.value.0] = true;
-            self.written[n.partner.value.0] = true;
+            self.written[n.left.value.0] = true;
+            self.written[n.right.value.0] = true;
         }
         Ok(())
     }

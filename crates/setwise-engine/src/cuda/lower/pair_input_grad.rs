@@ -51,13 +51,13 @@ impl Lowering<'_> {
     /// How an operation's gradients are summed; none if its entries cannot be sorted.
     pub(super) fn sorted_grad(&self, op: &Pairs) -> Option<SortedGrad> {
         let net = &op.nets[0];
-        let vectorisable = |n: &Pair| self.aligned(n.own) && self.aligned(n.partner) && self.aligned_param(n.weight);
+        let vectorisable = |n: &Pair| self.aligned(n.left) && self.aligned(n.right) && self.aligned_param(n.weight);
         if net.reduce != Reduce::Max || !op.nets.iter().all(vectorisable) {
             return None;
         }
         let max_set_len = |of: fn(&Pair) -> _| op.nets.iter().map(|n| self.max_set_len(of(n))).max().unwrap_or(0);
-        let (elements, partners) = (max_set_len(|n| n.own.value), max_set_len(|n| n.partner.value));
-        SortedGrad::new(net.own.cols, net.y.cols, elements, partners, self.kernels.shared_memory)
+        let (elements, partners) = (max_set_len(|n| n.left.value), max_set_len(|n| n.right.value));
+        SortedGrad::new(net.left.cols, net.y.cols, elements, partners, self.kernels.shared_memory)
     }
 
     /// Lowers both gradients, or only the right one if the weight gradient's kernel computes the left: one launch
@@ -86,7 +86,7 @@ impl Lowering<'_> {
         let examples = self.capacity.examples;
         self.launch("pair_max_sort_argmax", &tasks, [examples, tasks.len(), 1], SORT_THREADS, sorted.sort_bytes)?;
         // One wave of blocks, each with the same columns of several examples.
-        let slabs = op.nets[0].own.cols.div_ceil(32 * sorted.columns);
+        let slabs = op.nets[0].left.cols.div_ceil(32 * sorted.columns);
         let blocks = self.kernels.multiprocessors * (self.kernels.shared_memory / sorted.bytes).clamp(1, 2);
         let splits = (blocks / (slabs * summed * tasks.len())).clamp(1, examples.max(1));
         let name = format!("pair_max_sorted_grad_{}{}", sorted.columns, if sorted.cached { "_cached" } else { "" });
@@ -95,7 +95,7 @@ impl Lowering<'_> {
 
     /// 32-bit words of a network's entry list, and of the first entries of its partners.
     fn entry_numbers(&self, n: &Pair) -> (usize, usize) {
-        (2 * self.rows(n.own.value) * n.y.cols, self.rows(n.partner.value))
+        (2 * self.rows(n.left.value) * n.y.cols, self.rows(n.right.value))
     }
 
     /// Entry lists serve one operation at a time, so all operations share the largest buffer.

@@ -140,8 +140,8 @@ impl<'a> Writer<'a> {
     }
 
     /// Whether operations after the row kernel, or the loss, add to a gradient.
-    fn begun(&self, v: Value) -> bool {
-        self.users.begun(self.program, v, self.ops.end)
+    fn grad_started(&self, v: Value) -> bool {
+        self.users.grad_started(self.program, v, self.ops.end)
     }
 
     fn finish(self, kind: &str) -> Source {
@@ -315,7 +315,7 @@ pub(super) fn backward_source(program: &Program, users: &Users, ops: &Range<usiz
             continue;
         }
         let d = w.rows("d", y);
-        if w.begun(y.value) {
+        if w.grad_started(y.value) {
             let from = w.operand(Operand::Gradient(y.value));
             w.line(&format!("float g{i}[{}][4];", n / 8));
             w.line(&format!("load_rows_or_zero<{n}, {ld}>(g{i}, {from}, {}, rows);", y.col));
@@ -333,7 +333,7 @@ pub(super) fn backward_source(program: &Program, users: &Users, ops: &Range<usiz
             w.line(&format!("load_rows<{n}, {ld}>(y{i}, {from}, {}, rows);", y.col));
         }
         let mut loads = std::mem::take(&mut w.body);
-        if w.begun(y.value) {
+        if w.grad_started(y.value) {
             w.line(&format!("add<{n}>({d}, g{i});"));
         }
         if let Some(norm) = step.norm() {
@@ -382,7 +382,7 @@ pub(super) fn backward_source(program: &Program, users: &Users, ops: &Range<usiz
     }
     for s in inputs {
         let (from, to, ld) = (w.rows("d", s), w.operand(Operand::Gradient(s.value)), w.ld(s.value));
-        if w.begun(s.value) {
+        if w.grad_started(s.value) {
             w.line("{");
             w.line(&format!("float before[{}][4];", s.cols / 8));
             w.line(&format!("load_rows_or_zero<{}, {ld}>(before, {to}, {}, rows);", s.cols, s.col));

@@ -263,7 +263,7 @@ mod tests {
         let mut b = Program::builder(&[width, width], false, Mode::Train, true);
         let (mut first, mut second, mut sums) = (Vec::new(), Vec::new(), Vec::new());
         for set in 0..2 {
-            let x = b.whole(b.input(set));
+            let x = b.full(b.input(set));
             let (h, y) = (b.fresh(Space::Set(set), 2 * hidden, false), b.fresh(Space::Set(set), 2 * width, false));
             let part = |value, i, cols| Slice { value, col: i * cols, cols };
             for i in 0..2 {
@@ -275,7 +275,7 @@ mod tests {
             let z = b.fresh(Space::Set(set), width, false);
             let norm = Some(b.norm(&format!("{set}.norm"), z, width));
             let inputs = vec![x, part(y, 0, width), part(y, 1, width)];
-            sums.push(AddNorm { inputs, y: b.whole(z), norm });
+            sums.push(AddNorm { inputs, y: b.full(z), norm });
         }
         linear(&mut b, first, Activation::Relu);
         linear(&mut b, second, Activation::None);
@@ -342,7 +342,7 @@ mod tests {
         let mut b = Program::builder(&[16, 16], false, Mode::Train, true);
         let outputs = [0, 1].map(|set| {
             let (x, y) = (b.input(set), b.fresh(Space::Set(set), 16, false));
-            b.op(Op::AddNorm(AddNorm { inputs: vec![b.whole(x)], y: b.whole(y), norm: None }));
+            b.op(Op::AddNorm(AddNorm { inputs: vec![b.full(x)], y: b.full(y), norm: None }));
             y
         });
         assert!(row_kernels(&b.finish(outputs.to_vec()), MAX_BYTES).is_empty());
@@ -353,8 +353,8 @@ mod tests {
         // One set is mapped twice, the other once and from an input that wants no gradient.
         let mut b = Program::builder(&[16, 32], false, Mode::Train, false);
         let values = [(1, 16), (0, 32), (1, 32)].map(|(set, cols)| b.fresh(Space::Set(set), cols, false));
-        let full = values.map(|v| b.whole(v));
-        let inputs = [0, 1].map(|set| b.whole(b.input(set)));
+        let full = values.map(|v| b.full(v));
+        let inputs = [0, 1].map(|set| b.full(b.input(set)));
         let first = vec![b.map("a", inputs[1], full[0], true)];
         linear(&mut b, first, Activation::None);
         let second = vec![b.map("b", inputs[0], full[1], true), b.map("c", full[0], full[2], true)];
@@ -371,7 +371,7 @@ mod tests {
         let mut x = b.input(0);
         for i in 0..300 {
             let y = b.fresh(Space::Set(0), 16, false);
-            let map = b.map(&format!("{i}"), b.whole(x), b.whole(y), true);
+            let map = b.map(&format!("{i}"), b.full(x), b.full(y), true);
             linear(&mut b, vec![map], Activation::None);
             x = y;
         }

@@ -35,7 +35,8 @@ const MAX_BYTES: usize = 4 << 30;
 /// An example's columns are the same whatever others stand beside it. The order of rows decides nothing but rounding, and with it, where two starts are
 /// all but equally likely, from which of them a fit goes on. Numbers that are not finite have columns that are not.
 pub fn log_densities(sets: [SetView<f64>; 2]) -> [Vec<f32>; 2] {
-    f32::dispatch(LogDensities { sets })
+    // SAFETY: the kernel reads and writes slices, with their bounds checked.
+    unsafe { f32::dispatch(LogDensities { sets }) }
 }
 
 /// Fails where sets of so many points are too large to be fitted to.

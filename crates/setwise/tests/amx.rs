@@ -44,7 +44,7 @@ fn relative(a: &[f64], b: &[f64]) -> f64 {
 
 #[test]
 fn models_with_products_on_tiles_are_those_of_double_precision_in_sixteen_bits() {
-    if !Cpu::<f32>::has_tiles() {
+    if !Cpu::<f32>::has_amx() {
         return;
     }
     for (name, dim, latent, hidden) in [
@@ -74,7 +74,7 @@ fn models_with_products_on_tiles_are_those_of_double_precision_in_sixteen_bits()
         let exact = all(&mut Cpu::<f64>::new(program.clone()), &params, &batch);
         let mut cpu = Cpu::<f32>::new(program);
         let single = all(&mut cpu, &params, &batch);
-        cpu.use_tiles(true).unwrap();
+        cpu.use_amx(true).unwrap();
         let tiles = all(&mut cpu, &params, &batch);
         for ((exact, single), (tiles, what)) in
             exact.iter().zip(&single).zip(tiles.iter().zip(["outputs", "input gradients", "parameter gradients"]))
@@ -88,14 +88,14 @@ fn models_with_products_on_tiles_are_those_of_double_precision_in_sixteen_bits()
         }
         let (step, passes) = (step_gradients(&mut cpu, &params, &batch), &tiles[2]);
         assert!(relative(&step, passes) < 1e-5, "{name}, latent {latent}: a step differs from its passes");
-        cpu.use_tiles(false).unwrap();
+        cpu.use_amx(false).unwrap();
         assert_eq!(all(&mut cpu, &params, &batch), single, "{name}: back to single precision");
     }
 }
 
 #[test]
 fn copies_of_a_model_multiply_as_it_does_with_the_same_bits_on_any_number_of_threads() {
-    if !Cpu::<f32>::has_tiles() {
+    if !Cpu::<f32>::has_amx() {
         return;
     }
     let config =
@@ -104,8 +104,8 @@ fn copies_of_a_model_multiply_as_it_does_with_the_same_bits_on_any_number_of_thr
     let batch = Ragged::<f32>::random(&[3, 3], &[vec![40; 9], vec![33; 9]], 3);
     let shared = SharedModel::new(model.clone());
     let single = shared.predict(&batch.view()).unwrap();
-    model.use_device(&Device::CpuTiles).unwrap();
-    shared.use_device(&Device::CpuTiles).unwrap();
+    model.use_device(&Device::CpuAmx).unwrap();
+    shared.use_device(&Device::CpuAmx).unwrap();
     let tiles = shared.predict(&batch.view()).unwrap();
     assert_ne!(tiles, single);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
@@ -118,7 +118,7 @@ fn copies_of_a_model_multiply_as_it_does_with_the_same_bits_on_any_number_of_thr
 
 #[test]
 fn an_example_has_the_same_bits_alone_as_in_a_batch() {
-    if !Cpu::<f32>::has_tiles() {
+    if !Cpu::<f32>::has_amx() {
         return;
     }
     for (name, latent) in [
@@ -129,7 +129,7 @@ fn an_example_has_the_same_bits_alone_as_in_a_batch() {
     ] {
         let config = ModelConfig::preset(name, 3).unwrap().with_latent(latent).with_hidden(64).with_blocks(2);
         let shared = SharedModel::new(Model::new(config.validate().unwrap(), 1));
-        shared.use_device(&Device::CpuTiles).unwrap();
+        shared.use_device(&Device::CpuAmx).unwrap();
         let batch = Ragged::<f32>::random(&[3, 3], &[vec![1, 50, 33, 7, 125], vec![17, 64, 2, 40, 96]], 3);
         let together = shared.predict(&batch.view()).unwrap();
         assert_eq!(together.values().len(), 5);
@@ -142,5 +142,5 @@ fn an_example_has_the_same_bits_alone_as_in_a_batch() {
 
 #[test]
 fn all_of_this_holds_with_a_stand_in_for_the_unit() {
-    setwise_engine::simd::test_again_with("SETWISE_TILES", &["emulated"], "");
+    setwise_engine::simd::test_again_with("SETWISE_AMX", &["emulated"], "");
 }
