@@ -2,6 +2,7 @@
 
 mod layers;
 mod python;
+mod reference;
 mod shell;
 
 use std::process::ExitCode;
@@ -16,6 +17,7 @@ type Task = (&'static str, &'static str, fn() -> Outcome);
 const TASKS: &[Task] = &[
     ("fmt", "check the formatting", fmt),
     ("layers", "check that no module imports one above it", layers::check),
+    ("reference", "check that the reference pages are those of the code", reference::check),
     ("lint", "clippy with and without the CUDA backend; rustdoc", lint),
     ("test", "all tests of the workspace", test),
     ("checked", "some engine tests with debug assertions and overflow checks", checked),
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["ci"] => TASKS.iter().try_for_each(run_task),
+        ["write-reference"] => reference::write().and_then(|()| write_commands()),
         [name] => match TASKS.iter().find(|task| task.0 == name) {
             Some(task) => run_task(task),
             None => Err(format!("there is no task {name:?}; `cargo xtask` lists them")),
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
             println!("cargo xtask TASK, where TASK is one of");
             TASKS.iter().for_each(|(name, about, _)| println!("  {name:9} {about}"));
             println!("  {:9} all of them, in this order", "ci");
+            println!("cargo xtask write-reference writes the reference pages from the code");
             Ok(())
         }
     };
@@ -89,6 +93,11 @@ fn examples() -> Outcome {
     let model = "weights/common-symbols.safetensors";
     run(&mut shell::command(&format!("{setwise} predict {model} examples/sets/a.csv examples/sets/b.csv")))?;
     run(&mut shell::command(&built.join("examples/common_symbols").display().to_string()))
+}
+
+/// The page of all commands is written by a test of the command line, which knows them.
+fn write_commands() -> Outcome {
+    run(shell::command("cargo test -p setwise-cli --bin setwise").env("SETWISE_WRITE_REFERENCE", "1"))
 }
 
 fn package() -> Outcome {

@@ -2,6 +2,8 @@
 
 mod commands;
 mod failure;
+#[cfg(test)]
+mod reference;
 
 use std::process::ExitCode;
 

@@ -1,0 +1,281 @@
+//! Reference pages made from the code: every TOML key with the documentation of its field.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use crate::shell::{Outcome, root};
+
+/// A page: its file under `docs/reference`, its title and introduction, and its tables: heading, item, crate.
+struct Page {
+    file: &'static str,
+    title: &'static str,
+    about: &'static str,
+    tables: &'static [(&'static str, &'static str, &'static str)],
+}
+
+const PAGES: &[Page] = &[
+    Page {
+        file: "experiment.md",
+        title: "Experiment files",
+        about: "An experiment is a TOML file. `setwise train` runs it; unknown keys are errors. A key without a default \
+                is required. Ranges are written `[min, max]` or as one number.",
+        tables: &[
+            ("Top level", "Experiment", "setwise-lab"),
+            ("`[task]` with `kind = \"kl\"`", "KlTask", "setwise-lab"),
+            ("`[task]` with `kind = \"mi\"`", "MiTask", "setwise-lab"),
+            ("`[task]` with `kind = \"broad-kl\"`", "BroadKlTask", "setwise-lab"),
+            ("`[task]` with `kind = \"distinguish\"`", "DistinguishTask", "setwise-lab"),
+            ("`[task]` with `kind = \"align-words\"`", "AlignWordsTask", "setwise-lab"),
+            ("`[task]` with `kind = \"align-captions\"`", "AlignCaptionsTask", "setwise-lab"),
+            ("`[task]` with `kind = \"count\"`", "CountTask", "setwise-lab"),
+            ("`[task]` with `kind = \"distinguish-images\"`", "DistinguishImagesTask", "setwise-lab"),
+            ("`axes`", "Axes", "setwise"),
+            ("`[task.mixture]`", "MixtureLaw", "setwise"),
+            ("`[training]`", "Training", "setwise"),
+            ("`training.loss`", "LossConfig", "setwise"),
+            ("`training.optimizer`", "Optimizer", "setwise"),
+            ("`training.schedule`", "Schedule", "setwise"),
+            ("`[[curriculum]]`", "Phase", "setwise-lab"),
+            ("`[pretraining]`", "Pretraining", "setwise-lab"),
+            ("`[run]`", "RunSettings", "setwise-lab"),
+            ("`[combiner]`", "Combiner", "setwise-lab"),
+        ],
+    },
+    Page {
+        file: "model-config.md",
+        title: "Model config",
+        about: "`[model]` of an experiment names a `preset` and any key below; `setwise models --config PRESET` prints \
+                the keys of a preset. `ModelConfig` in Rust and `Model.create` in Python have the same fields.",
+        tables: &[
+            ("Keys", "ModelConfig", "setwise"),
+            ("`encoder`", "Encoder", "setwise"),
+            ("`relations`", "Relations", "setwise"),
+            ("`merge`", "Merge", "setwise"),
+            ("`sharing`", "Sharing", "setwise"),
+            ("`pooling`", "Pooling", "setwise"),
+            ("`relation-pool`", "RelationPool", "setwise"),
+            ("`attention-scale`", "AttentionScale", "setwise"),
+            ("`output`", "OutputKind", "setwise"),
+            ("`[model.images]`", "Images", "setwise"),
+        ],
+    },
+];
+
+/// Fails where a page differs from the code.
+pub fn check() -> Outcome {
+    for page in PAGES {
+        let path = page.path();
+        let there = std::fs::read_to_string(&path).unwrap_or_default();
+        if there != page.text()? {
+            return Err(format!("docs/reference/{} is stale; `cargo xtask write-reference` writes it", page.file));
+        }
+    }
+    Ok(())
+}
+
+/// Writes all pages.
+pub fn write() -> Outcome {
+    for page in PAGES {
+        std::fs::write(page.path(), page.text()?).map_err(|e| format!("{}: {e}", page.file))?;
+    }
+    Ok(())
+}
+
+impl Page {
+    fn path(&self) -> PathBuf {
+        root().join("docs/reference").join(self.file)
+    }
+
+    fn text(&self) -> Result<String, String> {
+        let mut text = format!("# {}\n\n{}\n", self.title, wrapped(self.about));
+        for (heading, item, package) in self.tables {
+            let item = Item::find(item, package)?;
+            let _ = write!(text, "\n## {heading}\n\n");
+            if !item.about.is_empty() {
+                let _ = write!(text, "{}\n\n", wrapped(&item.about));
+            }
+            text.push_str(&item.table());
+        }
+        Ok(text)
+    }
+}
+
+/// Text in lines of at most 100 columns.
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        if !lines[last].is_empty() && lines[last].chars().count() + 1 + word.chars().count() > 100 {
+            lines.push(word.to_owned());
+        } else {
+            let space = if lines[last].is_empty() { "" } else { " " };
+            let _ = write!(lines[last], "{space}{word}");
+        }
+    }
+    lines.join("\n")
+}
+
+/// A struct or an enum of settings.
+struct Item {
+    about: String,
+    is_enum: bool,
+    /// Name, type and documentation of every field or variant, and whether it may be left out.
+    entries: Vec<(String, String, String, bool)>,
+}
+
+impl Item {
+    /// Reads an item from the source of a crate.
+    fn find(name: &str, package: &str) -> Result<Self, String> {
+        let starts = [format!("pub struct {name} {{"), format!("pub enum {name} {{"), format!("{name} {{")];
+        for file in sources(&root().join("crates").join(package).join("src")) {
+            let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+            let lines: Vec<&str> = text.lines().collect();
+            let found = lines.iter().position(|line| {
+                let line = line.trim();
+                starts.iter().any(|s| line == s) && !line.starts_with("impl") && !line.starts_with("use")
+            });
+            if let Some(at) = found.filter(|&at| at > 0 && lines[at - 1].trim_start().starts_with(['#', '/'])) {
+                return Ok(Self::parse(&lines, at));
+            }
+        }
+        Err(format!("{package} has no struct or enum {name}"))
+    }
+
+    fn parse(lines: &[&str], at: usize) -> Self {
+        let indent = lines[at].len() - lines[at].trim_start().len();
+        let end = (at + 1..lines.len()).find(|&i| lines[i].trim_end() == format!("{}}}", " ".repeat(indent)));
+        let above: Vec<&str> = lines[..at].iter().rev().take_while(|l| is_attribute(l) || is_doc(l)).copied().collect();
+        let optional = above.iter().any(|l| l.contains("serde(") && l.contains("default"));
+        let about = above.iter().rev().filter(|l| is_doc(l)).map(|l| doc(l)).take_while(|l| !l.is_empty());
+        let about = about.collect::<Vec<_>>().join(" ");
+        let is_enum = !lines[at].contains("struct");
+        let mut entries = Vec::new();
+        let (mut docs, mut attributes) = (Vec::new(), String::new());
+        let mut depth = 0;
+        for line in &lines[at + 1..end.unwrap_or(lines.len())] {
+            let plain = line.trim();
+            if depth == 0 && is_doc(line) {
+                docs.push(doc(line));
+            } else if depth == 0 && is_attribute(line) {
+                attributes.push_str(plain);
+            } else if depth == 0 && !plain.is_empty() {
+                let field = plain.trim_start_matches("pub ").trim_end_matches([',', '{', ' ']);
+                let (name, kind) = field.split_once(": ").unwrap_or((field.split([' ', '(']).next().unwrap_or(field), ""));
+                let renamed = attributes.split("rename = \"").nth(1).and_then(|r| r.split('"').next());
+                let key = renamed.map_or_else(|| kebab(name), str::to_owned);
+                let may_lack = optional || attributes.contains("default") || kind.starts_with("Option<");
+                let text = docs.join(" ");
+                entries.push((key, kind.trim_end_matches(',').to_owned(), links_removed(&text), may_lack));
+                docs.clear();
+                attributes.clear();
+            }
+            depth += plain.matches('{').count();
+            depth -= plain.matches('}').count().min(depth);
+        }
+        Item { about: links_removed(&about), is_enum, entries }
+    }
+
+    fn table(&self) -> String {
+        let mut text = String::from(match self.is_enum {
+            true => "| value | meaning |\n| --- | --- |\n",
+            false => "| key | type | default | meaning |\n| --- | --- | --- | --- |\n",
+        });
+        for (key, kind, about, optional) in &self.entries {
+            let _ = match self.is_enum {
+                true => writeln!(text, "| `{key}` | {about} |"),
+                false => {
+                    let default = if *optional { "yes" } else { "no" };
+                    writeln!(text, "| `{key}` | {} | {default} | {about} |", readable(kind))
+                }
+            };
+        }
+        text
+    }
+}
+
+fn is_doc(line: &str) -> bool {
+    line.trim_start().starts_with("///")
+}
+
+fn is_attribute(line: &str) -> bool {
+    line.trim_start().starts_with("#[")
+}
+
+fn doc(line: &str) -> String {
+    line.trim_start().trim_start_matches("///").trim().to_owned()
+}
+
+/// `snake_case` or `CamelCase` as `kebab-case`.
+fn kebab(name: &str) -> String {
+    let mut out = String::new();
+    for c in name.chars() {
+        if c.is_uppercase() && !out.is_empty() {
+            out.push('-');
+        }
+        out.extend(if c == '_' { '-' } else { c }.to_lowercase());
+    }
+    out
+}
+
+/// A Rust type in words.
+fn readable(kind: &str) -> String {
+    let inner = kind.strip_prefix("Option<").and_then(|k| k.strip_suffix('>')).unwrap_or(kind);
+    match inner {
+        "u64" | "usize" => "whole number".to_owned(),
+        "f64" | "f32" => "number".to_owned(),
+        "bool" => "true or false".to_owned(),
+        "String" => "text".to_owned(),
+        "IntRange" => "range".to_owned(),
+        "[f64; 2]" => "two numbers".to_owned(),
+        "Vec<usize>" | "[usize; 2]" => "list of whole numbers".to_owned(),
+        "toml::Table" => "table".to_owned(),
+        other => match other.strip_prefix("Vec<").and_then(|o| o.strip_suffix('>')) {
+            Some(one) => format!("list of {}", readable(one)),
+            None => format!("`{}`", kebab(other)),
+        },
+    }
+}
+
+/// Rustdoc links as plain text.
+fn links_removed(text: &str) -> String {
+    let mut out = text.replace("[`", "`").replace("`]", "`");
+    while let Some(start) = out.find("`(") {
+        let Some(end) = out[start..].find(')') else { break };
+        out.replace_range(start + 1..=start + end, "");
+    }
+    out.replace('|', "\\|")
+}
+
+/// All Rust files below a folder, in order.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut entries: Vec<PathBuf> =
+        std::fs::read_dir(folder).into_iter().flatten().filter_map(|e| Some(e.ok()?.path())).collect();
+    entries.sort();
+    entries
+        .into_iter()
+        .flat_map(|path| match path.is_dir() {
+            true => sources(&path),
+            false => Vec::from_iter(path.extension().is_some_and(|e| e == "rs").then_some(path)),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_become_keys() {
+        assert_eq!((kebab("set_size"), kebab("ConcatRelu")), ("set-size".to_owned(), "concat-relu".to_owned()));
+    }
+
+    #[test]
+    fn every_page_can_be_made_and_documents_every_key() {
+        for page in PAGES {
+            for (_, name, package) in page.tables {
+                let item = Item::find(name, package).unwrap();
+                assert!(!item.entries.is_empty(), "{name} has no entries");
+            }
+        }
+    }
+}
