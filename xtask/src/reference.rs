@@ -17,8 +17,8 @@ const PAGES: &[Page] = &[
     Page {
         file: "experiment.md",
         title: "Experiment files",
-        about: "An experiment is a TOML file. `setwise train` runs it; unknown keys are errors. A key without a default \
-                is required. Ranges are written `[min, max]` or as one number.",
+        about: "An experiment is a TOML file. `setwise train` runs it; unknown keys are errors. Ranges are written \
+                `[min, max]` or as one number.",
         tables: &[
             ("Top level", "Experiment", "setwise-lab"),
             ("`[task]` with `kind = \"kl\"`", "KlTask", "setwise-lab"),
@@ -91,7 +91,7 @@ impl Page {
         for (heading, item, package) in self.tables {
             let item = Item::find(item, package)?;
             let _ = write!(text, "\n## {heading}\n\n");
-            if !item.about.is_empty() {
+            if !item.about.is_empty() && !item.about.starts_with("See ") {
                 let _ = write!(text, "{}\n\n", wrapped(&item.about));
             }
             text.push_str(&item.table());
@@ -126,15 +126,16 @@ struct Item {
 impl Item {
     /// Reads an item from the source of a crate.
     fn find(name: &str, package: &str) -> Result<Self, String> {
-        let starts = [format!("pub struct {name} {{"), format!("pub enum {name} {{"), format!("{name} {{")];
+        let starts = [format!("pub struct {name} {{"), format!("pub enum {name} {{")];
+        // Choices of the model config are written by a macro: `choice! { /// … Name { … } }`.
+        let in_macro = format!("    {name} {{");
         for file in sources(&root().join("crates").join(package).join("src")) {
             let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
             let lines: Vec<&str> = text.lines().collect();
-            let found = lines.iter().position(|line| {
-                let line = line.trim();
-                starts.iter().any(|s| line == s) && !line.starts_with("impl") && !line.starts_with("use")
-            });
-            if let Some(at) = found.filter(|&at| at > 0 && lines[at - 1].trim_start().starts_with(['#', '/'])) {
+            let chosen = |at: usize| lines[..at].iter().rev().find(|l| !is_doc(l)).is_some_and(|l| *l == "choice! {");
+            let found = (0..lines.len())
+                .find(|&at| starts.iter().any(|s| lines[at] == s) || (lines[at] == in_macro && chosen(at)));
+            if let Some(at) = found {
                 return Ok(Self::parse(&lines, at));
             }
         }
@@ -160,7 +161,8 @@ impl Item {
                 attributes.push_str(plain);
             } else if depth == 0 && !plain.is_empty() {
                 let field = plain.trim_start_matches("pub ").trim_end_matches([',', '{', ' ']);
-                let (name, kind) = field.split_once(": ").unwrap_or((field.split([' ', '(']).next().unwrap_or(field), ""));
+                let (name, kind) =
+                    field.split_once(": ").unwrap_or((field.split([' ', '(']).next().unwrap_or(field), ""));
                 let renamed = attributes.split("rename = \"").nth(1).and_then(|r| r.split('"').next());
                 let key = renamed.map_or_else(|| kebab(name), str::to_owned);
                 let may_lack = optional || attributes.contains("default") || kind.starts_with("Option<");
@@ -178,14 +180,14 @@ impl Item {
     fn table(&self) -> String {
         let mut text = String::from(match self.is_enum {
             true => "| value | meaning |\n| --- | --- |\n",
-            false => "| key | type | default | meaning |\n| --- | --- | --- | --- |\n",
+            false => "| key | type | required | meaning |\n| --- | --- | --- | --- |\n",
         });
         for (key, kind, about, optional) in &self.entries {
             let _ = match self.is_enum {
                 true => writeln!(text, "| `{key}` | {about} |"),
                 false => {
-                    let default = if *optional { "yes" } else { "no" };
-                    writeln!(text, "| `{key}` | {} | {default} | {about} |", readable(kind))
+                    let required = if *optional { "" } else { "yes" };
+                    writeln!(text, "| `{key}` | {} | {required} | {about} |", readable(kind))
                 }
             };
         }

@@ -32,8 +32,10 @@ fn section(command: &Command, level: &str, text: &mut String) {
     let _ = write!(text, "\n{level} {name}\n\n{about}.\n\n", about = about.trim_end_matches('.'));
     let usage = command.clone().render_usage().to_string();
     let _ = write!(text, "```text\n{}\n```\n", usage.trim_start_matches("Usage: ").trim());
-    let arguments: Vec<&Arg> =
-        command.get_arguments().filter(|a| !a.is_hide_set() && !["help", "threads", "version"].contains(&a.get_id().as_str())).collect();
+    let arguments: Vec<&Arg> = command
+        .get_arguments()
+        .filter(|a| !a.is_hide_set() && !["help", "threads", "version"].contains(&a.get_id().as_str()))
+        .collect();
     if !arguments.is_empty() {
         text.push_str("\n| argument | meaning |\n| --- | --- |\n");
         arguments.iter().for_each(|a| row(a, text));
@@ -51,6 +53,9 @@ fn row(argument: &Arg, text: &mut String) {
     let name = if takes && argument.get_long().is_some() { format!("{name} {value}") } else { name };
     let help = argument.get_long_help().or(argument.get_help()).map(ToString::to_string).unwrap_or_default();
     let mut about = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    if !about.ends_with(['.', ']']) {
+        about.push('.');
+    }
     if takes {
         let values: Vec<String> = argument
             .get_possible_values()

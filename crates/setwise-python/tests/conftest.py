@@ -25,11 +25,17 @@ def _find_command():
 
 
 @pytest.fixture(scope="session")
-def command():
-    """Runs the command line and returns what it answers in JSON."""
-    program = _find_command()
-    if program is None:
+def program():
+    """The command line."""
+    found = _find_command()
+    if found is None:
         pytest.skip("the command line has not been built: cargo build")
+    return found
+
+
+@pytest.fixture(scope="session")
+def command(program):
+    """Runs the command line and returns what it answers in JSON."""
 
     def run(*arguments):
         done = subprocess.run([program, *map(str, arguments), "--json"], capture_output=True, text=True, check=False)

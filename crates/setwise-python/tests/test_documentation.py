@@ -3,6 +3,9 @@
 import ast
 import doctest
 import inspect
+import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -40,12 +43,71 @@ def test_functions_show_an_example():
         assert ">>> " in dict(documented())[name], name
 
 
-def test_the_readme_runs(tmp_path, monkeypatch):
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(language):
+    """All fenced blocks of a language in the README and the documentation, by page and number."""
+    for page in PAGES:
+        found = re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+        for number, block in enumerate(found, start=1):
+            yield pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """A folder with the repository's examples, where blocks may write."""
+    for name in ("examples", "weights"):
+        (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
-    blocks = (ROOT / "README.md").read_text(encoding="utf-8").split("```python\n")[1:]
-    assert blocks
-    for block in blocks:
-        exec(block.split("```")[0], {})
+    return tmp_path
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_blocks_run(block, workplace):
+    exec(block, {})
+
+
+@pytest.mark.parametrize("block", blocks("console"))
+def test_console_blocks_print_what_they_claim(block, workplace, program):
+    calls = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    assert calls, "a console block has lines that begin with `$ `"
+    for call in calls:
+        line, _, output = call.partition("\n")
+        words = shlex.split(line)
+        assert words[0] == "setwise", line
+        done = subprocess.run([program, *words[1:]], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout.rstrip()) == (0, output.rstrip()), line + done.stderr
+
+
+@pytest.mark.parametrize("block", blocks("toml"))
+def test_experiments_can_be_run(block, workplace, program):
+    if "[task]" not in block:
+        return
+    Path("experiment.toml").write_text(block, encoding="utf-8")
+    call = [program, "sample", "experiment.toml", "--examples", "1", "--out", "drawn"]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}"
+
+
+def test_sentences_are_short():
+    """At most 25 words a sentence, tables, code and quotations of output aside; the log is exempt."""
+    for page in PAGES:
+        if "log" in page.relative_to(ROOT).parts or page.name in ("commands.md", "experiment.md", "model-config.md"):
+            continue
+        text = re.sub(r"^```.*?^```", "\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        text = re.sub(r"<[^>]*>", "", text, flags=re.DOTALL)
+        lines = ["" if line.lstrip().startswith(("|", "#", "- ", "* ", "![", "$$", ":", "1.")) else line for line in text.split("\n")]
+        for paragraph in re.split(r"\n\s*\n", "\n".join(lines)):
+            for sentence in re.split(r"(?<=[.!?:;])\s+", paragraph):
+                assert len(sentence.split()) <= 25, f"{page.relative_to(ROOT)}: {sentence}"
 
 
 def parameters(node):
