@@ -59,7 +59,7 @@ fn many_pairs_get_the_answers_each_gets_alone() {
     }
     let few = [1.0, 2.0, 3.0];
     pairs.insert(4, (Points::new(&few, 1).named("few.csv"), Points::new(&few, 1)));
-    let together = estimator.estimate_all(&pairs, 0);
+    let together = estimator.estimates(&pairs, 0);
     for (i, (answer, &(p, q))) in together.iter().zip(&pairs).enumerate() {
         match answer {
             Err(e) => assert!(i == 4 && e.to_string().starts_with("few.csv: has 3 rows"), "{e}"),

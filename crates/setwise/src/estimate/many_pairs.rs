@@ -2,7 +2,7 @@
 
 use std::thread::JoinHandle;
 
-use super::{Estimate, Estimator, KlMethod, KlOptions, Observed, Pair, PairList, Pretrained, mismatches};
+use super::{Estimate, Estimator, FeatureBatch, KlMethod, KlOptions, Pair, PairList, Pretrained, mismatches};
 use crate::{Device, Error, Result};
 
 /// Pairs of a batch: enough for an estimator that computes them together, and few enough for progress to be seen.
@@ -70,10 +70,10 @@ impl Deferred {
         };
         // A device that has failed by now fails before anything is computed.
         finish(opening, opened, false)?;
-        let observed = Observed::of(pairs);
+        let features = FeatureBatch::compute(pairs);
         finish(opening, opened, true)?;
         let estimator = opened.as_ref().ok_or_else(|| Error::Device("the device was not opened".to_owned()))?;
-        Ok(estimator.conclude(pairs, observed, seed))
+        Ok(estimator.estimates_from_features(pairs, features, seed))
     }
 }
 

@@ -37,7 +37,7 @@ pub use neighbors::Norm;
 pub use pair_list::{ListedPair, PairList};
 pub use points::{Points, index_column, mismatches};
 pub(crate) use points::{check_rows, check_widths};
-pub use pretrained::{Answer, COMBINER_FILE, Observed, Pretrained, Ranges};
+pub use pretrained::{Answer, COMBINER_FILE, FeatureBatch, Pretrained, Ranges};
 pub use special::digamma;
 
 use std::sync::LazyLock;
