@@ -59,7 +59,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Method::Energy => Statistic::Energy,
         Method::Mmd => Statistic::Mmd { bandwidth: args.bandwidth },
     };
-    let test = TwoSampleTest { statistic, permutations: args.permutations, most_rows: args.rows, seed: args.seed };
+    let test = TwoSampleTest { statistic, permutations: args.permutations, max_rows: args.rows, seed: args.seed };
     let mut result = test.run(Points::of(&of_p)?, Points::of(&of_q)?)?;
     result.warnings.extend(mismatches(&of_p, &of_q));
     if args.json {
