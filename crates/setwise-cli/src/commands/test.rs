@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use setwise::estimate::{Points, mismatches};
+use setwise::estimate::{Points, file_warnings};
 use setwise::two_sample::{Statistic, TwoSampleTest};
 
 use super::{print_json, print_line, read_samples};
@@ -61,7 +61,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     let test = TwoSampleTest { statistic, permutations: args.permutations, max_rows: args.rows, seed: args.seed };
     let mut result = test.run(Points::of(&of_p)?, Points::of(&of_q)?)?;
-    result.warnings.extend(mismatches(&of_p, &of_q));
+    result.warnings.extend(file_warnings(&of_p, &of_q));
     if args.json {
         return print_json(&result);
     }

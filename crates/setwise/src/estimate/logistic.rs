@@ -52,10 +52,13 @@ impl Estimator for Logistic {
     fn estimate(&self, p: Points, q: Points, seed: u64) -> Result<Estimate> {
         let value = self.value(p, q)?;
         let min_rows = 2 * (p.dim() + 2);
-        let deviation = interval::deviation(p, q, Rows::Independent, min_rows, seed, |p, q| self.value(p, q));
+        let standard_error = interval::standard_error(p, q, Rows::Independent, min_rows, seed, |p, q| self.value(p, q));
         let mut estimate = Estimate::new(Quantity::Kl, value, "logistic".to_owned(), []);
         (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
-        Ok(estimate.with_interval(interval::around(value, deviation, interval::STUDENT), interval::SUBSAMPLES))
+        Ok(estimate.with_interval(
+            interval::symmetric_interval(value, standard_error, interval::STUDENT_QUANTILE),
+            interval::SUBSAMPLING,
+        ))
     }
 }
 

@@ -193,13 +193,13 @@ mod tests {
     fn shifts_scales_and_dependence_are_detected() {
         let base = normals(300, 1, |x| x);
         let shifted = normals(300, 2, |x| x + 0.5);
-        let wide = normals(300, 3, |x| 2.0 * x);
+        let scaled = normals(300, 3, |x| 2.0 * x);
         let same = normals(300, 7, |x| x);
         // Both columns standard normal, but each a copy of the other.
         let dependent: Vec<f64> = normals(500, 5, |x| x).into_iter().flat_map(|x| [x, x]).collect();
         for statistic in &BOTH {
             assert!(p_value(statistic, &normals(1000, 6, |x| x), &dependent, 2, 199) <= 0.01, "{statistic:?}");
-            for other in [&shifted, &wide] {
+            for other in [&shifted, &scaled] {
                 assert!(p_value(statistic, &base, other, 2, 199) <= 0.01, "{statistic:?}");
             }
             assert!(p_value(statistic, &base, &same, 2, 199) > 0.01, "{statistic:?}");

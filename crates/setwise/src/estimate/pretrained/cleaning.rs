@@ -57,24 +57,24 @@ impl<'a> Cleaned<'a> {
 
 impl CleaningPlan {
     fn of(points: Points, other: Points) -> Self {
-        let mut kept = points.sorted();
+        let mut kept = points.sorted_rows();
         let mut distinct = kept.clone();
         distinct.dedup_by(|a, b| points.row(*a) == points.row(*b));
         let varying: Vec<usize> = (0..points.dim()).filter(|&c| points.constant(c).is_none()).collect();
         let unique = points.select(&distinct);
         let unique = Points::new(&unique, points.dim());
         let discrete = |c: usize| match varying.len() {
-            // A single column has no other column that tells chance from duplicates. Duplicates of rows are neither
+            // A single column has no other column that separates chance from duplicates. Duplicates of rows are neither
             // values of both samples nor a large share.
             1 => {
-                points.repeated(c)
+                points.repeated_share(c)
                     > if shared_share(points, other, c) > DISCRETE_SHARE {
                         DISCRETE_SHARE
                     } else {
                         SINGLE_COLUMN_DISCRETE_SHARE
                     }
             }
-            _ => unique.repeated(c) > DISCRETE_SHARE,
+            _ => unique.repeated_share(c) > DISCRETE_SHARE,
         };
         let mut dequantised = vec![false; points.dim()];
         varying.iter().for_each(|&c| dequantised[c] = discrete(c));

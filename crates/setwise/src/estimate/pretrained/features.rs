@@ -1,7 +1,7 @@
 //! Features of a pair of samples: subsamples for the set model, and classical estimates on all rows.
 //!
-//! A pair is cleaned and split into chunks, and each chunk has features of its own. All of them are computed in
-//! [`Canonical`] coordinates, so that neither affine maps of the data nor the order of rows change them.
+//! A pair is cleaned and split into chunks, and features are computed for each chunk. All of them are in [`Canonical`]
+//! coordinates, so that neither affine maps of the data nor the order of rows change them.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -157,7 +157,7 @@ fn canonical(p: Points, q: Points) -> Result<(Vec<f64>, Vec<f64>, usize)> {
     };
     if x.iter().chain(&y).any(|v| !v.is_finite()) {
         return Err(Error::Estimate(format!(
-            "numbers of {} and {} are beyond what can be squared; rescale the columns",
+            "squares of the numbers of {} and {} overflow; rescale the columns",
             p.name(),
             q.name()
         )));
@@ -174,8 +174,8 @@ impl ChunkFeatures {
             let (name, rows) = (points.name(), points.len());
             if rows < min_rows {
                 return Err(Error::Unfit(format!(
-                    "{name}: has {rows} different rows; the samples vary in {dim} directions, for which the pretrained estimator \
-                     needs at least {min_rows}"
+                    "{name}: has {rows} different rows; the pretrained estimator needs at least {min_rows} for {dim} \
+                     directions of variation"
                 )));
             }
         }

@@ -25,7 +25,7 @@ use std::thread;
 
 use rayon::prelude::*;
 
-use super::points::constant_columns;
+use super::points::constant_column_warnings;
 use super::{Dim, Estimate, Estimator, Fallback, Knn, Pair, Points, Quantity};
 use crate::data::Targets;
 use crate::models::SharedModel;
@@ -145,7 +145,9 @@ impl Pretrained {
             && combiner.config().input_widths.iter().all(|w| *w == expected)
             && combiner.config().output_width == targets.width();
         if !compatible {
-            return Err(Error::Estimate("the two networks of the estimator do not fit each other".to_owned()));
+            return Err(Error::Estimate(
+                "set model and combiner do not fit each other; use two files of one run".to_owned(),
+            ));
         }
         Ok(Pretrained { set_model: SharedModel::new(set_model), combiner: SharedModel::new(combiner), targets, ranges })
     }
@@ -201,7 +203,8 @@ impl Pretrained {
         };
         let answer = |features: Result<PairFeatures>| {
             let PairFeatures { dim, duplicates, dequantised, chunks } = features?;
-            // All answers of the pair are taken before the first error returns, which leaves none to the next pair.
+            // All answers of the pair leave the iterator before an error returns, so that the next pair starts at its
+            // own.
             let answers: Vec<Result<Answer>> = answers.by_ref().take(chunks.len()).collect();
             let answers = answers.into_iter().collect::<Result<Vec<Answer>>>()?;
             Ok(PairAnswer { answer: mean_answer(&answers), dim, duplicates, dequantised })
@@ -239,7 +242,7 @@ impl Pretrained {
             let reading = self.targets.read(&quantiles);
             example += 1;
             let [low, mut high] = reading.interval.unwrap_or([reading.value; 2]);
-            // Whitening leaves samples that are very far apart a point each. Only their moments tell the distance.
+            // Whitening leaves samples that are very far apart a point each. Only their moments hold the distance.
             let gaussian_divergence = self.targets.label(gaussian_divergence);
             if gaussian_divergence > OUT_OF_RANGE_FACTOR * self.ranges.max_divergence {
                 high = high.max(gaussian_divergence);
@@ -268,14 +271,14 @@ impl Pretrained {
             Err(Error::Unfit(reason)) => {
                 let mut other = Knn::default().estimate(p, q, seed)?;
                 other.substituted = true;
-                other.warnings.insert(0, format!("{reason}; this is the estimate of neighbours instead"));
+                other.warnings.insert(0, format!("{reason}; this is the knn estimate instead"));
                 return Ok(other);
             }
             answer => answer?,
         };
         let (value, interval) = answer.answer;
         let warnings: Vec<String> =
-            self.ranges.warnings(p, q, &answer).into_iter().chain(constant_columns(p, q)).collect();
+            self.ranges.warnings(p, q, &answer).into_iter().chain(constant_column_warnings(p, q)).collect();
         let mut estimate = Estimate::new(Quantity::Kl, value, "pretrained".to_owned(), warnings.iter().cloned());
         (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
         if !warnings.is_empty()

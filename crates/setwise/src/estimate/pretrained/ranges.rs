@@ -39,7 +39,7 @@ impl Ranges {
         let targets = Preparation::of(set_model)?.targets;
         match targets {
             Targets::Quantiles { .. } => Ok((targets, ranges)),
-            _ => Err(bad("its outputs are no quantiles")),
+            _ => Err(bad("its outputs are not quantiles")),
         }
     }
 
@@ -48,25 +48,27 @@ impl Ranges {
         let Ranges { dims, rows, max_divergence } = *self;
         let mut warnings = Vec::new();
         if answer.dim > dims[1] {
-            warnings
-                .push(format!("there are {} columns; the estimator was trained for at most {}", answer.dim, dims[1]));
+            warnings.push(format!(
+                "there are {} columns that vary; the estimator was trained for at most {}",
+                answer.dim, dims[1]
+            ));
         }
         for ((points, duplicates), dequantised) in [p, q].into_iter().zip(answer.duplicates).zip(answer.dequantised) {
             let (n, name) = (points.len() - duplicates, points.name());
             match duplicates {
-                0 => warnings.extend(points.repetition()),
+                0 => warnings.extend(points.repeated_rows_warning()),
                 _ => warnings.push(format!(
-                    "{name}: {duplicates} of {} rows repeat an earlier row and are left out; the estimator is made for continuous distributions",
+                    "{name}: {duplicates} of {} rows repeat an earlier row and are left out",
                     points.len()
                 )),
             }
             if n < rows[0] {
-                warnings.push(format!("{name}: has {n} rows; the estimator was trained for {} and more", rows[0]));
+                warnings.push(format!("{name}: has {n} rows; the estimator was trained for at least {}", rows[0]));
             }
             if let Some(column) = dequantised {
-                let (percent, column) = (100.0 * points.repeated(column), column + 1);
+                let (percent, column) = (100.0 * points.repeated_share(column), column + 1);
                 warnings.push(format!(
-                    "{name}: {percent:.0} % of the values of column {column} repeat another and are spread between their neighbours; the \
+                    "{name}: {percent:.0} % of the values of column {column} repeat another; they are spread, as the \
                      estimator was trained on continuous distributions"
                 ));
             }
@@ -75,17 +77,17 @@ impl Ranges {
         let large = LARGE_SHARE * max_divergence;
         if value <= large && high > max_divergence {
             warnings.push(format!(
-                "the interval reaches beyond the {max_divergence:.0} nats that were trained for; the divergence may be larger than it says"
+                "the interval exceeds the {max_divergence:.0} nats of the trained range; the divergence may be larger"
             ));
         }
         if value > large {
             // The error outside of the trained ranges is unknown, so that the estimate is no lower bound there.
             let bound = match warnings.is_empty() {
-                true => format!("take it as at least {:.0}", value.min(large)),
-                false => "with what else is noted, it may be far too large".to_owned(),
+                true => format!("read it as at least {:.0}", value.min(large)),
+                false => "with the other warnings, it may be far too large".to_owned(),
             };
             warnings.push(format!(
-                "the estimate of {value:.1} nats is close to or beyond the {max_divergence:.0} nats that were trained for; {bound}"
+                "the estimate of {value:.1} nats is near or above the trained {max_divergence:.0} nats; {bound}"
             ));
         }
         warnings
