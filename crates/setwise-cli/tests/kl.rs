@@ -277,7 +277,7 @@ fn headers_that_do_not_match_and_row_counters_are_told_of() {
     let p = s.write("p.csv", format!(",x\n{}", rows(0)));
     let q = s.write("q.csv", format!("x,y\n{}", rows(1)));
     let out = ok([path("kl"), &p, &q]);
-    assert!(out.contains("note: column 1 is \"\" in") && out.contains("compared by place"), "{out}");
+    assert!(out.contains("note: column 1 is \"\" in") && out.contains("compared by position"), "{out}");
     assert!(out.contains("p.csv: column 1 counts the rows"), "{out}");
 }
 

@@ -61,7 +61,7 @@ fn people_get_the_p_value_first_and_notes_last() {
         out.contains("of 99 permutations none as large\nrows 300 and 40, columns 1, method energy distance\n"),
         "{out}"
     );
-    assert!(out.contains("p.csv: 100 of the 300 rows of P were used"), "{out}");
+    assert!(out.contains("p.csv: 100 of 300 rows of P are used"), "{out}");
 }
 
 #[test]

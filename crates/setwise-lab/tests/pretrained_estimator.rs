@@ -21,7 +21,7 @@ fn answer(estimator: &Pretrained, p: Points, q: Points) -> Result<Answer> {
 }
 
 #[test]
-fn affine_maps_and_the_order_of_rows_do_not_change_the_answer() {
+fn affine_maps_and_the_order_of_rows_do_not_change_estimates() {
     let estimator = Pretrained::built_in().unwrap();
     let mut rng = Generator::seed_from_u64(1);
     for (dim, n, m) in [(1, 60, 90), (2, 200, 150), (3, 700, 300), (5, 120, 120), (16, 300, 80)] {
@@ -50,7 +50,7 @@ fn affine_maps_and_the_order_of_rows_do_not_change_the_answer() {
 }
 
 #[test]
-fn many_pairs_get_the_answers_each_gets_alone() {
+fn estimates_of_a_batch_equal_those_of_its_pairs() {
     let estimator = Pretrained::built_in().unwrap();
     let data: Vec<_> = (0..9).map(|i| samples(1 + i % 3, 40 + 60 * i, 50 + 30 * i, i as u64)).collect();
     let mut pairs: Vec<(Points, Points)> = Vec::new();
@@ -59,7 +59,7 @@ fn many_pairs_get_the_answers_each_gets_alone() {
     }
     let few = [1.0, 2.0, 3.0];
     pairs.insert(4, (Points::new(&few, 1).named("few.csv"), Points::new(&few, 1)));
-    let together = estimator.estimate_all(&pairs, 0);
+    let together = estimator.estimates(&pairs, 0);
     for (i, (answer, &(p, q))) in together.iter().zip(&pairs).enumerate() {
         match answer {
             Err(e) => assert!(i == 4 && e.to_string().starts_with("few.csv: has 3 rows"), "{e}"),
@@ -74,7 +74,7 @@ fn many_pairs_get_the_answers_each_gets_alone() {
 }
 
 #[test]
-fn repeated_rows_change_the_answer_no_more_than_the_rows_they_take_away() {
+fn duplicate_rows_change_an_estimate_no_more_than_their_removal() {
     let estimator = Pretrained::built_in().unwrap();
     let mut rng = Generator::seed_from_u64(2);
     for dim in [1, 3, 8] {
@@ -96,22 +96,22 @@ fn repeated_rows_change_the_answer_no_more_than_the_rows_they_take_away() {
 }
 
 #[test]
-fn whole_numbers_have_the_divergence_of_their_frequencies() {
+fn the_divergence_of_integers_is_that_of_their_frequencies() {
     let estimator = Pretrained::built_in().unwrap();
     let mut rng = Generator::seed_from_u64(3);
-    // Sums of coins: of four fair ones, and of four that fall on one side in three of four cases.
-    let mut coins = |chance: f64| -> Vec<f64> {
+    // Binomial numbers of four trials, with probabilities one half and three quarters.
+    let mut binomial = |chance: f64| -> Vec<f64> {
         (0..2 * 400).map(|_| (0..4).filter(|_| rng.random_bool(chance)).count() as f64).collect()
     };
-    let (p, q) = (coins(0.5), coins(0.75));
-    // A coin has ½ ln(½/¾) + ½ ln(½/¼), and there are eight.
+    let (p, q) = (binomial(0.5), binomial(0.75));
+    // A trial has the divergence ½ ln(½/¾) + ½ ln(½/¼), and there are eight.
     let exact = 4.0 * (0.5f64 / 0.75).ln() + 4.0 * 2.0f64.ln();
     let (found, [low, high]) = answer(&estimator, Points::new(&p, 2), Points::new(&q, 2)).unwrap();
     assert!(low < exact && exact < high, "{found} in {low} to {high}, not {exact}");
 }
 
 #[test]
-fn large_samples_are_estimated_in_chunks_whatever_the_order_of_rows() {
+fn estimates_of_large_samples_do_not_depend_on_the_order_of_rows() {
     let estimator = Pretrained::built_in().unwrap();
     let mut rng = Generator::seed_from_u64(4);
     let (n, m) = (20_000, 9_000);
@@ -130,9 +130,9 @@ fn large_samples_are_estimated_in_chunks_whatever_the_order_of_rows() {
 }
 
 #[test]
-fn samples_with_too_many_columns_are_left_to_neighbours_and_large_estimates_are_bounds_in_trained_ranges_only() {
+fn knn_takes_over_unfit_samples_and_large_estimates_are_bounds_in_the_trained_ranges_only() {
     let estimator = Pretrained::built_in().unwrap();
-    let said = |dim: usize, rows: usize| {
+    let warnings_of = |dim: usize, rows: usize| {
         let (p, q) = samples(dim, rows, 100, 5);
         let (p, q) = (Points::new(&p, dim).named("p.csv"), Points::new(&q, dim).named("q.csv"));
         let (e, other) = (estimator.estimate(p, q, 3).unwrap(), Knn::default().estimate(p, q, 3).unwrap());
@@ -141,48 +141,48 @@ fn samples_with_too_many_columns_are_left_to_neighbours_and_large_estimates_are_
         e.warnings[0].clone()
     };
     assert!(
-        said(33, 100)
+        warnings_of(33, 100)
             .starts_with("p.csv and q.csv have 33 columns that vary; the pretrained estimator takes at most 32")
     );
-    let text = said(20, 29);
+    let text = warnings_of(20, 29);
     assert!(text.starts_with("p.csv: has 29 different rows") && text.contains("at least 30"), "{text}");
     let far = |dim: usize| {
         let (p, q) = samples(dim, 200, 200, 5);
         let q: Vec<f64> = q.iter().map(|x| x + 1e3).collect();
         estimator.estimate(Points::new(&p, dim), Points::new(&q, dim), 0).unwrap().warnings.join("; ")
     };
-    assert!(far(3).contains("take it as at least 24"), "{}", far(3));
+    assert!(far(3).contains("read it as at least 24"), "{}", far(3));
     assert!(far(20).contains("nats") && !far(20).contains("at least 24"), "{}", far(20));
-    // Columns of one value are none.
+    // Constant columns do not count.
     let (p, q) = samples(16, 100, 100, 6);
     let wide = |rows: &[f64]| -> Vec<f64> { rows.chunks(16).flat_map(|r| [r, &[5.0]].concat()).collect() };
     let e = estimator.estimate(Points::new(&wide(&p), 17), Points::new(&wide(&q), 17), 0).unwrap();
-    assert_eq!(e.warnings, ["column 17 holds one value only and says nothing"]);
+    assert_eq!(e.warnings, ["column 17 holds one value only and has no influence"]);
 }
 
 #[test]
-fn what_was_not_trained_for_is_said_with_the_number_and_another_estimate() {
+fn samples_outside_the_trained_ranges_get_a_warning_and_a_fallback_estimate() {
     let estimator = Pretrained::built_in().unwrap();
-    let said = |p: &[f64], q: &[f64], dim: usize| {
+    let warnings_of = |p: &[f64], q: &[f64], dim: usize| {
         let e = estimator.estimate(Points::new(p, dim).named("p.csv"), Points::new(q, dim), 0).unwrap();
         (e.warnings.join("; "), e.fallback.is_some())
     };
     let (p, q) = samples(20, 120, 100, 3);
-    let (text, fallback) = said(&p, &q, 20);
+    let (text, fallback) = warnings_of(&p, &q, 20);
     assert!(text.contains("20 columns") && text.contains("at most 16") && fallback, "{text}");
     let (p, q) = samples(2, 12, 100, 3);
-    let (text, fallback) = said(&p, &q, 2);
+    let (text, fallback) = warnings_of(&p, &q, 2);
     assert!(text.contains("p.csv: has 12 rows") && fallback, "{text}");
     let (mut p, q) = samples(2, 100, 100, 4);
     p.iter_mut().skip(1).step_by(2).for_each(|x| *x = x.round());
-    let (text, fallback) = said(&p, &q, 2);
+    let (text, fallback) = warnings_of(&p, &q, 2);
     assert!(text.contains("of the values of column 2 repeat") && fallback, "{text}");
     p.iter_mut().skip(1).step_by(2).for_each(|x| *x = 7.0);
-    let (text, _) = said(&p, &q, 2);
+    let (text, _) = warnings_of(&p, &q, 2);
     assert!(text.contains("column 2 holds one value only"), "{text}");
     let (p, q) = samples(3, 100, 100, 5);
-    assert_eq!(said(&p, &q, 3), (String::new(), false));
+    assert_eq!(warnings_of(&p, &q, 3), (String::new(), false));
     let far: Vec<f64> = q.iter().map(|x| x + 1e4).collect();
-    let (text, _) = said(&p, &far, 3);
+    let (text, _) = warnings_of(&p, &far, 3);
     assert!(text.contains("nats"), "{text}");
 }

@@ -58,11 +58,11 @@ fn with_columns(page: Page, explanation: &Explanation) -> Page {
     for c in &explanation.columns {
         let number = |value: Option<f64>| value.map_or(Cell::Text("–".to_owned()), |v| Cell::number(v, 4));
         let name = c.name.clone().unwrap_or_default();
-        table.push([c.column.to_string().into(), name.into(), number(c.own), number(c.without), number(c.loss)]);
+        table.push([c.column.to_string().into(), name.into(), number(c.alone), number(c.without), number(c.loss)]);
     }
     page.with_figure(&contributions(explanation), &caption).with_table(&table).with_paragraph(&format!(
         "KL of all columns, from which losses are counted: {}, from {} and {} rows.",
-        decimals(explanation.whole),
+        decimals(explanation.all_columns),
         explanation.n[0],
         explanation.n[1]
     ))

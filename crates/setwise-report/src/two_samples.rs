@@ -25,7 +25,7 @@ pub fn contributions(explanation: &Explanation) -> Figure {
     };
     let names = columns.iter().map(|c| shortened(&c.label(), NAME));
     let panel = Panel::new("", Axis::linear("nats"), Axis::names(names))
-        .with_series(series("own KL", |c| c.own))
+        .with_series(series("own KL", |c| c.alone))
         .with_series(series("loss without it", |c| c.loss));
     Figure::new("").with_panel(panel).with_panel_size(480.0, 20.0 + 34.0 * columns.len() as f64)
 }

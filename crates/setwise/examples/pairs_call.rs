@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use setwise::Device;
-use setwise::estimate::{Observed, PairList, Pretrained};
+use setwise::estimate::{Estimator, FeatureBatch, PairList, Pretrained};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pairs = list.pairs().iter().map(|pair| list.points(pair)).collect::<Result<Vec<_>, _>>()?;
     let start = Instant::now();
     let estimator = Pretrained::built_in()?.on_device(&Device::find(device, None)?)?;
-    estimator.estimate_all(&pairs, 0);
+    estimator.estimates(&pairs, 0);
     let first = start.elapsed().as_secs_f64() * 1e3;
     let median = |call: &dyn Fn()| -> Result<f64, Box<dyn std::error::Error>> {
         let mut times = Vec::new();
@@ -28,8 +28,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         times.sort_by(f64::total_cmp);
         Ok(times[times.len() / 2])
     };
-    let all = median(&|| drop(estimator.estimate_all(&pairs, 0)))?;
-    let looking = median(&|| drop(Observed::of(&pairs)))?;
-    println!("{{\"first_ms\": {first:.1}, \"median_ms\": {all:.1}, \"looking_ms\": {looking:.1}}}");
+    let all = median(&|| drop(estimator.estimates(&pairs, 0)))?;
+    let features = median(&|| drop(FeatureBatch::compute(&pairs)))?;
+    println!("{{\"first_ms\": {first:.1}, \"median_ms\": {all:.1}, \"features_ms\": {features:.1}}}");
     Ok(())
 }

@@ -38,7 +38,7 @@ impl Normal {
         (0..n).map(|_| self.draw()).collect()
     }
 
-    /// n pairs of d columns with correlation rho, column by column.
+    /// n pairs of d columns. Each column of X is correlated with that of Y by rho.
     fn pairs(&mut self, n: usize, d: usize, rho: f64) -> (Vec<f64>, Vec<f64>) {
         let x = self.sample(n * d);
         let y = x.iter().map(|x| rho * x + (1.0 - rho * rho).sqrt() * self.draw()).collect();
@@ -51,7 +51,7 @@ fn gaussian_mi(d: usize, rho: f64) -> f64 {
 }
 
 #[test]
-fn the_knn_divergence_equals_the_published_codes() {
+fn the_knn_divergence_equals_that_of_the_published_code() {
     let ((x, d), (y, _)) = (examples("kl_knn.in.x"), examples("kl_knn.in.y"));
     for k in 1..=3 {
         let (expected, _) = fixture(&format!("kl_knn.k{k}"));
@@ -63,22 +63,22 @@ fn the_knn_divergence_equals_the_published_codes() {
 }
 
 #[test]
-fn neighbour_distances_equal_the_published_codes() {
+fn neighbour_distances_equal_those_of_the_published_code() {
     let ((x, d), (y, _)) = (examples("kl_knn.in.x"), examples("kl_knn.in.y"));
-    let (own, shape) = fixture("knn_dist.self_k1");
+    let (self_distances, shape) = fixture("knn_dist.self_k1");
     let (cross, _) = fixture("knn_dist.cross_k2");
     for (i, (x, y)) in x.iter().zip(&y).enumerate() {
         let (x, y, rows) = (Points::new(x, d), Points::new(y, d), i * shape[1]..(i + 1) * shape[1]);
         let mut found = Neighbors::new(x, Norm::Euclidean).kth_distances(x, 2);
         found.extend(Neighbors::new(y, Norm::Euclidean).kth_distances(x, 2));
-        for (a, b) in found.iter().zip(own[rows.clone()].iter().chain(&cross[rows])) {
+        for (a, b) in found.iter().zip(self_distances[rows.clone()].iter().chain(&cross[rows])) {
             assert!((a - b).abs() < 1e-6, "{a}, not {b}");
         }
     }
 }
 
 #[test]
-fn ksg_in_the_euclidean_norm_equals_the_published_codes() {
+fn ksg_in_the_euclidean_norm_equals_the_published_code() {
     let ((x, d), (y, _)) = (examples("kraskov.in.x"), examples("kraskov.in.y"));
     let (expected, _) = fixture("kraskov.mi1.k1");
     for ((x, y), e) in x.iter().zip(&y).zip(expected) {
@@ -89,7 +89,7 @@ fn ksg_in_the_euclidean_norm_equals_the_published_codes() {
 }
 
 #[test]
-fn the_donsker_varadhan_bound_equals_the_published_codes() {
+fn the_donsker_varadhan_bound_equals_that_of_the_published_code() {
     let ((pairs, shape), (independent, other)) = (fixture("dv.tx"), fixture("dv.ty"));
     let (expected, _) = fixture("dv.out");
     for ((a, b), e) in pairs.chunks(shape[1]).zip(independent.chunks(other[1])).zip(expected) {
@@ -98,7 +98,7 @@ fn the_donsker_varadhan_bound_equals_the_published_codes() {
 }
 
 #[test]
-fn the_closed_form_for_correlated_gaussians_is_the_published_codes() {
+fn the_closed_form_for_correlated_gaussians_equals_that_of_the_published_code() {
     let (rho, _) = fixture("mi_corr.rho");
     for d in [2, 8] {
         for (r, e) in rho.iter().zip(fixture(&format!("mi_corr.d{d}")).0) {
@@ -108,7 +108,7 @@ fn the_closed_form_for_correlated_gaussians_is_the_published_codes() {
 }
 
 #[test]
-fn the_knn_divergence_of_many_points_is_the_closed_form() {
+fn the_knn_divergence_of_many_points_is_near_the_closed_form() {
     let mut normal = Normal::new(1);
     for d in [1, 3] {
         // P has mean ½ in every column, Q variance 1.5².
@@ -126,7 +126,7 @@ fn the_knn_divergence_of_many_points_is_the_closed_form() {
 }
 
 #[test]
-fn mutual_information_of_many_pairs_is_the_closed_form() {
+fn the_mutual_information_of_many_pairs_is_near_the_closed_form() {
     for (d, rho) in [(1, 0.9), (1, 0.0), (2, 0.6)] {
         let (x, y) = Normal::new(2).pairs(10_000, d, rho);
         let (x, y) = (Points::new(&x, d), Points::new(&y, d));
@@ -156,7 +156,7 @@ fn mine_finds_the_mutual_information_of_correlated_gaussians() {
     assert_eq!(Mine { seed: 1, ..Mine::default() }.value(x, y).unwrap(), estimate.value, "the seed decides");
 }
 
-/// How often the interval of an estimator holds the true value.
+/// The share of intervals that cover the true value.
 fn coverage(runs: usize, exact: f64, mut run: impl FnMut(u64) -> Option<[f64; 2]>) -> f64 {
     let held = (0..runs as u64).filter(|&s| run(s).is_some_and(|[a, b]| a <= exact && exact <= b)).count();
     held as f64 / runs as f64
@@ -194,9 +194,9 @@ fn nominal_ninety_percent_intervals_cover_between_eighty_and_ninety_eight() {
     }
 }
 
-/// Points on a coarse grid, so that there are many ties, or anywhere.
-fn points(most: usize) -> impl Strategy<Value = (Vec<f64>, usize)> {
-    (1usize..6, 1usize..=most, any::<bool>()).prop_flat_map(|(d, n, grid)| {
+/// Points on a coarse grid, with many ties, or anywhere.
+fn points(max_rows: usize) -> impl Strategy<Value = (Vec<f64>, usize)> {
+    (1usize..6, 1usize..=max_rows, any::<bool>()).prop_flat_map(|(d, n, grid)| {
         let number = if grid { (-3i32..3).prop_map(f64::from).boxed() } else { (-1e3..1e3).boxed() };
         (prop::collection::vec(number, n * d), Just(d))
     })
@@ -206,7 +206,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn the_tree_equals_the_pass_over_all_points_to_the_last_bit((data, d) in points(400), k in 1usize..20, strict in any::<bool>()) {
+    fn the_tree_equals_brute_force_to_the_last_bit((data, d) in points(400), k in 1usize..20, strict in any::<bool>()) {
         let all = Points::new(&data, d);
         let queries = Points::new(&data[..data.len().div_ceil(2).next_multiple_of(d).min(data.len())], d);
         for norm in [Norm::Euclidean, Norm::Maximum] {
@@ -220,7 +220,7 @@ proptest! {
     }
 
     #[test]
-    fn the_pass_over_all_points_equals_sorting((data, d) in points(60), k in 1usize..6) {
+    fn brute_force_equals_sorting((data, d) in points(60), k in 1usize..6) {
         let all = Points::new(&data, d);
         for norm in [Norm::Euclidean, Norm::Maximum] {
             let found = Neighbors::new(all, norm).kth_distances(all, k);
@@ -237,19 +237,20 @@ proptest! {
     }
 
     #[test]
-    fn estimates_do_not_depend_on_the_order_of_rows(seed in 0u64..1000, n in 20usize..60, turn in 1usize..19) {
+    fn estimates_do_not_depend_on_the_order_of_rows(seed in 0u64..1000, n in 20usize..60, shift in 1usize..19) {
         let (x, y) = Normal::new(seed).pairs(n, 2, 0.5);
-        let turned = |v: &[f64]| [&v[2 * turn..], &v[..2 * turn]].concat();
-        let (a, b) = (turned(&x), turned(&y));
+        let shifted = |v: &[f64]| [&v[2 * shift..], &v[..2 * shift]].concat();
+        let (a, b) = (shifted(&x), shifted(&y));
         let (x, y, a, b) = (Points::new(&x, 2), Points::new(&y, 2), Points::new(&a, 2), Points::new(&b, 2));
-        let close = |e: &dyn Estimator, one, other| (e.value(x, y).unwrap() - e.value(one, other).unwrap()).abs() < 1e-12;
+        let close =
+            |e: &dyn Estimator, one, other| (e.value(x, y).unwrap() - e.value(one, other).unwrap()).abs() < 1e-12;
         prop_assert!(close(&Knn::new(2), a, y) && close(&Knn::new(2), x, b));
         prop_assert!(close(&Ksg::new(2), a, b) && close(&Ksg::new(2).with_variant(Variant::Two), a, b));
         prop_assert!(close(&GaussianKl, a, b) && close(&GaussianMi, a, b));
     }
 
     #[test]
-    fn rotations_and_scales_leave_the_knn_divergence_and_scales_of_marginals_leave_ksg(
+    fn knn_is_invariant_to_rotations_and_scales_and_ksg_to_scales_of_marginals(
         seed in 0u64..1000, angle in 0.0..6.0f64, scale in 0.01..100.0f64, other in 0.01..100.0f64,
     ) {
         let (x, y) = Normal::new(seed).pairs(50, 2, 0.5);
@@ -262,7 +263,7 @@ proptest! {
         let value = |e: &dyn Estimator, x: &[f64], y: &[f64]| e.value(Points::new(x, 2), Points::new(y, 2)).unwrap();
         let knn = Knn::new(3);
         prop_assert!((value(&knn, &x, &y) - value(&knn, &moved(&x), &moved(&y))).abs() < 1e-9);
-        // Powers of two round nothing; other factors may turn a neighbour that is as far as another.
+        // Products with powers of two are exact. Other factors round, which can exchange neighbours of equal distance.
         let times = |v: &[f64], s: f64| v.iter().map(|x| x * s).collect::<Vec<f64>>();
         for variant in [Variant::One, Variant::Two] {
             let ksg = Ksg::new(3).with_variant(variant);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use setwise::estimate::{Estimate, Explanation, KlMethod, KlOptions, Points, explain, mismatches};
+use setwise::estimate::{Estimate, Explanation, KlMethod, KlOptions, Points, explain, file_warnings};
 use setwise::files::Sample;
 use setwise_report::{Page, bar_table, kl_page};
 
@@ -107,7 +107,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let (p, q) = (Points::of(&of_p)?, Points::of(&of_q)?);
     let estimator = args.options().estimator(&args.device.find()?)?;
     let mut estimate = estimator.estimate(p, q, args.seed)?;
-    estimate.warnings.extend(mismatches(&of_p, &of_q));
+    estimate.warnings.extend(file_warnings(&of_p, &of_q));
     if !args.explain && args.report.is_none() {
         return answer("KL(P‖Q)", &estimate, args.json);
     }
@@ -149,7 +149,7 @@ const BAR: usize = 20;
 fn show(explanation: &Explanation) -> Result<(), Failure> {
     let columns = &explanation.columns;
     let rows: Vec<(String, Vec<Option<f64>>)> =
-        columns.iter().take(SHOWN).map(|c| (printable(&c.label(), NAME), vec![c.own, c.loss])).collect();
+        columns.iter().take(SHOWN).map(|c| (printable(&c.label(), NAME), vec![c.alone, c.loss])).collect();
     print_line(format!("\n{}", bar_table(["", "own KL", "loss without it"], &rows, BAR).trim_end()))?;
     if columns.len() > SHOWN {
         print_line(format!("and {} more columns; --json has all of them", columns.len() - SHOWN))?;

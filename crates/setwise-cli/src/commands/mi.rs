@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use setwise::estimate::{MiMethod, MiOptions, Points, Variant, index_column, mi};
+use setwise::estimate::{MiMethod, MiOptions, Points, Variant, index_column_warning, mi};
 use setwise::files::Sample;
 
 use super::{answer, print_line, read_samples};
@@ -71,7 +71,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return print_line(options.estimator().value(x, y)?);
     }
     let mut estimate = mi(x, y, &options)?;
-    estimate.warnings.extend([&of_x, &of_y].into_iter().filter_map(index_column));
+    estimate.warnings.extend([&of_x, &of_y].into_iter().filter_map(index_column_warning));
     answer("I(X; Y)", &estimate, args.json)
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use setwise::estimate::{Points, mismatches};
+use setwise::estimate::{Points, file_warnings};
 use setwise::two_sample::{Statistic, TwoSampleTest};
 
 use super::{print_json, print_line, read_samples};
@@ -54,9 +54,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Method::Energy => Statistic::Energy,
         Method::Mmd => Statistic::Mmd { bandwidth: args.bandwidth },
     };
-    let test = TwoSampleTest { statistic, permutations: args.permutations, most_rows: args.rows, seed: args.seed };
+    let test = TwoSampleTest { statistic, permutations: args.permutations, max_rows: args.rows, seed: args.seed };
     let mut result = test.run(Points::of(&of_p)?, Points::of(&of_q)?)?;
-    result.warnings.extend(mismatches(&of_p, &of_q));
+    result.warnings.extend(file_warnings(&of_p, &of_q));
     if args.json {
         return print_json(&result);
     }

@@ -13,7 +13,9 @@ use setwise::Model;
 use setwise::data::Targets;
 use setwise::distributions::IntRange;
 use setwise::estimate::Points;
-use setwise::estimate::pretrained::inputs::{Evidence, NUMBERS, ask, numbers};
+use setwise::estimate::pretrained::combiner_training::{
+    ChunkFeatures, feature_row, feature_width, set_model_quantiles,
+};
 use setwise::files::atomic::write_atomically;
 use setwise::files::tensors::{TensorFile, to_bytes};
 use setwise::random::Generator;
@@ -89,7 +91,7 @@ impl<'a> Source<'a> {
         parts: &mut Model,
         done: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<Examples> {
-        let width = NUMBERS + self.targets.width();
+        let width = feature_width(self.targets.width());
         let mut all = Examples { width, ..Default::default() };
         let mut feed = None;
         for file in 0.. {
@@ -118,7 +120,7 @@ impl<'a> Source<'a> {
     }
 
     /// Groups from `first` on.
-    fn feed(&self, stream: Split, first: u64) -> Feed<Result<Vec<(Evidence, f64)>>> {
+    fn feed(&self, stream: Split, first: u64) -> Feed<Result<Vec<(ChunkFeatures, f64)>>> {
         let (task, settings, seed) = (self.task.clone(), self.settings.clone(), self.seed);
         Feed::new(self.loader_threads, first, move |i| {
             let mut rng = Generator::seed_from_u64(batch_seed(seed, stream, i));
@@ -135,8 +137,8 @@ impl<'a> Source<'a> {
                     let (mut p, mut q) = (Vec::new(), Vec::new());
                     pair.sample_p(n, &mut rng, &mut p);
                     pair.sample_q(m, &mut rng, &mut q);
-                    let evidence = Evidence::of(Points::new(&p, dim), Points::new(&q, dim))?;
-                    group.push((evidence, pair.truth.value));
+                    let features = ChunkFeatures::compute(Points::new(&p, dim), Points::new(&q, dim))?;
+                    group.push((features, pair.truth.value));
                 }
             }
             Ok(group)
@@ -146,17 +148,17 @@ impl<'a> Source<'a> {
     /// One file's examples.
     fn look(
         &self,
-        feed: &mut Feed<Result<Vec<(Evidence, f64)>>>,
+        feed: &mut Feed<Result<Vec<(ChunkFeatures, f64)>>>,
         parts: &mut Model,
         done: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<Examples> {
-        let mut some = Examples { width: NUMBERS + self.targets.width(), ..Default::default() };
+        let mut some = Examples { width: feature_width(self.targets.width()), ..Default::default() };
         for _ in 0..GROUPS {
             let group = feed.next().ok_or(Error::Prefetch)??;
-            let evidence: Vec<&Evidence> = group.iter().map(|g| &g.0).collect();
-            let answers = ask(|batch| parts.predict(batch), &evidence)?;
-            for ((evidence, label), answers) in group.iter().zip(&answers) {
-                some.rows.extend(numbers(evidence, answers, &self.targets)?);
+            let chunks: Vec<&ChunkFeatures> = group.iter().map(|g| &g.0).collect();
+            let quantiles = set_model_quantiles(|batch| parts.predict(batch), &chunks)?;
+            for ((features, label), quantiles) in group.iter().zip(&quantiles) {
+                some.rows.extend(feature_row(features, quantiles, &self.targets)?);
                 some.labels.push(*label as f32);
             }
             done(group.len())?;
@@ -179,7 +181,7 @@ impl<'a> Source<'a> {
     fn read(&self, path: &Path) -> Option<Examples> {
         let mut file = TensorFile::read(path).ok().filter(|f| f.metadata.get("key") == Some(&self.key))?;
         let (labels, rows) = (file.tensors.remove("labels")?.data, file.tensors.remove("rows")?.data);
-        let width = NUMBERS + self.targets.width();
+        let width = feature_width(self.targets.width());
         let whole = labels.len() == GROUP * GROUPS && rows.len() == labels.len() * width;
         whole.then_some(Examples { width, rows, labels })
     }
@@ -227,7 +229,7 @@ mod tests {
     #[test]
     fn examples_are_read_back_where_the_file_is_whole_and_of_the_same_numbers() {
         let folder = tempfile::tempdir().unwrap();
-        let (count, width) = (GROUP * GROUPS, NUMBERS + 3);
+        let (count, width) = (GROUP * GROUPS, feature_width(3));
         let rows = (0..count * width).map(|i| i as f32 / 7.0).collect();
         let some = Examples { width, rows, labels: (0..count).map(|i| i as f32).collect() };
         let path = folder.path().join("features/training-00000.safetensors");

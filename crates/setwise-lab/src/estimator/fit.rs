@@ -10,7 +10,7 @@ use crate::Result;
 use crate::experiment::{Combiner, ValidExperiment};
 use crate::samplers::Split;
 use setwise::data::Targets;
-use setwise::estimate::pretrained::inputs::{Relative, batch_of, width};
+use setwise::estimate::pretrained::combiner_training::{StandardisedFeatures, input_width, single_element_sets};
 use setwise::models::{Encoder, Merge, Pooling, Relations};
 use setwise::random::Generator;
 use setwise::{Loss, Model, ModelConfig, Trainer};
@@ -55,34 +55,34 @@ pub fn fit(
     };
     let held_out = gather(Split::Validation, settings.calibration_examples, parts, observe)?;
     let training = gather(Split::Training, settings.examples, parts, observe)?;
-    let relative = |examples: &Examples| Relatives::of(examples, &targets);
-    let training = relative(&training);
+    let standardise = |examples: &Examples| StandardisedExamples::of(examples, &targets);
+    let training = standardise(&training);
     let members: Vec<Model> = (0..settings.ensemble_size)
         .map(|k| {
             train(&settings, loss.loss(), targets.width(), &training, experiment.seed.wrapping_add(k as u64), observe)
         })
         .collect::<Result<_>>()?;
     let mut model = averaged(members)?;
-    calibrate(&mut model, &relative(&held_out), targets.width())?;
+    calibrate(&mut model, &standardise(&held_out), targets.width())?;
     experiment.describe(&mut model);
     Ok(model)
 }
 
-/// Examples as the network sees them.
-struct Relatives {
+/// Examples as the combiner reads them.
+struct StandardisedExamples {
     /// Rows of numbers.
     rows: Vec<f32>,
-    /// Targets in units of each example's own.
+    /// Targets, standardised like the features of their example.
     targets: Vec<f32>,
 }
 
-impl Relatives {
+impl StandardisedExamples {
     fn of(examples: &Examples, targets: &Targets) -> Self {
-        let mut all = Relatives { rows: Vec::new(), targets: Vec::new() };
-        for (numbers, &label) in examples.rows.chunks_exact(examples.width).zip(&examples.labels) {
-            let relative = Relative::of(numbers, targets);
-            all.rows.extend(&relative.row);
-            all.targets.push(relative.units.of(targets.target(f64::from(label))) as f32);
+        let mut all = StandardisedExamples { rows: Vec::new(), targets: Vec::new() };
+        for (features, &label) in examples.rows.chunks_exact(examples.width).zip(&examples.labels) {
+            let standardised = StandardisedFeatures::of(features, targets);
+            all.rows.extend(&standardised.row);
+            all.targets.push(standardised.standardisation.apply(targets.target(f64::from(label))) as f32);
         }
         all
     }
@@ -117,11 +117,11 @@ fn train(
     settings: &Combiner,
     loss: Loss,
     levels: usize,
-    examples: &Relatives,
+    examples: &StandardisedExamples,
     seed: u64,
     observe: &mut dyn FnMut(FitProgress) -> Result<()>,
 ) -> Result<Model> {
-    let inputs = width(levels);
+    let inputs = input_width(levels);
     let scaling = Scaling::of(&examples.rows, inputs);
     let mut rows = examples.rows.clone();
     scaling.apply(&mut rows);
@@ -145,7 +145,7 @@ fn train(
         let targets: Vec<f32> = repeated.collect();
         let part = step as f64 / settings.steps as f64;
         let rate = settings.learning_rate * (0.01 + 0.99 * (0.5 + 0.5 * (std::f64::consts::PI * part).cos()));
-        trainer.submit(&batch_of(&numbers, &[inputs])?, &targets, rate, Some(1.0))?;
+        trainer.submit(&single_element_sets(&numbers, &[inputs])?, &targets, rate, Some(1.0))?;
         let value = trainer.outcome(true)?.map_or(f64::NAN, |o| o.loss);
         let mean = smooth.map_or(value, |old: f64| old + (value - old) / 100.0);
         smooth = Some(mean);
@@ -237,8 +237,8 @@ fn range(model: &Model, name: &str) -> Result<std::ops::Range<usize>> {
 
 /// Moves the outer quantiles out or in, by the share of their distance that makes nine of ten held-out examples lie between
 /// (conformalised quantile regression; Romano, Patterson, Candès, 2019, with scores in units of the interval's width).
-fn calibrate(model: &mut Model, held_out: &Relatives, levels: usize) -> Result<()> {
-    let answers = model.predict(&batch_of(&held_out.rows, &model.config().input_widths)?)?;
+fn calibrate(model: &mut Model, held_out: &StandardisedExamples, levels: usize) -> Result<()> {
+    let answers = model.predict(&single_element_sets(&held_out.rows, &model.config().input_widths)?)?;
     let mut scores: Vec<f64> = held_out
         .targets
         .iter()
@@ -290,14 +290,15 @@ mod tests {
         members.iter_mut().enumerate().for_each(|(k, m)| m.params_mut().iter_mut().for_each(|p| *p += 0.01 * k as f32));
         let rows: Vec<f32> = (0..24).map(|i| ((i * 37) % 11) as f32 - 4.0).collect();
         let mut all = averaged(members.clone()).unwrap();
-        let found = all.predict(&batch_of(&rows, &[6; 3]).unwrap()).unwrap();
-        let each: Vec<_> = members.iter_mut().map(|m| m.predict(&batch_of(&rows, &[6]).unwrap()).unwrap()).collect();
+        let found = all.predict(&single_element_sets(&rows, &[6; 3]).unwrap()).unwrap();
+        let each: Vec<_> =
+            members.iter_mut().map(|m| m.predict(&single_element_sets(&rows, &[6]).unwrap()).unwrap()).collect();
         for (i, found) in found.values().iter().enumerate() {
             let mean = each.iter().map(|e| e.values()[i]).sum::<f32>() / 3.0;
             assert!((found - mean).abs() < 1e-5, "{found}, not {mean}");
         }
         let mut alone = averaged(members[..1].to_vec()).unwrap();
-        assert_eq!(alone.predict(&batch_of(&rows, &[6]).unwrap()).unwrap(), each[0]);
+        assert_eq!(alone.predict(&single_element_sets(&rows, &[6]).unwrap()).unwrap(), each[0]);
     }
 
     #[test]
@@ -307,9 +308,9 @@ mod tests {
         let mut scaled = rows.clone();
         scaling.apply(&mut scaled);
         let mut m = model();
-        let before = m.predict(&batch_of(&scaled, &[6]).unwrap()).unwrap();
+        let before = m.predict(&single_element_sets(&scaled, &[6]).unwrap()).unwrap();
         scaling.fold_into(&mut m).unwrap();
-        let after = m.predict(&batch_of(&rows, &[6]).unwrap()).unwrap();
+        let after = m.predict(&single_element_sets(&rows, &[6]).unwrap()).unwrap();
         for (a, b) in before.values().iter().zip(after.values()) {
             assert!((a - b).abs() < 1e-4, "{a} and {b}");
         }
@@ -319,9 +320,9 @@ mod tests {
     fn widening_moves_the_outer_quantiles_by_a_share_of_their_distance() {
         let row = [0.3f32, -1.0, 2.0, 0.5, 0.1, -0.7];
         let mut m = model();
-        let before = m.predict(&batch_of(&row, &[6]).unwrap()).unwrap().values().to_vec();
+        let before = m.predict(&single_element_sets(&row, &[6]).unwrap()).unwrap().values().to_vec();
         widen(&mut m, 3, 0.25).unwrap();
-        let after = m.predict(&batch_of(&row, &[6]).unwrap()).unwrap().values().to_vec();
+        let after = m.predict(&single_element_sets(&row, &[6]).unwrap()).unwrap().values().to_vec();
         let distance = before[2] - before[0];
         assert!((after[0] - (before[0] - 0.25 * distance)).abs() < 1e-5);
         assert!((after[1] - before[1]).abs() < 1e-6);
@@ -332,7 +333,7 @@ mod tests {
     fn nine_of_ten_held_out_examples_lie_between_the_calibrated_quantiles() {
         let mut m = model();
         let rows: Vec<f32> = (0..6000).map(|i| ((i * 7919 % 1009) as f32) / 500.0 - 1.0).collect();
-        let answers = m.predict(&batch_of(&rows, &[6]).unwrap()).unwrap();
+        let answers = m.predict(&single_element_sets(&rows, &[6]).unwrap()).unwrap();
         // Labels around the middle quantile.
         let targets: Vec<f32> =
             (0..1000).map(|i| answers.example(i)[1] + ((i * 31 % 97) as f32 / 97.0 - 0.5) * 0.8).collect();
@@ -347,9 +348,9 @@ mod tests {
         let middle = m.params()[bias.start + 1];
         m.params_mut()[bias.start] = middle - 0.1;
         m.params_mut()[bias.start + 2] = middle + 0.1;
-        let examples = Relatives { rows, targets };
+        let examples = StandardisedExamples { rows, targets };
         calibrate(&mut m, &examples, 3).unwrap();
-        let answers = m.predict(&batch_of(&examples.rows, &[6]).unwrap()).unwrap();
+        let answers = m.predict(&single_element_sets(&examples.rows, &[6]).unwrap()).unwrap();
         let within =
             |i: usize| answers.example(i)[0] <= examples.targets[i] && examples.targets[i] <= answers.example(i)[2];
         let covered = (0..1000).filter(|&i| within(i)).count();

@@ -1,14 +1,14 @@
-//! Exponentials of many numbers at once.
+//! Vectorised exponentials of f64 numbers.
 
 use std::f64::consts::LOG2_E;
 
 use setwise_engine::simd::{Isa, isa};
 
-/// Added to a number and taken off again, it rounds: the last bit of such numbers is one.
+/// Adding and subtracting this rounds a number to an integer: the last bit of numbers of this size is one.
 const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 · 2⁵²
-/// The leading bits of ln 2, so few that their product with an exponent is exact, and the rest.
+/// ln 2 as two numbers. The first has so few bits that its product with an exponent is exact.
 const LN2: [f64; 2] = [0.693_147_180_369_123_8, 1.908_214_929_270_587_7e-10];
-/// 1/k! from thirteen down to zero.
+/// Taylor coefficients 1/k!, from k = 13 down to 0.
 const SERIES: [f64; 14] = [
     1.0 / 6_227_020_800.0,
     1.0 / 479_001_600.0,
@@ -26,13 +26,14 @@ const SERIES: [f64; 14] = [
     1.0,
 ];
 
-/// e^x of a number that is not positive, to a few units of the last place; no smaller than e⁻⁷⁰⁸. Without branches, so that loops over
-/// it become vectors; `FUSED` where the machine multiplies and adds in one.
+/// e^x for x ≤ 0, to a few units of the last place; arguments below −708 count as −708.
+///
+/// The function has no branches, so that loops over it are vectorised. `FUSED` says whether FMA instructions are used.
 #[inline(always)]
 pub(super) fn exp<const FUSED: bool>(x: f64) -> f64 {
     let add = |a: f64, b: f64, c: f64| if FUSED { a.mul_add(b, c) } else { a * b + c };
     let x = if x < -708.0 { -708.0 } else { x };
-    // x = n · ln 2 + r, and n stands in the last bits of the rounded number.
+    // x = n · ln 2 + r, with n in the last bits of the rounded number.
     let rounded = add(x, LOG2_E, ROUND);
     let n = rounded - ROUND;
     let r = add(n, -LN2[1], add(n, -LN2[0], x));
@@ -43,9 +44,9 @@ pub(super) fn exp<const FUSED: bool>(x: f64) -> f64 {
     series * f64::from_bits(rounded.to_bits().wrapping_add(1023) << 52)
 }
 
-/// [`exp`] of all numbers, in place.
+/// Replaces all numbers by their [`exp`].
 pub(super) fn exp_all(values: &mut [f64]) {
-    // SAFETY: `isa` has found the instructions each entry point enables.
+    // SAFETY: `isa` returns `Avx512` or `Avx2` only on a machine with all instructions that the entry point enables.
     unsafe {
         match isa() {
             #[cfg(target_arch = "x86_64")]
@@ -57,12 +58,16 @@ pub(super) fn exp_all(values: &mut [f64]) {
     }
 }
 
+/// # Safety
+/// The machine has AVX-512 F, DQ and VL, and FMA.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq,avx512vl,fma")]
 unsafe fn exp_avx512(values: &mut [f64]) {
     values.iter_mut().for_each(|x| *x = exp::<true>(*x));
 }
 
+/// # Safety
+/// The machine has AVX2 and FMA.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn exp_avx2(values: &mut [f64]) {
@@ -74,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exponentials_are_those_of_the_library_to_rounding() {
+    fn exponentials_agree_with_the_standard_library_to_rounding() {
         let x: Vec<f64> = (0..70_001).map(|i| -0.01 * f64::from(i)).collect();
         let mut y = x.clone();
         exp_all(&mut y);

@@ -1,9 +1,10 @@
-//! Gaussian plug-ins: the closed forms at the moments of the samples.
+//! Gaussian plug-in estimators: the closed forms at the moments of the samples.
 //!
-//! Covariances are divided by n − 1. Right for Gaussians; otherwise MI is a lower bound in the limit and KL an approximation.
+//! Covariances are divided by n − 1. Both estimators are consistent for Gaussians. For other distributions the limit of
+//! MI is a lower bound and that of KL an approximation.
 
 use super::interval::{self, Rows};
-use super::points::{check_covariance, check_pairs, check_rows, check_samples, joined};
+use super::points::{check_covariance, check_pairs, check_rows, check_samples, concatenated_rows};
 use super::{Dim, Estimate, Estimator, Points, Quantity};
 use crate::distributions::gaussian_kl;
 use crate::linalg::{cholesky, log_det, moments};
@@ -35,11 +36,14 @@ impl Estimator for GaussianKl {
 
     fn estimate(&self, p: Points, q: Points, seed: u64) -> Result<Estimate> {
         let value = self.value(p, q)?;
-        let least = 2 * (p.dim() + 2);
-        let deviation = interval::deviation(p, q, Rows::Independent, least, seed, |p, q| self.value(p, q));
+        let min_rows = 2 * (p.dim() + 2);
+        let standard_error = interval::standard_error(p, q, Rows::Independent, min_rows, seed, |p, q| self.value(p, q));
         let mut estimate = Estimate::new(Quantity::Kl, value, "gaussian".to_owned(), []);
         (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
-        Ok(estimate.with_interval(interval::around(value, deviation, interval::STUDENT), interval::SUBSAMPLES))
+        Ok(estimate.with_interval(
+            interval::symmetric_interval(value, standard_error, interval::STUDENT_QUANTILE),
+            interval::SUBSAMPLING,
+        ))
     }
 }
 
@@ -49,7 +53,7 @@ impl Estimator for GaussianMi {
         check_covariance(x)?;
         check_covariance(y)?;
         let (of_x, of_y) = (Fit::new(x)?, Fit::new(y)?);
-        let data = joined(x, y);
+        let data = concatenated_rows(x, y);
         let name = format!("{} and {} side by side", x.name(), y.name());
         let joint = Fit::new(Points::new(&data, x.dim() + y.dim()).named(&name))?;
         let log_det = |fit: &Fit, d| log_det(&fit.factor, d);
@@ -58,11 +62,14 @@ impl Estimator for GaussianMi {
 
     fn estimate(&self, x: Points, y: Points, seed: u64) -> Result<Estimate> {
         let value = self.value(x, y)?;
-        let least = 2 * (x.dim() + y.dim() + 2);
-        let deviation = interval::deviation(x, y, Rows::Paired, least, seed, |x, y| self.value(x, y));
+        let min_rows = 2 * (x.dim() + y.dim() + 2);
+        let standard_error = interval::standard_error(x, y, Rows::Paired, min_rows, seed, |x, y| self.value(x, y));
         let mut estimate = Estimate::new(Quantity::Mi, value, "gaussian".to_owned(), []);
         (estimate.n, estimate.dim) = (vec![x.len()], Dim::Two([x.dim(), y.dim()]));
-        Ok(estimate.with_interval(interval::around(value, deviation, interval::STUDENT), interval::SUBSAMPLES))
+        Ok(estimate.with_interval(
+            interval::symmetric_interval(value, standard_error, interval::STUDENT_QUANTILE),
+            interval::SUBSAMPLING,
+        ))
     }
 }
 
@@ -78,19 +85,22 @@ impl Fit {
         check_rows(p, d + 1, &format!("a Gaussian fit of {d} columns"))?;
         if let Some(column) = p.constant_column() {
             return Err(Error::Estimate(format!(
-                "{}: column {column} holds one value only, so no Gaussian fits; leave it out or use neighbours",
+                "{}: column {column} holds one value only, so no Gaussian fits; leave it out or use knn",
                 p.name()
             )));
         }
         let (mean, mut factor) = moments(p.data(), d, 1);
-        // Columns of unit variance: whether the factor exists must not depend on the units they are measured in.
+        // With variance one in every column, the units have no influence on whether the factor exists.
         let scale: Vec<f64> = (0..d).map(|c| factor[c * d + c].sqrt()).collect();
         for (r, row) in factor.chunks_exact_mut(d).enumerate() {
             row.iter_mut().zip(&scale).for_each(|(x, s)| *x /= s * scale[r]);
         }
         cholesky(&mut factor, d).map_err(|column| {
             let name = p.name();
-            Error::Estimate(format!("{name}: column {} is a linear function of those before it", column + 1))
+            Error::Estimate(format!(
+                "{name}: column {} is a linear function of the columns before it; leave it out",
+                column + 1
+            ))
         })?;
         for (row, s) in factor.chunks_exact_mut(d).zip(&scale) {
             row.iter_mut().for_each(|x| *x *= s);
@@ -104,21 +114,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mutual_information_of_a_line_with_noise_is_that_of_its_correlation() {
+    fn the_mutual_information_follows_from_the_correlation() {
         let (x, y) = ([1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0, 4.0]);
         let value = GaussianMi.value(Points::new(&x, 1), Points::new(&y, 1)).unwrap();
         assert!((value + 0.5 * (1.0f64 - 0.8 * 0.8).ln()).abs() < 1e-12, "{value}");
     }
 
     #[test]
-    fn samples_no_gaussian_fits_are_refused_with_the_column() {
+    fn errors_name_the_column_that_makes_a_covariance_singular() {
         let p = Points::new(&[1.0, 5.0, 2.0, 5.0, 3.0, 5.0], 2).named("p.csv");
         let line = Points::new(&[1.0, 2.0, 2.0, 4.0, 3.0, 6.0, 4.0, 8.0], 2).named("q.csv");
-        let said = |p, q| GaussianKl.value(p, q).unwrap_err().to_string();
-        assert!(said(p, line).starts_with("p.csv: column 2 holds one value only"));
-        assert_eq!(said(line, line), "q.csv: column 2 is a linear function of those before it");
+        let error_of = |p, q| GaussianKl.value(p, q).unwrap_err().to_string();
+        assert!(error_of(p, line).starts_with("p.csv: column 2 holds one value only"));
+        assert_eq!(error_of(line, line), "q.csv: column 2 is a linear function of the columns before it; leave it out");
         let x = Points::new(&[1.0, 2.0, 4.0], 1).named("x.csv");
         let error = GaussianMi.value(x, x).unwrap_err().to_string();
-        assert_eq!(error, "x.csv and x.csv side by side: column 2 is a linear function of those before it");
+        assert_eq!(
+            error,
+            "x.csv and x.csv side by side: column 2 is a linear function of the columns before it; leave it out"
+        );
     }
 }

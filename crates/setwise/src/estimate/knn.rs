@@ -2,7 +2,7 @@
 
 use super::interval::{self, Rows};
 use super::neighbors::{Neighbors, Norm};
-use super::points::{check_rows, check_samples, constant_columns};
+use super::points::{check_rows, check_samples, constant_column_warnings};
 use super::special::digamma;
 use super::{Dim, Estimate, Estimator, Points, Quantity};
 use crate::{Error, Result};
@@ -11,12 +11,13 @@ use crate::{Error, Result};
 ///
 /// KL(P‖Q) ≈ d/n · Σᵢ log(νᵢ / ρᵢ) + log(m / (n − 1)),
 ///
-/// ρᵢ from the i-th of n points of P to its k-th nearest among the others, νᵢ to its k-th nearest among m points of Q.
+/// with n points of P and m points of Q. ρᵢ is the distance from the i-th point of P to its k-th nearest among the other
+/// points of P. νᵢ is the distance to its k-th nearest among the points of Q.
 ///
-/// **Ties.** Where a distance is zero (at least k points coincide with the i-th) it is replaced by the smallest positive one, and k for
-/// that point by the number of points up to there, kᵢ; as in the paper's estimator with a k for every point, ψ(kᵢ) − ψ(lᵢ) corrects for
-/// numbers that differ between P (kᵢ) and Q (lᵢ). Without coincident points this is the formula above. If all points
-/// coincide there is no estimate.
+/// **Ties.** A distance is zero where k points coincide with the i-th. The smallest positive distance replaces it, and
+/// the number kᵢ of points up to that distance replaces k. As in the paper's estimator with a k for every point,
+/// ψ(kᵢ) − ψ(lᵢ) corrects for numbers that differ between P (kᵢ) and Q (lᵢ). Without coincident points this is the
+/// formula above. If all points coincide there is no estimate.
 ///
 /// ```
 /// use rand::{RngExt, SeedableRng};
@@ -36,9 +37,14 @@ pub struct Knn {
 }
 
 impl Default for Knn {
-    /// The third neighbour. On random Gaussian mixtures of 1, 2, 4 and 8 columns, 100 to 2000 rows, its mean absolute error was 0.143 where
-    /// the first neighbour's was 0.170 and the tenth's 0.156 (2 columns, 125 rows); more columns favour a smaller k by a little
-    /// (8 columns: 0.597, 0.667 and 0.762), because the bias grows with k.
+    /// The third neighbour. Mean absolute errors on random Gaussian mixtures show why:
+    ///
+    /// | columns, rows | k = 1 | k = 3 | k = 10 |
+    /// | --- | --- | --- | --- |
+    /// | 2, 125 | 0.170 | 0.143 | 0.156 |
+    /// | 8 | 0.597 | 0.667 | 0.762 |
+    ///
+    /// The bias grows with k and with the number of columns.
     fn default() -> Self {
         Knn { k: 3, offset: 0.0 }
     }
@@ -50,7 +56,7 @@ impl Knn {
         Knn { k, ..Knn::default() }
     }
 
-    /// Adds a number to every distance instead of treating ties, as the published code does with 1e-5.
+    /// Adds a number to every distance instead of replacing zeros, as the published code does with 1e-5.
     pub fn with_offset(self, offset: f64) -> Self {
         Knn { offset, ..self }
     }
@@ -70,17 +76,17 @@ impl Estimator for Knn {
         self.check(p, q)?;
         let (n, m) = (p.len() as f64, q.len() as f64);
         let (of_p, of_q) = (Neighbors::new(p, Norm::Euclidean), Neighbors::new(q, Norm::Euclidean));
-        // Measures are squares of distances.
-        let rho = of_p.kth(p, of_p.order(), self.k + 1);
-        let nu = of_q.kth(p, of_p.order(), self.k);
+        // Measures are squared distances.
+        let rho = of_p.kth_measures(p, of_p.order(), self.k + 1);
+        let nu = of_q.kth_measures(p, of_p.order(), self.k);
         let mut sum = 0.0;
         if self.offset > 0.0 {
             for (r, v) in rho.iter().zip(&nu) {
                 sum += ((v.sqrt() + self.offset) / (r.sqrt() + self.offset)).ln();
             }
         } else {
-            let (rho, k) = positive(&of_p, p, rho, self.k, 1)?;
-            let (nu, l) = positive(&of_q, p, nu, self.k, 0)
+            let (rho, k) = replace_zeros(&of_p, p, rho, self.k, 1)?;
+            let (nu, l) = replace_zeros(&of_q, p, nu, self.k, 0)
                 .map_err(|_| Error::Estimate(format!("all rows of {} are one point of {}", q.name(), p.name())))?;
             for (r, v) in rho.iter().zip(&nu) {
                 sum += 0.5 * (v / r).ln();
@@ -92,7 +98,7 @@ impl Estimator for Knn {
         let value = p.dim() as f64 / n * sum + (m / (n - 1.0)).ln();
         if !value.is_finite() {
             return Err(Error::Estimate(format!(
-                "distances between the rows of {} and {} are beyond what numbers hold; rescale the columns",
+                "distances between the rows of {} and {} overflow; rescale the columns",
                 p.name(),
                 q.name()
             )));
@@ -102,43 +108,58 @@ impl Estimator for Knn {
 
     fn estimate(&self, p: Points, q: Points, seed: u64) -> Result<Estimate> {
         let value = self.value(p, q)?;
-        let deviation = interval::deviation(p, q, Rows::Independent, 2 * (self.k + 1), seed, |p, q| self.value(p, q));
-        let warnings = constant_columns(p, q).into_iter().chain(p.repetition()).chain(q.repetition()).chain(uneven(p));
+        let standard_error =
+            interval::standard_error(p, q, Rows::Independent, 2 * (self.k + 1), seed, |p, q| self.value(p, q));
+        let warnings = constant_column_warnings(p, q)
+            .into_iter()
+            .chain(p.repeated_rows_warning())
+            .chain(q.repeated_rows_warning())
+            .chain(uneven_scale_warning(p));
         let mut estimate = Estimate::new(Quantity::Kl, value, format!("knn, k = {}", self.k), warnings);
         (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
-        Ok(estimate.with_interval(interval::around(value, deviation, interval::STUDENT), interval::SUBSAMPLES))
+        Ok(estimate.with_interval(
+            interval::symmetric_interval(value, standard_error, interval::STUDENT_QUANTILE),
+            interval::SUBSAMPLING,
+        ))
     }
 }
 
-/// Distances are blind to columns of small spread.
-fn uneven(p: Points) -> Option<String> {
-    let spreads = || p.deviations().into_iter().filter(|&s| s > 0.0);
+/// A warning about columns of different scales: columns of small spread have little influence on distances.
+fn uneven_scale_warning(p: Points) -> Option<String> {
+    let spreads = || p.standard_deviations().into_iter().filter(|&s| s > 0.0);
     let (low, high) = (spreads().fold(f64::INFINITY, f64::min), spreads().fold(0.0, f64::max));
     let name = p.name();
     (high > 100.0 * low).then(|| {
         format!(
-            "{name}: the spreads of its columns differ by a factor of {:.0}; scale the columns of both samples alike",
+            "{name}: the spreads of columns differ by a factor of {:.0}; rescale the columns of both samples",
             high / low
         )
     })
 }
 
-/// Measures with zeros replaced by the smallest positive one, and (row, number of points up to it) for each replaced.
-/// `own` is one where the queries are among the points.
+/// Measures with zeros replaced by the smallest positive measure, and (row, number of points up to it) for each of
+/// them.
 type Replaced = (Vec<f64>, Vec<(usize, usize)>);
 
-fn positive(points: &Neighbors, queries: Points, mut measures: Vec<f64>, k: usize, own: usize) -> Result<Replaced> {
+/// Replaces zeros among `measures`; `self_count` is one where the queries are among the points, else zero.
+fn replace_zeros(
+    points: &Neighbors,
+    queries: Points,
+    mut measures: Vec<f64>,
+    k: usize,
+    self_count: usize,
+) -> Result<Replaced> {
     let zeros: Vec<usize> = (0..measures.len()).filter(|&i| measures[i] == 0.0).collect();
     let mut numbers = Vec::with_capacity(zeros.len());
     if !zeros.is_empty() {
         let data = queries.select(&zeros);
         for (&i, (measure, count)) in zeros.iter().zip(points.first_positive(Points::new(&data, queries.dim()))) {
-            // Where not all coincide, the others are too far for their squares; the estimate is then not finite.
+            // If not all points coincide, squared distances to the others overflow. The caller fails for that reason.
             if measure == f64::INFINITY && count == points.len() {
                 return Err(Error::Estimate(format!("{}: all rows are one point", queries.name())));
             }
             measures[i] = measure;
-            numbers.push((i, (count - own).max(k)));
+            numbers.push((i, (count - self_count).max(k)));
         }
     }
     Ok((measures, numbers))
@@ -160,16 +181,16 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_no_estimate_is_said() {
+    fn errors_name_the_sample_without_an_estimate() {
         let same = Points::new(&[1.0; 6], 1).named("p.csv");
         let other = Points::new(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 1).named("q.csv");
-        let said = |p, q, k| Knn::new(k).value(p, q).unwrap_err().to_string();
-        assert_eq!(said(same, other, 2), "p.csv: all rows are one point");
-        assert_eq!(said(other, same, 2), "all rows of p.csv are one point of q.csv");
-        assert_eq!(said(other, other, 6), "q.csv: has 6 rows, k = 6 needs at least 7");
-        assert!(said(other, other, usize::MAX).starts_with("q.csv: has 6 rows"));
-        assert_eq!(said(other, other, 0), "k is 0; the nearest neighbour is k = 1");
+        let error_of = |p, q, k| Knn::new(k).value(p, q).unwrap_err().to_string();
+        assert_eq!(error_of(same, other, 2), "p.csv: all rows are one point");
+        assert_eq!(error_of(other, same, 2), "all rows of p.csv are one point of q.csv");
+        assert_eq!(error_of(other, other, 6), "q.csv: has 6 rows, k = 6 needs at least 7");
+        assert!(error_of(other, other, usize::MAX).starts_with("q.csv: has 6 rows"));
+        assert_eq!(error_of(other, other, 0), "k is 0; the nearest neighbour is k = 1");
         let huge = Points::new(&[1e200, -1e200, 2e200], 1);
-        assert!(said(huge, huge, 1).contains("rescale"));
+        assert!(error_of(huge, huge, 1).contains("rescale"));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::interval::{self, Rows};
 use super::neighbors::{Neighbors, Norm, Search};
-use super::points::{check_pairs, check_rows, check_varies, joined};
+use super::points::{check_pairs, check_rows, check_varies, concatenated_rows};
 use super::special::digamma;
 use super::{Dim, Estimate, Estimator, Points, Quantity};
 use crate::{Error, Result};
@@ -10,19 +10,22 @@ use crate::{Error, Result};
 /// Which of the paper's two estimators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// Squares: ψ(k) + ψ(n) − ⟨ψ(n_x + 1) + ψ(n_y + 1)⟩, with the points strictly within the k-th neighbour's distance.
+    /// Squares: ψ(k) + ψ(n) − ⟨ψ(n_x + 1) + ψ(n_y + 1)⟩, counting points strictly within the k-th neighbour's distance.
     One,
-    /// Rectangles: ψ(k) − 1/k + ψ(n) − ⟨ψ(n_x) + ψ(n_y)⟩, with the points within the sides of the k neighbours' rectangle.
+    /// Rectangles: ψ(k) − 1/k + ψ(n) − ⟨ψ(n_x) + ψ(n_y)⟩, counting points within the sides of the k neighbours'
+    /// rectangle.
     Two,
 }
 
-/// The KSG estimators. The distance of two pairs is the larger of the distances of their X and of their Y, which are taken in the
-/// maximum norm. Columns are scaled to unit variance first, so that the answer does not depend on the units X and Y are measured in.
-/// The published code for the paper's figure takes the Euclidean norm and columns as they are.
+/// The KSG estimators.
 ///
-/// **Ties.** Variant two takes all points at the k-th distance into the rectangle and their number for k. So does variant one where the k-th
-/// distance is zero (k or more pairs coincide): it then counts the points at distance zero, which is the plug-in estimate for discrete
-/// values. Without ties these are the paper's formulas. Repeated values of X or Y get a warning.
+/// The distance of two pairs is the larger of the distances of their X and of their Y, in the maximum norm. Columns are
+/// scaled to variance one first, so that units have no influence. The published code for the paper's figure uses the
+/// Euclidean norm and unscaled columns.
+///
+/// **Ties.** Variant two includes all points at the k-th distance in the rectangle and uses their number as k. So does
+/// variant one where k or more pairs coincide: it counts the points at distance zero, which is the plug-in estimate for
+/// discrete values. Without ties these are the paper's formulas. Duplicate rows of X or Y get a warning.
 ///
 /// ```
 /// use rand::{RngExt, SeedableRng};
@@ -44,9 +47,13 @@ pub struct Ksg {
 }
 
 impl Default for Ksg {
-    /// The third neighbour, variant one, maximum norm, columns of unit variance. On Gaussian pairs of 1 and 2 columns, 100 to 2000 rows, no other k
-    /// was good for all: the mean absolute error of k = 1, 3 and 10 was 0.100, 0.066 and 0.057 (1 column, 100 rows) and 0.121, 0.116 and
-    /// 0.196 (2 columns, 125 rows).
+    /// The third neighbour, variant one, maximum norm, columns of variance one. Mean absolute errors on Gaussian pairs
+    /// show why:
+    ///
+    /// | columns, rows | k = 1 | k = 3 | k = 10 |
+    /// | --- | --- | --- | --- |
+    /// | 1, 100 | 0.100 | 0.066 | 0.057 |
+    /// | 2, 125 | 0.121 | 0.116 | 0.196 |
     fn default() -> Self {
         Ksg { k: 3, variant: Variant::One, norm: Norm::Maximum, scaled: true }
     }
@@ -58,17 +65,17 @@ impl Ksg {
         Ksg { k, ..Ksg::default() }
     }
 
-    /// The other variant.
+    /// With a variant.
     pub fn with_variant(self, variant: Variant) -> Self {
         Ksg { variant, ..self }
     }
 
-    /// Another norm within X and within Y.
+    /// With a norm within X and within Y.
     pub fn with_norm(self, norm: Norm) -> Self {
         Ksg { norm, ..self }
     }
 
-    /// Takes columns as they are.
+    /// Without scaling of columns.
     pub fn unscaled(self) -> Self {
         Ksg { scaled: false, ..self }
     }
@@ -93,21 +100,21 @@ impl Estimator for Ksg {
             return self.unscaled().value(x, y);
         }
         let n = x.len();
-        let data = joined(x, y);
+        let data = concatenated_rows(x, y);
         let pairs = Points::new(&data, x.dim() + y.dim());
         let joint = Neighbors::grouped(pairs, x.dim(), self.norm, Search::Auto);
         let order = joint.order();
-        let radius = joint.kth(pairs, order, self.k + 1);
+        let radius = joint.kth_measures(pairs, order, self.k + 1);
         if radius.contains(&f64::INFINITY) {
             return Err(Error::Estimate(format!(
-                "distances between the rows of {} or of {} are beyond what numbers hold; rescale the columns",
+                "distances between the rows of {} or of {} overflow; rescale the columns",
                 x.name(),
                 y.name()
             )));
         }
-        // Every count holds the point itself.
+        // Every count includes the point itself.
         let counts = |p: Points, radius: &(dyn Fn(usize) -> (f64, bool) + Sync)| {
-            Neighbors::new(p, self.norm).count(p, order, radius)
+            Neighbors::new(p, self.norm).counts_by_measure(p, order, radius)
         };
         let all = digamma(n as f64);
         let value = match self.variant {
@@ -120,17 +127,17 @@ impl Estimator for Ksg {
                 let mut ties = 0.0;
                 if !zeros.is_empty() {
                     let at = pairs.select(&zeros);
-                    let at = joint.count(Points::new(&at, pairs.dim()), &[], |_| (0.0, false));
+                    let at = joint.counts_by_measure(Points::new(&at, pairs.dim()), &[], |_| (0.0, false));
                     ties = at.iter().map(|&c| digamma((c - 1) as f64) - base).sum();
                 }
                 base + all + (ties - sum) / n as f64
             }
             Variant::Two => {
-                let reach = joint.reach(pairs, order, &radius);
-                let n_x = counts(x, &|i| (reach[i].1[0], false));
-                let n_y = counts(y, &|i| (reach[i].1[1], false));
+                let extents = joint.extents(pairs, order, &radius);
+                let n_x = counts(x, &|i| (extents[i].1[0], false));
+                let n_y = counts(y, &|i| (extents[i].1[1], false));
                 let mut sum = 0.0;
-                for (i, (count, _)) in reach.iter().enumerate() {
+                for (i, (count, _)) in extents.iter().enumerate() {
                     let k = (count - 1) as f64;
                     sum += digamma(k) - 1.0 / k - digamma((n_x[i] - 1) as f64) - digamma((n_y[i] - 1) as f64);
                 }
@@ -142,7 +149,8 @@ impl Estimator for Ksg {
 
     fn estimate(&self, x: Points, y: Points, seed: u64) -> Result<Estimate> {
         let value = self.value(x, y)?;
-        let deviation = interval::deviation(x, y, Rows::Paired, 2 * (self.k + 1), seed, |x, y| self.value(x, y));
+        let standard_error =
+            interval::standard_error(x, y, Rows::Paired, 2 * (self.k + 1), seed, |x, y| self.value(x, y));
         let variant = match self.variant {
             Variant::One => 1,
             Variant::Two => 2,
@@ -150,15 +158,20 @@ impl Estimator for Ksg {
         let warnings = x.warnings().into_iter().chain(y.warnings());
         let mut estimate = Estimate::new(Quantity::Mi, value, format!("ksg {variant}, k = {}", self.k), warnings);
         (estimate.n, estimate.dim) = (vec![x.len()], Dim::Two([x.dim(), y.dim()]));
-        Ok(estimate.with_interval(interval::around(value, deviation, interval::STUDENT), interval::SUBSAMPLES))
+        Ok(estimate.with_interval(
+            interval::symmetric_interval(value, standard_error, interval::STUDENT_QUANTILE),
+            interval::SUBSAMPLING,
+        ))
     }
 }
 
-/// Columns of about unit variance. The factors have twelve significant bits, so that products with values of up to 41 are exact: distances
-/// that were equal stay equal.
+/// Columns with a variance of about one.
+///
+/// Factors have twelve significant bits, so that products with numbers of up to 41 bits are exact. Equal distances stay
+/// equal.
 fn scaled(p: Points) -> Vec<f64> {
     let mut out = p.data().to_vec();
-    for (c, deviation) in p.deviations().into_iter().enumerate() {
+    for (c, deviation) in p.standard_deviations().into_iter().enumerate() {
         let factor = 1.0 / deviation;
         if factor.is_normal() {
             let factor = f64::from_bits((factor.to_bits() + (1 << 40)) >> 41 << 41);
@@ -173,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_discrete_values_give_their_entropy() {
+    fn the_mutual_information_of_a_discrete_variable_with_itself_is_its_entropy() {
         let x: Vec<f64> = (0..900).map(|i| f64::from(i % 3)).collect();
         let p = Points::new(&x, 1);
         for variant in [Variant::One, Variant::Two] {
@@ -183,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn scaling_keeps_the_distances_of_whole_numbers_equal_that_were() {
+    fn scaling_keeps_equal_distances_of_integers_equal() {
         let data: Vec<f64> = (0..100).map(f64::from).collect();
         let out = scaled(Points::new(&data, 1));
         assert!(out.windows(2).all(|w| w[1] - w[0] == out[1]), "{out:?}");
@@ -191,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn samples_that_do_not_fit_are_refused() {
+    fn errors_name_samples_without_an_estimate() {
         let (x, y) = ([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0]);
         let (x, y) = (Points::new(&x, 1).named("x.csv"), Points::new(&y, 1).named("y.csv"));
-        let said = |x, y, k| Ksg::new(k).value(x, y).unwrap_err().to_string();
-        assert_eq!(said(x, y, 1), "y.csv: all rows are one point");
-        assert_eq!(said(x, x, 4), "x.csv: has 4 rows, k = 4 needs at least 5");
-        assert!(said(x, x, usize::MAX).starts_with("x.csv: has 4 rows"));
-        assert!(said(x, Points::new(&[1.0], 1), 1).contains("rows are pairs"));
+        let error_of = |x, y, k| Ksg::new(k).value(x, y).unwrap_err().to_string();
+        assert_eq!(error_of(x, y, 1), "y.csv: all rows are one point");
+        assert_eq!(error_of(x, x, 4), "x.csv: has 4 rows, k = 4 needs at least 5");
+        assert!(error_of(x, x, usize::MAX).starts_with("x.csv: has 4 rows"));
+        assert!(error_of(x, Points::new(&[1.0], 1), 1).contains("rows are pairs"));
     }
 }

@@ -6,12 +6,13 @@ use super::regression::{Design, inverse_deviation};
 use super::{Dim, Estimate, Estimator, Points, Quantity};
 use crate::{Error, Result};
 
-/// The log odds of a logistic regression, corrected for the numbers of rows, estimate log p − log q; their mean over the rows of P
-/// estimates KL(P‖Q).
+/// Logistic regression of P against Q.
 ///
-/// The features are all columns, their squares and up to 32 columns their products, each scaled to mean zero and deviation one over both samples; the penalty
-/// is half the sum of squared coefficients (what other software calls C = 1), the intercept is free. Right in the limit for
-/// pairs of Gaussians.
+/// The log odds, corrected for the numbers of rows, estimate log p − log q. Their mean over the rows of P estimates
+/// KL(P‖Q). The estimate is consistent for pairs of Gaussians.
+///
+/// Features are columns, squares and, up to 32 columns, products. Each has mean zero and deviation one over both
+/// samples. The penalty is half the sum of squared coefficients (C = 1 in scikit-learn), without the intercept.
 ///
 /// ```
 /// use setwise::estimate::{Estimator, Logistic, Points};
@@ -24,66 +25,70 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Logistic;
 
-/// The length of a step, relative to the coefficients', that ends the search.
-const ENOUGH: f64 = 1e-6;
+/// A fit ends after a step of this length, relative to the length of the coefficients.
+const TOLERANCE: f64 = 1e-6;
 
-/// Most columns: the time of a fit grows with the third power of their number.
-const MOST_COLUMNS: usize = 512;
+/// The time of a fit grows with the third power of the number of columns.
+const MAX_COLUMNS: usize = 512;
 
 impl Estimator for Logistic {
     fn value(&self, p: Points, q: Points) -> Result<f64> {
         check_samples(p, q)?;
-        if p.dim() > MOST_COLUMNS {
+        if p.dim() > MAX_COLUMNS {
             let (name, dim) = (p.name(), p.dim());
             return Err(Error::Estimate(format!(
-                "{name}: has {dim} columns, logistic takes at most {MOST_COLUMNS}; knn takes any"
+                "{name}: has {dim} columns, logistic takes at most {MAX_COLUMNS}; knn takes any"
             )));
         }
         check_rows(p, 2, "a classifier")?;
         check_rows(q, 2, "a classifier")?;
         let (n, m) = (p.len(), q.len());
-        let (features, columns) = products(p, q);
-        let fit = Design::standardised(&features, columns, n).fit(&vec![0.0; columns + 1], ENOUGH)?;
-        let mean = fit.odds[..n].iter().sum::<f64>() / n as f64;
+        let (features, columns) = quadratic_features(p, q);
+        let fit = Design::standardised(&features, columns, n).fit(&vec![0.0; columns + 1], TOLERANCE)?;
+        let mean = fit.log_odds[..n].iter().sum::<f64>() / n as f64;
         Ok(mean + (m as f64 / n as f64).ln())
     }
 
     fn estimate(&self, p: Points, q: Points, seed: u64) -> Result<Estimate> {
         let value = self.value(p, q)?;
-        let least = 2 * (p.dim() + 2);
-        let deviation = interval::deviation(p, q, Rows::Independent, least, seed, |p, q| self.value(p, q));
+        let min_rows = 2 * (p.dim() + 2);
+        let standard_error = interval::standard_error(p, q, Rows::Independent, min_rows, seed, |p, q| self.value(p, q));
         let mut estimate = Estimate::new(Quantity::Kl, value, "logistic".to_owned(), []);
         (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
-        Ok(estimate.with_interval(interval::around(value, deviation, interval::STUDENT), interval::SUBSAMPLES))
+        Ok(estimate.with_interval(
+            interval::symmetric_interval(value, standard_error, interval::STUDENT_QUANTILE),
+            interval::SUBSAMPLING,
+        ))
     }
 }
 
-/// Most columns whose products are features: their number grows with the square, and the time of a fit with its third power.
-const MOST_MULTIPLIED: usize = 32;
+/// Columns whose products are features. The number of products grows with the square, the time of a fit with the sixth
+/// power of the columns.
+const MAX_PRODUCT_COLUMNS: usize = 32;
 
-/// Rows of both samples: columns, squares and products, with their number.
-pub(super) fn products(p: Points, q: Points) -> (Vec<f64>, usize) {
+/// Standardised columns, squares and products of the rows of P, then of Q, and their number.
+pub(super) fn quadratic_features(p: Points, q: Points) -> (Vec<f64>, usize) {
     let d = p.dim();
-    let plain = [p.data(), q.data()].concat();
-    let n = (plain.len() / d) as f64;
+    let data = [p.data(), q.data()].concat();
+    let n = (data.len() / d) as f64;
     let (mut mean, mut scale) = (vec![0.0; d], vec![0.0; d]);
-    for row in plain.chunks_exact(d) {
+    for row in data.chunks_exact(d) {
         mean.iter_mut().zip(row).for_each(|(m, x)| *m += x / n);
     }
-    for row in plain.chunks_exact(d) {
+    for row in data.chunks_exact(d) {
         scale.iter_mut().zip(row.iter().zip(&mean)).for_each(|(s, (x, m))| *s += (x - m) * (x - m));
     }
     scale.iter_mut().zip(&mean).for_each(|(s, m)| *s = inverse_deviation(*s, *m, n));
-    let multiplied = d <= MOST_MULTIPLIED;
-    let width = if multiplied { d + d * (d + 1) / 2 } else { 2 * d };
-    let mut rows = Vec::with_capacity(plain.len() / d * width);
+    let with_products = d <= MAX_PRODUCT_COLUMNS;
+    let width = if with_products { d + d * (d + 1) / 2 } else { 2 * d };
+    let mut rows = Vec::with_capacity(data.len() / d * width);
     let mut row = vec![0.0; d];
-    for plain in plain.chunks_exact(d) {
-        row.iter_mut().zip(plain.iter().zip(mean.iter().zip(&scale))).for_each(|(r, (x, (m, s)))| *r = (x - m) * s);
+    for data in data.chunks_exact(d) {
+        row.iter_mut().zip(data.iter().zip(mean.iter().zip(&scale))).for_each(|(r, (x, (m, s)))| *r = (x - m) * s);
         rows.extend_from_slice(&row);
         for i in 0..d {
             let x = row[i];
-            let last = if multiplied { d } else { i + 1 };
+            let last = if with_products { d } else { i + 1 };
             rows.extend(row[i..last].iter().map(|y| x * y));
         }
     }
@@ -98,7 +103,7 @@ mod tests {
     use rand::SeedableRng;
 
     #[test]
-    fn the_divergence_of_gaussians_is_found_with_many_rows() {
+    fn the_estimate_of_many_rows_is_the_divergence_of_gaussians() {
         let p = Mixture::new(2, &[1.0], &[0.0, 0.0], &[1.0, 0.0, 0.4, 0.9]);
         let q = Mixture::new(2, &[1.0], &[0.7, 0.0], &[1.3, 0.0, 0.0, 1.0]);
         let (mut x, mut y) = (Vec::new(), Vec::new());

@@ -1,18 +1,18 @@
-//! Estimates of all pairs of a list, while a device opens.
+//! Estimates of all pairs of a list, with a device that opens in the background.
 
 use std::thread::JoinHandle;
 
-use super::{Estimate, Estimator, KlMethod, KlOptions, Observed, Pair, PairList, Pretrained, mismatches};
+use super::{Estimate, Estimator, FeatureBatch, KlMethod, KlOptions, Pair, PairList, Pretrained, file_warnings};
 use crate::{Device, Error, Result};
 
-/// Pairs of a batch: enough for an estimator that computes them together, and few enough for progress to be seen.
+/// Pairs in a batch: enough for estimators that gain from batches, and few enough to show progress.
 const BATCH: usize = 256;
-/// Pairs of a batch on a GPU, which opens while the features of the first batch are computed.
+/// Pairs in a batch on a GPU, which opens while the CPU computes features of the first batch.
 const BATCH_GPU: usize = 1024;
 
-/// An estimator of KL(P‖Q) for lists of pairs, whose device opens on a thread of its own.
+/// An estimator of KL(P‖Q) for lists of pairs. Its device opens on a separate thread.
 ///
-/// Reading a list and computing the features of its first pairs need no device, and go on meanwhile.
+/// Reading a list and computing features of its first pairs need no device and run meanwhile.
 pub struct ManyPairs {
     seed: u64,
     batch: usize,
@@ -43,7 +43,7 @@ impl ManyPairs {
 
     /// The estimates of all pairs, in the order of the list; a pair that cannot be estimated fails alone.
     ///
-    /// `progress` is told the number of pairs of every batch that is done. Fails as a whole where the device cannot be opened.
+    /// `progress` is called with the number of pairs of every finished batch. An error of the device fails all pairs.
     pub fn estimates(mut self, list: &PairList, mut progress: impl FnMut(usize)) -> Result<Vec<Result<Estimate>>> {
         let mut estimates: Vec<Result<Estimate>> = Vec::with_capacity(list.pairs().len());
         for pairs in list.pairs().chunks(self.batch) {
@@ -52,7 +52,7 @@ impl ManyPairs {
             for (pair, estimate) in pairs.iter().zip(&mut batch) {
                 let [p, q] = list.samples(pair);
                 if let Ok(estimate) = estimate {
-                    estimate.warnings.extend(mismatches(p, q));
+                    estimate.warnings.extend(file_warnings(p, q));
                 }
             }
             progress(pairs.len());
@@ -68,16 +68,16 @@ impl Deferred {
             Deferred::Classical(estimator) => return Ok(estimator.estimates(pairs, seed)),
             Deferred::Pretrained { opening, opened } => (opening, opened),
         };
-        // A device that has failed by now fails before anything is computed.
+        // An error that opening has met by this time is returned before features are computed.
         finish(opening, opened, false)?;
-        let observed = Observed::of(pairs);
+        let features = FeatureBatch::compute(pairs);
         finish(opening, opened, true)?;
         let estimator = opened.as_ref().ok_or_else(|| Error::Device("the device was not opened".to_owned()))?;
-        Ok(estimator.conclude(pairs, observed, seed))
+        Ok(estimator.estimates_from_features(pairs, features, seed))
     }
 }
 
-/// Takes over what a thread has opened, if it is done or `wait` is set.
+/// Moves the estimator from the thread to `opened`, if the thread has finished or `wait` is set.
 fn finish(
     opening: &mut Option<JoinHandle<Result<Pretrained>>>,
     opened: &mut Option<Box<Pretrained>>,

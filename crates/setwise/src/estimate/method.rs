@@ -1,11 +1,11 @@
-//! Estimators by name, with the defaults everyone gets who names none: the command line and the Python package ask here.
+//! Estimators by name, with the defaults of the command line and the Python package.
 
 use std::str::FromStr;
 
 use super::{Estimate, Estimator, GaussianKl, GaussianMi, Knn, Ksg, Logistic, Mine, Points, Pretrained, Variant};
 use crate::{Device, Error, Result};
 
-/// How KL(P‖Q) is estimated.
+/// Methods for KL(P‖Q).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KlMethod {
     /// [`Pretrained`].
@@ -19,7 +19,7 @@ pub enum KlMethod {
     Logistic,
 }
 
-/// How I(X; Y) is estimated.
+/// Methods for I(X; Y).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MiMethod {
     /// [`Ksg`].
@@ -31,8 +31,8 @@ pub enum MiMethod {
     Mine,
 }
 
-/// The entry of a table of names, or an error that lists them.
-fn named<T: Copy>(name: &str, known: &[(&str, T)]) -> Result<T> {
+/// Looks a name up; the error lists all names.
+fn parse_name<T: Copy>(name: &str, known: &[(&str, T)]) -> Result<T> {
     known.iter().find(|(n, _)| *n == name).map(|&(_, method)| method).ok_or_else(|| {
         let names: Vec<&str> = known.iter().map(|(n, _)| *n).collect();
         Error::Estimate(format!("there is no method {name:?}; there are {}", names.join(", ")))
@@ -49,7 +49,7 @@ impl FromStr for KlMethod {
             ("gaussian", KlMethod::Gaussian),
             ("logistic", KlMethod::Logistic),
         ];
-        named(name, &known)
+        parse_name(name, &known)
     }
 }
 
@@ -57,16 +57,16 @@ impl FromStr for MiMethod {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        named(name, &[("ksg", MiMethod::Ksg), ("gaussian", MiMethod::Gaussian), ("mine", MiMethod::Mine)])
+        parse_name(name, &[("ksg", MiMethod::Ksg), ("gaussian", MiMethod::Gaussian), ("mine", MiMethod::Mine)])
     }
 }
 
-/// What may be chosen about an estimate of KL(P‖Q).
+/// Options of an estimate of KL(P‖Q).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KlOptions {
-    /// How to estimate.
+    /// The method.
     pub method: KlMethod,
-    /// Which neighbour [`Knn`] measures the distance to.
+    /// The neighbour whose distance [`Knn`] measures.
     pub k: usize,
     /// Seed of the interval.
     pub seed: u64,
@@ -79,17 +79,17 @@ impl Default for KlOptions {
 }
 
 impl KlOptions {
-    /// What someone wants who may have named a method or a k: whoever names a k alone wants [`Knn`].
+    /// Options from optional arguments. A k without a method means [`Knn`].
     pub fn of(method: Option<KlMethod>, k: Option<usize>, seed: u64) -> Self {
-        let usual = KlOptions::default();
-        let unnamed = if k.is_some() { KlMethod::Knn } else { usual.method };
-        KlOptions { method: method.unwrap_or(unnamed), k: k.unwrap_or(usual.k), seed }
+        let default = KlOptions::default();
+        let implied = if k.is_some() { KlMethod::Knn } else { default.method };
+        KlOptions { method: method.unwrap_or(implied), k: k.unwrap_or(default.k), seed }
     }
 
-    /// The estimator, on a device; classical ones are computed on the CPU alone.
+    /// The estimator, on a device. Classical estimators run on the CPU only.
     pub fn estimator(&self, device: &Device) -> Result<Box<dyn Estimator>> {
         if self.method != KlMethod::Pretrained && !matches!(device, Device::Cpu) {
-            let reason = "only the pretrained estimator can be computed elsewhere than on the cpu";
+            let reason = "only the pretrained estimator runs on a GPU; choose the cpu for other methods";
             return Err(Error::Device(reason.to_owned()));
         }
         Ok(match self.method {
@@ -102,14 +102,14 @@ impl KlOptions {
     }
 }
 
-/// What may be chosen about an estimate of I(X; Y).
+/// Options of an estimate of I(X; Y).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MiOptions {
-    /// How to estimate.
+    /// The method.
     pub method: MiMethod,
-    /// Which of its two forms [`Ksg`] has.
+    /// The variant of [`Ksg`].
     pub variant: Variant,
-    /// Which neighbour [`Ksg`] measures the distance to.
+    /// The neighbour whose distance [`Ksg`] measures.
     pub k: usize,
     /// Seed of the interval, and of the networks of [`Mine`].
     pub seed: u64,
@@ -122,7 +122,7 @@ impl Default for MiOptions {
 }
 
 impl MiOptions {
-    /// What estimates so.
+    /// The estimator.
     pub fn estimator(&self) -> Box<dyn Estimator> {
         match self.method {
             MiMethod::Ksg => Box::new(Ksg::new(self.k).with_variant(self.variant)),
@@ -132,7 +132,7 @@ impl MiOptions {
     }
 }
 
-/// KL(P‖Q) of two samples, with its interval.
+/// Estimates KL(P‖Q) from two samples.
 ///
 /// ```
 /// use setwise::estimate::{KlMethod, KlOptions, Points, kl};
@@ -145,20 +145,20 @@ pub fn kl(p: Points, q: Points, options: &KlOptions) -> Result<Estimate> {
     options.estimator(&Device::Cpu)?.estimate(p, q, options.seed)
 }
 
-/// KL(P‖Q) of every pair of samples, each just what [`kl`] gives for it.
+/// Estimates KL(P‖Q) for every pair of samples, as [`kl`] does for one.
 pub fn kl_batch(pairs: &[(Points, Points)], options: &KlOptions) -> Result<Vec<Estimate>> {
-    // Of several that fail the first is told of.
+    // The first error is returned.
     options.estimator(&Device::Cpu)?.estimates(pairs, options.seed).into_iter().collect()
 }
 
-/// I(X; Y) of paired rows, with its interval.
+/// Estimates I(X; Y) from paired rows.
 pub fn mi(x: Points, y: Points, options: &MiOptions) -> Result<Estimate> {
     options.estimator().estimate(x, y, options.seed)
 }
 
-/// I(X; Y) of every pair of samples, each just what [`mi`] gives for it.
+/// Estimates I(X; Y) for every pair of samples, as [`mi`] does for one.
 pub fn mi_batch(pairs: &[(Points, Points)], options: &MiOptions) -> Result<Vec<Estimate>> {
-    // Of several that fail the first is told of.
+    // The first error is returned.
     options.estimator().estimates(pairs, options.seed).into_iter().collect()
 }
 
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_its_estimates_one_by_one() {
+    fn a_batch_equals_its_estimates_one_by_one() {
         let data: Vec<Vec<f64>> = [7, 13, 29, 31].map(|step| column(60, step)).into();
         let points: Vec<Points> = data.iter().map(|d| Points::new(d, 1)).collect();
         let pairs = [(points[0], points[1]), (points[2], points[3]), (points[3], points[0])];
@@ -186,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn who_names_a_k_alone_wants_neighbours() {
+    fn a_k_without_a_method_means_knn() {
         assert_eq!(KlOptions::of(None, None, 5), KlOptions { seed: 5, ..Default::default() });
         assert_eq!(KlOptions::of(None, Some(2), 0).method, KlMethod::Knn);
         assert_eq!(KlOptions::of(Some(KlMethod::Gaussian), Some(2), 0).method, KlMethod::Gaussian);
     }
 
     #[test]
-    fn the_first_pair_that_fails_is_named() {
+    fn the_error_of_a_batch_names_its_first_failing_pair() {
         let (good, short) = (column(60, 7), column(2, 1));
         let (good, p) = (Points::new(&good, 1), Points::new(&short, 1));
         let pairs = [(good, good), (p.named("p[1]"), good), (p.named("p[2]"), good)];
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_have_names_and_other_names_are_answered_with_them() {
+    fn unknown_names_give_an_error_that_lists_all_methods() {
         assert_eq!("gaussian".parse::<KlMethod>().unwrap(), KlMethod::Gaussian);
         assert_eq!("mine".parse::<MiMethod>().unwrap(), MiMethod::Mine);
         let error = "ksg".parse::<KlMethod>().unwrap_err().to_string();

@@ -11,7 +11,7 @@ use super::{Dim, Estimate, Estimator, Points, Quantity, interval};
 use crate::Result;
 use crate::nn::decoder;
 
-/// The Donsker–Varadhan bound ⟨T⟩ − log⟨e^T'⟩ of values of T on pairs and T' on independent draws.
+/// The Donsker–Varadhan bound ⟨T⟩ − log⟨e^T'⟩, for values T on pairs and T' on independent draws.
 pub fn donsker_varadhan(pairs: &[f64], independent: &[f64]) -> f64 {
     pairs.iter().sum::<f64>() / pairs.len() as f64 - log_mean_exp(independent)
 }
@@ -21,22 +21,24 @@ fn log_mean_exp(values: &[f64]) -> f64 {
     largest + (values.iter().map(|v| (v - largest).exp()).sum::<f64>() / values.len() as f64).ln()
 }
 
-/// MINE: the best Donsker–Varadhan bound a network T(x, y) reaches.
+/// MINE: the best Donsker–Varadhan bound that a network T(x, y) reaches.
 ///
-/// Columns are standardised and rows dealt to five folds. Five networks are trained, each on three folds by Adam, with the gradient's
-/// denominator averaged over steps as in the paper; each stops when the bound on a fourth fold has not risen for a while, or is above
-/// the logarithm of the number of its pairs and so beyond what they can show, returns to its best
-/// parameters and is evaluated on the fifth fold, which it has not seen. The estimate is the mean of the five bounds, so it
-/// tends to be too low where rows are few. The interval is 1.645 standard errors of the evaluated bounds to each side, networks held fixed.
+/// Columns are standardised and rows are split into five folds. Each of five networks is trained on three folds with
+/// Adam. The denominator of the gradient is averaged over steps, as in the paper. The bound on a fourth fold stops the
+/// training when it has not risen for `patience` steps. It also stops above the logarithm of the number of pairs, the
+/// largest bound they support. The best parameters are evaluated on the fifth fold.
+///
+/// The estimate is the mean of the five bounds. It tends to be too low with few rows. The interval is ± 1.645 standard
+/// errors of the evaluated bounds, for fixed networks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mine {
     /// Width of the two hidden layers.
     pub hidden: usize,
     /// Adam's learning rate.
     pub learning_rate: f64,
-    /// Pairs of a step.
+    /// Pairs in a training step.
     pub batch: usize,
-    /// Most steps of a network.
+    /// Training steps of a network at most.
     pub steps: usize,
     /// Steps without a better bound after which training stops.
     pub patience: usize,
@@ -50,13 +52,13 @@ impl Default for Mine {
     }
 }
 
-/// Folds the rows are dealt to.
+/// Folds of cross-fitting.
 const FOLDS: usize = 5;
-/// Steps between looks at the bound that stops.
-const LOOK: usize = 20;
-/// Share of the present step in the running denominator.
-const PRESENT: f64 = 0.05;
-/// Independent partners of a row when a bound is evaluated.
+/// Steps between evaluations of the bound that stops the training.
+const EVALUATION_INTERVAL: usize = 20;
+/// Weight of the current step in the running mean of the denominator.
+const CURRENT_WEIGHT: f64 = 0.05;
+/// Independent partners of every row in the evaluation of a bound.
 const PARTNERS: usize = 20;
 
 impl Estimator for Mine {
@@ -65,15 +67,15 @@ impl Estimator for Mine {
     }
 
     fn estimate(&self, x: Points, y: Points, seed: u64) -> Result<Estimate> {
-        let (value, deviation) = Mine { seed, ..*self }.run(x, y)?;
+        let (value, standard_error) = Mine { seed, ..*self }.run(x, y)?;
         let mut warnings = Vec::new();
         if x.len() < 500 {
-            warnings.push(format!("{} rows are few to train a network on; ksg needs fewer", x.len()));
+            warnings.push(format!("{} rows are few to train a network on; use ksg", x.len()));
         }
-        warnings.extend(beyond(value, x.len()));
+        warnings.extend(above_sample_limit(value, x.len()));
         let mut estimate = Estimate::new(Quantity::Mi, value, "mine".to_owned(), warnings);
         (estimate.n, estimate.dim) = (vec![x.len()], Dim::Two([x.dim(), y.dim()]));
-        let interval = interval::around(value, Some(deviation), interval::NORMAL);
+        let interval = interval::symmetric_interval(value, Some(standard_error), interval::NORMAL_QUANTILE);
         Ok(estimate.with_interval(interval, "standard error of the held-out bound"))
     }
 }
@@ -95,11 +97,11 @@ impl Mine {
         Ok((value, variance.sqrt()))
     }
 
-    /// Trains without a fold; its bound and the variance of that.
+    /// Trains a network without a fold; returns the bound on the fold and its variance.
     fn fold(&self, rows: &Rows, order: &[usize], fold: usize) -> Result<(f64, f64)> {
-        let part = |f: usize| order.iter().skip(f % FOLDS).step_by(FOLDS).copied().collect::<Vec<usize>>();
-        let mut train: Vec<usize> = (2..FOLDS).flat_map(|f| part(fold + f)).collect();
-        let (stop, held_out) = (Pairing::new(part(fold + 1)), Pairing::new(part(fold)));
+        let in_fold = |f: usize| order.iter().skip(f % FOLDS).step_by(FOLDS).copied().collect::<Vec<usize>>();
+        let mut train: Vec<usize> = (2..FOLDS).flat_map(|f| in_fold(fold + f)).collect();
+        let (stop, held_out) = (Pairing::new(in_fold(fold + 1)), Pairing::new(in_fold(fold)));
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ (fold as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let width = rows.widths[0] + rows.widths[1];
         let mut b = Program::builder(&[width], false, Mode::Train, false);
@@ -110,10 +112,10 @@ impl Mine {
         let mut adam = Adam::new(params.len());
         let mut grads = vec![0.0; params.len()];
         let mut best = (network.bound(&params, rows, &stop)?.0, params.clone());
-        let (mut since, mut denominator) = (0, None::<f64>);
-        let most = stop.most();
+        let (mut best_step, mut denominator) = (0, None::<f64>);
+        let max_bound = stop.max_bound();
         let size = self.batch.clamp(2, train.len());
-        let (mut slopes, mut at) = (vec![0.0; 2 * size], train.len());
+        let (mut output_grads, mut at) = (vec![0.0; 2 * size], train.len());
         for step in 1..=self.steps {
             if at + size > train.len() {
                 train.shuffle(&mut rng);
@@ -121,28 +123,28 @@ impl Mine {
             }
             let batch = &train[at..at + size];
             at += size;
-            // A turned batch pairs every X with another row's Y.
-            let turned = batch.iter().cycle().skip(1 + step % (size - 1));
-            let values = network.values(&params, rows, batch.iter().zip(batch).chain(batch.iter().zip(turned)))?;
-            let present = log_mean_exp(&values[size..]);
-            // Running mean of ⟨e^T⟩, as a logarithm.
-            let log = denominator.map_or(present, |old| log_mix(old, present, PRESENT));
+            // A cyclic shift of the batch pairs every X with the Y of another row.
+            let shifted = batch.iter().cycle().skip(1 + step % (size - 1));
+            let values = network.values(&params, rows, batch.iter().zip(batch).chain(batch.iter().zip(shifted)))?;
+            let current = log_mean_exp(&values[size..]);
+            // Logarithm of the running mean of ⟨e^T⟩.
+            let log = denominator.map_or(current, |old| log_weighted_mean_exp(old, current, CURRENT_WEIGHT));
             denominator = Some(log);
-            slopes[..size].fill(-1.0 / size as f32);
-            for (s, v) in slopes[size..].iter_mut().zip(&values[size..]) {
+            output_grads[..size].fill(-1.0 / size as f32);
+            for (s, v) in output_grads[size..].iter_mut().zip(&values[size..]) {
                 *s = ((v - log).exp().min(1e3) / size as f64) as f32;
             }
-            network.cpu.backward(&params, &[&slopes], &mut grads)?;
+            network.cpu.backward(&params, &[&output_grads], &mut grads)?;
             adam.step(&mut params, &grads, self.learning_rate);
-            if step % LOOK == 0 {
+            if step % EVALUATION_INTERVAL == 0 {
                 let bound = network.bound(&params, rows, &stop)?.0;
                 if bound > best.0 {
                     best = (bound, params.clone());
-                    since = step;
-                    if bound > most {
+                    best_step = step;
+                    if bound > max_bound {
                         break;
                     }
-                } else if step - since >= self.patience {
+                } else if step - best_step >= self.patience {
                     break;
                 }
             }
@@ -151,19 +153,21 @@ impl Mine {
     }
 }
 
-/// A network that tells all pairs from all others can make the bound on finitely many rows as large as it likes; no method shows more than the
-/// logarithm of their number (McAllester, Stratos, 2020).
-fn beyond(value: f64, rows: usize) -> Option<String> {
-    let most = (rows as f64).ln();
-    (value > most).then(|| {
-        format!("the estimate is above {most:.1}, the most that {rows} rows can show: take it as that or more")
+/// A warning about an estimate above the logarithm of the number of rows.
+///
+/// A network that separates all pairs from all others has an unbounded bound on finitely many rows. No method can
+/// guarantee more than the logarithm of their number (McAllester, Stratos, 2020).
+fn above_sample_limit(value: f64, rows: usize) -> Option<String> {
+    let max_bound = (rows as f64).ln();
+    (value > max_bound).then(|| {
+        format!("the estimate is above {max_bound:.1}, the maximum for {rows} rows: read it as at least {max_bound:.1}")
     })
 }
 
-/// log((1 − share)·eᵃ + share·eᵇ).
-fn log_mix(a: f64, b: f64, share: f64) -> f64 {
+/// log((1 − weight)·eᵃ + weight·eᵇ).
+fn log_weighted_mean_exp(a: f64, b: f64, weight: f64) -> f64 {
     let largest = a.max(b);
-    largest + ((1.0 - share) * (a - largest).exp() + share * (b - largest).exp()).ln()
+    largest + ((1.0 - weight) * (a - largest).exp() + weight * (b - largest).exp()).ln()
 }
 
 /// Standardised columns of both samples.
@@ -173,11 +177,11 @@ struct Rows {
     widths: [usize; 2],
 }
 
-/// Columns of mean zero and variance one, a constant column of zeros.
+/// Columns with mean zero and variance one; a constant column becomes zero.
 fn standardised(p: Points) -> Vec<f32> {
     let (n, d) = (p.len() as f64, p.dim());
     let mut out = vec![0.0; p.data().len()];
-    for (c, deviation) in p.deviations().into_iter().enumerate() {
+    for (c, deviation) in p.standard_deviations().into_iter().enumerate() {
         let column = || p.data().iter().skip(c).step_by(d);
         let mean = column().sum::<f64>() / n;
         let scale = if deviation > 0.0 { 1.0 / deviation } else { 0.0 };
@@ -186,7 +190,7 @@ fn standardised(p: Points) -> Vec<f32> {
     out
 }
 
-/// Rows a bound is evaluated on: each with itself, and with some others.
+/// Pairs that a bound is evaluated on: each row with itself, and with some others.
 struct Pairing {
     rows: Vec<usize>,
     partners: usize,
@@ -198,16 +202,16 @@ impl Pairing {
         Pairing { rows, partners }
     }
 
-    /// The largest bound these pairs can show: a network that tells them all apart raises it without end.
-    fn most(&self) -> f64 {
+    /// The largest bound these pairs support. A network that separates all of them raises the bound without limit.
+    fn max_bound(&self) -> f64 {
         ((self.rows.len() * self.partners) as f64).ln()
     }
 
-    /// The rows as they are, then turned by different amounts.
+    /// Every row with itself, then with cyclic shifts of the rows.
     fn pairs(&self) -> impl Iterator<Item = (&usize, &usize)> {
         let n = self.rows.len();
-        let turns = std::iter::once(0).chain((0..self.partners).map(move |i| 1 + i * (n - 1) / self.partners));
-        turns.flat_map(|t| self.rows.iter().zip(self.rows.iter().cycle().skip(t)))
+        let shifts = std::iter::once(0).chain((0..self.partners).map(move |i| 1 + i * (n - 1) / self.partners));
+        shifts.flat_map(|t| self.rows.iter().zip(self.rows.iter().cycle().skip(t)))
     }
 }
 
@@ -237,20 +241,21 @@ impl Network {
         Ok(self.cpu.output(0).iter().map(|&v| f64::from(v)).collect())
     }
 
-    /// The bound on some rows, and its variance by the delta method: that of T + e^T'/⟨e^T'⟩ of a row over their number.
+    /// The bound on some rows, and its variance by the delta method: the variance of T − e^T'/⟨e^T'⟩ over rows, divided
+    /// by their number.
     fn bound(&mut self, params: &[f32], rows: &Rows, pairing: &Pairing) -> Result<(f64, f64)> {
         let values = self.values(params, rows, pairing.pairs())?;
         let n = pairing.rows.len();
         let (pairs, independent) = values.split_at(n);
         let log = log_mean_exp(independent);
-        // What each row adds to the bound, its independent partners averaged.
-        let part = |i: usize| {
+        // The term of each row, averaged over its independent partners.
+        let term = |i: usize| {
             let mean: f64 = independent.iter().skip(i).step_by(n).map(|v| (v - log).exp()).sum();
             pairs[i] - mean / pairing.partners as f64
         };
-        let parts: Vec<f64> = (0..n).map(part).collect();
-        let mean = parts.iter().sum::<f64>() / n as f64;
-        let variance = parts.iter().map(|p| (p - mean) * (p - mean)).sum::<f64>() / (n - 1) as f64;
+        let terms: Vec<f64> = (0..n).map(term).collect();
+        let mean = terms.iter().sum::<f64>() / n as f64;
+        let variance = terms.iter().map(|p| (p - mean) * (p - mean)).sum::<f64>() / (n - 1) as f64;
         Ok((donsker_varadhan(pairs, independent), variance / n as f64))
     }
 }
@@ -260,19 +265,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_too_large_for_exponentials_still_have_a_bound() {
+    fn bounds_of_large_values_do_not_overflow() {
         assert!((donsker_varadhan(&[2000.0], &[2000.0, 2000.0])).abs() < 1e-9);
-        assert!((log_mix(1000.0, 1000.0, 0.1) - 1000.0).abs() < 1e-9);
+        assert!((log_weighted_mean_exp(1000.0, 1000.0, 0.1) - 1000.0).abs() < 1e-9);
     }
 
     #[test]
-    fn an_estimate_above_what_the_rows_can_show_is_said() {
-        assert_eq!(beyond(4.6, 100), None);
-        assert!(beyond(4.7, 100).unwrap().contains("above 4.6, the most that 100 rows"));
+    fn an_estimate_above_the_logarithm_of_the_rows_gets_a_warning() {
+        assert_eq!(above_sample_limit(4.6, 100), None);
+        assert!(above_sample_limit(4.7, 100).unwrap().contains("above 4.6, the maximum for 100 rows"));
     }
 
     #[test]
-    fn every_row_meets_itself_and_different_partners() {
+    fn every_row_is_paired_with_itself_and_with_different_partners() {
         let pairing = Pairing::new((0..30).collect());
         let pairs: Vec<_> = pairing.pairs().collect();
         assert_eq!(pairs.len(), 30 * 21);

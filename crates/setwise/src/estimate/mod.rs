@@ -1,10 +1,17 @@
-//! Estimators of KL divergence and mutual information, all in nats: one that is trained already, and classical ones.
+//! Estimators of KL divergence and mutual information, in nats: one pretrained, the others classical.
 //!
-//! [`Pretrained`] is two networks that are built in.
-//! [`Knn`] and [`Ksg`] use nearest neighbours ([`neighbors`] finds them), [`GaussianKl`] and [`GaussianMi`] the closed forms at the samples'
-//! moments, [`Logistic`] a classifier, [`Mine`] a trained network. Each is an [`Estimator`]: [`Estimator::value`] is the number alone and cheap on small samples,
-//! [`Estimator::estimate`] adds a 90 % interval and warnings (`interval` says how). [`kl`] and [`mi`], with batches [`kl_batch`] and [`mi_batch`], choose one by
-//! name or by default. [`explain`] says which columns an estimate comes from.
+//! | estimator | quantity | method |
+//! | --- | --- | --- |
+//! | [`Pretrained`] | KL | two built-in networks |
+//! | [`Knn`] | KL | nearest neighbours, which [`neighbors`] finds |
+//! | [`GaussianKl`], [`GaussianMi`] | KL, MI | closed forms at the moments of the samples |
+//! | [`Logistic`] | KL | a classifier of P against Q |
+//! | [`Ksg`] | MI | nearest neighbours |
+//! | [`Mine`] | MI | a network that is trained on the samples |
+//!
+//! Each is an [`Estimator`]. [`Estimator::value`] is the number alone, [`Estimator::estimate`] adds a 90 % interval
+//! (`interval`) and warnings. [`kl`] and [`mi`] choose an estimator by name or by default, [`kl_batch`] and
+//! [`mi_batch`] do so for many pairs. [`explain`] says which columns an estimate comes from.
 
 mod curvature;
 mod explain;
@@ -35,9 +42,9 @@ pub use method::{KlMethod, KlOptions, MiMethod, MiOptions, kl, kl_batch, mi, mi_
 pub use mine::{Mine, donsker_varadhan};
 pub use neighbors::Norm;
 pub use pair_list::{ListedPair, PairList};
-pub use points::{Points, index_column, mismatches};
+pub use points::{Points, file_warnings, index_column_warning};
 pub(crate) use points::{check_rows, check_widths};
-pub use pretrained::{Answer, COMBINER_FILE, Observed, Pretrained, Ranges};
+pub use pretrained::{Answer, COMBINER_FILE, FeatureBatch, Pretrained, Ranges};
 pub use special::digamma;
 
 use std::sync::LazyLock;
@@ -50,15 +57,15 @@ use crate::Result;
 /// Two samples.
 pub type Pair<'a> = (Points<'a>, Points<'a>);
 
-/// What estimates something of two samples: KL(P‖Q) of independent ones, or the mutual information of paired rows.
+/// An estimator of KL(P‖Q) from independent samples, or of the mutual information of paired rows.
 ///
-/// Many pairs are asked for at once: [`Estimator::values`] and [`Estimator::estimates`] take them one by one on all cores; an estimator
-/// that answers a batch faster than its pairs overrides both. Answers stand in the order of the pairs, each is that of its pair alone,
-/// and a pair that cannot be estimated fails alone.
+/// [`Estimator::values`] and [`Estimator::estimates`] estimate many pairs, one by one on all cores. An estimator that
+/// gains from batches overrides both. Results are in the order of the pairs and equal those of each pair by itself. A
+/// pair that cannot be estimated fails alone.
 pub trait Estimator: Sync {
     /// The number alone, in nats.
     fn value(&self, first: Points, second: Points) -> Result<f64>;
-    /// The number with its interval and what should be known about it; the seed is that of the interval.
+    /// The number with its interval and warnings; the interval depends on the seed.
     fn estimate(&self, first: Points, second: Points, seed: u64) -> Result<Estimate>;
 
     /// [`Estimator::value`] of many pairs.
@@ -66,7 +73,7 @@ pub trait Estimator: Sync {
         pairs.par_iter().map(|&(first, second)| self.value(first, second)).collect()
     }
 
-    /// [`Estimator::estimate`] of many pairs; each with the same seed, as if it were the only one.
+    /// [`Estimator::estimate`] of many pairs, each with the same seed.
     fn estimates(&self, pairs: &[Pair], seed: u64) -> Vec<Result<Estimate>> {
         pairs.par_iter().map(|&(first, second)| self.estimate(first, second, seed)).collect()
     }
@@ -90,7 +97,7 @@ impl<E: Estimator + ?Sized> Estimator for &E {
     }
 }
 
-/// What was estimated.
+/// The quantity that is estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Quantity {
@@ -100,7 +107,7 @@ pub enum Quantity {
     Mi,
 }
 
-/// Numbers in a row.
+/// The number of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Dim {
@@ -113,12 +120,13 @@ pub enum Dim {
 /// An estimate in nats; serialises to the JSON the command line prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Estimate {
-    /// What was estimated.
+    /// The quantity that is estimated.
     pub quantity: Quantity,
-    /// The number, reported as it is also where it is negative.
+    /// The number, which may be negative.
     #[serde(rename = "estimate")]
     pub value: f64,
-    /// Where the true value lies with probability [`Estimate::level`], but for the estimator's bias; none if there are too few rows.
+    /// The interval that covers the true value with probability [`Estimate::level`], apart from bias; `None` with too
+    /// few rows.
     pub interval: Option<[f64; 2]>,
     /// Nominal coverage of the interval.
     pub level: f64,
@@ -127,26 +135,26 @@ pub struct Estimate {
     pub unit: (),
     /// Rows of P and Q, or number of pairs.
     pub n: Vec<usize>,
-    /// Numbers in a row.
+    /// The number of columns.
     pub dim: Dim,
-    /// How it was estimated.
+    /// The method of the estimate.
     pub method: String,
-    /// How the interval was found.
+    /// The method of the interval.
     pub interval_method: &'static str,
-    /// What should be known about it.
+    /// Reasons for which the estimate may be wrong.
     pub warnings: Vec<String>,
-    /// Whether nearest neighbours answered in place of the pretrained estimator.
+    /// Whether [`Knn`] took the place of the pretrained estimator.
     #[serde(skip)]
     pub substituted: bool,
-    /// Another estimate to hold it against, where warnings say that it may be far off.
+    /// Another estimate for comparison, where warnings say that the estimate may be far off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 }
 
-/// An estimate beside another.
+/// A classical estimate beside one that may be far off.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fallback {
-    /// How it was made.
+    /// The method of the estimate.
     pub method: String,
     /// The number, in nats.
     #[serde(rename = "estimate")]
@@ -161,11 +169,10 @@ fn nats<S: Serializer>(_: &(), s: S) -> std::result::Result<S::Ok, S::Error> {
 
 impl Estimate {
     fn new(quantity: Quantity, value: f64, method: String, warnings: impl IntoIterator<Item = String>) -> Self {
-        let mut warnings = points::merged(warnings);
+        let mut warnings = points::unique_sorted(warnings);
         if value < 0.0 {
             warnings.push(
-                "the estimate is below zero, where the true value cannot be: that is noise around a small value"
-                    .to_owned(),
+                "the estimate is negative, the true value is not: read it as noise around a small value".to_owned(),
             );
         }
         Estimate {
@@ -184,10 +191,10 @@ impl Estimate {
         }
     }
 
-    /// The estimator that made it, of those asked: `asked`, or the neighbours that answered in its place.
-    pub fn made_by<'a>(&self, asked: &'a dyn Estimator) -> &'a dyn Estimator {
-        static NEIGHBOURS: LazyLock<Knn> = LazyLock::new(Knn::default);
-        if self.substituted { &*NEIGHBOURS } else { asked }
+    /// The estimator of this estimate: the one that was `requested`, or [`Knn`] in its place.
+    pub fn made_by<'a>(&self, requested: &'a dyn Estimator) -> &'a dyn Estimator {
+        static KNN: LazyLock<Knn> = LazyLock::new(Knn::default);
+        if self.substituted { &*KNN } else { requested }
     }
 
     fn with_interval(mut self, interval: Option<[f64; 2]>, method: &'static str) -> Self {

@@ -1,7 +1,8 @@
 //! Lists of pairs of sample files.
 //!
-//! Every line names two files, relative to the list's folder, separated by a comma (names may stand in double quotes), a tab or, where
-//! there is neither, by spaces. Blank lines and those that begin with `#` are skipped, and so is a first line `p,q`.
+//! Every line names two files, relative to the list's folder. A comma or a tab separates the names; without either,
+//! spaces do. Between commas, names may stand in double quotes. Blank lines, lines that begin with `#` and a first line
+//! `p,q` are skipped.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use super::{Pair, Points};
 use crate::files::Sample;
 use crate::{Error, Result};
 
-/// A list with the samples it names, each read once however often it is named.
+/// A list with its samples. Every file is read once.
 #[derive(Debug)]
 pub struct PairList {
     samples: Vec<Sample>,
@@ -22,25 +23,27 @@ pub struct PairList {
 /// One line of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListedPair {
-    /// Its number, from one.
+    /// The number of the line, from one.
     pub line: usize,
     /// The two files as the list names them.
     pub names: [String; 2],
-    /// Where they are among the samples.
+    /// Indices of both samples in the list.
     samples: [usize; 2],
 }
 
 impl PairList {
-    /// Reads a list and, on all threads, the files it names; `-` is standard input, whose names are relative to the current folder.
-    /// Nothing but two samples of equally many columns on every line will do: the error names the first line that is bad and why, and
-    /// the numbers of the others.
+    /// Reads a list and its files, on all threads. The path `-` is standard input, with names relative to the current
+    /// folder.
+    ///
+    /// Fails where a line does not name two samples of the same width. The error names the first bad line with the
+    /// reason, and the numbers of the others.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let from_input = path == Path::new("-");
         let name = if from_input { Path::new("standard input") } else { path };
         let text = if from_input { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) };
         let text = text.map_err(|e| match e.kind() {
-            std::io::ErrorKind::InvalidData => bad_list(name, "is no text; a list names two sample files a line"),
+            std::io::ErrorKind::InvalidData => bad_list(name, "is not text; a list has two sample files on every line"),
             _ => Error::io(name)(e),
         })?;
         let folder = if from_input { Path::new("") } else { path.parent().unwrap_or(Path::new("")) };
@@ -49,18 +52,18 @@ impl PairList {
 
     fn parse(list: &Path, folder: &Path, text: &str) -> Result<Self> {
         let mut bad: Vec<(usize, String)> = Vec::new();
-        let (mut paths, mut places) = (Vec::new(), HashMap::<PathBuf, usize>::new());
+        let (mut paths, mut indices) = (Vec::new(), HashMap::<PathBuf, usize>::new());
         let mut pairs: Vec<ListedPair> = Vec::new();
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
         let mut lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).peekable();
-        lines.next_if(|(_, line)| names_of(line).is_ok_and(|[p, q]| is_header(&p, &q)));
+        lines.next_if(|(_, line)| file_names(line).is_ok_and(|[p, q]| is_header(&p, &q)));
         for (line, content) in lines {
-            match names_of(content) {
+            match file_names(content) {
                 Ok(names) => {
                     let samples = [&names[0], &names[1]].map(|name| {
                         let path = folder.join(name);
-                        *places.entry(path.clone()).or_insert_with(|| {
+                        *indices.entry(path.clone()).or_insert_with(|| {
                             paths.push(path);
                             paths.len() - 1
                         })
@@ -71,7 +74,7 @@ impl PairList {
             }
         }
         if bad.is_empty() && pairs.is_empty() {
-            return Err(bad_list(list, "names no files; two sample files a line are wanted"));
+            return Err(bad_list(list, "names no files; write two sample files on every line"));
         }
         let read: Vec<Result<Sample>> = paths.par_iter().map(one_sample).collect();
         for pair in &pairs {
@@ -97,7 +100,7 @@ impl PairList {
         &self.pairs
     }
 
-    /// How many files were read.
+    /// Number of files.
     pub fn files(&self) -> usize {
         self.samples.len()
     }
@@ -118,27 +121,27 @@ fn bad_list(list: &Path, reason: impl Into<String>) -> Error {
     Error::Sample { path: list.to_owned(), reason: reason.into() }
 }
 
-/// A file that holds one set.
+/// Reads a file that holds one sample.
 fn one_sample(path: &PathBuf) -> Result<Sample> {
     let sample = Sample::read(path)?;
     Points::of(&sample)?;
     Ok(sample)
 }
 
-/// Numbers of further lines that are bad.
+/// The numbers of other bad lines.
 fn others(bad: &[(usize, String)]) -> String {
-    const SHOWN: usize = 8;
-    let lines: Vec<String> = bad.iter().take(SHOWN).map(|(line, _)| line.to_string()).collect();
+    const MAX_LISTED: usize = 8;
+    let lines: Vec<String> = bad.iter().take(MAX_LISTED).map(|(line, _)| line.to_string()).collect();
     match bad.len() {
         0 => String::new(),
         1 => format!("; line {} is bad too", lines[0]),
-        n if n <= SHOWN => format!("; lines {} are bad too", lines.join(", ")),
-        n => format!("; lines {} and {} others are bad too", lines.join(", "), n - SHOWN),
+        n if n <= MAX_LISTED => format!("; lines {} are bad too", lines.join(", ")),
+        n => format!("; lines {} and {} others are bad too", lines.join(", "), n - MAX_LISTED),
     }
 }
 
-/// The two files a line names.
-fn names_of(line: &str) -> std::result::Result<[String; 2], String> {
+/// The two file names of a line.
+fn file_names(line: &str) -> std::result::Result<[String; 2], String> {
     let names: Vec<String> = match ['\t', ','].into_iter().find(|&d| line.contains(d)) {
         None => line.split_whitespace().map(str::to_owned).collect(),
         Some(delimiter) => {
@@ -153,7 +156,7 @@ fn names_of(line: &str) -> std::result::Result<[String; 2], String> {
     };
     let count = names.len();
     let names: [String; 2] =
-        names.try_into().map_err(|_| format!("{line:?} names {count} files; two are wanted, separated by a comma"))?;
+        names.try_into().map_err(|_| format!("{line:?} names {count} files; write two, separated by a comma"))?;
     if names.iter().any(String::is_empty) {
         return Err(format!("{line:?} lacks a file name"));
     }
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn commas_tabs_and_spaces_separate_names_relative_to_the_list_and_files_are_read_once() {
+    fn commas_tabs_and_spaces_separate_names_and_every_file_is_read_once() {
         let text =
             "\u{feff}# pairs\n\nP, Q\ndata/a.csv,\"b, c.csv\"\n data/a.csv\tb, c.csv \n\ndata/a.csv   data/a.csv\r\n";
         let list = read(text).unwrap();
@@ -200,18 +203,22 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_named_with_their_file_before_anything_else_happens() {
-        let said = |text: &str| read(text).unwrap_err().to_string();
-        let error = said("data/a.csv,data/a.csv\ndata/a.csv,none.csv\ndata/a.csv\ndata/a.csv,one.tsv\n");
+    fn the_error_names_bad_lines_and_their_files() {
+        let error_of = |text: &str| read(text).unwrap_err().to_string();
+        let error = error_of("data/a.csv,data/a.csv\ndata/a.csv,none.csv\ndata/a.csv\ndata/a.csv,one.tsv\n");
         assert!(error.contains("list.txt: line 2: ") && error.contains("none.csv: No such file"), "{error}");
         assert!(error.ends_with("; lines 3, 4 are bad too"), "{error}");
-        assert!(said("a b c\n").ends_with("line 1: \"a b c\" names 3 files; two are wanted, separated by a comma"));
-        assert!(said("a,\n").ends_with("line 1: \"a,\" lacks a file name"));
-        assert!(said("-,a\n").ends_with("line 1: a list cannot name standard input"));
-        let error = said("data/a.csv,one.tsv");
+        assert!(error_of("a b c\n").ends_with("line 1: \"a b c\" names 3 files; write two, separated by a comma"));
+        assert!(error_of("a,\n").ends_with("line 1: \"a,\" lacks a file name"));
+        assert!(error_of("-,a\n").ends_with("line 1: a list cannot name standard input"));
+        let error = error_of("data/a.csv,one.tsv");
         assert!(error.ends_with("line 1: data/a.csv has 2 columns, one.tsv has 1: both samples must have the same"));
-        assert!(said("# nothing\n").contains("names no files"));
+        assert!(error_of("# nothing\n").contains("names no files"));
         let many: String = (0..20).map(|i| format!("{i}\n")).collect();
-        assert!(said(&many).ends_with("lines 2, 3, 4, 5, 6, 7, 8, 9 and 11 others are bad too"), "{}", said(&many));
+        assert!(
+            error_of(&many).ends_with("lines 2, 3, 4, 5, 6, 7, 8, 9 and 11 others are bad too"),
+            "{}",
+            error_of(&many)
+        );
     }
 }

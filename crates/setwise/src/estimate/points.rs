@@ -1,4 +1,4 @@
-//! A sample as the estimators see it.
+//! Samples as estimators read them, checks of samples, and warnings about them.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use rand_pcg::Pcg64Mcg;
 use crate::files::Sample;
 use crate::{Error, Result};
 
-/// A borrowed sample: row-major `[n, dim]`, with the name messages call it by.
+/// A borrowed sample: row-major `[n, dim]`, with a name for messages.
 ///
 /// ```
 /// use setwise::estimate::Points;
@@ -27,9 +27,9 @@ impl<'a> Points<'a> {
     /// Rows of `dim` numbers.
     ///
     /// # Panics
-    /// If `data` is not a whole number of rows, or `dim` is zero.
+    /// If `data` does not consist of full rows, or `dim` is zero.
     pub fn new(data: &'a [f64], dim: usize) -> Self {
-        assert!(dim > 0 && data.len().is_multiple_of(dim), "{} numbers are no rows of {dim}", data.len());
+        assert!(dim > 0 && data.len().is_multiple_of(dim), "{} numbers are not rows of {dim}", data.len());
         Points { data, dim, name: "the sample" }
     }
 
@@ -38,7 +38,7 @@ impl<'a> Points<'a> {
         if sample.examples != 1 {
             return Err(Error::Sample {
                 path: sample.path.clone(),
-                reason: format!("holds a stack of {} examples; one sample [rows, columns] is wanted", sample.examples),
+                reason: format!("holds a stack of {} examples; give one sample [rows, columns]", sample.examples),
             });
         }
         Ok(Points::new(&sample.data, sample.width).named(sample.path.to_str().unwrap_or("the sample")))
@@ -74,12 +74,12 @@ impl<'a> Points<'a> {
         &self.data[i * self.dim..(i + 1) * self.dim]
     }
 
-    /// What messages call it.
+    /// The name in messages.
     pub fn name(&self) -> &'a str {
         self.name
     }
 
-    /// The rows named, in that order.
+    /// Gathers rows by index.
     pub(crate) fn select(&self, rows: &[usize]) -> Vec<f64> {
         rows.iter().flat_map(|&i| self.row(i)).copied().collect()
     }
@@ -95,32 +95,32 @@ impl<'a> Points<'a> {
         rows
     }
 
-    /// The numbers of some columns, row by row.
+    /// Gathers columns by index; row-major.
     pub fn columns(&self, columns: &[usize]) -> Vec<f64> {
         self.data.chunks_exact(self.dim).flat_map(|row| columns.iter().map(|&c| row[c])).collect()
     }
 
-    /// The one value of a column that holds no other.
+    /// The value of a constant column.
     pub(super) fn constant(&self, column: usize) -> Option<f64> {
         let first = *self.data.get(column)?;
         self.data.iter().skip(column).step_by(self.dim).all(|x| *x == first).then_some(first)
     }
 
-    /// The first column that holds one value only, counted from one.
+    /// The first constant column, counted from one.
     pub(super) fn constant_column(&self) -> Option<usize> {
         (0..self.dim).find(|&c| self.constant(c).is_some()).map(|c| c + 1)
     }
 
-    /// The share of a column's values that equal another; none do where the column holds one value only.
-    pub(super) fn repeated(&self, column: usize) -> f64 {
+    /// The share of a column's values that equal an earlier one; zero for a constant column.
+    pub(super) fn repeated_share(&self, column: usize) -> f64 {
         let mut values: Vec<f64> = self.data.iter().skip(column).step_by(self.dim).map(|x| x + 0.0).collect();
         values.sort_unstable_by(f64::total_cmp);
         let equal = values.windows(2).filter(|w| w[0] == w[1]).count();
         if equal + 1 == values.len() { 0.0 } else { equal as f64 / values.len() as f64 }
     }
 
-    /// Standard deviations of the columns.
-    pub(super) fn deviations(&self) -> Vec<f64> {
+    /// Standard standard_deviations of the columns.
+    pub(super) fn standard_deviations(&self) -> Vec<f64> {
         let n = self.len() as f64;
         let column = |c: usize| self.data.iter().skip(c).step_by(self.dim);
         let deviation = |c: usize| {
@@ -130,59 +130,63 @@ impl<'a> Points<'a> {
         (0..self.dim).map(deviation).collect()
     }
 
-    /// Rows in an order in which equal ones follow each other.
-    pub(super) fn sorted(&self) -> Vec<usize> {
+    /// Indices of rows, sorted by value.
+    pub(super) fn sorted_rows(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.len()).collect();
         order.sort_unstable_by(|&a, &b| self.compare(a, b));
         order
     }
 
-    /// Rows that equal an earlier row.
+    /// The number of rows that equal an earlier row.
     pub(super) fn duplicates(&self) -> usize {
-        self.sorted().windows(2).filter(|w| self.row(w[0]) == self.row(w[1])).count()
+        self.sorted_rows().windows(2).filter(|w| self.row(w[0]) == self.row(w[1])).count()
     }
 
     fn compare(&self, a: usize, b: usize) -> std::cmp::Ordering {
         let pairs = self.row(a).iter().zip(self.row(b));
-        // Zeros of both signs are one value.
+        // Adding zero turns −0 into 0.
         pairs.map(|(x, y)| (x + 0.0).total_cmp(&(y + 0.0))).find(|o| o.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
     }
 
-    /// What may make neighbour estimates less than they seem: repeated rows.
-    pub(super) fn repetition(&self) -> Option<String> {
+    /// A warning about duplicate rows, which distort neighbour estimates.
+    pub(super) fn repeated_rows_warning(&self) -> Option<String> {
         let (duplicates, rows, name) = (self.duplicates(), self.len(), self.name);
         (duplicates > 0).then(|| {
             format!(
-                "{name}: {duplicates} of {rows} rows repeat an earlier row; the estimator is made for continuous distributions"
+                "{name}: {duplicates} of {rows} rows repeat an earlier row; the estimator assumes continuous values"
             )
         })
     }
 
-    /// The same and columns of one value.
+    /// Warnings about constant columns and duplicate rows.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let constant =
-            self.constant_column().map(|c| format!("{}: column {c} holds one value only and says nothing", self.name));
-        constant.into_iter().chain(self.repetition()).collect()
+        let constant = self
+            .constant_column()
+            .map(|c| format!("{}: column {c} holds one value only and has no influence", self.name));
+        constant.into_iter().chain(self.repeated_rows_warning()).collect()
     }
 }
 
-/// Columns of one value in samples that are compared. They say nothing where both have the same value, and more than can be estimated
-/// where they have not. The first of each kind stands for all.
-pub(super) fn constant_columns(p: Points, q: Points) -> Vec<String> {
+/// Warnings about constant columns of two samples.
+///
+/// A column with the same value in both has no influence. With different values the divergence is infinite. Only the
+/// first column of each kind is named.
+pub(super) fn constant_column_warnings(p: Points, q: Points) -> Vec<String> {
     let values = |c: usize| (p.constant(c), q.constant(c));
     let same = (0..p.dim).find(|&c| values(c).0.is_some() && values(c).0 == values(c).1);
-    let same = same.map(|c| format!("column {} holds one value only and says nothing", c + 1));
+    let same = same.map(|c| format!("column {} holds one value only and has no influence", c + 1));
     let differing = (0..p.dim).find_map(|c| {
         let (column, of_p, of_q) = (c + 1, p.name, q.name);
         let varies = |one: &str, other: &str| {
             format!(
-                "{one}: column {column} holds one value only and varies in {other}; of continuous distributions the divergence is infinite then"
+                "{one}: column {column} holds one value only and varies in {other}; for continuous distributions the \
+                 divergence is infinite"
             )
         };
         match values(c) {
-            (Some(x), Some(y)) if x != y => {
-                Some(format!("column {column} is always {x} in {of_p} and always {y} in {of_q}: the divergence is infinite"))
-            }
+            (Some(x), Some(y)) if x != y => Some(format!(
+                "column {column} is always {x} in {of_p} and always {y} in {of_q}: the divergence is infinite"
+            )),
             (Some(_), None) => Some(varies(of_p, of_q)),
             (None, Some(_)) => Some(varies(of_q, of_p)),
             _ => None,
@@ -191,11 +195,12 @@ pub(super) fn constant_columns(p: Points, q: Points) -> Vec<String> {
     same.into_iter().chain(differing).collect()
 }
 
-/// Numbers are no larger, and columns span no less: their squares, and sums of these, are numbers above zero.
-const LARGEST: f64 = 1e150;
-const LEAST_SPAN: f64 = 1e-140;
+/// The largest magnitude of a number and the smallest span of a column, so that sums of squares are finite and
+/// positive.
+const MAX_MAGNITUDE: f64 = 1e150;
+const MIN_SPAN: f64 = 1e-140;
 
-/// Fails where numbers cannot be squared, naming the column.
+/// Fails where squares overflow or underflow; the error names the column.
 fn check_scale(p: Points) -> Result<()> {
     let mut spans = vec![[f64::INFINITY, f64::NEG_INFINITY]; p.dim];
     for row in p.data.chunks_exact(p.dim) {
@@ -203,23 +208,23 @@ fn check_scale(p: Points) -> Result<()> {
     }
     for (c, [low, high]) in spans.into_iter().enumerate() {
         let (name, column, largest, span) = (p.name, c + 1, high.max(-low), high - low);
-        if largest > LARGEST {
+        if largest > MAX_MAGNITUDE {
             let row = p.data.iter().skip(c).step_by(p.dim).position(|x| x.abs() == largest).unwrap_or(0) + 1;
             return Err(Error::Estimate(format!(
-                "{name}: row {row}, column {column} is {:e}, beyond what can be squared; rescale the column",
+                "{name}: row {row}, column {column} is {:e}, whose square overflows; rescale the column",
                 p.row(row - 1)[c]
             )));
         }
-        if span > 0.0 && span < LEAST_SPAN {
+        if span > 0.0 && span < MIN_SPAN {
             return Err(Error::Estimate(format!(
-                "{name}: column {column} spans {span:e} only, too little to be squared; rescale it"
+                "{name}: column {column} spans {span:e}, whose square underflows; rescale the column"
             )));
         }
     }
     Ok(())
 }
 
-/// Fails where all rows are one point.
+/// Fails where all rows are equal.
 pub(super) fn check_varies(p: Points) -> Result<()> {
     match (1..p.len()).all(|i| p.row(i) == p.row(0)) {
         true => Err(Error::Estimate(format!("{}: all rows are one point", p.name))),
@@ -227,13 +232,13 @@ pub(super) fn check_varies(p: Points) -> Result<()> {
     }
 }
 
-/// Two samples of one space, of numbers that can be squared.
+/// Fails where the widths of two samples differ, or squares overflow or underflow.
 pub(super) fn check_samples(p: Points, q: Points) -> Result<()> {
     check_widths(p, q)?;
     [p, q].into_iter().try_for_each(check_scale)
 }
 
-/// Two samples of one space; fails naming both if their widths differ.
+/// Fails where the widths of two samples differ.
 pub(crate) fn check_widths(p: Points, q: Points) -> Result<()> {
     if p.dim != q.dim {
         return Err(Error::Estimate(format!(
@@ -244,25 +249,25 @@ pub(crate) fn check_widths(p: Points, q: Points) -> Result<()> {
     Ok(())
 }
 
-/// Most columns of samples whose covariances are computed: a matrix of as many rows.
-const MOST_COLUMNS: usize = 4096;
+/// Columns of samples whose covariance matrix is computed.
+const MAX_COLUMNS: usize = 4096;
 
-/// Fails where a matrix of covariances would not fit in memory, or take hours.
+/// Fails where a covariance matrix would not fit in memory or take hours.
 pub(crate) fn check_covariance(p: Points) -> Result<()> {
-    if p.dim > MOST_COLUMNS {
+    if p.dim > MAX_COLUMNS {
         let (name, dim) = (p.name, p.dim);
         return Err(Error::Estimate(format!(
-            "{name}: has {dim} columns; methods that compute covariances take at most {MOST_COLUMNS}, knn takes any"
+            "{name}: has {dim} columns; methods with covariances take at most {MAX_COLUMNS}, knn takes any number"
         )));
     }
     Ok(())
 }
 
-/// Paired rows, of numbers that can be squared; fails naming both if their numbers differ.
+/// Fails where paired samples have different numbers of rows, or squares overflow or underflow.
 pub(super) fn check_pairs(x: Points, y: Points) -> Result<()> {
     if x.len() != y.len() {
         return Err(Error::Estimate(format!(
-            "{} has {} rows, {} has {}: rows are pairs, so both must have as many",
+            "{} has {} rows, {} has {}: rows are pairs, so both must have the same number",
             x.name,
             x.len(),
             y.name,
@@ -272,38 +277,38 @@ pub(super) fn check_pairs(x: Points, y: Points) -> Result<()> {
     [x, y].into_iter().try_for_each(check_scale)
 }
 
-/// At least `least` rows, for the reason given.
-pub(crate) fn check_rows(p: Points, least: usize, why: &str) -> Result<()> {
-    if p.len() < least {
-        return Err(Error::Estimate(format!("{}: has {} rows, {why} needs at least {least}", p.name, p.len())));
+/// Fails with fewer than `min_rows` rows, which `why` needs.
+pub(crate) fn check_rows(p: Points, min_rows: usize, why: &str) -> Result<()> {
+    if p.len() < min_rows {
+        return Err(Error::Estimate(format!("{}: has {} rows, {why} needs at least {min_rows}", p.name, p.len())));
     }
     Ok(())
 }
 
-/// Rows `[x; y]`.
-pub(super) fn joined(x: Points, y: Points) -> Vec<f64> {
+/// Rows of X followed by rows of Y: `[n, dim x + dim y]`.
+pub(super) fn concatenated_rows(x: Points, y: Points) -> Vec<f64> {
     (0..x.len()).flat_map(|i| x.row(i).iter().chain(y.row(i))).copied().collect()
 }
 
-/// Slips of whoever made two files that are to be compared: columns whose headers differ, a column that counts rows.
-pub fn mismatches(p: &Sample, q: &Sample) -> Vec<String> {
+/// Warnings about two files that are compared: columns whose names differ, columns that count rows.
+pub fn file_warnings(p: &Sample, q: &Sample) -> Vec<String> {
     let mut out = Vec::new();
     let pairs = p.names.iter().zip(&q.names).enumerate();
     let differing: Vec<_> = pairs.filter(|(_, (a, b))| a != b).collect();
     if let Some((column, (a, b))) = differing.first() {
         let (p, q, column) = (p.path.display(), q.path.display(), column + 1);
         let swapped = differing.iter().any(|(_, (name, _))| name == b);
-        let advice = if swapped { "; they seem to be in another order" } else { "" };
-        out.push(format!("column {column} is {a:?} in {p} and {b:?} in {q}: columns are compared by place{advice}"));
+        let advice = if swapped { "; reorder them" } else { "" };
+        out.push(format!("column {column} is {a:?} in {p} and {b:?} in {q}: columns are compared by position{advice}"));
     }
-    out.extend([p, q].into_iter().filter_map(index_column));
+    out.extend([p, q].into_iter().filter_map(index_column_warning));
     out
 }
 
-/// That a column of a sample counts its rows, if one does.
-pub fn index_column(sample: &Sample) -> Option<String> {
+/// A warning about a column that counts the rows.
+pub fn index_column_warning(sample: &Sample) -> Option<String> {
     let column = (0..sample.width).find(|&c| counts_rows(sample, c))? + 1;
-    Some(format!("{}: column {column} counts the rows; an index is no data, leave it out", sample.path.display()))
+    Some(format!("{}: column {column} counts the rows; leave the index out", sample.path.display()))
 }
 
 /// Whether a column is 0, 1, 2, … or 1, 2, 3, …
@@ -313,8 +318,8 @@ fn counts_rows(sample: &Sample, column: usize) -> bool {
     sample.rows >= 10 && (first == 0.0 || first == 1.0) && values.all(|(i, &x)| x == first + i as f64)
 }
 
-/// Merges warnings that say the same of both samples.
-pub(super) fn merged(warnings: impl IntoIterator<Item = String>) -> Vec<String> {
+/// Warnings in sorted order, each once.
+pub(super) fn unique_sorted(warnings: impl IntoIterator<Item = String>) -> Vec<String> {
     let unique: BTreeMap<String, ()> = warnings.into_iter().map(|w| (w, ())).collect();
     unique.into_keys().collect()
 }
@@ -325,34 +330,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repeated_rows_and_constant_columns_are_found() {
+    fn warnings_name_duplicate_rows_and_constant_columns() {
         let p = Points::new(&[0.0, 1.0, -0.0, 1.0, 2.0, 1.0, 0.0, 1.0], 2).named("p.csv");
         assert_eq!((p.duplicates(), p.constant_column()), (2, Some(2)));
-        let said = p.warnings().join("; ");
-        assert!(said.contains("p.csv: column 2 holds one value") && said.contains("2 of 4 rows"), "{said}");
+        let warnings_text = p.warnings().join("; ");
+        assert!(
+            warnings_text.contains("p.csv: column 2 holds one value") && warnings_text.contains("2 of 4 rows"),
+            "{warnings_text}"
+        );
     }
 
     #[test]
-    fn columns_of_one_value_say_nothing_only_where_both_samples_have_it() {
-        let said = |p: [f64; 6], q: [f64; 6]| {
+    fn constant_columns_have_no_influence_only_if_both_samples_have_the_value() {
+        let warnings_text = |p: [f64; 6], q: [f64; 6]| {
             let (p, q) = (Points::new(&p, 2).named("p.csv"), Points::new(&q, 2).named("q.csv"));
-            constant_columns(p, q).join("; ")
+            constant_column_warnings(p, q).join("; ")
         };
         let constant = [1.0, 5.0, 2.0, 5.0, 3.0, 5.0];
-        assert_eq!(said(constant, constant), "column 2 holds one value only and says nothing");
+        assert_eq!(warnings_text(constant, constant), "column 2 holds one value only and has no influence");
         let other = constant.map(|x| x + 1.0);
         assert_eq!(
-            said(constant, other),
+            warnings_text(constant, other),
             "column 2 is always 5 in p.csv and always 6 in q.csv: the divergence is infinite"
         );
         let varying = [1.0, 5.0, 2.0, 4.0, 3.0, 9.0];
-        assert!(said(constant, varying).starts_with("p.csv: column 2 holds one value only and varies in q.csv"));
-        assert!(said(varying, constant).starts_with("q.csv: column 2 holds one value only and varies in p.csv"));
-        assert_eq!(said(varying, varying), "");
+        assert!(
+            warnings_text(constant, varying).starts_with("p.csv: column 2 holds one value only and varies in q.csv")
+        );
+        assert!(
+            warnings_text(varying, constant).starts_with("q.csv: column 2 holds one value only and varies in p.csv")
+        );
+        assert_eq!(warnings_text(varying, varying), "");
     }
 
     #[test]
-    fn numbers_that_cannot_be_squared_are_refused_by_every_method() {
+    fn every_method_refuses_numbers_whose_squares_overflow_or_underflow() {
         let plain: Vec<f64> = (0..120).map(|i| ((i * i) % 101) as f64 + 0.1 * i as f64).collect();
         let scaled = |by: f64| -> Vec<f64> {
             plain.iter().enumerate().map(|(i, x)| if i % 2 == 1 { x * by } else { *x }).collect()
@@ -380,20 +392,24 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_differ_and_columns_that_count_rows_are_told_of() {
+    fn warnings_name_different_headers_and_columns_that_count_rows() {
         let file = |name: &str, text: &str| Sample::parse(name.as_ref(), text.as_bytes()).unwrap();
         let (p, q) = (file("p.csv", "a,b\n1,2\n"), file("q.csv", "b,a\n1,2\n"));
-        let said = mismatches(&p, &q).join("; ");
-        assert!(said.starts_with("column 1 is \"a\" in p.csv and \"b\" in q.csv") && said.contains("order"), "{said}");
-        assert_eq!(mismatches(&p, &p), [""; 0]);
-        assert_eq!(mismatches(&p, &file("r.csv", "1,2\n")), [""; 0]);
+        let warnings_text = file_warnings(&p, &q).join("; ");
+        assert!(
+            warnings_text.starts_with("column 1 is \"a\" in p.csv and \"b\" in q.csv")
+                && warnings_text.contains("reorder"),
+            "{warnings_text}"
+        );
+        assert_eq!(file_warnings(&p, &p), [""; 0]);
+        assert_eq!(file_warnings(&p, &file("r.csv", "1,2\n")), [""; 0]);
         let rows: String = (0..20).map(|i| format!("{i},{}\n", i * i)).collect();
-        let said = mismatches(&p, &file("i.csv", &format!(",x\n{rows}")));
-        assert_eq!(said[1], "i.csv: column 1 counts the rows; an index is no data, leave it out");
+        let warnings_text = file_warnings(&p, &file("i.csv", &format!(",x\n{rows}")));
+        assert_eq!(warnings_text[1], "i.csv: column 1 counts the rows; leave the index out");
     }
 
     #[test]
-    fn rows_drawn_are_some_of_them_and_the_same_for_a_seed() {
+    fn a_seed_determines_the_subsampled_rows() {
         let data: Vec<f64> = (0..100).map(f64::from).collect();
         let p = Points::new(&data, 1);
         let rows = p.subsample(10, 1);
@@ -403,11 +419,11 @@ mod tests {
     }
 
     #[test]
-    fn samples_that_do_not_fit_are_named() {
+    fn errors_name_samples_of_different_shapes() {
         let (p, q) = (Points::new(&[1.0, 2.0], 2).named("p.csv"), Points::new(&[1.0, 2.0], 1).named("q.csv"));
         let error = check_widths(p, q).unwrap_err().to_string();
         assert_eq!(error, "p.csv has 2 columns, q.csv has 1: both samples must have the same");
         let error = check_pairs(p, q).unwrap_err().to_string();
-        assert_eq!(error, "p.csv has 1 rows, q.csv has 2: rows are pairs, so both must have as many");
+        assert_eq!(error, "p.csv has 1 rows, q.csv has 2: rows are pairs, so both must have the same number");
     }
 }

@@ -1,18 +1,18 @@
-//! The digamma function, which neighbour counts enter estimates through.
+//! The digamma function of neighbour counts.
 
 /// ψ(x) for x > 0, to about fourteen digits.
 pub fn digamma(mut x: f64) -> f64 {
-    // ψ(x) = ψ(x + 1) − 1/x lifts the argument to where the asymptotic series is exact to rounding.
-    let mut lifted = 0.0;
+    // The recurrence ψ(x) = ψ(x + 1) − 1/x raises the argument until the asymptotic series is exact to rounding.
+    let mut recurrence = 0.0;
     while x < 10.0 {
-        lifted -= 1.0 / x;
+        recurrence -= 1.0 / x;
         x += 1.0;
     }
     let s = 1.0 / (x * x);
     let series = s
         * (1.0 / 12.0
             - s * (1.0 / 120.0 - s * (1.0 / 252.0 - s * (1.0 / 240.0 - s * (1.0 / 132.0 - s * 691.0 / 32760.0)))));
-    lifted + x.ln() - 0.5 / x - series
+    recurrence + x.ln() - 0.5 / x - series
 }
 
 #[cfg(test)]
@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_arguments_give_harmonic_numbers_less_eulers_constant() {
+    fn integer_arguments_give_harmonic_numbers_minus_eulers_constant() {
         let mut harmonic = -0.577_215_664_901_532_9;
         for n in 1..2000 {
             assert!((digamma(f64::from(n)) - harmonic).abs() < 2e-14 * f64::max(1.0, harmonic), "{n}");

@@ -1,54 +1,56 @@
-//! The statistics, all of one form: with a kernel k, mean k within P + mean k within Q − twice the mean k between them.
+//! Test statistics with a kernel k: the mean of k within P plus the mean within Q minus twice the mean between them.
 
-use super::deals::Sums;
+use super::permutations::Sums;
 use crate::estimate::Points;
 use crate::{Error, Result};
 
-/// What of two samples is compared. Both are zero for equal distributions and positive for any others.
+/// The statistic of a test. Its expectation in the limit is zero for equal distributions and positive for all others.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Statistic {
     /// The energy distance 2·E‖X − Y‖ − E‖X − X′‖ − E‖Y − Y′‖ (Székely, Rizzo), means over all pairs.
     Energy,
-    /// The squared maximum mean discrepancy with kernel exp(−‖x − y‖² / 2h²) (Gretton et al.), unbiased, so that it may fall below zero.
+    /// The squared maximum mean discrepancy with kernel exp(−‖x − y‖² / 2h²) (Gretton et al.). It is unbiased and may
+    /// be negative.
     Mmd {
-        /// h, in standard deviations of the columns; the median distance of rows if none is given.
+        /// h, in standard deviations of the columns; by default the median distance of rows.
         bandwidth: Option<f64>,
     },
 }
 
-/// Rows of both samples that the median distance is taken over.
+/// Rows of both samples that the median distance is computed on.
 const MEDIAN_ROWS: usize = 1000;
 
-/// Both samples, P first, each column with mean zero and unit variance over both.
-pub(super) struct Scaled {
+/// Rows of P, then of Q; each column has mean zero and variance one over both samples.
+pub(super) struct Standardised {
     pub data: Vec<f64>,
     pub dim: usize,
     constant: Option<usize>,
 }
 
-impl Scaled {
+impl Standardised {
     pub fn new(mut data: Vec<f64>, dim: usize) -> Self {
         let rows = (data.len() / dim) as f64;
         let mut constant = None;
         for c in 0..dim {
             let column = |data: &[f64]| data.iter().skip(c).step_by(dim).copied().collect::<Vec<f64>>();
             let values = column(&data);
-            // By the largest first: squares of what numbers just hold, or just do not, are lost.
+            // Numbers are divided by the largest first: squares of very large or very small numbers are not
+            // representable.
             let largest = values.iter().fold(0.0, |a: f64, x| a.max(x.abs()));
-            let unit = |x: f64| if largest > 0.0 { x / largest } else { 0.0 };
-            let mean = values.iter().map(|&x| unit(x)).sum::<f64>() / rows;
-            let variance = values.iter().map(|&x| (unit(x) - mean).powi(2)).sum::<f64>() / rows;
-            let same = values.iter().all(|&x| x == values[0]);
-            constant = constant.or(same.then_some(c + 1));
-            let scale = if same { 0.0 } else { 1.0 / variance.sqrt() };
+            let scaled = |x: f64| if largest > 0.0 { x / largest } else { 0.0 };
+            let mean = values.iter().map(|&x| scaled(x)).sum::<f64>() / rows;
+            let variance = values.iter().map(|&x| (scaled(x) - mean).powi(2)).sum::<f64>() / rows;
+            let is_constant = values.iter().all(|&x| x == values[0]);
+            constant = constant.or(is_constant.then_some(c + 1));
+            let scale = if is_constant { 0.0 } else { 1.0 / variance.sqrt() };
             for x in data.iter_mut().skip(c).step_by(dim) {
-                *x = (unit(*x) - mean) * scale;
+                *x = (scaled(*x) - mean) * scale;
             }
         }
-        Scaled { data, dim, constant }
+        Standardised { data, dim, constant }
     }
 
-    /// The first column with one value only, counted from one.
+    /// The first constant column, counted from one.
     pub fn constant(&self) -> Option<usize> {
         self.constant
     }
@@ -57,23 +59,23 @@ impl Scaled {
         &self.data[i * self.dim..(i + 1) * self.dim]
     }
 
-    /// The median distance of different rows: those at distance zero count only if there are no others.
+    /// The median of the positive distances between rows; one if there are none.
     fn median_distance(&self, seed: u64) -> f64 {
         let all = Points::new(&self.data, self.dim);
         let rows = all.subsample(MEDIAN_ROWS, seed);
-        let square =
+        let squared_distance =
             |a: usize, b: usize| all.row(a).iter().zip(all.row(b)).map(|(x, y)| (x - y) * (x - y)).sum::<f64>();
         let pairs = rows.iter().enumerate().flat_map(|(i, &a)| rows[..i].iter().map(move |&b| (a, b)));
-        let mut squares: Vec<f64> = pairs.map(|(a, b)| square(a, b)).filter(|&s| s > 0.0).collect();
-        if squares.is_empty() {
+        let mut squared_distances: Vec<f64> = pairs.map(|(a, b)| squared_distance(a, b)).filter(|&s| s > 0.0).collect();
+        if squared_distances.is_empty() {
             return 1.0;
         }
-        let middle = squares.len() / 2;
-        squares.select_nth_unstable_by(middle, f64::total_cmp).1.sqrt()
+        let middle = squared_distances.len() / 2;
+        squared_distances.select_nth_unstable_by(middle, f64::total_cmp).1.sqrt()
     }
 }
 
-/// A kernel ready to use.
+/// A kernel with its parameters.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kernel {
     Energy,
@@ -81,11 +83,11 @@ pub(super) enum Kernel {
 }
 
 impl Kernel {
-    pub fn new(statistic: &Statistic, pooled: &Scaled, seed: u64) -> Result<Self> {
+    pub fn new(statistic: &Statistic, pooled: &Standardised, seed: u64) -> Result<Self> {
         match *statistic {
             Statistic::Energy => Ok(Kernel::Energy),
             Statistic::Mmd { bandwidth: Some(h) } if !(h > 0.0 && h.is_finite()) => {
-                Err(Error::Estimate(format!("a bandwidth of {h}: it must be positive")))
+                Err(Error::Estimate(format!("bandwidth {h}: must be positive and finite")))
             }
             Statistic::Mmd { bandwidth } => {
                 Ok(Kernel::Gaussian { bandwidth: bandwidth.unwrap_or_else(|| pooled.median_distance(seed)) })
@@ -93,18 +95,18 @@ impl Kernel {
         }
     }
 
-    /// Squares of distances to kernel values, in place.
-    pub fn apply(self, squares: &mut [f64]) {
+    /// Replaces squared distances by kernel values.
+    pub fn apply(self, squared_distances: &mut [f64]) {
         match self {
-            Kernel::Energy => squares.iter_mut().for_each(|s| *s = -s.sqrt()),
+            Kernel::Energy => squared_distances.iter_mut().for_each(|s| *s = -s.sqrt()),
             Kernel::Gaussian { bandwidth } => {
                 let rate = -0.5 / (bandwidth * bandwidth);
-                squares.iter_mut().for_each(|s| *s = (*s * rate).exp());
+                squared_distances.iter_mut().for_each(|s| *s = (*s * rate).exp());
             }
         }
     }
 
-    /// The statistic from sums over pairs of different rows.
+    /// The statistic, from sums over pairs of different rows.
     pub fn value(self, sums: Sums, n: usize, m: usize) -> f64 {
         let (n, m) = (n as f64, m as f64);
         let between = 2.0 * sums.between / (n * m);
@@ -127,16 +129,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_have_unit_variance_over_both_samples_and_constant_ones_vanish() {
-        let scaled = Scaled::new(vec![1e300, 5.0, -1e300, 5.0, 1e300, 5.0, -1e300, 5.0], 2);
-        assert_eq!(scaled.data, [1.0, 0.0, -1.0, 0.0, 1.0, 0.0, -1.0, 0.0]);
-        assert_eq!(scaled.constant(), Some(2));
+    fn columns_have_variance_one_over_both_samples_and_constant_columns_become_zero() {
+        let standardised = Standardised::new(vec![1e300, 5.0, -1e300, 5.0, 1e300, 5.0, -1e300, 5.0], 2);
+        assert_eq!(standardised.data, [1.0, 0.0, -1.0, 0.0, 1.0, 0.0, -1.0, 0.0]);
+        assert_eq!(standardised.constant(), Some(2));
     }
 
     #[test]
-    fn the_median_distance_leaves_rows_out_that_coincide() {
-        let scaled = Scaled { data: vec![0.0, 0.0, 0.0, 3.0], dim: 1, constant: None };
-        assert_eq!(scaled.median_distance(0), 3.0);
-        assert_eq!(Scaled { data: vec![2.0; 4], dim: 1, constant: None }.median_distance(0), 1.0);
+    fn the_median_distance_ignores_coincident_rows() {
+        let standardised = Standardised { data: vec![0.0, 0.0, 0.0, 3.0], dim: 1, constant: None };
+        assert_eq!(standardised.median_distance(0), 3.0);
+        assert_eq!(Standardised { data: vec![2.0; 4], dim: 1, constant: None }.median_distance(0), 1.0);
     }
 }

@@ -1,28 +1,28 @@
-//! Are two samples of one distribution? Tests by permutation.
+//! Two-sample tests: do two samples have one distribution?
 //!
-//! If P and Q are the same, which row came from which sample is arbitrary: the rows are dealt again at random into samples of the same
-//! sizes, many times, and the p-value is the share of deals whose statistic is at least the one observed, the observed one counted in. The
-//! test keeps its level exactly, whatever the distributions, sizes and statistic.
+//! If P and Q are equal, the assignment of rows to samples is arbitrary. Random permutations assign the rows again to
+//! samples of the same sizes. The p-value is the share of assignments whose statistic is at least the observed one, the
+//! observed assignment included. The level of the test is exact for all distributions, sizes and statistics.
 //!
-//! `kernel` holds the statistics, `deals` sums them over all deals at once.
+//! `kernel` holds the statistics, `permutations` computes them for all permutations at once.
 
-mod deals;
 mod kernel;
+mod permutations;
 
 use serde::{Serialize, Serializer};
 use setwise_engine::splitmix64;
 
 use crate::estimate::Points;
 use crate::{Error, Result};
-use deals::Deals;
-use kernel::{Kernel, Scaled};
+use kernel::{Kernel, Standardised};
+use permutations::Permutations;
 
 pub use kernel::Statistic;
 
-/// A two-sample test. Columns are scaled to unit variance over both samples together, so that units do not matter.
+/// A permutation test of two samples. Columns are standardised over both samples, so that units have no influence.
 ///
-/// Exact, in memory linear in the rows and time quadratic in them times the permutations; samples larger than [`TwoSampleTest::most_rows`]
-/// are thinned at random to that many rows.
+/// Memory is linear in the rows, time quadratic in the rows times the permutations. Of larger samples,
+/// [`TwoSampleTest::max_rows`] rows are drawn at random.
 ///
 /// ```
 /// use setwise::estimate::Points;
@@ -36,25 +36,25 @@ pub use kernel::Statistic;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct TwoSampleTest {
-    /// What is compared.
+    /// The statistic.
     pub statistic: Statistic,
-    /// Random deals besides the observed one; the smallest p-value is one over one more than these.
+    /// Random permutations; the smallest p-value is 1 / (permutations + 1).
     pub permutations: usize,
-    /// Rows that are used of each sample.
-    pub most_rows: usize,
-    /// Seed of the deals, and of the rows that are used.
+    /// Rows of each sample that are used at most.
+    pub max_rows: usize,
+    /// Seed of the permutations, and of the rows that are drawn.
     pub seed: u64,
 }
 
 impl Default for TwoSampleTest {
     /// Energy distance, 999 permutations, up to 10,000 rows of each sample.
     fn default() -> Self {
-        TwoSampleTest { statistic: Statistic::Energy, permutations: 999, most_rows: 10_000, seed: 0 }
+        TwoSampleTest { statistic: Statistic::Energy, permutations: 999, max_rows: 10_000, seed: 0 }
     }
 }
 
-/// Permutations a test may have.
-const MOST_PERMUTATIONS: usize = 100_000;
+/// Permutations of a test.
+const MAX_PERMUTATIONS: usize = 100_000;
 
 /// The outcome of a test; serialises to the JSON the command line prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -66,9 +66,9 @@ pub struct TestResult {
     pub p_value: f64,
     /// The statistic; see [`Statistic`].
     pub statistic: f64,
-    /// Random deals besides the observed one.
+    /// Random permutations.
     pub permutations: usize,
-    /// Of these, how many had a statistic at least as large.
+    /// Permutations whose statistic is at least the observed one.
     pub as_large: usize,
     /// Rows of P and Q.
     pub n: [usize; 2],
@@ -90,36 +90,36 @@ impl TwoSampleTest {
         self.check(p, q)?;
         let mut warnings = Vec::new();
         for (points, side) in [(p, "P"), (q, "Q")] {
-            if points.len() > self.most_rows {
+            if points.len() > self.max_rows {
                 warnings.push(format!(
-                    "{}: {} of the {} rows of {side} were used, drawn at random",
+                    "{}: {} of {} rows of {side} are used, drawn at random",
                     points.name(),
-                    self.most_rows,
+                    self.max_rows,
                     points.len()
                 ));
             }
         }
-        // Different rows of P and Q, should both be one file.
+        // The seeds differ, so that different rows are drawn if P and Q are the same file.
         let [of_p, of_q] =
-            [(p, self.seed), (q, splitmix64(self.seed))].map(|(s, seed)| s.select(&s.subsample(self.most_rows, seed)));
+            [(p, self.seed), (q, splitmix64(self.seed))].map(|(s, seed)| s.select(&s.subsample(self.max_rows, seed)));
         let (n, m) = (of_p.len() / p.dim(), of_q.len() / q.dim());
-        let pooled = Scaled::new([of_p, of_q].concat(), p.dim());
+        let pooled = Standardised::new([of_p, of_q].concat(), p.dim());
         if let Some(column) = pooled.constant() {
-            warnings.push(format!("column {column} holds one value only in both samples and says nothing"));
+            warnings.push(format!("column {column} holds one value only in both samples and has no influence"));
         }
-        if let Some(splits) = few_splits(n, m).filter(|&splits| splits <= self.permutations as f64) {
+        if let Some(splits) = split_count(n, m).filter(|&splits| splits <= self.permutations as f64) {
             warnings.push(format!(
-                "so few rows can be dealt in {splits} ways only: no p-value is below {:.2}",
+                "there are only {splits} ways to split so few rows: no p-value is below {:.2}",
                 1.0 / splits
             ));
         }
         let kernel = Kernel::new(&self.statistic, &pooled, self.seed)?;
-        let deals = Deals::new(n, m, self.permutations, self.seed);
-        let sums = deals.sums(&pooled, kernel);
+        let permutations = Permutations::new(n, m, self.permutations, self.seed);
+        let sums = permutations.sums(&pooled, kernel);
         let observed = kernel.value(sums[0], n, m);
-        // Deals that amount to the same differ by the rounding of what cancels in the statistic.
-        let slack = deals.rounding() * sums[0].size() / ((n + m) as f64).powi(2);
-        let as_large = sums[1..].iter().filter(|&&s| kernel.value(s, n, m) >= observed - slack).count();
+        // Equal statistics of different permutations differ by the rounding errors of terms that cancel.
+        let tolerance = permutations.relative_error() * sums[0].magnitude() / ((n + m) as f64).powi(2);
+        let as_large = sums[1..].iter().filter(|&&s| kernel.value(s, n, m) >= observed - tolerance).count();
         Ok(TestResult {
             quantity: (),
             p_value: (1 + as_large) as f64 / (1 + self.permutations) as f64,
@@ -135,24 +135,24 @@ impl TwoSampleTest {
 
     fn check(&self, p: Points, q: Points) -> Result<()> {
         crate::estimate::check_widths(p, q)?;
-        if self.permutations == 0 || self.permutations > MOST_PERMUTATIONS {
+        if self.permutations == 0 || self.permutations > MAX_PERMUTATIONS {
             let n = self.permutations;
-            return Err(Error::Estimate(format!("{n} permutations: 1 to {MOST_PERMUTATIONS} are possible")));
+            return Err(Error::Estimate(format!("{n} permutations: must be 1 to {MAX_PERMUTATIONS}")));
         }
-        if self.most_rows < 2 {
-            return Err(Error::Estimate(format!("at most {} rows: 2 are the least", self.most_rows)));
+        if self.max_rows < 2 {
+            return Err(Error::Estimate(format!("at most {} rows: must be 2 or more", self.max_rows)));
         }
         [p, q].into_iter().try_for_each(|s| crate::estimate::check_rows(s, 2, "a two-sample test"))
     }
 }
 
-/// How many ways there are to deal n + m rows, where these are not countless.
-fn few_splits(n: usize, m: usize) -> Option<f64> {
-    let (few, all) = (n.min(m), n + m);
-    if few > 20 {
+/// The number of ways to split n + m rows into samples of n and m; `None` where the smaller has more than 20 rows.
+fn split_count(n: usize, m: usize) -> Option<f64> {
+    let (smaller, all) = (n.min(m), n + m);
+    if smaller > 20 {
         return None;
     }
-    Some((0..few).map(|i| (all - i) as f64 / (i + 1) as f64).product::<f64>().round())
+    Some((0..smaller).map(|i| (all - i) as f64 / (i + 1) as f64).product::<f64>().round())
 }
 
 #[cfg(test)]
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_one_distribution_are_told_apart_as_rarely_as_the_level_says() {
+    fn equal_distributions_are_rejected_as_rarely_as_the_level_says() {
         for statistic in &BOTH {
             let mut below = [0; 2];
             for trial in 0..400 {
@@ -190,16 +190,16 @@ mod tests {
     }
 
     #[test]
-    fn shifts_spreads_and_dependence_are_found() {
+    fn shifts_scales_and_dependence_are_detected() {
         let base = normals(300, 1, |x| x);
         let shifted = normals(300, 2, |x| x + 0.5);
-        let wide = normals(300, 3, |x| 2.0 * x);
+        let scaled = normals(300, 3, |x| 2.0 * x);
         let same = normals(300, 7, |x| x);
         // Both columns standard normal, but each a copy of the other.
         let dependent: Vec<f64> = normals(500, 5, |x| x).into_iter().flat_map(|x| [x, x]).collect();
         for statistic in &BOTH {
             assert!(p_value(statistic, &normals(1000, 6, |x| x), &dependent, 2, 199) <= 0.01, "{statistic:?}");
-            for other in [&shifted, &wide] {
+            for other in [&shifted, &scaled] {
                 assert!(p_value(statistic, &base, other, 2, 199) <= 0.01, "{statistic:?}");
             }
             assert!(p_value(statistic, &base, &same, 2, 199) > 0.01, "{statistic:?}");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_answer_and_units_do_not_matter() {
+    fn results_depend_on_the_seed_and_not_on_units_or_threads() {
         let (p, q) = (normals(80, 1, |x| x), normals(90, 2, |x| x + 0.2));
         for statistic in BOTH {
             let test = TwoSampleTest { statistic, ..TwoSampleTest::default() };
@@ -225,19 +225,19 @@ mod tests {
     }
 
     #[test]
-    fn large_samples_are_thinned_and_small_ones_warned_of() {
+    fn large_samples_are_subsampled_and_small_ones_get_a_warning() {
         let (p, q) = (normals(500, 1, |x| x), normals(40, 2, |x| x));
-        let test = TwoSampleTest { most_rows: 100, permutations: 19, ..TwoSampleTest::default() };
+        let test = TwoSampleTest { max_rows: 100, permutations: 19, ..TwoSampleTest::default() };
         let result = test.run(Points::new(&p, 1).named("p.csv"), Points::new(&q, 1)).unwrap();
         assert_eq!(result.n, [500, 40]);
-        assert_eq!(result.warnings, ["p.csv: 100 of the 500 rows of P were used, drawn at random"]);
+        assert_eq!(result.warnings, ["p.csv: 100 of 500 rows of P are used, drawn at random"]);
         let few = TwoSampleTest::default().run(Points::new(&p[..3], 1), Points::new(&q[..3], 1)).unwrap();
-        assert_eq!(few.warnings, ["so few rows can be dealt in 20 ways only: no p-value is below 0.05"]);
+        assert_eq!(few.warnings, ["there are only 20 ways to split so few rows: no p-value is below 0.05"]);
         assert!(few.p_value > 0.02);
     }
 
     #[test]
-    fn rows_that_are_all_the_same_are_no_difference() {
+    fn samples_of_one_repeated_row_have_p_value_one() {
         let same = [7.0; 20];
         for statistic in &BOTH {
             assert_eq!(p_value(statistic, &same, &same, 2, 99), 1.0);
@@ -245,17 +245,17 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_tested_is_refused_by_name() {
-        let said = |test: TwoSampleTest, p: Points, q: Points| test.run(p, q).unwrap_err().to_string();
+    fn errors_name_the_sample_and_the_reason() {
+        let error = |test: TwoSampleTest, p: Points, q: Points| test.run(p, q).unwrap_err().to_string();
         let p = Points::new(&[1.0, 2.0, 3.0, 4.0], 2).named("p.csv");
         let one = Points::new(&[1.0, 2.0], 2).named("one.csv");
         let narrow = Points::new(&[1.0, 2.0], 1).named("narrow.csv");
         let with = TwoSampleTest::default;
-        assert_eq!(said(with(), p, one), "one.csv: has 1 rows, a two-sample test needs at least 2");
-        assert!(said(with(), p, narrow).contains("narrow.csv has 1"));
-        assert!(said(TwoSampleTest { permutations: 0, ..with() }, p, p).contains("1 to 100000"));
-        assert!(said(TwoSampleTest { most_rows: 1, ..with() }, p, p).contains("2 are the least"));
+        assert_eq!(error(with(), p, one), "one.csv: has 1 rows, a two-sample test needs at least 2");
+        assert!(error(with(), p, narrow).contains("narrow.csv has 1"));
+        assert!(error(TwoSampleTest { permutations: 0, ..with() }, p, p).contains("1 to 100000"));
+        assert!(error(TwoSampleTest { max_rows: 1, ..with() }, p, p).contains("must be 2 or more"));
         let statistic = Statistic::Mmd { bandwidth: Some(0.0) };
-        assert!(said(TwoSampleTest { statistic, ..with() }, p, p).contains("bandwidth"));
+        assert!(error(TwoSampleTest { statistic, ..with() }, p, p).contains("bandwidth"));
     }
 }

@@ -1,53 +1,53 @@
-//! What is gathered around a query: collectors are shown measures and say what they need not see.
+//! Collectors of measures around a query, which also prune the search.
 
-use super::measure::{LANES, Lanes, whole};
+use super::measure::{GroupMeasures, LANES, joint_measures};
 
-/// Gathers an answer from the points around one query.
+/// Collects a result from the points around one query.
 pub(super) trait Collector: Send {
-    /// Whether points at this measure or farther change nothing.
-    fn done_at(&self, measure: f64) -> bool;
-    /// Eight points.
-    fn take(&mut self, lanes: &Lanes);
-    /// Whether the collector cares for [`Collector::take_all`].
-    const WHOLESALE: bool = false;
-    /// Takes `points` that are all no farther than `farthest`, if it need not see them one by one.
-    fn take_all(&mut self, _farthest: f64, _points: usize) -> bool {
+    /// Whether points at this measure or farther leave the result unchanged.
+    fn excludes(&self, measure: f64) -> bool;
+    /// Visits eight points.
+    fn visit(&mut self, groups: &GroupMeasures);
+    /// Whether [`Collector::visit_box`] can succeed.
+    const VISITS_BOXES: bool = false;
+    /// Visits a box of `points` points within `max_measure`, and returns true if no point must be visited by itself.
+    fn visit_box(&mut self, _farthest: f64, _points: usize) -> bool {
         false
     }
 }
 
-/// The k smallest measures, sorted.
-pub(super) struct Smallest {
+/// The k smallest measures, in ascending order.
+pub(super) struct KSmallest {
     best: Vec<f64>,
     last: f64,
 }
 
-impl Smallest {
+impl KSmallest {
     pub fn new(k: usize) -> Self {
-        Smallest { best: vec![f64::INFINITY; k], last: f64::INFINITY }
+        KSmallest { best: vec![f64::INFINITY; k], last: f64::INFINITY }
     }
 
-    /// The one in place `k`, from one.
+    /// The `k`-th, from one.
     pub fn best(&self, k: usize) -> f64 {
         self.best[k - 1]
     }
 
-    /// The k-th.
+    /// The largest of them.
     #[inline(always)]
     pub fn last(&self) -> f64 {
         self.last
     }
 }
 
-impl Collector for Smallest {
+impl Collector for KSmallest {
     #[inline(always)]
-    fn done_at(&self, measure: f64) -> bool {
+    fn excludes(&self, measure: f64) -> bool {
         measure >= self.last()
     }
 
     #[inline(always)]
-    fn take(&mut self, lanes: &Lanes) {
-        let measures = whole(lanes);
+    fn visit(&mut self, groups: &GroupMeasures) {
+        let measures = joint_measures(groups);
         if !measures.iter().fold(false, |any, &m| any | (m < self.last)) {
             return;
         }
@@ -66,25 +66,25 @@ impl Collector for Smallest {
     }
 }
 
-/// How many points lie within a radius.
+/// The number of points within a radius.
 pub(super) struct Count {
     pub radius: f64,
-    /// Leaves out those at the radius itself.
+    /// Whether points at the radius itself are excluded.
     pub strict: bool,
     pub count: usize,
 }
 
 impl Collector for Count {
-    const WHOLESALE: bool = true;
+    const VISITS_BOXES: bool = true;
 
     #[inline(always)]
-    fn done_at(&self, measure: f64) -> bool {
+    fn excludes(&self, measure: f64) -> bool {
         if self.strict { measure >= self.radius } else { measure > self.radius }
     }
 
     #[inline(always)]
-    fn take(&mut self, lanes: &Lanes) {
-        let measures = whole(lanes);
+    fn visit(&mut self, groups: &GroupMeasures) {
+        let measures = joint_measures(groups);
         let mut inside = 0u64;
         for m in measures {
             inside += u64::from(if self.strict { m < self.radius } else { m <= self.radius });
@@ -93,42 +93,42 @@ impl Collector for Count {
     }
 
     #[inline(always)]
-    fn take_all(&mut self, farthest: f64, points: usize) -> bool {
-        let all = !self.done_at(farthest);
+    fn visit_box(&mut self, max_measure: f64, points: usize) -> bool {
+        let all = !self.excludes(max_measure);
         self.count += if all { points } else { 0 };
         all
     }
 }
 
-/// The points within a radius (those at it included): how many, and how far they reach in each group of columns.
-pub(super) struct Reach {
+/// The number of points within a radius, and their largest measure in each group of columns.
+pub(super) struct Extents {
     pub radius: f64,
     pub count: usize,
     pub sides: [f64; 2],
 }
 
-impl Collector for Reach {
+impl Collector for Extents {
     #[inline(always)]
-    fn done_at(&self, measure: f64) -> bool {
+    fn excludes(&self, measure: f64) -> bool {
         measure > self.radius
     }
 
     #[inline(always)]
-    fn take(&mut self, lanes: &Lanes) {
-        let measures = whole(lanes);
+    fn visit(&mut self, groups: &GroupMeasures) {
+        let measures = joint_measures(groups);
         if !measures.iter().fold(false, |any, &m| any | (m <= self.radius)) {
             return;
         }
         for l in 0..LANES {
             if measures[l] <= self.radius {
                 self.count += 1;
-                self.sides = [self.sides[0].max(lanes[0][l]), self.sides[1].max(lanes[1][l])];
+                self.sides = [self.sides[0].max(groups[0][l]), self.sides[1].max(groups[1][l])];
             }
         }
     }
 }
 
-/// The smallest measure above zero, and how many points are no farther.
+/// The smallest positive measure, and the number of points at zero and at that measure.
 pub(super) struct FirstPositive {
     pub measure: f64,
     pub zeros: usize,
@@ -143,13 +143,13 @@ impl FirstPositive {
 
 impl Collector for FirstPositive {
     #[inline(always)]
-    fn done_at(&self, measure: f64) -> bool {
+    fn excludes(&self, measure: f64) -> bool {
         measure > self.measure
     }
 
     #[inline(always)]
-    fn take(&mut self, lanes: &Lanes) {
-        for m in whole(lanes) {
+    fn visit(&mut self, groups: &GroupMeasures) {
+        for m in joint_measures(groups) {
             if m == 0.0 {
                 self.zeros += 1;
             } else if m < self.measure {

@@ -1,10 +1,10 @@
-//! Distances, and the blocks of points they are taken to.
+//! Measures of distance, and the blocks of points they are computed to.
 //!
-//! Distances are compared in a *measure* that grows with them and is cheaper: the square for the Euclidean norm, the distance itself for
-//! the maximum norm. Columns may fall into two groups (the X and the Y of pairs); the measure of a pair is the larger of both.
+//! A *measure* grows with the distance and costs less: the square for the Euclidean norm, the distance itself for the
+//! maximum norm. Columns may form two groups (the X and the Y of pairs). The measure of a pair is the larger of both.
 //!
-//! Points lie in blocks of [`LANES`], column by column, so that one query meets eight points in a few vector instructions. Every
-//! measure is summed column by column in the same order, whoever asks, and rounding is monotone: bounds of boxes hold exactly, and a
+//! Points lie in transposed blocks of [`LANES`], so that one query and eight points share vector instructions. Every
+//! measure is summed over columns in the same order, and rounding is monotone. So bounds of boxes hold exactly, and a
 //! tree gives the same numbers as a pass over all points.
 
 use super::Norm;
@@ -13,38 +13,38 @@ use crate::estimate::Points;
 /// Points in a block.
 pub(super) const LANES: usize = 8;
 
-/// How differences of columns add up.
+/// How differences of columns accumulate.
 pub(super) trait Measure: Copy + Send + Sync {
-    fn add(so_far: f64, difference: f64) -> f64;
+    fn add(sum: f64, difference: f64) -> f64;
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Squares;
+pub(super) struct SquaredEuclidean;
 
 #[derive(Clone, Copy)]
-pub(super) struct Largest;
+pub(super) struct Chebyshev;
 
-impl Measure for Squares {
+impl Measure for SquaredEuclidean {
     #[inline(always)]
-    fn add(so_far: f64, difference: f64) -> f64 {
-        so_far + difference * difference
+    fn add(sum: f64, difference: f64) -> f64 {
+        sum + difference * difference
     }
 }
 
-impl Measure for Largest {
+impl Measure for Chebyshev {
     #[inline(always)]
-    fn add(so_far: f64, difference: f64) -> f64 {
-        larger(so_far, difference.abs())
+    fn add(sum: f64, difference: f64) -> f64 {
+        larger(sum, difference.abs())
     }
 }
 
-/// `f64::max` for numbers that are no NaN, in one instruction.
+/// `f64::max` for numbers other than NaN, in one instruction.
 #[inline(always)]
 pub(super) fn larger(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
 }
 
-/// The distance a measure stands for.
+/// The distance of a measure.
 pub(super) fn distance(norm: Norm, measure: f64) -> f64 {
     match norm {
         Norm::Euclidean => measure.sqrt(),
@@ -52,12 +52,12 @@ pub(super) fn distance(norm: Norm, measure: f64) -> f64 {
     }
 }
 
-/// Measures of eight points, group by group.
-pub(super) type Lanes = [[f64; LANES]; 2];
+/// Measures of eight points in each of both groups of columns.
+pub(super) type GroupMeasures = [[f64; LANES]; 2];
 
-/// Measures of the points of a block; `split` columns are the first group.
+/// Measures from a query to the points of a block, `[dim, LANES]`. The first group has `split` columns.
 #[inline(always)]
-pub(super) fn lanes<M: Measure>(block: &[f64], query: &[f64], split: usize) -> Lanes {
+pub(super) fn block_measures<M: Measure>(block: &[f64], query: &[f64], split: usize) -> GroupMeasures {
     let group = |block: &[f64], query: &[f64]| {
         let mut sum = [0.0; LANES];
         for (column, &q) in block.chunks_exact(LANES).zip(query) {
@@ -72,32 +72,32 @@ pub(super) fn lanes<M: Measure>(block: &[f64], query: &[f64], split: usize) -> L
     [group(first, a), if b.is_empty() { [0.0; LANES] } else { group(second, b) }]
 }
 
-/// Measure of the whole point.
+/// The larger measure of both groups, for each point.
 #[inline(always)]
-pub(super) fn whole(lanes: &Lanes) -> [f64; LANES] {
-    let mut out = lanes[0];
-    for (o, &second) in out.iter_mut().zip(&lanes[1]) {
+pub(super) fn joint_measures(groups: &GroupMeasures) -> [f64; LANES] {
+    let mut out = groups[0];
+    for (o, &second) in out.iter_mut().zip(&groups[1]) {
         *o = larger(*o, second);
     }
     out
 }
 
-/// The smallest measure a point in a box can have. `bounds` are the lows of all columns, then the highs.
+/// The smallest measure of points in a box. `bounds` holds the minima of all columns, then the maxima.
 #[inline(always)]
-pub(super) fn nearest<M: Measure>(bounds: &[f64], query: &[f64], split: usize) -> f64 {
+pub(super) fn min_measure<M: Measure>(bounds: &[f64], query: &[f64], split: usize) -> f64 {
     let (low, high) = bounds.split_at(query.len());
     let mut sums = [0.0; 2];
     for (c, &q) in query.iter().enumerate() {
-        let outside = larger(larger(low[c] - q, q - high[c]), 0.0);
+        let distance = larger(larger(low[c] - q, q - high[c]), 0.0);
         let sum = &mut sums[usize::from(c >= split)];
-        *sum = M::add(*sum, outside);
+        *sum = M::add(*sum, distance);
     }
     larger(sums[0], sums[1])
 }
 
-/// The largest measure a point in a box can have.
+/// The largest measure of points in a box.
 #[inline(always)]
-pub(super) fn farthest<M: Measure>(bounds: &[f64], query: &[f64], split: usize) -> f64 {
+pub(super) fn max_measure<M: Measure>(bounds: &[f64], query: &[f64], split: usize) -> f64 {
     let (low, high) = bounds.split_at(query.len());
     let mut sums = [0.0; 2];
     for (c, &q) in query.iter().enumerate() {
@@ -107,7 +107,7 @@ pub(super) fn farthest<M: Measure>(bounds: &[f64], query: &[f64], split: usize) 
     larger(sums[0], sums[1])
 }
 
-/// Points in blocks, column by column within a block; lanes beyond the last point are infinitely far.
+/// Points in blocks `[blocks, dim, LANES]`. Lanes beyond the last point are infinite.
 pub(super) struct Blocks {
     data: Vec<f64>,
     dim: usize,
@@ -118,8 +118,8 @@ impl Blocks {
     pub fn pack(points: Points, order: impl ExactSizeIterator<Item = usize>) -> Self {
         let (dim, len) = (points.dim(), order.len());
         let mut data = vec![f64::INFINITY; len.div_ceil(LANES) * LANES * dim];
-        for (place, i) in order.enumerate() {
-            let block = place / LANES * LANES * dim + place % LANES;
+        for (slot, i) in order.enumerate() {
+            let block = slot / LANES * LANES * dim + slot % LANES;
             for (c, &x) in points.row(i).iter().enumerate() {
                 data[block + c * LANES] = x;
             }
@@ -132,7 +132,7 @@ impl Blocks {
         self.len
     }
 
-    /// Blocks `range`, one after another.
+    /// The blocks of a range.
     #[inline(always)]
     pub fn blocks(&self, range: std::ops::Range<usize>) -> std::slice::ChunksExact<'_, f64> {
         let size = LANES * self.dim;

@@ -1,7 +1,7 @@
-//! Exact neighbours: distances to the k-th nearest point, and numbers of points within a radius.
+//! Exact nearest neighbours: distances to the k-th nearest point, and numbers of points within a radius.
 //!
-//! `measure` holds distances and the layout of points, `collect` what is gathered around a query, `brute` the pass over all points
-//! and `tree` the k-d tree. Both give the same numbers to the last bit.
+//! `measure` holds distances and the layout of points, `collect` the results around a query, `brute` the pass over all
+//! points and `tree` the k-d tree. Both searches give the same bits.
 
 mod brute;
 mod collect;
@@ -12,31 +12,31 @@ use rayon::prelude::*;
 use setwise_engine::simd::{Isa, isa};
 
 use super::Points;
-use collect::{Collector, Count, FirstPositive, Reach, Smallest};
-use measure::{Blocks, Largest, Measure, Squares};
+use collect::{Collector, Count, Extents, FirstPositive, KSmallest};
+use measure::{Blocks, Chebyshev, Measure, SquaredEuclidean};
 use tree::Tree;
 
-/// How the distance of two points is measured.
+/// Norms of the difference of two points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Norm {
     /// Root of the sum of squares.
     Euclidean,
-    /// Largest difference of a column.
+    /// Chebyshev difference of a column.
     Maximum,
 }
 
-/// How points are searched; both ways give the same numbers.
+/// Algorithms, which give the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Search {
-    /// The faster of both for this number of points and columns.
+    /// The faster one for this number of points and columns.
     Auto,
-    /// Every point against every query, in vectors.
+    /// Every point against every query.
     Brute,
     /// A k-d tree.
     Tree,
 }
 
-/// Queries a thread takes at a time.
+/// Queries of a task.
 const CHUNK: usize = 128;
 
 /// Points prepared for searches.
@@ -62,12 +62,12 @@ impl Neighbors {
         Self::with_search(points, norm, Search::Auto)
     }
 
-    /// Prepares points for a search of one's own choice.
+    /// Prepares points for an algorithm.
     pub fn with_search(points: Points, norm: Norm, search: Search) -> Self {
         Self::grouped(points, points.dim(), norm, search)
     }
 
-    /// Columns in two groups, the first of `split` columns: the distance is the larger of both groups' distances.
+    /// Prepares points with two groups of columns, `split` in the first. The distance is the larger of both groups'.
     pub(super) fn grouped(points: Points, split: usize, norm: Norm, search: Search) -> Self {
         let tree = match search {
             Search::Auto => tree_wins(points.len(), points.dim()),
@@ -91,18 +91,19 @@ impl Neighbors {
         self.len() == 0
     }
 
-    /// The distance from every query to its k-th nearest point, `k` from one. Where queries are the points themselves, each is its
-    /// own first neighbour. With fewer than `k` points it is infinite.
+    /// The distance from every query to its k-th nearest point, `k` from one; infinite with fewer than `k` points.
+    ///
+    /// A query that is one of the points is its own first neighbour.
     ///
     /// # Panics
     /// If `k` is zero or the widths differ.
     pub fn kth_distances(&self, queries: Points, k: usize) -> Vec<f64> {
-        let mut out = self.kth(queries, &self.order_of(queries), k);
+        let mut out = self.kth_measures(queries, &self.order_of(queries), k);
         out.iter_mut().for_each(|m| *m = measure::distance(self.norm, *m));
         out
     }
 
-    /// How many points lie within a distance of every query, those at the distance itself included unless `strict`.
+    /// The number of points within a radius of every query. Points at the radius itself count unless `strict`.
     ///
     /// # Panics
     /// If there is not one radius for every query, or the widths differ.
@@ -110,32 +111,32 @@ impl Neighbors {
         assert_eq!(radii.len(), queries.len(), "a radius for every query");
         let square = |r: f64| if self.norm == Norm::Euclidean { r * r } else { r };
         let radii: Vec<f64> = radii.iter().map(|&r| square(r)).collect();
-        self.count(queries, &self.order_of(queries), |i| (radii[i], strict))
+        self.counts_by_measure(queries, &self.order_of(queries), |i| (radii[i], strict))
     }
 
-    /// An order of the points in which those that follow each other are close; empty where the search has no use for it.
+    /// An order of the points in which consecutive ones are close; empty where the search does not gain from it.
     pub(super) fn order(&self) -> &[usize] {
         self.tree.as_ref().map_or(&[], Tree::order)
     }
 
-    /// An order of other points.
+    /// Such an order of queries.
     fn order_of(&self, queries: Points) -> Vec<usize> {
         if self.tree.is_some() { tree::coherent_order(queries) } else { Vec::new() }
     }
 
-    /// [`Neighbors::kth_distances`] as measures. Queries are taken in the order given, which changes nothing but the speed.
-    pub(super) fn kth(&self, queries: Points, order: &[usize], k: usize) -> Vec<f64> {
+    /// [`Neighbors::kth_distances`] as measures. The order of queries has an influence on the speed only.
+    pub(super) fn kth_measures(&self, queries: Points, order: &[usize], k: usize) -> Vec<f64> {
         assert!(k > 0, "neighbours are counted from one");
-        self.collect(queries, order, |_| Smallest::new(k), |c| c.last())
+        self.collect(queries, order, |_| KSmallest::new(k), |c| c.last())
     }
 
-    /// Measures to four neighbours of every query, `ks` rising and from one, in one search.
-    pub(super) fn kths(&self, queries: Points, order: &[usize], ks: [usize; 4]) -> Vec<[f64; 4]> {
-        self.collect(queries, order, |_| Smallest::new(ks[3]), |c| ks.map(|k| c.best(k)))
+    /// Measures to four neighbours of every query in one search; `ks` ascend and count from one.
+    pub(super) fn four_kth_measures(&self, queries: Points, order: &[usize], ks: [usize; 4]) -> Vec<[f64; 4]> {
+        self.collect(queries, order, |_| KSmallest::new(ks[3]), |c| ks.map(|k| c.best(k)))
     }
 
-    /// Numbers of points within a measure, strictly or not, given for every query.
-    pub(super) fn count(
+    /// Numbers of points within a measure, which `radius` gives for every query with its strictness.
+    pub(super) fn counts_by_measure(
         &self,
         queries: Points,
         order: &[usize],
@@ -143,24 +144,25 @@ impl Neighbors {
     ) -> Vec<usize> {
         let start = |i| {
             let (radius, strict) = radius(i);
-            // Lanes without a point are infinitely far: no radius may reach them.
+            // Lanes without a point are infinite: no radius may include them.
             Count { radius: radius.min(f64::MAX), strict, count: 0 }
         };
         self.collect(queries, order, start, |c| c.count)
     }
 
-    /// How many points lie within a measure of every query, and how far they reach in both groups of columns.
-    pub(super) fn reach(&self, queries: Points, order: &[usize], radii: &[f64]) -> Vec<(usize, [f64; 2])> {
-        let start = |i: usize| Reach { radius: radii[i], count: 0, sides: [0.0; 2] };
+    /// The number of points within a measure of every query, and their largest measures in both groups of columns.
+    pub(super) fn extents(&self, queries: Points, order: &[usize], radii: &[f64]) -> Vec<(usize, [f64; 2])> {
+        let start = |i: usize| Extents { radius: radii[i], count: 0, sides: [0.0; 2] };
         self.collect(queries, order, start, |c| (c.count, c.sides))
     }
 
-    /// The smallest positive measure from every query, and how many points are no farther; infinite if all points coincide with it.
+    /// The smallest positive measure from every query, and the number of points up to it; infinite if all points
+    /// coincide with the query.
     pub(super) fn first_positive(&self, queries: Points) -> Vec<(f64, usize)> {
         self.collect(queries, &[], |_| FirstPositive::new(), |c| (c.measure, c.zeros + c.ties))
     }
 
-    /// Runs a collector for every query; answers in the order of the queries.
+    /// Runs a collector for every query. Results are in the order of the queries.
     fn collect<C: Collector, R: Copy + Default + Send>(
         &self,
         queries: Points,
@@ -175,20 +177,20 @@ impl Neighbors {
         } else {
             order
         };
-        let part = |(rows, out): (&[usize], &mut [R])| {
+        let run_chunk = |(rows, out): (&[usize], &mut [R])| {
             let mut collectors: Vec<C> = rows.iter().map(|&i| start(i)).collect();
-            let work = Work { neighbors: self, queries, rows, collectors: &mut collectors };
+            let task = Task { neighbors: self, queries, rows, collectors: &mut collectors };
             match self.norm {
-                Norm::Euclidean => widest::<Squares, C>(work),
-                Norm::Maximum => widest::<Largest, C>(work),
+                Norm::Euclidean => dispatch::<SquaredEuclidean, C>(task),
+                Norm::Maximum => dispatch::<Chebyshev, C>(task),
             }
             out.iter_mut().zip(collectors).for_each(|(o, c)| *o = finish(c));
         };
         let mut found = vec![R::default(); rows.len()];
         if rows.len() <= 2 * CHUNK {
-            part((rows, &mut found));
+            run_chunk((rows, &mut found));
         } else {
-            rows.par_chunks(CHUNK).zip(found.par_chunks_mut(CHUNK)).for_each(part);
+            rows.par_chunks(CHUNK).zip(found.par_chunks_mut(CHUNK)).for_each(run_chunk);
         }
         if order.is_empty() {
             return found;
@@ -201,24 +203,33 @@ impl Neighbors {
     }
 }
 
-/// Whether a tree answers as many queries as it has points sooner than a pass over all of them.
+/// Whether a tree is faster than brute force, for as many queries as points.
 ///
-/// Time of the pass over that of the tree, measured in one run with k = 5 on Gaussian points, two cores, AVX-512: 500 points in 3 columns 0.9,
-/// 1000 in 3 1.8, 2000 in 3 1.8, in 5 1.0, 5000 in 5 1.2, in 6 1.0, 10,000 in 6 1.4, 20,000 in 3 7.6, in 5 3.2, in 7 1.4, in 8 1.2, in 16
-/// 0.2. Where both are equal, a further column asks for about twice the points.
+/// Time of brute force divided by that of the tree, for k = 5 on Gaussian points, two cores, AVX-512:
+///
+/// | points | 3 columns | 5 | 6 | 7 | 8 | 16 |
+/// | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+/// | 500 | 0.9 | | | | | |
+/// | 1,000 | 1.8 | | | | | |
+/// | 2,000 | 1.8 | 1.0 | | | | |
+/// | 5,000 | | 1.2 | 1.0 | | | |
+/// | 10,000 | | | 1.4 | | | |
+/// | 20,000 | 7.6 | 3.2 | | 1.4 | 1.2 | 0.2 |
+///
+/// Each further column doubles the number of points at which both are equal.
 fn tree_wins(n: usize, dim: usize) -> bool {
     dim <= 12 && n >= 100 << dim.max(3)
 }
 
-/// Some queries with their collectors.
-struct Work<'a, C> {
+/// A chunk of queries with their collectors.
+struct Task<'a, C> {
     neighbors: &'a Neighbors,
     queries: Points<'a>,
     rows: &'a [usize],
     collectors: &'a mut [C],
 }
 
-impl<C: Collector> Work<'_, C> {
+impl<C: Collector> Task<'_, C> {
     #[inline(always)]
     fn run<M: Measure>(self) {
         let n = self.neighbors;
@@ -234,28 +245,32 @@ impl<C: Collector> Work<'_, C> {
     }
 }
 
+/// # Safety
+/// The machine has AVX-512 F, DQ, BW and VL, and AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2")]
-unsafe fn run_avx512<M: Measure, C: Collector>(work: Work<C>) {
-    work.run::<M>();
+unsafe fn run_avx512<M: Measure, C: Collector>(task: Task<C>) {
+    task.run::<M>();
 }
 
+/// # Safety
+/// The machine has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn run_avx2<M: Measure, C: Collector>(work: Work<C>) {
-    work.run::<M>();
+unsafe fn run_avx2<M: Measure, C: Collector>(task: Task<C>) {
+    task.run::<M>();
 }
 
-/// Runs the work compiled for the widest vectors of this machine. Products and sums are never fused, so all give the same numbers.
-fn widest<M: Measure, C: Collector>(work: Work<C>) {
-    // SAFETY: `isa` has found the instructions each entry point enables.
+/// Runs a task with the widest vectors of this machine. No version uses FMA, so that all give the same numbers.
+fn dispatch<M: Measure, C: Collector>(task: Task<C>) {
+    // SAFETY: `isa` returns `Avx512` or `Avx2` only on a machine with all instructions that the entry point enables.
     unsafe {
         match isa() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => run_avx512::<M, C>(work),
+            Isa::Avx512 => run_avx512::<M, C>(task),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => run_avx2::<M, C>(work),
-            _ => work.run::<M>(),
+            Isa::Avx2 => run_avx2::<M, C>(task),
+            _ => task.run::<M>(),
         }
     }
 }

@@ -1,32 +1,33 @@
 //! A k-d tree in flat arrays.
 //!
-//! Nodes stand in preorder, each with the tight box of its points; the points of a leaf are whole blocks, so a leaf costs a few vector
-//! instructions. Halves are cut at a multiple of a block, at the median of the widest column.
+//! Nodes are in preorder, each with the bounding box of its points. The points of a leaf are full blocks, so that a
+//! leaf costs a few vector instructions. A node is split at the median of its widest column, rounded to a multiple of a
+//! block.
 
 use super::collect::Collector;
-use super::measure::{Blocks, LANES, Measure, farthest, lanes, nearest};
+use super::measure::{Blocks, LANES, Measure, block_measures, max_measure, min_measure};
 use crate::estimate::Points;
 
-/// Most points of a leaf.
-const LEAF: usize = 16;
-/// Halves with more points than this are sorted on two threads.
-const PARALLEL: usize = 1 << 12;
+/// Points of a leaf.
+const MAX_LEAF_POINTS: usize = 16;
+/// Children with more points are sorted on two threads.
+const MIN_PARALLEL_POINTS: usize = 1 << 12;
 
 pub(super) struct Tree {
     nodes: Vec<Node>,
-    /// Lows and highs of each node's box.
+    /// Minima and maxima of the columns of each node: `[nodes, 2, dim]`.
     bounds: Vec<f64>,
-    /// Rows of the points, as they stand in the blocks.
+    /// Rows of the points, in the order of the blocks.
     order: Vec<usize>,
 }
 
 struct Node {
-    /// Its blocks.
+    /// The range of blocks.
     start: u32,
     end: u32,
     /// Index of the second child, zero for a leaf; the first child follows its parent.
     second: u32,
-    /// Number of its points.
+    /// Number of points.
     points: u32,
 }
 
@@ -40,23 +41,23 @@ impl Tree {
         (tree, blocks)
     }
 
-    /// Rows in the order of the tree: neighbours are close.
+    /// Rows in the order of the tree, in which consecutive points are close.
     pub fn order(&self) -> &[usize] {
         &self.order
     }
 
-    /// Adds the node of the points at `start..end` of the order, and those below it.
+    /// Adds the node of the points `start..end` of the order, and its descendants.
     fn grow(&mut self, points: Points, start: usize, end: usize) {
         let at = self.nodes.len();
-        let box_ = bounds(points, &self.order[start..end]);
-        self.bounds.extend(box_);
+        let node_bounds = bounds(points, &self.order[start..end]);
+        self.bounds.extend(node_bounds);
         self.nodes.push(Node {
             start: (start / LANES) as u32,
             end: end.div_ceil(LANES) as u32,
             second: 0,
             points: (end - start) as u32,
         });
-        if end - start > LEAF {
+        if end - start > MAX_LEAF_POINTS {
             let middle = start + middle(end - start);
             self.grow(points, start, middle);
             self.nodes[at].second = self.nodes.len() as u32;
@@ -69,7 +70,7 @@ impl Tree {
         &self.bounds[node * 2 * dim..(node + 1) * 2 * dim]
     }
 
-    /// Shows the collector all points it does not rule out, near boxes first.
+    /// Lets the collector visit all points that it does not exclude, nearer boxes first.
     #[inline(always)]
     pub fn search<M: Measure, C: Collector>(
         &self,
@@ -83,33 +84,33 @@ impl Tree {
         stack.clear();
         stack.push((0, 0.0));
         while let Some((at, bound)) = stack.pop() {
-            if collector.done_at(bound) {
+            if collector.excludes(bound) {
                 continue;
             }
             let mut at = at as usize;
             loop {
                 let node = &self.nodes[at];
-                if C::WHOLESALE {
-                    let far = farthest::<M>(self.bounds(at, dim), query, split);
-                    if collector.take_all(far, node.points as usize) {
+                if C::VISITS_BOXES {
+                    let far = max_measure::<M>(self.bounds(at, dim), query, split);
+                    if collector.visit_box(far, node.points as usize) {
                         break;
                     }
                 }
                 if node.second == 0 {
                     for block in blocks.blocks(node.start as usize..node.end as usize) {
-                        collector.take(&lanes::<M>(block, query, split));
+                        collector.visit(&block_measures::<M>(block, query, split));
                     }
                     break;
                 }
                 let (first, second) = (at + 1, node.second as usize);
-                let a = nearest::<M>(self.bounds(first, dim), query, split);
-                let b = nearest::<M>(self.bounds(second, dim), query, split);
+                let a = min_measure::<M>(self.bounds(first, dim), query, split);
+                let b = min_measure::<M>(self.bounds(second, dim), query, split);
                 let ((near, low), (far, high)) =
                     if b < a { ((second, b), (first, a)) } else { ((first, a), (second, b)) };
-                if !collector.done_at(high) {
+                if !collector.excludes(high) {
                     stack.push((far as u32, high));
                 }
-                if collector.done_at(low) {
+                if collector.excludes(low) {
                     break;
                 }
                 at = near;
@@ -118,12 +119,12 @@ impl Tree {
     }
 }
 
-/// Where a run of points is cut.
+/// The index at which `len` points are split.
 fn middle(len: usize) -> usize {
     (len / 2).next_multiple_of(LANES)
 }
 
-/// Lows and highs of the columns.
+/// Minima, then maxima, of the columns.
 fn bounds(points: Points, rows: &[usize]) -> Vec<f64> {
     let dim = points.dim();
     let mut out = vec![f64::INFINITY; 2 * dim];
@@ -138,9 +139,9 @@ fn bounds(points: Points, rows: &[usize]) -> Vec<f64> {
     out
 }
 
-/// Orders rows so that every cut of the tree falls between its halves.
+/// Partitions rows recursively, in the order of the tree.
 fn sort(points: Points, rows: &mut [usize]) {
-    if rows.len() <= LEAF {
+    if rows.len() <= MAX_LEAF_POINTS {
         return;
     }
     let dim = points.dim();
@@ -151,7 +152,7 @@ fn sort(points: Points, rows: &mut [usize]) {
     let key = |i: usize| points.data()[i * dim + widest];
     rows.select_nth_unstable_by(middle, |&a, &b| key(a).total_cmp(&key(b)));
     let (a, b) = rows.split_at_mut(middle);
-    if a.len() > PARALLEL {
+    if a.len() > MIN_PARALLEL_POINTS {
         rayon::join(|| sort(points, a), || sort(points, b));
     } else {
         sort(points, a);
@@ -159,7 +160,7 @@ fn sort(points: Points, rows: &mut [usize]) {
     }
 }
 
-/// Queries in the order of a tree of their own: those that follow each other visit the same nodes.
+/// Queries in the order of a tree over them, in which consecutive queries visit the same nodes.
 pub(super) fn coherent_order(queries: Points) -> Vec<usize> {
     let mut order: Vec<usize> = (0..queries.len()).collect();
     sort(queries, &mut order);

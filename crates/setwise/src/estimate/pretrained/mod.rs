@@ -1,19 +1,22 @@
-//! The KL estimator that was trained once and answers for any two samples.
+//! The pretrained estimator of KL(P‖Q), for any two samples.
 //!
-//! Two networks. A dimension-equivariant set model reads parts of at most 256 rows of both samples, in coordinates that no affine map
-//! of the data changes, and answers with quantiles of the divergence. A small network then reads these answers averaged over at
-//! most four disjoint parts, how far they differ, the sizes of the samples and classical estimates on all rows (neighbours,
-//! Gaussians, a classifier), and gives the quantiles for the whole: it was trained on samples of 30 to thousands of rows, so it takes away the bias of
-//! averages over parts and trusts neighbours where they are good. The interval is widened or narrowed to cover 90 % of
-//! held-out examples. Samples far larger than that are dealt to chunks, whose answers are averaged; `repeats` says what becomes of repeated
-//! values, of which the networks know nothing.
+//! A pair of samples passes five stages.
+//!
+//! 1. Cleaning removes duplicate rows and dequantises discrete columns (`cleaning`).
+//! 2. Samples over 8000 rows are split into chunks. Each chunk has features in canonical coordinates (`features`).
+//!    Subsamples of at most 256 rows are for the set model. Classical estimates on all rows come from nearest
+//!    neighbours (`neighbours`), Gaussians (`moments`) and classifiers (`classifiers`).
+//! 3. The set model, which is dimension-equivariant, predicts quantiles of the divergence from each subsample.
+//! 4. The combiner predicts calibrated quantiles from all features, which are standardised first (`combiner`).
+//! 5. The answers of a pair's chunks are averaged. Warnings name what the networks were not trained for (`ranges`).
 
-mod classifier;
-mod combine;
-mod evidence;
-mod near;
-mod repeats;
-mod shape;
+mod classifiers;
+mod cleaning;
+mod combiner;
+mod features;
+mod moments;
+mod neighbours;
+mod ranges;
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -21,33 +24,37 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 
-use super::points::constant_columns;
+use super::points::constant_column_warnings;
 use super::{Dim, Estimate, Estimator, Fallback, Knn, Pair, Points, Quantity};
-use crate::data::{Preparation, Targets};
+use crate::data::Targets;
 use crate::models::SharedModel;
 use crate::{Device, Error, Model, Result};
-use combine::{Relative, ask, batch_of, numbers, width};
-use evidence::{Evidence, Seen};
+use combiner::{StandardisedFeatures, feature_row, input_width, set_model_quantiles, single_element_sets};
+use features::{ChunkFeatures, PairFeatures};
 
-/// The inputs of the combining network, for those who train one.
-pub mod inputs {
-    pub use super::combine::{NUMBERS, Relative, Units, ask, batch_of, numbers, width};
-    pub use super::evidence::{Evidence, Part};
+pub use ranges::Ranges;
+
+/// The features of training examples, for training a combiner.
+pub mod combiner_training {
+    pub use super::combiner::{
+        Standardisation, StandardisedFeatures, feature_row, feature_width, input_width, set_model_quantiles,
+        single_element_sets,
+    };
+    pub use super::features::{ChunkFeatures, Subsample};
 }
 
-/// File of the second network in the folder of a run, beside the set model's.
+/// The combiner's file in the folder of a run, beside the set model's.
 pub const COMBINER_FILE: &str = "combiner.safetensors";
 
-/// Pairs that are looked at before a GPU answers for them, at least and at most: every turn has its own start and end, but with one turn
-/// alone neither works while the other does.
-const AHEAD: [usize; 2] = [96, 500];
+/// The smallest and the largest number of pairs in a batch of the CPU–GPU pipeline. Large batches amortise launches;
+/// with one batch alone neither device works while the other does.
+const PIPELINE_BATCH: [usize; 2] = [96, 500];
 
-/// Moments that say so many times the largest trained divergence are believed to be beyond it.
-const FAR: f64 = 4.0;
+/// Where the Gaussian divergence exceeds this multiple of the largest trained one, the interval reaches up to it.
+const OUT_OF_RANGE_FACTOR: f64 = 4.0;
 
-/// The weights that are built in.
+/// The built-in weights: set model and combiner.
 const BUILT_IN: [&[u8]; 2] = [
     include_bytes!("../../../weights/kl-estimator/model.safetensors"),
     include_bytes!("../../../weights/kl-estimator/combiner.safetensors"),
@@ -64,7 +71,7 @@ const BUILT_IN: [&[u8]; 2] = [
 /// # Ok::<(), setwise::Error>(())
 /// ```
 pub struct Pretrained {
-    parts: SharedModel,
+    set_model: SharedModel,
     combiner: SharedModel,
     targets: Targets,
     ranges: Ranges,
@@ -73,63 +80,42 @@ pub struct Pretrained {
 /// A value with its interval.
 pub type Answer = (f64, [f64; 2]);
 
-/// An answer, and of what.
-struct Found {
+/// The answer for a pair of samples, with what its warnings depend on.
+struct PairAnswer {
     answer: Answer,
     /// Directions in which the samples vary.
     dim: usize,
-    /// Rows of each sample that were left out.
-    copies: [usize; 2],
-    /// A column of each whose values were spread.
-    spread: [Option<usize>; 2],
+    /// Duplicate rows that were removed from each sample.
+    duplicates: [usize; 2],
+    /// A dequantised column of each sample.
+    dequantised: [Option<usize>; 2],
 }
 
-/// What is seen of pairs of samples before the set model is asked: neighbours, classifiers and moments of each, or why it has no
-/// estimate. Made on the CPU, so it may be made while a GPU starts; [`Pretrained::conclude`] does the rest.
+/// Features of pairs of samples, or why a pair has no estimate.
+///
+/// Features are computed on the CPU, also while a GPU starts. [`Pretrained::estimates_from_features`] does the rest.
 ///
 /// ```
-/// use setwise::estimate::{Estimator, Observed, Points, Pretrained};
+/// use setwise::estimate::{Estimator, FeatureBatch, Points, Pretrained};
 /// let p: Vec<f64> = (0..200).map(|i| f64::from(i * 37 % 101) / 101.0).collect();
 /// let q: Vec<f64> = p.iter().map(|x| 2.0 * x).collect();
 /// let pairs = [(Points::new(&p, 1), Points::new(&q, 1))];
 /// let estimator = Pretrained::built_in()?;
-/// let observed = Observed::of(&pairs);
-/// assert_eq!(estimator.conclude(&pairs, observed, 0)[0].as_ref().unwrap().value, estimator.values(&pairs).remove(0)?);
+/// let estimates = estimator.estimates_from_features(&pairs, FeatureBatch::compute(&pairs), 0);
+/// assert_eq!(estimates[0].as_ref().unwrap().value, estimator.values(&pairs).remove(0)?);
 /// # Ok::<(), setwise::Error>(())
 /// ```
-pub struct Observed(Vec<Result<Seen>>);
+pub struct FeatureBatch(Vec<Result<PairFeatures>>);
 
-impl Observed {
-    /// Looks at pairs of samples, on all threads.
-    pub fn of(pairs: &[Pair]) -> Self {
-        Observed(pairs.par_iter().map(|&(p, q)| Seen::of(p, q)).collect())
-    }
-}
-
-/// The ranges an estimator was trained for.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Ranges {
-    /// Columns, from and to.
-    pub dims: [usize; 2],
-    /// Rows of each sample, from and to.
-    pub rows: [usize; 2],
-    /// The largest divergence, in nats.
-    pub max_divergence: f64,
-}
-
-impl Ranges {
-    /// Key of the set model's metadata that holds them, as JSON.
-    const METADATA: &str = "trained-range";
-
-    /// Keeps the ranges in the metadata of an estimator's set model.
-    pub fn store(&self, set_model: &mut Model) {
-        set_model.set_metadata(Self::METADATA, serde_json::to_string(self).expect("ranges are plain data"));
+impl FeatureBatch {
+    /// Computes the features of pairs of samples, on all threads.
+    pub fn compute(pairs: &[Pair]) -> Self {
+        FeatureBatch(pairs.par_iter().map(|&(p, q)| PairFeatures::compute(p, q)).collect())
     }
 }
 
 impl Pretrained {
-    /// The one that is built in, on the CPU; read at the first call and kept.
+    /// The built-in estimator on the CPU; read at the first call and kept.
     pub fn shared() -> Result<&'static Self> {
         static SHARED: OnceLock<Pretrained> = OnceLock::new();
         if let Some(known) = SHARED.get() {
@@ -139,149 +125,160 @@ impl Pretrained {
         Ok(SHARED.get_or_init(|| read))
     }
 
-    /// The one that is built in.
+    /// The built-in estimator.
     pub fn built_in() -> Result<Self> {
-        let [parts, combiner] = BUILT_IN.map(|bytes| Model::from_bytes("the built-in estimator", bytes));
-        Self::new(parts?, combiner?)
+        let [set_model, combiner] = BUILT_IN.map(|bytes| Model::from_bytes("the built-in estimator", bytes));
+        Self::new(set_model?, combiner?)
     }
 
-    /// The one of a finished run, from its folder.
+    /// The estimator of a finished run, from its folder.
     pub fn load(folder: &Path) -> Result<Self> {
         Self::new(Model::load(folder.join("model.safetensors"))?, Model::load(folder.join(COMBINER_FILE))?)
     }
 
-    /// From a set model and the network that combines its answers.
-    pub fn new(parts: Model, combiner: Model) -> Result<Self> {
-        let (targets, ranges) = description(&parts)?;
-        let expected = width(targets.width());
-        let fits = parts.config().dimension_equivariant
-            && parts.config().output_width == targets.width()
+    /// An estimator of a set model and a combiner.
+    pub fn new(set_model: Model, combiner: Model) -> Result<Self> {
+        let (targets, ranges) = Ranges::load(&set_model)?;
+        let expected = input_width(targets.width());
+        let compatible = set_model.config().dimension_equivariant
+            && set_model.config().output_width == targets.width()
             && combiner.config().input_widths.iter().all(|w| *w == expected)
             && combiner.config().output_width == targets.width();
-        if !fits {
-            return Err(Error::Estimate("the two networks of the estimator do not fit each other".to_owned()));
+        if !compatible {
+            return Err(Error::Estimate(
+                "set model and combiner do not fit each other; use two files of one run".to_owned(),
+            ));
         }
-        Ok(Pretrained { parts: SharedModel::new(parts), combiner: SharedModel::new(combiner), targets, ranges })
+        Ok(Pretrained { set_model: SharedModel::new(set_model), combiner: SharedModel::new(combiner), targets, ranges })
     }
 
-    /// The same with its set model on a device.
+    /// The same estimator with its set model on a device.
     pub fn on_device(self, device: &Device) -> Result<Self> {
-        self.parts.use_device(device)?;
+        self.set_model.use_device(device)?;
         Ok(self)
     }
 
-    /// What it was trained for.
+    /// The ranges the estimator was trained for.
     pub fn ranges(&self) -> Ranges {
         self.ranges
     }
 
-    /// Bytes of the weights that are built in.
+    /// Bytes of the built-in weights.
     pub fn built_in_size() -> usize {
         BUILT_IN.iter().map(|b| b.len()).sum()
     }
 
-    /// Values with intervals for many pairs of samples, each with its own answer or error. Pairs of one width go through the set
-    /// model together; the answers are those each pair would get alone.
-    pub fn answers(&self, pairs: &[(Points, Points)]) -> Vec<Result<Answer>> {
-        self.in_turns(pairs, |_, observed| self.found_in(observed).into_iter().map(|found| Ok(found?.answer)).collect())
+    /// Values with intervals for many pairs of samples. A pair that cannot be estimated fails alone.
+    ///
+    /// Pairs of one width share batches of the set model, which does not change their answers.
+    pub fn answers(&self, pairs: &[Pair]) -> Vec<Result<Answer>> {
+        self.pipelined(pairs, |_, features| self.pair_answers(features).into_iter().map(|a| Ok(a?.answer)).collect())
     }
 
-    /// Looks at pairs and concludes something of them. With a GPU the CPU looks at the next pairs while that answers for those before them; not
-    /// on a thread of the pool, which would wait here for threads of the pool.
-    fn in_turns<T>(&self, pairs: &[Pair], conclude: impl Fn(&[Pair], Observed) -> Vec<T>) -> Vec<T> {
-        let turn = pairs.len().div_ceil(2).clamp(AHEAD[0], AHEAD[1]);
-        if !self.parts.on_gpu() || pairs.len() <= turn || rayon::current_thread_index().is_some() {
-            return conclude(pairs, Observed::of(pairs));
+    /// Computes features of pairs and applies `finish` to them.
+    ///
+    /// With a GPU, pairs pass in batches: the CPU computes features of the next batch while the GPU runs `finish`. Not
+    /// on a thread of the pool, which would wait for other threads of the pool.
+    fn pipelined<T>(&self, pairs: &[Pair], finish: impl Fn(&[Pair], FeatureBatch) -> Vec<T>) -> Vec<T> {
+        let batch = pairs.len().div_ceil(2).clamp(PIPELINE_BATCH[0], PIPELINE_BATCH[1]);
+        if !self.set_model.on_gpu() || pairs.len() <= batch || rayon::current_thread_index().is_some() {
+            return finish(pairs, FeatureBatch::compute(pairs));
         }
-        let (ahead, seen) = sync_channel(2);
+        let (sender, receiver) = sync_channel(2);
         thread::scope(|scope| {
-            scope.spawn(move || pairs.chunks(turn).try_for_each(|some| ahead.send(Observed::of(some))));
-            pairs.chunks(turn).zip(seen).flat_map(|(some, observed)| conclude(some, observed)).collect()
+            scope.spawn(move || pairs.chunks(batch).try_for_each(|batch| sender.send(FeatureBatch::compute(batch))));
+            pairs.chunks(batch).zip(receiver).flat_map(|(batch, features)| finish(batch, features)).collect()
         })
     }
 
-    fn found_in(&self, Observed(seen): Observed) -> Vec<Result<Found>> {
-        let good: Vec<&Evidence> = seen.iter().filter_map(|s| s.as_ref().ok()).flat_map(|s| &s.chunks).collect();
-        let mut answers = match self.combine(&good) {
+    /// Answers of pairs: the means over the chunks of each.
+    fn pair_answers(&self, FeatureBatch(features): FeatureBatch) -> Vec<Result<PairAnswer>> {
+        let chunks: Vec<&ChunkFeatures> = features.iter().flatten().flat_map(|pair| &pair.chunks).collect();
+        let mut answers = match self.chunk_answers(&chunks) {
             Ok(answers) => answers.into_iter(),
             Err(e) => {
                 let reason = e.to_string();
-                return seen.iter().map(|_| Err(Error::Estimate(reason.clone()))).collect();
+                return features.iter().map(|_| Err(Error::Estimate(reason.clone()))).collect();
             }
         };
-        let found = |seen: Result<Seen>| {
-            let Seen { dim, copies, spread, chunks } = seen?;
-            // All of the pair's own, so that one that failed leaves none to the next pair.
-            let own: Vec<Result<Answer>> = answers.by_ref().take(chunks.len()).collect();
-            let own = own.into_iter().collect::<Result<Vec<Answer>>>()?;
-            Ok(Found { answer: mean(&own), dim, copies, spread })
+        let answer = |features: Result<PairFeatures>| {
+            let PairFeatures { dim, duplicates, dequantised, chunks } = features?;
+            // All answers of the pair leave the iterator before an error returns, so that the next pair starts at its
+            // own.
+            let answers: Vec<Result<Answer>> = answers.by_ref().take(chunks.len()).collect();
+            let answers = answers.into_iter().collect::<Result<Vec<Answer>>>()?;
+            Ok(PairAnswer { answer: mean_answer(&answers), dim, duplicates, dequantised })
         };
-        seen.into_iter().map(found).collect()
+        features.into_iter().map(answer).collect()
     }
 
-    /// Values and intervals as they are, also below zero.
-    fn combine(&self, evidence: &[&Evidence]) -> Result<Vec<Result<Answer>>> {
-        if evidence.is_empty() {
+    /// Answers of chunks, as the combiner predicts them: they may be negative.
+    fn chunk_answers(&self, chunks: &[&ChunkFeatures]) -> Result<Vec<Result<Answer>>> {
+        if chunks.is_empty() {
             return Ok(Vec::new());
         }
-        let answers = ask(|batch| self.parts.predict(&batch.view()), evidence)?;
-        let seen: Vec<Result<Relative>> = evidence
+        let quantiles = set_model_quantiles(|batch| self.set_model.predict(&batch.view()), chunks)?;
+        let features: Vec<Result<StandardisedFeatures>> = chunks
             .iter()
-            .zip(&answers)
-            .map(|(e, a)| numbers(e, a, &self.targets).map(|numbers| Relative::of(&numbers, &self.targets)))
+            .zip(&quantiles)
+            .map(|(chunk, quantiles)| {
+                feature_row(chunk, quantiles, &self.targets).map(|row| StandardisedFeatures::of(&row, &self.targets))
+            })
             .collect();
-        let flat: Vec<f32> = seen.iter().filter_map(|r| r.as_ref().ok()).flat_map(|r| &r.row).copied().collect();
-        let found = match flat.is_empty() {
+        let rows: Vec<f32> = features.iter().flatten().flat_map(|f| &f.row).copied().collect();
+        let predicted = match rows.is_empty() {
             true => None,
-            false => Some(self.combiner.predict(&batch_of(&flat, &self.combiner.config().input_widths)?.view())?),
+            false => {
+                let batch = single_element_sets(&rows, &self.combiner.config().input_widths)?;
+                Some(self.combiner.predict(&batch.view())?)
+            }
         };
-        let mut at = 0;
-        let read = |seen: Result<Relative>| {
-            let Relative { units, of_moments, .. } = seen?;
-            let found = found.as_ref().expect("a row was asked for");
-            let answer: Vec<f32> = found.example(at).iter().map(|&x| units.back(f64::from(x)) as f32).collect();
-            let reading = self.targets.read(&answer);
-            at += 1;
+        let mut example = 0;
+        let answer = |features: Result<StandardisedFeatures>| {
+            let StandardisedFeatures { standardisation, gaussian_divergence, .. } = features?;
+            let predicted = predicted.as_ref().expect("features have rows");
+            let quantiles: Vec<f32> =
+                predicted.example(example).iter().map(|&x| standardisation.invert(f64::from(x)) as f32).collect();
+            let reading = self.targets.read(&quantiles);
+            example += 1;
             let [low, mut high] = reading.interval.unwrap_or([reading.value; 2]);
-            // Samples so far apart that whitening leaves each a point: only their moments tell.
-            let of_moments = self.targets.label(of_moments);
-            if of_moments > FAR * self.ranges.max_divergence {
-                high = high.max(of_moments);
+            // Whitening leaves samples that are very far apart a point each. Only their moments hold the distance.
+            let gaussian_divergence = self.targets.label(gaussian_divergence);
+            if gaussian_divergence > OUT_OF_RANGE_FACTOR * self.ranges.max_divergence {
+                high = high.max(gaussian_divergence);
             }
             Ok((reading.value, [low, high]))
         };
-        Ok(seen.into_iter().map(read).collect())
+        Ok(features.into_iter().map(answer).collect())
     }
 
-    /// Estimates for many pairs of samples; `seed` is that of fallback estimates' intervals.
-    pub fn estimate_all(&self, pairs: &[(Points, Points)], seed: u64) -> Vec<Result<Estimate>> {
-        self.in_turns(pairs, |some, observed| self.conclude(some, observed, seed))
-    }
-
-    /// Estimates for pairs of samples from what was seen of them.
+    /// Estimates for pairs of samples from their features; `seed` is that of the intervals of fallback estimates.
     ///
     /// # Panics
-    /// If it was seen of another number of pairs.
-    pub fn conclude(&self, pairs: &[(Points, Points)], observed: Observed, seed: u64) -> Vec<Result<Estimate>> {
-        assert_eq!(pairs.len(), observed.0.len(), "every pair was looked at");
-        let found = self.found_in(observed);
-        pairs.par_iter().zip(found).map(|(&(p, q), found)| self.describe(p, q, found, seed)).collect()
+    /// If the features are those of another number of pairs.
+    pub fn estimates_from_features(&self, pairs: &[Pair], features: FeatureBatch, seed: u64) -> Vec<Result<Estimate>> {
+        assert_eq!(pairs.len(), features.0.len(), "every pair has features");
+        let answers = self.pair_answers(features);
+        pairs.par_iter().zip(answers).map(|(&(p, q), answer)| self.with_warnings(p, q, answer, seed)).collect()
     }
 
-    /// An answer with its warnings; where it lies outside of what was trained, with a classical estimate beside it, and where it would mean
-    /// nothing that one instead.
-    fn describe(&self, p: Points, q: Points, found: Result<Found>, seed: u64) -> Result<Estimate> {
-        let found = match found {
+    /// An answer with its warnings.
+    ///
+    /// An answer with warnings has a fallback estimate beside it. Where a pair is unfit for the networks, that estimate
+    /// takes the place of the answer.
+    fn with_warnings(&self, p: Points, q: Points, answer: Result<PairAnswer>, seed: u64) -> Result<Estimate> {
+        let answer = match answer {
             Err(Error::Unfit(reason)) => {
                 let mut other = Knn::default().estimate(p, q, seed)?;
                 other.substituted = true;
-                other.warnings.insert(0, format!("{reason}; this is the estimate of neighbours instead"));
+                other.warnings.insert(0, format!("{reason}; this is the knn estimate instead"));
                 return Ok(other);
             }
-            found => found?,
+            answer => answer?,
         };
-        let (value, interval) = found.answer;
-        let warnings: Vec<String> = self.outside(p, q, &found).into_iter().chain(constant_columns(p, q)).collect();
+        let (value, interval) = answer.answer;
+        let warnings: Vec<String> =
+            self.ranges.warnings(p, q, &answer).into_iter().chain(constant_column_warnings(p, q)).collect();
         let mut estimate = Estimate::new(Quantity::Kl, value, "pretrained".to_owned(), warnings.iter().cloned());
         (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
         if !warnings.is_empty()
@@ -291,59 +288,13 @@ impl Pretrained {
         }
         Ok(estimate.with_interval(Some(interval), "calibrated quantiles"))
     }
-
-    /// In what the samples lie outside of what was trained.
-    fn outside(&self, p: Points, q: Points, found: &Found) -> Vec<String> {
-        let Ranges { dims, rows, max_divergence: largest } = self.ranges;
-        let mut out = Vec::new();
-        if found.dim > dims[1] {
-            out.push(format!("there are {} columns; the estimator was trained for at most {}", found.dim, dims[1]));
-        }
-        for ((points, copies), spread) in [p, q].into_iter().zip(found.copies).zip(found.spread) {
-            let (n, name) = (points.len() - copies, points.name());
-            match copies {
-                0 => out.extend(points.repetition()),
-                _ => out.push(format!(
-                    "{name}: {copies} of {} rows repeat an earlier row and are left out; the estimator is made for continuous distributions",
-                    points.len()
-                )),
-            }
-            if n < rows[0] {
-                out.push(format!("{name}: has {n} rows; the estimator was trained for {} and more", rows[0]));
-            }
-            if let Some(column) = spread {
-                let (percent, column) = (100.0 * points.repeated(column), column + 1);
-                out.push(format!(
-                    "{name}: {percent:.0} % of the values of column {column} repeat another and are spread between their neighbours; the \
-                     estimator was trained on continuous distributions"
-                ));
-            }
-        }
-        let (value, [_, high]) = found.answer;
-        if value <= 0.8 * largest && high > largest {
-            out.push(format!(
-                "the interval reaches beyond the {largest:.0} nats that were trained for; the divergence may be larger than it says"
-            ));
-        }
-        if value > 0.8 * largest {
-            // How far off an answer is outside of what was trained is not known, so that it is no bound there.
-            let bound = match out.is_empty() {
-                true => format!("take it as at least {:.0}", value.min(0.8 * largest)),
-                false => "with what else is noted, it may be far too large".to_owned(),
-            };
-            out.push(format!(
-                "the estimate of {value:.1} nats is close to or beyond the {largest:.0} nats that were trained for; {bound}"
-            ));
-        }
-        out
-    }
 }
 
-/// The mean of answers of equal weight. A divergence is never negative, but its noise is: zeros come last.
-fn mean(answers: &[Answer]) -> Answer {
-    let of =
+/// The mean of answers of equal weight. Noise makes answers negative, a divergence is not: means are clamped at zero.
+fn mean_answer(answers: &[Answer]) -> Answer {
+    let mean =
         |number: &dyn Fn(&Answer) -> f64| (answers.iter().map(number).sum::<f64>() / answers.len() as f64).max(0.0);
-    (of(&|a| a.0), [of(&|a| a.1[0]), of(&|a| a.1[1])])
+    (mean(&|a| a.0), [mean(&|a| a.1[0]), mean(&|a| a.1[1])])
 }
 
 impl Estimator for Pretrained {
@@ -352,7 +303,7 @@ impl Estimator for Pretrained {
     }
 
     fn estimate(&self, p: Points, q: Points, seed: u64) -> Result<Estimate> {
-        self.estimate_all(&[(p, q)], seed).pop().expect("an estimate for every pair")
+        self.estimates(&[(p, q)], seed).pop().expect("an estimate for every pair")
     }
 
     fn values(&self, pairs: &[Pair]) -> Vec<Result<f64>> {
@@ -364,18 +315,6 @@ impl Estimator for Pretrained {
     }
 
     fn estimates(&self, pairs: &[Pair], seed: u64) -> Vec<Result<Estimate>> {
-        self.estimate_all(pairs, seed)
-    }
-}
-
-/// The targets of a set model and the ranges it was trained for, from its metadata.
-fn description(parts: &Model) -> Result<(Targets, Ranges)> {
-    let bad = |reason: &str| Error::Estimate(format!("the set model cannot serve an estimator: {reason}"));
-    let text = parts.metadata().get(Ranges::METADATA).ok_or_else(|| bad("its metadata has no trained range"))?;
-    let ranges: Ranges = serde_json::from_str(text).map_err(|e| bad(&e.to_string()))?;
-    let targets = Preparation::of(parts)?.targets;
-    match targets {
-        Targets::Quantiles { .. } => Ok((targets, ranges)),
-        _ => Err(bad("its outputs are no quantiles")),
+        self.pipelined(pairs, |batch, features| self.estimates_from_features(batch, features, seed))
     }
 }
