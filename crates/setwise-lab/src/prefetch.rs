@@ -116,8 +116,9 @@ fn work<T>(shared: &Shared<T>, draw: &impl Fn(u64) -> T) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
 
     #[test]
     fn items_come_in_order_for_any_number_of_threads() {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use rand::RngExt;
 
-use super::{Items, Picker};
-use crate::samplers::Split;
 use setwise::distributions::IntRange;
 use setwise::random::Generator;
+
+use super::{Items, Picker};
+use crate::samplers::Split;
 
 /// An item of the first kind with those of the second that belong to it: an image and its captions, a word and its translations.
 #[derive(Clone, Debug, PartialEq)]

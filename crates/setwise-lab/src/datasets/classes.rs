@@ -53,8 +53,9 @@ impl Classes {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::*;
     use std::collections::HashMap;
+
+    use super::*;
 
     /// Proves that no item is in two streams.
     pub(crate) fn assert_no_leak<'a>(streams: impl IntoIterator<Item = (Split, &'a Classes)>) {

@@ -4,12 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use setwise::data::{Scale, scale};
+
 use super::alignment::Alignment;
 use super::readers::{self, Captioned, WordVectors, bad, read_arrays};
 use super::{DataFolder, DataSet, Items};
 use crate::samplers::Split;
 use crate::{Error, Result};
-use setwise::data::{Scale, scale};
 
 /// Packed vectors, and the words of their rows.
 const PACKED: [&str; 4] = ["vectors_f16.safetensors", "en.vocab.txt", "fr.vocab.txt", "pairs.tsv"];
@@ -209,11 +210,13 @@ fn read_split(path: &Path, images: &[String]) -> Result<Vec<Split>> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use setwise::distributions::IntRange;
+
     use super::super::alignment::tests::{assert_labels, assert_no_leak};
     use super::*;
     use crate::datasets::real_data;
-    use setwise::distributions::IntRange;
-    use std::collections::BTreeMap;
 
     #[test]
     fn words_of_fasttext_and_muse_are_aligned_without_leaks() {

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use rand::RngExt;
 
+use setwise::distributions::IntRange;
+use setwise::random::Generator;
+
 use super::classes::Classes;
 use super::pick::distinct;
 use super::{Items, Picker};
 use crate::samplers::Split;
-use setwise::distributions::IntRange;
-use setwise::random::Generator;
 
 /// X and Y of pictures of as many random classes as the larger of them has elements, or of all if there are not as many; no picture is
 /// there twice. The label is the number of classes that are in X and in Y.
@@ -76,10 +77,11 @@ impl Picker for Counting {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::super::classes::tests::assert_no_leak;
     use super::*;
     use crate::datasets::Picked;
-    use std::collections::HashSet;
 
     fn counting() -> Counting {
         let labels: Vec<u32> = (0..400).map(|i| i % 40).collect();

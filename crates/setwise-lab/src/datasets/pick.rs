@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use rand::{Rng, RngExt, SeedableRng};
 
-use super::{Classes, Items};
-use crate::Result;
-use crate::samplers::Split;
 use setwise::SetBatch;
 use setwise::data::{Batch, RawBatch, RawSet};
 use setwise::distributions::IntRange;
 use setwise::random::Generator;
 use setwise::sets::PackedSet;
+
+use super::{Classes, Items};
+use crate::Result;
+use crate::samplers::Split;
 
 /// Draws examples of a task on recorded data.
 pub trait Picker: Send + Sync {

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use rand::RngExt;
 
+use setwise::distributions::IntRange;
+use setwise::random::Generator;
+
 use super::classes::Classes;
 use super::pick::distinct;
 use super::{Items, Picker};
 use crate::samplers::Split;
-use setwise::distributions::IntRange;
-use setwise::random::Generator;
 
 /// With probability one half (label 1) X and Y are pictures of one class, none of them in both; otherwise (label 0) of two classes, each
 /// chosen by a data set and then a class of it. A set has no more elements than half of the smallest class of its data set, whatever the
@@ -91,10 +92,11 @@ impl Picker for SameClass {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::super::classes::tests::assert_no_leak;
     use super::*;
     use crate::datasets::Picked;
-    use std::collections::HashSet;
 
     #[test]
     fn sets_are_of_one_class_each_and_share_nothing() {

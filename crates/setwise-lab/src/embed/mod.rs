@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
-use crate::datasets::readers::{Picture, bad};
-use crate::{Error, Result};
 use setwise::files::atomic::write_atomically;
 use setwise::files::tensors::to_bytes;
 use setwise::files::write_npy;
+
+use crate::datasets::readers::{Picture, bad};
+use crate::{Error, Result};
 
 #[cfg(feature = "onnx")]
 pub use onnx::Encoder;

@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use setwise::distributions::IntRange;
+
 use super::settings::bad;
 use super::task::check_size;
 use crate::Result;
-use setwise::distributions::IntRange;
 
 /// The network that combines the set model's answers with classical estimates, trained when the set model is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,6 +1,7 @@
 //! The curriculum: easier examples for the first steps.
 
 use serde::{Deserialize, Serialize};
+
 use setwise::distributions::{IntRange, MixtureChange, MixtureLaw};
 
 use super::settings::bad;

@@ -82,8 +82,9 @@ fn read(path: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use setwise::models::OutputKind;
+
+    use super::*;
 
     #[test]
     fn every_built_in_experiment_is_valid_with_every_preset() {

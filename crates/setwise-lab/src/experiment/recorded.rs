@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use setwise::data::Scale;
+use setwise::distributions::IntRange;
+
 use super::settings::bad;
 use crate::datasets::{
     Alignment, CaptionFeatures, DataFolder, DataSet, MIXED_SIDE, MNIST_SIDE, Picker, caption_alignment, mixed_pictures,
@@ -11,8 +14,6 @@ use crate::datasets::{
 };
 use crate::samplers::Split;
 use crate::{Error, Result};
-use setwise::data::Scale;
-use setwise::distributions::IntRange;
 
 /// See [`Task::AlignWords`](super::Task::AlignWords).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,13 +4,7 @@ use std::sync::Arc;
 
 use rand::SeedableRng;
 use serde::{Deserialize, Serialize};
-use setwise_engine::Mode;
 
-use super::task::Source;
-use super::{Combiner, Phase, Pretraining, RunSettings, Task, phase_of};
-use crate::datasets::{DATA_VARIABLE, DataFolder, Picked};
-use crate::samplers::{Label, Sampler, Split, batch_seed, draw_batch};
-use crate::{Error, Result};
 use setwise::Model;
 use setwise::data::{Batch, Preparation, RawBatch, Targets};
 use setwise::distributions::IntRange;
@@ -19,6 +13,13 @@ use setwise::models::{ModelConfig, OutputKind, ValidConfig, program};
 use setwise::random::Generator;
 use setwise::sets::{Coordinates, mixture_features};
 use setwise::train::{Optimizer, Training, check_matrices};
+use setwise_engine::Mode;
+
+use super::task::Source;
+use super::{Combiner, Phase, Pretraining, RunSettings, Task, phase_of};
+use crate::datasets::{DATA_VARIABLE, DataFolder, Picked};
+use crate::samplers::{Label, Sampler, Split, batch_seed, draw_batch};
+use crate::{Error, Result};
 
 /// Everything a run depends on. The same experiment gives the same model, bit for bit.
 ///

@@ -6,16 +6,17 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use setwise::data::Scale;
+use setwise::distributions::{IntRange, MixtureLaw};
+use setwise::models::ModelConfig;
+use setwise::sets::{Append, Axes, Coordinates};
+
 use super::curriculum::Phase;
 use super::recorded::{AlignCaptionsTask, AlignWordsTask, CountTask, DistinguishImagesTask};
 use super::settings::bad;
 use crate::Result;
 use crate::datasets::{DataFolder, Picker};
 use crate::samplers::{Broad, Dependence, Divergence, Label, SameMixture, Sampler};
-use setwise::data::Scale;
-use setwise::distributions::{IntRange, MixtureLaw};
-use setwise::models::ModelConfig;
-use setwise::sets::{Append, Axes, Coordinates};
 
 /// The examples of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,16 +5,17 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{Reproduction, check_models, checked_dims, points, runs};
-use crate::Result;
-use crate::experiment::{ValidExperiment, find};
-use crate::run::{Evaluation, evaluate, for_held_out};
-use crate::samplers::{Dependence, Split};
 use setwise::Device;
 use setwise::data::RawBatch;
 use setwise::estimate::{Estimator, GaussianMi, Ksg, Mine, Norm};
 use setwise::models::PRESETS;
 use setwise_report::{Axis, Cell, Figure, Panel, Series, Style, Table};
+
+use super::{Reproduction, check_models, checked_dims, points, runs};
+use crate::Result;
+use crate::experiment::{ValidExperiment, find};
+use crate::run::{Evaluation, evaluate, for_held_out};
+use crate::samplers::{Dependence, Split};
 
 /// Correlations at which errors are measured.
 pub const RHO: [f64; 13] = [-0.99, -0.9, -0.7, -0.5, -0.3, -0.1, 0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99];

@@ -4,13 +4,14 @@ use rand::SeedableRng;
 use rayon::prelude::*;
 use serde_json::json;
 
+use setwise::estimate::{Estimator, GaussianKl, Knn, Logistic, Points, Pretrained};
+use setwise::random::Generator;
+use setwise_report::{Axis, Cell, Figure, Panel, Series, Table};
+
 use super::Reproduction;
 use super::held_out::Family;
 use crate::Result;
 use crate::samplers::{Broad, Split, batch_seed};
-use setwise::estimate::{Estimator, GaussianKl, Knn, Logistic, Points, Pretrained};
-use setwise::random::Generator;
-use setwise_report::{Axis, Cell, Figure, Panel, Series, Table};
 
 /// What to measure.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,9 +5,10 @@ use std::sync::OnceLock;
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution, StandardNormal};
 
-use crate::samplers::{Law, Precision, divergence};
 use setwise::distributions::{Lkj, Mixture, ln_gamma};
 use setwise::random::Generator;
+
+use crate::samplers::{Law, Precision, divergence};
 
 /// A family of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -342,8 +343,9 @@ fn moons(dim: usize, s: f64, rng: &mut Generator) -> HeldOutPair {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
+
+    use super::*;
 
     #[test]
     fn every_family_has_the_divergence_of_its_own_densities() {

@@ -20,16 +20,17 @@ mod runs;
 pub mod scaling;
 pub mod scores;
 
-pub use held_out::{Family, HeldOutPair};
-pub use paper::{KL_DIMS, KL_ERRORS, PaperErrors, PaperScores, SCORES};
+use setwise::data::RawBatch;
+use setwise::estimate::Points;
+use setwise_report::{Figure, Table};
 
 use crate::Result;
 use crate::experiment::ValidExperiment;
 use crate::run::for_held_out;
 use crate::samplers::Split;
-use setwise::data::RawBatch;
-use setwise::estimate::Points;
-use setwise_report::{Figure, Table};
+
+pub use held_out::{Family, HeldOutPair};
+pub use paper::{KL_DIMS, KL_ERRORS, PaperErrors, PaperScores, SCORES};
 
 /// What a reproduction comes to.
 pub struct Reproduction {

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use setwise::data::Targets;
+use setwise::{Device, Model};
+
 use crate::experiment::{Experiment, Task, ValidExperiment};
 use crate::run::RunFolder;
 use crate::{Error, Result};
-use setwise::data::Targets;
-use setwise::{Device, Model};
 
 /// How a run was trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use setwise::Device;
+use setwise_report::{Cell, Goal, Table};
+
 use super::paper::{PaperScores, SCORES};
 use super::runs::{self, Schedule};
 use super::{Reproduction, check_models, labels};
@@ -12,8 +15,6 @@ use crate::datasets::DataFolder;
 use crate::experiment::{Experiment, ValidExperiment, find};
 use crate::run::{Evaluation, evaluate};
 use crate::samplers::Split;
-use setwise::Device;
-use setwise_report::{Cell, Goal, Table};
 
 /// One of the paper's tables of accuracies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

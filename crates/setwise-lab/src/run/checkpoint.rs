@@ -6,13 +6,14 @@ use std::thread::JoinHandle;
 
 use rayon::prelude::*;
 
-use super::folder::RunFolder;
-use super::metrics::Window;
-use crate::{Error, Result};
 use setwise::Model;
 use setwise::files::atomic::{sync_folder, write_beside};
 use setwise::files::tensors::{TensorFile, little_endian, to_bytes};
 use setwise::train::Trainer;
+
+use super::folder::RunFolder;
+use super::metrics::Window;
+use crate::{Error, Result};
 
 /// Parameters and Adam's moments.
 type Buffers = [Vec<f32>; 3];
@@ -233,10 +234,11 @@ fn read(path: &Path) -> Result<Checkpoint> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use setwise::models::{ImageEncoder, Images};
     use setwise::train::{LossConfig, Optimizer, Training};
     use setwise::{Loss, ModelConfig, SetBatch};
+
+    use super::*;
 
     fn trainer() -> Trainer {
         let config = ModelConfig::preset("pine", 1).unwrap().with_latent(4).with_hidden(4);

@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use setwise::Model;
+use setwise::data::{Batch, RawBatch, Targets};
+
 use crate::experiment::{Draw, Experiment, Metric, ValidExperiment};
 use crate::prefetch::Feed;
 use crate::samplers::Split;
 use crate::{Error, Result};
-use setwise::Model;
-use setwise::data::{Batch, RawBatch, Targets};
 
 /// How far predictions are from labels.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

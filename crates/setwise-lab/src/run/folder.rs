@@ -3,10 +3,11 @@
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
+use setwise::Model;
+
 use super::metrics::{Record, read};
 use crate::experiment::Experiment;
 use crate::{Error, Result};
-use setwise::Model;
 
 /// A folder with everything of a run: the experiment as it was started, checkpoints, the log, and at the end the model.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use setwise::train::{BatchLimits, Trainer};
+use setwise::{Device, Loss, Model, ModelConfig};
+
 use super::train::{Event, RunOptions};
 use crate::experiment::{Pretraining, ValidExperiment};
 use crate::prefetch::Feed;
 use crate::{Error, Result};
-use setwise::train::{BatchLimits, Trainer};
-use setwise::{Device, Loss, Model, ModelConfig};
 
 /// Classifiers whose encoders have been pretrained. What begins with the same encoder, such as all models of one task and seed, makes it once. Runs
 /// that share it read their data from one folder.
@@ -105,11 +106,12 @@ fn told(loss: f64, step: u64, batch_seed: u64, observe: &mut dyn FnMut(Event)) -
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
     use crate::datasets::{DataFolder, readers::made};
     use crate::experiment::Experiment;
     use crate::run::RunFolder;
-    use std::sync::atomic::AtomicBool;
 
     #[test]
     fn an_encoder_learns_to_classify_and_the_run_begins_with_it() {

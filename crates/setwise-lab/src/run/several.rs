@@ -52,12 +52,14 @@ pub fn run_several(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use setwise::Device;
+
     use super::*;
     use crate::Error;
     use crate::experiment::Experiment;
     use crate::run::Encoders;
-    use setwise::Device;
-    use std::sync::atomic::AtomicBool;
 
     fn tiny(seed: u64) -> ValidExperiment {
         let text = "[task]\nkind = 'kl'\ndim = 2\nset-size = [8, 12]\n[task.mixture]\ncomponents = [1, 2]

@@ -8,6 +8,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use setwise::data::Batch;
+use setwise::files::atomic::write_atomically;
+use setwise::train::{BatchLimits, StepOutcome, Trainer};
+use setwise::{Device, Model};
+
 use super::checkpoint::{Checkpoint, CheckpointWriter};
 use super::evaluation::{Evaluation, HeldOut};
 use super::folder::{RunFolder, RunLock};
@@ -17,10 +22,6 @@ use crate::experiment::ValidExperiment;
 use crate::prefetch::Feed;
 use crate::samplers::Split;
 use crate::{Error, Result};
-use setwise::data::Batch;
-use setwise::files::atomic::write_atomically;
-use setwise::train::{BatchLimits, StepOutcome, Trainer};
-use setwise::{Device, Model};
 
 /// How a run is carried out; nothing here changes its result.
 #[derive(Clone, Debug)]

@@ -3,9 +3,10 @@
 use rand::RngExt;
 use rand_distr::{Distribution, StandardNormal};
 
-use super::Sampler;
 use setwise::distributions::IntRange;
 use setwise::random::Generator;
+
+use super::Sampler;
 
 /// Rows (x, y) of standard Gaussians whose coordinates x_i and y_i have correlation ρ and are independent otherwise; ρ is uniform in
 /// a range for each example. Both sets have as many rows, and the rows are paired. The label is I(X; Y) = −(d/2)·log(1 − ρ²).
@@ -49,8 +50,9 @@ impl Sampler for Dependence {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
+
+    use super::*;
 
     #[test]
     fn paired_coordinates_have_the_correlation_and_others_have_none() {

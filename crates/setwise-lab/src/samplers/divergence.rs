@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Sampler;
 use setwise::distributions::{IntRange, Mixture, MixtureLaw};
 use setwise::random::Generator;
+
+use super::Sampler;
 
 /// What an example is labelled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,8 +99,9 @@ impl Sampler for Divergence {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
+
+    use super::*;
 
     #[test]
     fn elements_are_labelled_with_ratios_whose_mean_is_the_label() {

@@ -9,16 +9,17 @@ mod dependence;
 mod divergence;
 mod same_mixture;
 
-pub use broad::{Broad, Law, Pair, Precision, Truth, divergence};
-pub use dependence::Dependence;
-pub use divergence::{Divergence, Label};
-pub use same_mixture::SameMixture;
-
 use rand::SeedableRng;
+
 use setwise::data::{RawBatch, RawSet, Targets};
 use setwise::distributions::IntRange;
 use setwise::random::Generator;
 use setwise_engine::mix;
+
+pub use broad::{Broad, Law, Pair, Precision, Truth, divergence};
+pub use dependence::Dependence;
+pub use divergence::{Divergence, Label};
+pub use same_mixture::SameMixture;
 
 /// Draws examples of a task.
 pub trait Sampler: Send + Sync {

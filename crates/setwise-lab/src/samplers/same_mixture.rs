@@ -2,9 +2,10 @@
 
 use rand::RngExt;
 
-use super::Sampler;
 use setwise::distributions::{IntRange, Mixture, MixtureLaw};
 use setwise::random::Generator;
+
+use super::Sampler;
 
 /// X and Y of the same random mixture with probability one half (label 1), otherwise of two drawn independently (label 0).
 #[derive(Clone, Debug, PartialEq)]
@@ -33,8 +34,9 @@ impl Sampler for SameMixture {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
+
+    use super::*;
 
     #[test]
     fn samples_of_one_mixture_have_means_nearer_than_those_of_two() {

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use rand::RngExt;
+
+use setwise::random::Generator;
 use setwise_engine::cuda::{Cuda, Device, Precision};
 use setwise_engine::{BatchView, Cpu, Program, SetView};
 
 use super::Found;
 use crate::{Error, Result};
-use setwise::random::Generator;
 
 pub(super) struct Inputs {
     data: Vec<Vec<f32>>,

@@ -47,8 +47,9 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Array> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::io::Write;
+
+    use super::*;
 
     const SMALL: [u8; 16] = [0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 2, 9, 8, 7, 6];
 

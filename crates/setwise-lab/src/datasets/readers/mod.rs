@@ -19,13 +19,12 @@ mod zip;
 
 pub use array::{Array, Kind, read_arrays};
 pub use captions::Captioned;
+pub(crate) use content::{bad, lines};
 pub use idx::read_idx;
 pub use omniglot::{OMNIGLOT_SIDE, Omniglot};
 pub use pictures::Picture;
 pub use records::{Record, read_records};
 pub use words::{Pair, Part, WordVectors, read_dictionary, read_pairs};
-
-pub(crate) use content::{bad, lines};
 pub(crate) use words::{finite, pairs_of};
 
 #[cfg(test)]

@@ -120,8 +120,9 @@ fn u32_at(bytes: &[u8], at: usize) -> usize {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::*;
     use std::io::Write;
+
+    use super::*;
 
     /// An archive with one deflated entry per name.
     pub(crate) fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {

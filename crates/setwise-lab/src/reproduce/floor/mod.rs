@@ -18,6 +18,13 @@ use rand::SeedableRng;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
+use setwise::data::{RawBatch, RawSet};
+use setwise::distributions::{IntRange, Mixture};
+use setwise::estimate::{Estimator, GaussianKl, Knn};
+use setwise::random::Generator;
+use setwise::{Device, Model};
+use setwise_report::{Axis, Cell, Figure, Panel, Series, Style, Table};
+
 use super::paper::{KL_DIMS, KL_ERRORS};
 use super::runs::{self, Run};
 use super::{Reproduction, checked_dims, points};
@@ -25,12 +32,6 @@ use crate::Result;
 use crate::experiment::{Experiment, KlTask, Task, find};
 use crate::samplers::{Divergence, Split, batch_seed};
 use oracle::{FEWEST, Oracle, PARTS, median};
-use setwise::data::{RawBatch, RawSet};
-use setwise::distributions::{IntRange, Mixture};
-use setwise::estimate::{Estimator, GaussianKl, Knn};
-use setwise::random::Generator;
-use setwise::{Device, Model};
-use setwise_report::{Axis, Cell, Figure, Panel, Series, Style, Table};
 
 /// What to measure.
 #[derive(Clone, Debug)]

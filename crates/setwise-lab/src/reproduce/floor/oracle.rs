@@ -2,8 +2,9 @@
 
 use rand::Rng;
 
-use crate::reproduce::posterior::Chain;
 use setwise::distributions::{IntRange, Mixture, MixtureLaw};
+
+use crate::reproduce::posterior::Chain;
 
 /// Steps from one label that is kept to the next.
 const EVERY: usize = 2;
@@ -100,10 +101,12 @@ fn effective_draws(series: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
     use rand_distr::{Distribution, StandardNormal};
+
     use setwise::random::Generator;
+
+    use super::*;
 
     #[test]
     fn a_series_that_forgets_slowly_is_worth_few_draws() {

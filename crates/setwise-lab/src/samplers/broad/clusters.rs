@@ -3,9 +3,10 @@
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution, Gamma, StandardNormal};
 
-use super::{Law, log_uniform};
 use setwise::distributions::{Lkj, Mixture};
 use setwise::random::Generator;
+
+use super::{Law, log_uniform};
 
 /// The parameters of a mixture.
 #[derive(Clone, Debug)]

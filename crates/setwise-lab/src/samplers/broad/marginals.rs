@@ -5,9 +5,10 @@ use std::f64::consts::{LN_2, PI, TAU};
 use rand::{Rng, RngExt};
 use rand_distr::{ChiSquared, Distribution, Exp1, Gamma, StandardNormal};
 
-use super::{Law, log_uniform};
 use setwise::distributions::ln_gamma;
 use setwise::random::Generator;
+
+use super::{Law, log_uniform};
 
 /// The shape of a column, of location zero and scale about one.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -292,8 +293,9 @@ impl Law for Marginals {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
+
+    use super::*;
 
     #[test]
     fn every_shape_is_drawn_as_its_density_says() {

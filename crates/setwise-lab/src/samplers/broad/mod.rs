@@ -16,13 +16,15 @@ mod warp;
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution, Exp1};
 
+use setwise::distributions::IntRange;
+use setwise::random::Generator;
+
 use super::Sampler;
 use clusters::Clusters;
 use marginals::Marginals;
-use setwise::distributions::IntRange;
-use setwise::random::Generator;
-pub use truth::{Precision, Truth, divergence};
 use warp::{Shear, Warp};
+
+pub use truth::{Precision, Truth, divergence};
 
 /// A distribution that can be drawn from and whose density is known.
 pub trait Law {
@@ -195,8 +197,9 @@ impl Sampler for Broad {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
+
+    use super::*;
 
     #[test]
     fn divergences_spread_over_the_range_in_every_dimension() {

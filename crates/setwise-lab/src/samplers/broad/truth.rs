@@ -1,7 +1,8 @@
 //! KL(p‖q) of distributions with known densities.
 
-use super::Law;
 use setwise::random::Generator;
+
+use super::Law;
 
 /// A divergence, and how well it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,9 +88,11 @@ fn mean(ratios: &[f64], everywhere: bool) -> Truth {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
+
     use setwise::distributions::Mixture;
+
+    use super::*;
 
     #[test]
     fn the_control_variate_leaves_the_mean_and_takes_noise_away() {

@@ -3,10 +3,11 @@
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution, StandardNormal};
 
-use super::marginals::{asinh, sinh};
-use super::{Law, log_uniform};
 use setwise::distributions::Mixture;
 use setwise::random::Generator;
+
+use super::marginals::{asinh, sinh};
+use super::{Law, log_uniform};
 
 /// A map that both samples go through, so that the ratio of their densities stays: the points are brought to about mean zero and
 /// width one, then go through layers that bend and mix them.
@@ -193,8 +194,9 @@ impl Law for Sheared {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
+
+    use super::*;
 
     #[test]
     fn different_points_stay_different_and_finite() {
