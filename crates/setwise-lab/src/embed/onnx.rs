@@ -23,7 +23,7 @@ impl Encoder {
     pub fn load(path: &Path, preparation: &Preparation) -> Result<Self> {
         preparation.check()?;
         if !path.is_file() {
-            return Err(Error::Io { path: path.to_owned(), source: std::io::ErrorKind::NotFound.into() });
+            return Err(Error::io(path)(std::io::ErrorKind::NotFound.into()));
         }
         let refuse = |e: TractError| bad(path, format!("is no ONNX network that can be run: {e:#}"));
         let network = tract_onnx::onnx().model_for_path(path).map_err(refuse)?;

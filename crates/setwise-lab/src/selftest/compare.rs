@@ -9,7 +9,7 @@ use setwise_engine::cuda::{Cuda, Device, Precision};
 use setwise_engine::{BatchView, Cpu, Program, SetView};
 
 use super::Found;
-use crate::{Error, Result};
+use crate::Result;
 
 pub(super) struct Inputs {
     data: Vec<Vec<f32>>,
@@ -67,7 +67,7 @@ pub(super) fn compare(
         let mut input_grads = Vec::new();
         for k in 0..inputs.data.len() {
             input_grads.extend(
-                gpu.input_grad(k)?.ok_or_else(|| setwise::Error::Device("no gradient of an input".into()).into())?,
+                gpu.input_grad(k)?.ok_or_else(|| setwise::Error::Device(format!("input {k} has no gradient")))?,
             );
         }
         found.extend([wide(&input_grads), wide(&grads[..trained]), wide(&grads[trained..])]);

@@ -17,7 +17,7 @@ use crate::Result;
 
 /// A trainer after two steps on a batch, and their losses.
 fn two_steps(mut trainer: Trainer, batch: &SetBatch, targets: &[f32]) -> Result<(Trainer, Vec<f64>)> {
-    let losses = (0..2).map(|_| trainer.step(batch, targets, 1e-3)).collect::<Result<_>>()?;
+    let losses = (0..2).map(|_| trainer.step(batch, targets, 1e-3)).collect::<setwise::Result<_>>()?;
     Ok((trainer, losses))
 }
 
@@ -54,7 +54,7 @@ fn drawn_batch(widths: [usize; 2], sizes: &[[usize; 2]], rng: &mut Generator) ->
     let mut set = |n: usize, set: usize| drawn(widths[set] * n, rng);
     let examples: Vec<[Vec<f32>; 2]> = sizes.iter().map(|&[a, b]| [set(a, 0), set(b, 1)]).collect();
     let examples: Vec<Vec<&[f32]>> = examples.iter().map(|e| e.iter().map(|s| &s[..]).collect()).collect();
-    SetBatch::from_widths(&widths, &examples)
+    Ok(SetBatch::from_widths(&widths, &examples)?)
 }
 
 /// Whole steps of a model that answers for every element, with the loss of single elements and their means.
