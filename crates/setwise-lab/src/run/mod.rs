@@ -15,5 +15,5 @@ pub use evaluation::{Evaluation, evaluate, for_held_out};
 pub use folder::{RunFolder, RunLock};
 pub use metrics::Record;
 pub use pretrain::Encoders;
-pub use several::{Planned, run_several};
+pub use several::{RunPlan, run_several};
 pub use train::{Event, Outcome, RunOptions, run};

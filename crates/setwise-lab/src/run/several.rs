@@ -10,7 +10,7 @@ use crate::experiment::ValidExperiment;
 
 /// A run that is to be made.
 #[derive(Clone)]
-pub struct Planned {
+pub struct RunPlan {
     /// What is run.
     pub experiment: ValidExperiment,
     /// Where everything is written.
@@ -21,7 +21,7 @@ pub struct Planned {
 /// folder of the options is not used. One that fails does not keep the others from their end, and after a stop none begins. `ended` is told how each ended
 /// as it does; what is returned has those that began, in the order of the plans.
 pub fn run_several(
-    plans: &[Planned],
+    plans: &[RunPlan],
     at_once: usize,
     options: &RunOptions,
     observe: &(dyn Fn(usize, Event) + Sync),
@@ -82,7 +82,7 @@ mod tests {
             stop: &stop,
         };
         let alone = run(&tiny(3), &options, &mut |_| {}).unwrap();
-        let plan = |name: &str, seed| Planned { experiment: tiny(seed), folder: dir.path().join(name) };
+        let plan = |name: &str, seed| RunPlan { experiment: tiny(seed), folder: dir.path().join(name) };
         // The second one's folder holds a run already.
         let plans = [plan("a", 1), plan("alone", 2), plan("b", 3), plan("c", 4), plan("d", 5)];
         let steps = Mutex::new(vec![0; plans.len()]);
