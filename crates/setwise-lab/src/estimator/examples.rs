@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rand::{RngExt, SeedableRng};
 
 use crate::experiment::{BroadKlTask, Combiner, Task, ValidExperiment};
-use crate::prefetch::Feed;
+use crate::prefetch::Prefetcher;
 use crate::samplers::{Broad, Split, batch_seed};
 use crate::{Error, Result};
 use setwise::Model;
@@ -118,9 +118,9 @@ impl<'a> Source<'a> {
     }
 
     /// Groups from `first` on.
-    fn feed(&self, stream: Split, first: u64) -> Feed<Result<Vec<(Evidence, f64)>>> {
+    fn feed(&self, stream: Split, first: u64) -> Prefetcher<Result<Vec<(Evidence, f64)>>> {
         let (task, settings, seed) = (self.task.clone(), self.settings.clone(), self.seed);
-        Feed::new(self.loader_threads, first, move |i| {
+        Prefetcher::new(self.loader_threads, first, move |i| {
             let mut rng = Generator::seed_from_u64(batch_seed(seed, stream, i));
             let dim = dimension(task.dims, &mut rng);
             let broad = Broad { max_divergence: task.max_divergence };
@@ -146,7 +146,7 @@ impl<'a> Source<'a> {
     /// One file's examples.
     fn look(
         &self,
-        feed: &mut Feed<Result<Vec<(Evidence, f64)>>>,
+        feed: &mut Prefetcher<Result<Vec<(Evidence, f64)>>>,
         parts: &mut Model,
         done: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<Examples> {

@@ -6,7 +6,7 @@ use setwise::Model;
 use setwise::data::{Batch, RawBatch, Targets};
 
 use crate::experiment::{Draw, Experiment, Metric, ValidExperiment};
-use crate::prefetch::Feed;
+use crate::prefetch::Prefetcher;
 use crate::samplers::Split;
 use crate::{Error, Result};
 
@@ -111,12 +111,12 @@ fn in_batches<T: Send + 'static>(
     make: impl Fn(u64, usize) -> Result<T> + Send + Sync + 'static,
     mut use_batch: impl FnMut(T) -> Result<()>,
 ) -> Result<()> {
-    let mut feed = Feed::new(rayon::current_num_threads(), 0, move |i| {
+    let mut batches = Prefetcher::new(rayon::current_num_threads(), 0, move |i| {
         let done = i as usize * BATCH;
         // Threads run ahead of the last batch; nothing is asked of them there.
         (done < examples).then(|| make(i, BATCH.min(examples - done)))
     });
-    (0..examples.div_ceil(BATCH)).try_for_each(|_| use_batch(feed.next().flatten().ok_or(Error::Prefetch)??))
+    (0..examples.div_ceil(BATCH)).try_for_each(|_| use_batch(batches.next().flatten().ok_or(Error::Prefetch)??))
 }
 
 /// Draws held-out batches with `examples` examples in all on threads, and hands them to `use_batch` in their order.

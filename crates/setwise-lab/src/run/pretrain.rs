@@ -9,7 +9,7 @@ use setwise::{Device, Loss, Model, ModelConfig};
 
 use super::train::{Event, RunOptions};
 use crate::experiment::{Pretraining, ValidExperiment};
-use crate::prefetch::Feed;
+use crate::prefetch::Prefetcher;
 use crate::{Error, Result};
 
 /// Classifiers whose encoders have been pretrained. What begins with the same encoder, such as all models of one task and seed, makes it once. Runs
@@ -71,13 +71,13 @@ fn classifier(
     let mut trainer = Trainer::new(classifier, Loss::CrossEntropy { classes }).with_seed(experiment.seed);
     trainer.use_device(&options.device, BatchLimits { examples: batch, set_size: 1, dims: 1 })?;
     let source = experiment.clone();
-    let mut feed = Feed::new(options.loader_threads, 0, move |step| source.classified(step, batch));
+    let mut batches = Prefetcher::new(options.loader_threads, 0, move |step| source.classified(step, batch));
     let mut done = 0;
     for _ in 0..steps {
         if options.stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let batch = feed.next().ok_or(Error::Prefetch)??;
+        let batch = batches.next().ok_or(Error::Prefetch)??;
         trainer.submit(&batch.sets, &batch.targets, learning_rate, None)?;
         while let Some(outcome) = trainer.outcome(false)? {
             done += 1;

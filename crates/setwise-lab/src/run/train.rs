@@ -19,7 +19,7 @@ use super::folder::{RunFolder, RunLock};
 use super::metrics::{Log, Record, Window};
 use super::pretrain::{Encoders, pretrain};
 use crate::experiment::ValidExperiment;
-use crate::prefetch::Feed;
+use crate::prefetch::Prefetcher;
 use crate::samplers::Split;
 use crate::{Error, Result};
 
@@ -102,7 +102,7 @@ pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn
     // Memory for validation is found missing now rather than after a thousand steps.
     validation.try_first(run.trainer.model(), experiment)?;
     let source = experiment.clone();
-    let mut feed = Feed::new(options.loader_threads, run.step, move |step| source.training_batch(step));
+    let mut batches = Prefetcher::new(options.loader_threads, run.step, move |step| source.training_batch(step));
     let training = &experiment.training;
     let mut warned = false;
     let mut last_validation = None;
@@ -117,7 +117,7 @@ pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn
             run.settle(observe)?;
             return Ok(Outcome { steps: run.step, finished: false, validation: None, model: folder.model() });
         }
-        let batch = feed.next().ok_or(Error::Prefetch)??;
+        let batch = batches.next().ok_or(Error::Prefetch)??;
         if batch.deficient > 0 && !std::mem::replace(&mut warned, true) {
             observe(Event::Warning(&format!(
                 "step {}: {} of {} examples have points in fewer dimensions than coordinates; they are whitened with a ridge",
