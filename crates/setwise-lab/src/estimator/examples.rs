@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 
 use crate::experiment::{BroadKlTask, Combiner, Task, ValidExperiment};
 use crate::prefetch::Prefetcher;
-use crate::samplers::{Broad, Split, batch_seed};
+use crate::samplers::{BroadPairs, Split, batch_seed};
 use crate::{Error, Result};
 use setwise::Model;
 use setwise::data::Targets;
@@ -123,7 +123,7 @@ impl<'a> Source<'a> {
         Prefetcher::new(self.loader_threads, first, move |i| {
             let mut rng = Generator::seed_from_u64(batch_seed(seed, stream, i));
             let dim = dimension(task.dims, &mut rng);
-            let broad = Broad { max_divergence: task.max_divergence };
+            let broad = BroadPairs { max_divergence: task.max_divergence };
             let mut group = Vec::with_capacity(GROUP);
             while group.len() < GROUP {
                 let pair = match rng.random_bool(settings.gaussian_fraction) {

@@ -16,7 +16,7 @@ use super::recorded::{AlignCaptionsTask, AlignWordsTask, CountTask, DistinguishI
 use super::settings::bad;
 use crate::Result;
 use crate::datasets::{DataFolder, Picker};
-use crate::samplers::{Broad, Dependence, Divergence, Label, SameMixture, Sampler};
+use crate::samplers::{BroadPairs, Dependence, Divergence, Label, SameMixture, Sampler};
 
 /// The examples of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -284,7 +284,7 @@ impl Task {
         let generated: Arc<dyn Sampler> = match (self, data) {
             (Task::Kl(t), _) => Arc::new(Divergence { mixture: t.mixture.clone(), label: t.label }),
             (Task::Mi(t), _) => Arc::new(Dependence { rho: t.rho }),
-            (Task::BroadKl(t), _) => Arc::new(Broad { max_divergence: t.max_divergence }),
+            (Task::BroadKl(t), _) => Arc::new(BroadPairs { max_divergence: t.max_divergence }),
             (Task::Distinguish(t), _) => Arc::new(SameMixture { mixture: t.mixture.clone() }),
             (_, None) => return Ok(Source::Absent),
             (Task::AlignWords(t), Some(data)) => return Ok(Source::Recorded(t.load(data)?)),

@@ -1,4 +1,4 @@
-//! Two samples of one random mixture, or of two.
+//! Two samples of one random mixture or of two random mixtures.
 
 use rand::RngExt;
 
@@ -7,10 +7,10 @@ use setwise::random::Generator;
 
 use super::Sampler;
 
-/// X and Y of the same random mixture with probability one half (label 1), otherwise of two drawn independently (label 0).
+/// Labels 1 and 0 are equally likely. X and Y are samples of one random mixture (label 1) or of two (label 0).
 #[derive(Clone, Debug, PartialEq)]
 pub struct SameMixture {
-    /// The law of the mixtures.
+    /// The prior of the mixtures.
     pub mixture: MixtureLaw,
 }
 
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_of_one_mixture_have_means_nearer_than_those_of_two() {
+    fn samples_of_one_mixture_have_nearer_means_than_samples_of_two() {
         let mut distances = [Vec::new(), Vec::new()];
         for seed in 0..400 {
             let mut rows = vec![Vec::new(); 2];
