@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use setwise_lab::embed::{Encoder, Preparation, embed_pictures, pictures_in};
+use setwise_lab::embed::{Encoder, Preparation, embed_images, images_in};
 
 use super::{check_apart, print_line};
 use crate::failure::Failure;
@@ -11,15 +11,15 @@ use crate::failure::Failure;
 /// Arguments of `embed`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A folder of pictures (JPEG, PNG).
+    /// A folder of images (JPEG, PNG).
     folder: PathBuf,
-    /// The encoder: an ONNX network with one picture as its input.
+    /// The encoder: an ONNX network with one image as its input.
     #[arg(long, value_name = "MODEL.onnx")]
     encoder: PathBuf,
     /// File for the features: NPY if its name ends in .npy, otherwise safetensors.
     #[arg(short, long, alias = "output", value_name = "FILE")]
     out: PathBuf,
-    /// Pixels the shorter side is brought to first; 0 leaves pictures as they are.
+    /// Pixels the shorter side is brought to first; 0 leaves images as they are.
     #[arg(long, value_name = "PIXELS", default_value_t = 256)]
     resize: usize,
     /// Side of the square that is cut out of the middle.
@@ -49,22 +49,22 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::usage(format!("{}: there is no such folder", parent.display())));
     }
     let encoder = Encoder::load(&args.encoder, &preparation)?;
-    let pictures = pictures_in(&args.folder)?;
-    check_apart(&args.out, pictures.iter().chain([&args.encoder]).map(PathBuf::as_path))?;
-    let bar = ProgressBar::with_draw_target(Some(pictures.len() as u64), ProgressDrawTarget::stderr_with_hz(5));
-    let style = "{bar:24} {pos}/{len} pictures  {per_sec}  {eta} left";
+    let images = images_in(&args.folder)?;
+    check_apart(&args.out, images.iter().chain([&args.encoder]).map(PathBuf::as_path))?;
+    let bar = ProgressBar::with_draw_target(Some(images.len() as u64), ProgressDrawTarget::stderr_with_hz(5));
+    let style = "{bar:24} {pos}/{len} images  {per_sec}  {eta} left";
     bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
-    let features = embed_pictures(&pictures, |picture| encoder.encode(picture), || bar.inc(1));
+    let features = embed_images(&images, |image| encoder.encode(image), || bar.inc(1));
     bar.finish_and_clear();
     let features = features?;
     features.save(&args.out)?;
     if args.json {
         return print_line(serde_json::json!({
-            "output": args.out, "pictures": features.names.len(), "width": features.width, "encoder": args.encoder,
+            "output": args.out, "images": features.names.len(), "width": features.width, "encoder": args.encoder,
         }));
     }
     print_line(format!(
-        "{}: {} features of each of {} pictures",
+        "{}: {} features of each of {} images",
         args.out.display(),
         features.width,
         features.names.len()

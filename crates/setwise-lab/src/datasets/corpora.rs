@@ -285,7 +285,7 @@ mod tests {
             let images: Vec<_> =
                 ids.clone().map(|i| serde_json::json!({"id": i, "file_name": format!("{i:012}.jpg")})).collect();
             let annotations: Vec<_> =
-                ids.map(|i| serde_json::json!({"image_id": i, "caption": format!("Picture {i}.")})).collect();
+                ids.map(|i| serde_json::json!({"image_id": i, "caption": format!("Image {i}.")})).collect();
             serde_json::json!({"images": images, "annotations": annotations}).to_string()
         };
         std::fs::write(folder.join("captions_train2017.json"), captions(0..40)).unwrap();

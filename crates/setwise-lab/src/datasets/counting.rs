@@ -1,4 +1,4 @@
-//! Two sets of pictures, labelled with the number of classes that are in both.
+//! Two sets of images, labelled with the number of classes that are in both.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::pick::distinct;
 use super::{Items, Picker};
 use crate::samplers::Split;
 
-/// X and Y of pictures of as many random classes as the larger of them has elements, or of all if there are not as many; no picture is
+/// X and Y of images of as many random classes as the larger of them has elements, or of all if there are not as many; no image is
 /// there twice. The label is the number of classes that are in X and in Y.
 #[derive(Clone, Debug)]
 pub struct Counting {
@@ -21,7 +21,7 @@ pub struct Counting {
 }
 
 impl Counting {
-    /// From pictures, and their classes by stream.
+    /// From images, and their classes by stream.
     pub fn new(items: Arc<Items>, streams: [Classes; 3]) -> Self {
         Counting { items: [items.clone(), items], streams }
     }
@@ -85,7 +85,7 @@ mod tests {
 
     fn counting() -> Counting {
         let labels: Vec<u32> = (0..400).map(|i| i % 40).collect();
-        Counting::new(Arc::new(Items::bytes(1, vec![0; 400])), Classes::group(&labels, 0).split("made"))
+        Counting::new(Arc::new(Items::bytes(1, vec![0; 400])), Classes::group(&labels, 0).split("synthetic"))
     }
 
     #[test]

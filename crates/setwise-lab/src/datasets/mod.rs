@@ -9,9 +9,9 @@ mod classes;
 mod corpora;
 mod counting;
 mod folder;
+mod images;
 mod items;
 mod pick;
-mod pictures;
 pub mod readers;
 mod same_class;
 
@@ -22,7 +22,7 @@ pub use counting::Counting;
 #[cfg(test)]
 pub(crate) use folder::real_data;
 pub use folder::{DATA_VARIABLE, DataFolder, DataSet};
+pub use images::{MIXED_SIDE, MNIST_SIDE, mixed_images, mnist_counting, omniglot_counting};
 pub use items::Items;
 pub use pick::{Picked, Picker};
-pub use pictures::{MIXED_SIDE, MNIST_SIDE, mixed_pictures, mnist_counting, omniglot_counting};
 pub use same_class::SameClass;

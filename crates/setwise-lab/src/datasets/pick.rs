@@ -60,7 +60,7 @@ impl Picked {
         Picked { items, sets, offsets, labels, seed }
     }
 
-    /// Draws single pictures to tell the classes of: examples of one set with one item, labelled with its class. All classes are
+    /// Draws single images to tell the classes of: examples of one set with one item, labelled with its class. All classes are
     /// equally likely. None where items have no classes.
     pub fn classify(picker: &dyn Picker, examples: usize, seed: u64) -> Option<Self> {
         let classes = &picker.training_classes()?.0;
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pictures_to_classify_are_of_the_classes_they_are_labelled_with() {
+    fn images_to_classify_are_of_the_classes_they_are_labelled_with() {
         let labels: Vec<u32> = (0..60).map(|i| i % 6).collect();
         let items = Arc::new(Items::bytes(1, (0..60).collect()));
         let classes = Classes::group(&labels, 0);

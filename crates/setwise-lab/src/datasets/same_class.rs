@@ -1,4 +1,4 @@
-//! Two sets of pictures, each of one class of one data set: the same class or not.
+//! Two sets of images, each of one class of one data set: the same class or not.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::pick::distinct;
 use super::{Items, Picker};
 use crate::samplers::Split;
 
-/// With probability one half (label 1) X and Y are pictures of one class, none of them in both; otherwise (label 0) of two classes, each
+/// With probability one half (label 1) X and Y are images of one class, none of them in both; otherwise (label 0) of two classes, each
 /// chosen by a data set and then a class of it. A set has no more elements than half of the smallest class of its data set, whatever the
 /// label, so that sizes tell nothing.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct SameClass {
 }
 
 impl SameClass {
-    /// From pictures, and the classes of each data set by stream.
+    /// From images, and the classes of each data set by stream.
     pub fn new(items: Arc<Items>, sets: Vec<[Classes; 3]>) -> Self {
         let mut streams = [Vec::new(), Vec::new(), Vec::new()];
         for set in sets {

@@ -7,10 +7,10 @@ use tract_onnx::prelude::*;
 use tract_onnx::tract_hir::infer::Factoid;
 
 use super::Preparation;
-use crate::datasets::readers::{Picture, bad};
+use crate::datasets::readers::{Image, bad};
 use crate::{Error, Result};
 
-/// A network that turns a picture into numbers. It has one input, a picture with its colours first `[1, 3, side, side]` or last
+/// A network that turns an image into numbers. It has one input, an image with its colours first `[1, 3, side, side]` or last
 /// `[1, side, side, 3]`; its first output, flattened, are the features.
 pub struct Encoder {
     network: Arc<TypedRunnableModel<TypedModel>>,
@@ -19,7 +19,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Reads a network and makes it ready for pictures prepared in this way.
+    /// Reads a network and makes it ready for images prepared in this way.
     pub fn load(path: &Path, preparation: &Preparation) -> Result<Self> {
         preparation.check()?;
         if !path.is_file() {
@@ -29,7 +29,7 @@ impl Encoder {
         let network = tract_onnx::onnx().model_for_path(path).map_err(refuse)?;
         let inputs = network.input_outlets().map_err(refuse)?.len();
         if inputs != 1 {
-            return Err(bad(path, format!("has {inputs} inputs; an encoder has one, the picture")));
+            return Err(bad(path, format!("has {inputs} inputs; an encoder has one, the image")));
         }
         let fact = network.input_fact(0).map_err(refuse)?;
         let dims: Vec<Option<i64>> = fact.shape.dims().map(|d| d.concretize().and_then(|d| d.to_i64().ok())).collect();
@@ -39,14 +39,14 @@ impl Encoder {
             _ => {
                 return Err(bad(
                     path,
-                    format!("its input has the shape {dims:?}, not that of one picture of three colours"),
+                    format!("its input has the shape {dims:?}, not that of one image of three colours"),
                 ));
             }
         };
         let side = preparation.crop;
         let sides = if colours_first { &dims[2..] } else { &dims[1..3] };
         if let Some(wanted) = sides.iter().flatten().find(|&&n| n != side as i64) {
-            return Err(bad(path, format!("takes pictures of {wanted} pixels, --crop is {side}")));
+            return Err(bad(path, format!("takes images of {wanted} pixels, --crop is {side}")));
         }
         let shape = if colours_first { [1, 3, side, side] } else { [1, side, side, 3] };
         let ready = || -> TractResult<_> {
@@ -56,9 +56,9 @@ impl Encoder {
         Ok(Encoder { network: Arc::new(ready().map_err(refuse)?), preparation: preparation.clone(), colours_first })
     }
 
-    /// The features of a picture.
-    pub fn encode(&self, picture: &Picture) -> Result<Vec<f32>> {
-        let mut numbers = self.preparation.apply(picture)?;
+    /// The features of an image.
+    pub fn encode(&self, image: &Image) -> Result<Vec<f32>> {
+        let mut numbers = self.preparation.apply(image)?;
         let side = self.preparation.crop;
         let mut shape = [1, side, side, 3];
         if self.colours_first {
@@ -77,7 +77,7 @@ impl Encoder {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{embed_pictures, pictures_in};
+    use super::super::{embed_images, images_in};
     use super::*;
     use crate::datasets::DataSet;
     use crate::datasets::readers::read_arrays;
@@ -97,17 +97,17 @@ mod tests {
     }
 
     #[test]
-    fn features_of_real_pictures_are_those_another_program_found() {
+    fn features_of_real_images_are_those_another_program_found() {
         let Some(data) = crate::datasets::real_data() else { return };
         let folder = data.of(DataSet::Flickr8k).unwrap();
         let network = folder.join("../encoders/efficientnet_lite0_features.onnx");
         let encoder = Encoder::load(&network, &lite()).unwrap();
         // Two that another decoder of JPEG gets wrong; all 200 take a minute.
-        let all = std::env::var_os("SETWISE_ALL_PICTURES").is_some();
+        let all = std::env::var_os("SETWISE_ALL_IMAGES").is_some();
         let (first, step) = if all { (0, 1) } else { (62, 85) };
-        let found = pictures_in(&folder.join("images_sample200")).unwrap();
-        let pictures: Vec<_> = found.into_iter().skip(first).step_by(step).collect();
-        let features = embed_pictures(&pictures, |p| encoder.encode(p), || {}).unwrap();
+        let found = images_in(&folder.join("images_sample200")).unwrap();
+        let images: Vec<_> = found.into_iter().skip(first).step_by(step).collect();
+        let features = embed_images(&images, |p| encoder.encode(p), || {}).unwrap();
         assert_eq!(features.width, 1280);
         let known = read_arrays(&folder.join("image_efficientnet_lite0_f16.safetensors")).unwrap();
         let known = known["image_features"].floats();
@@ -121,6 +121,6 @@ mod tests {
             assert!(cosine > 0.999, "{name}: cosine {cosine}");
             least = least.min(cosine);
         }
-        println!("the least cosine of {} pictures is {least}", features.names.len());
+        println!("the least cosine of {} images is {least}", features.names.len());
     }
 }

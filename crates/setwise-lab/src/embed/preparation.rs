@@ -1,16 +1,16 @@
-//! How pictures are brought to the size and scale an encoder expects.
+//! How images are brought to the size and scale an encoder expects.
 
 use std::borrow::Cow;
 
 use crate::Result;
-use crate::datasets::readers::Picture;
+use crate::datasets::readers::Image;
 
 /// Resize, crop and normalisation; the defaults are those of networks trained on ImageNet.
 ///
 /// ```
-/// use setwise_lab::datasets::readers::Picture;
+/// use setwise_lab::datasets::readers::Image;
 /// use setwise_lab::embed::Preparation;
-/// let grey = Picture { height: 300, width: 400, channels: 3, pixels: vec![128; 300 * 400 * 3] };
+/// let grey = Image { height: 300, width: 400, channels: 3, pixels: vec![128; 300 * 400 * 3] };
 /// let numbers = Preparation::default().apply(&grey)?;
 /// assert_eq!(numbers.len(), 224 * 224 * 3);
 /// assert!((numbers[0] - (128.0 / 255.0 - 0.485) / 0.229).abs() < 1e-5);
@@ -18,7 +18,7 @@ use crate::datasets::readers::Picture;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preparation {
-    /// The shorter side is brought to this many pixels first; none leaves the picture as it is.
+    /// The shorter side is brought to this many pixels first; none leaves the image as it is.
     pub resize: Option<usize>,
     /// Side of the square that is cut out of the middle.
     pub crop: usize,
@@ -34,7 +34,7 @@ impl Default for Preparation {
     }
 }
 
-/// Longest side a picture may be brought to.
+/// Longest side an image may be brought to.
 const LONGEST: usize = 1 << 13;
 
 impl Preparation {
@@ -56,25 +56,25 @@ impl Preparation {
         Ok(())
     }
 
-    /// The numbers of a picture, pixel by pixel with the colours side by side.
-    pub fn apply(&self, picture: &Picture) -> Result<Vec<f32>> {
-        let Picture { height, width, channels, pixels } = picture;
+    /// The numbers of an image, pixel by pixel with the colours side by side.
+    pub fn apply(&self, image: &Image) -> Result<Vec<f32>> {
+        let Image { height, width, channels, pixels } = image;
         if *channels != 3 {
             return Err(setwise::Error::Sets(format!(
-                "a picture of {channels} channels, where red, green and blue are wanted"
+                "an image of {channels} channels, where red, green and blue are wanted"
             ))
             .into());
         }
         if pixels.len() != height * width * 3 || pixels.is_empty() {
-            return Err(setwise::Error::Sets("a picture without its pixels".to_owned()).into());
+            return Err(setwise::Error::Sets("an image without its pixels".to_owned()).into());
         }
         let (height, width) = (*height, *width);
-        let mut picture = Cow::Borrowed(picture);
+        let mut image = Cow::Borrowed(image);
         if let Some(shorter) = self.resize.filter(|&n| n != height.min(width)) {
             let scaled = |side: usize| (side * shorter).div_euclid(height.min(width)).clamp(shorter, LONGEST);
-            picture = Cow::Owned(picture.smoothed(scaled(height), scaled(width)));
+            image = Cow::Owned(image.smoothed(scaled(height), scaled(width)));
         }
-        let Picture { height, width, pixels, .. } = &*picture;
+        let Image { height, width, pixels, .. } = &*image;
         let (side, height, width) = (self.crop, *height, *width);
         if height < side || width < side {
             return Err(setwise::Error::Sets(format!(
@@ -98,9 +98,9 @@ impl Preparation {
 mod tests {
     use super::*;
 
-    fn ramp(height: usize, width: usize) -> Picture {
+    fn ramp(height: usize, width: usize) -> Image {
         let pixel = |i: usize| [(i % width) as u8, (i / width) as u8, 7];
-        Picture { height, width, channels: 3, pixels: (0..height * width).flat_map(pixel).collect() }
+        Image { height, width, channels: 3, pixels: (0..height * width).flat_map(pixel).collect() }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use setwise::distributions::IntRange;
 
 use super::settings::bad;
 use crate::datasets::{
-    Alignment, CaptionFeatures, DataFolder, DataSet, MIXED_SIDE, MNIST_SIDE, Picker, caption_alignment, mixed_pictures,
+    Alignment, CaptionFeatures, DataFolder, DataSet, MIXED_SIDE, MNIST_SIDE, Picker, caption_alignment, mixed_images,
     mnist_counting, omniglot_counting, readers::OMNIGLOT_SIDE, word_alignment,
 };
 use crate::samplers::Split;
@@ -54,10 +54,10 @@ pub struct AlignCaptionsTask {
 pub struct CountTask {
     /// `mnist` or `omniglot`.
     pub data: DataSet,
-    /// Pixels across a picture; those of the data set if not given. Only Omniglot's can be made smaller.
+    /// Pixels across an image; those of the data set if not given. Only Omniglot's can be made smaller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub side: Option<usize>,
-    /// Pictures of each set, drawn for each on its own.
+    /// Images of each set, drawn for each on its own.
     pub set_size: IntRange,
 }
 
@@ -67,7 +67,7 @@ pub struct CountTask {
 pub struct DistinguishImagesTask {
     /// The data sets.
     pub data: Vec<DataSet>,
-    /// Pictures of each set, drawn for each on its own.
+    /// Images of each set, drawn for each on its own.
     pub set_size: IntRange,
 }
 
@@ -108,14 +108,14 @@ impl AlignCaptionsTask {
 }
 
 impl CountTask {
-    /// Height, width and channels of a picture.
-    pub(super) fn picture(&self) -> [usize; 3] {
+    /// Height, width and channels of an image.
+    pub(super) fn image_shape(&self) -> [usize; 3] {
         let side = self.side.unwrap_or(if self.data == DataSet::Omniglot { OMNIGLOT_SIDE } else { MNIST_SIDE });
         [side, side, 1]
     }
 
     pub(super) fn check(&self) -> Result<()> {
-        let [side, ..] = self.picture();
+        let [side, ..] = self.image_shape();
         match self.data {
             DataSet::Mnist if side == MNIST_SIDE => Ok(()),
             DataSet::Mnist => Err(bad("task.side", format!("is {side}; digits have {MNIST_SIDE} pixels across"))),
@@ -128,7 +128,7 @@ impl CountTask {
     pub(super) fn load(&self, data: &DataFolder) -> Result<Arc<dyn Picker>> {
         let counting = match self.data {
             DataSet::Mnist => mnist_counting(data)?,
-            _ => omniglot_counting(data, self.picture()[0])?,
+            _ => omniglot_counting(data, self.image_shape()[0])?,
         };
         match counting.lacks(self.set_size.max) {
             None => Ok(Arc::new(counting)),
@@ -138,8 +138,8 @@ impl CountTask {
 }
 
 impl DistinguishImagesTask {
-    /// Height, width and channels of a picture.
-    pub(super) fn picture(&self) -> [usize; 3] {
+    /// Height, width and channels of an image.
+    pub(super) fn image_shape(&self) -> [usize; 3] {
         [MIXED_SIDE, MIXED_SIDE, 3]
     }
 
@@ -151,9 +151,9 @@ impl DistinguishImagesTask {
     }
 
     pub(super) fn load(&self, data: &DataFolder) -> Result<Arc<dyn Picker>> {
-        let pictures = mixed_pictures(data, &self.data)?;
-        match pictures.lacks() {
-            None => Ok(Arc::new(pictures)),
+        let images = mixed_images(data, &self.data)?;
+        match images.lacks() {
+            None => Ok(Arc::new(images)),
             Some((stream, classes)) => Err(too_few(self.set_size, stream, format!("{classes} classes"))),
         }
     }

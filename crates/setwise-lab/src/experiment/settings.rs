@@ -160,9 +160,9 @@ impl Experiment {
         for (key, value) in self.model.iter().filter(|(k, _)| *k != "preset") {
             table.insert(key.clone(), value.clone());
         }
-        // Pictures have the size the task says, unless another is given, which is refused below.
-        if let (Some(toml::Value::Table(images)), Some(picture)) = (table.get_mut("images"), self.task.picture()) {
-            for (key, size) in ["height", "width", "channels"].into_iter().zip(picture) {
+        // Images have the size the task says, unless another is given, which is refused below.
+        if let (Some(toml::Value::Table(images)), Some(shape)) = (table.get_mut("images"), self.task.image_shape()) {
+            for (key, size) in ["height", "width", "channels"].into_iter().zip(shape) {
                 images.entry(key).or_insert(toml::Value::Integer(size as i64));
             }
         }
@@ -248,17 +248,17 @@ impl Experiment {
             return Err(bad("training.loss", reason));
         }
         if let Some(images) = &model.images
-            && self.task.picture() != Some([images.height, images.width, images.channels])
+            && self.task.image_shape() != Some([images.height, images.width, images.channels])
         {
             let size = [images.height, images.width, images.channels];
-            let reason = match self.task.picture() {
-                Some(picture) => format!("is of pictures of {size:?}, the task's are of {picture:?}"),
-                None => "is there, but the task's elements are no pictures".to_owned(),
+            let reason = match self.task.image_shape() {
+                Some(shape) => format!("is of images of {size:?}, the task's are of {shape:?}"),
+                None => "is there, but the task's elements are no images".to_owned(),
             };
             return Err(bad("model.images", reason));
         }
         if self.pretraining.is_some() && (model.images.is_none() || !matches!(self.task, Task::Count(_))) {
-            let reason = "needs an encoder (`model.images`) and a task on pictures of classes to count";
+            let reason = "needs an encoder (`model.images`) and a task on images of classes to count";
             return Err(bad("pretraining", reason));
         }
         let source = self.task.source(None)?;

@@ -34,9 +34,9 @@ pub enum Task {
     AlignWords(AlignWordsTask),
     /// Whether the captions of a set are those of a set of images.
     AlignCaptions(AlignCaptionsTask),
-    /// How many characters are in two sets of pictures of them.
+    /// How many characters are in two sets of images of them.
     Count(CountTask),
-    /// Whether two sets of pictures are of one class or of two.
+    /// Whether two sets of images are of one class or of two.
     DistinguishImages(DistinguishImagesTask),
 }
 
@@ -173,17 +173,17 @@ impl Task {
             Task::AlignWords(t) => vec![t.width; 2],
             Task::AlignCaptions(t) => t.widths.to_vec(),
             Task::Count(_) | Task::DistinguishImages(_) => {
-                let picture = self.picture().expect("a task on pictures");
-                vec![picture.iter().product(); 2]
+                let shape = self.image_shape().expect("a task on images");
+                vec![shape.iter().product(); 2]
             }
         }
     }
 
-    /// Height, width and channels, where elements are pictures: rows of pixels with their channels side by side, from 0 to 1.
-    pub fn picture(&self) -> Option<[usize; 3]> {
+    /// Height, width and channels, where elements are images: rows of pixels with their channels side by side, from 0 to 1.
+    pub fn image_shape(&self) -> Option<[usize; 3]> {
         match self {
-            Task::Count(t) => Some(t.picture()),
-            Task::DistinguishImages(t) => Some(t.picture()),
+            Task::Count(t) => Some(t.image_shape()),
+            Task::DistinguishImages(t) => Some(t.image_shape()),
             _ => None,
         }
     }
@@ -263,7 +263,7 @@ impl Task {
     }
 
     /// Whether two tasks are judged by the same examples: they may differ in scaling, in whitened or canonical axes, in appended
-    /// columns, and in the size of pictures.
+    /// columns, and in the size of images.
     pub fn same_examples(&self, other: &Task) -> bool {
         let plain = |task: &Task| {
             let mut task = task.clone();

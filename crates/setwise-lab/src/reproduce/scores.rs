@@ -23,7 +23,7 @@ pub enum Which {
     Counting,
     /// Table 3: images and captions, words and translations.
     Alignment,
-    /// Table 4: samples of mixtures, and pictures, told apart.
+    /// Table 4: samples of mixtures, and images, told apart.
     Distinguish,
 }
 
@@ -65,7 +65,7 @@ impl Which {
             ],
             Which::Distinguish => [
                 column("mixtures", "paper/distinguish-synthetic", |s| (s.distinguishing[0], None)),
-                column("pictures", "paper/distinguish-images", |s| (s.distinguishing[1], None)),
+                column("images", "paper/distinguish-images", |s| (s.distinguishing[1], None)),
             ],
         }
     }
@@ -79,7 +79,7 @@ impl Which {
                  MiniLM; words: no English or French word of the test is in the training data",
             ),
             Which::Distinguish => {
-                Some("pictures: the paper's are of Meta-Dataset, ours of nine data sets with classes kept for the test")
+                Some("images: the paper's are of Meta-Dataset, ours of nine data sets with classes kept for the test")
             }
         }
     }

@@ -36,7 +36,7 @@ impl Encoders {
     }
 }
 
-/// Trains the model's image encoder as a classifier of the pictures for training, as the experiment has it, or takes it from a run that did. Whether
+/// Trains the model's image encoder as a classifier of the images for training, as the experiment has it, or takes it from a run that did. Whether
 /// it came to its end; if not it was stopped, and the model is as it was.
 pub(super) fn pretrain(
     model: &mut Model,
@@ -56,7 +56,7 @@ pub(super) fn pretrain(
     }
 }
 
-/// A classifier of the pictures for training; none if it was stopped.
+/// A classifier of the images for training; none if it was stopped.
 fn classifier(
     experiment: &ValidExperiment,
     Pretraining { steps, batch_size: batch, learning_rate }: Pretraining,
@@ -64,7 +64,7 @@ fn classifier(
     observe: &mut dyn FnMut(Event),
 ) -> Result<Option<Model>> {
     let (Some(images), Some(classes)) = (experiment.model().images, experiment.classes()) else {
-        let reason = "needs an encoder and pictures of known classes".to_owned();
+        let reason = "needs an encoder and images of known classes".to_owned();
         return Err(Error::Experiment { key: "pretraining".to_owned(), reason });
     };
     let classifier = Model::new(ModelConfig::classifier(images, classes).validate()?, experiment.seed);
@@ -109,15 +109,15 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::datasets::{DataFolder, readers::made};
+    use crate::datasets::{DataFolder, readers::synthetic};
     use crate::experiment::Experiment;
     use crate::run::RunFolder;
 
     #[test]
     fn an_encoder_learns_to_classify_and_the_run_begins_with_it() {
         let dir = tempfile::tempdir().unwrap();
-        made::made_folder(&dir.path().join("omniglot/images_background"), [2, 2, 6]);
-        made::made_folder(&dir.path().join("omniglot/images_evaluation"), [7, 2, 3]);
+        synthetic::omniglot_folder(&dir.path().join("omniglot/images_background"), [2, 2, 6]);
+        synthetic::omniglot_folder(&dir.path().join("omniglot/images_evaluation"), [7, 2, 3]);
         let text = "[task]\nkind = 'count'\ndata = 'omniglot'\nside = 15\nset-size = [1, 2]
             [model]\nlatent = 8\nhidden = 8\nblocks = 1
             [model.images]\nencoder = 'mnist'\nfeatures = 8

@@ -21,7 +21,7 @@ pub fn read_idx(path: &Path) -> Result<Array> {
 
 /// Four bytes, and four for each of at most 255 dimensions.
 const LONGEST_HEADER: u64 = 4 + 4 * 255;
-/// No file of pictures is larger.
+/// No file of images is larger.
 const MOST: u64 = 1 << 31;
 
 /// The shape a header speaks of.

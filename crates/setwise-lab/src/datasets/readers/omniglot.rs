@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::array::read_arrays;
 use super::content::bad;
-use super::{Array, Picture};
+use super::{Array, Image};
 use crate::{Error, Result};
 
 /// Side of a drawing in pixels.
@@ -54,7 +54,7 @@ impl Omniglot {
         Ok(Omniglot { bits, characters, alphabets })
     }
 
-    /// Reads a folder of pictures, `ALPHABET/CHARACTER/DRAWING.png`, as `images_background.zip` holds it. Names are read in order, so the
+    /// Reads a folder of images, `ALPHABET/CHARACTER/DRAWING.png`, as `images_background.zip` holds it. Names are read in order, so the
     /// numbers of characters are always the same.
     pub fn read_folder(path: &Path) -> Result<Self> {
         let mut drawings: Vec<(PathBuf, u32, u32)> = Vec::new();
@@ -84,12 +84,12 @@ impl Omniglot {
         self.characters.is_empty()
     }
 
-    /// A drawing as a picture in which ink is white.
-    pub fn picture(&self, drawing: usize) -> Picture {
+    /// A drawing as an image in which ink is white.
+    pub fn image(&self, drawing: usize) -> Image {
         let row = &self.bits[drawing * BYTES..(drawing + 1) * BYTES];
         let pixel = |i: usize| if row[i / 8] >> (7 - i % 8) & 1 == 1 { 255 } else { 0 };
         let (height, width) = (OMNIGLOT_SIDE, OMNIGLOT_SIDE);
-        Picture { height, width, channels: 1, pixels: (0..height * width).map(pixel).collect() }
+        Image { height, width, channels: 1, pixels: (0..height * width).map(pixel).collect() }
     }
 }
 
@@ -105,13 +105,13 @@ fn entries(path: &Path) -> Result<Vec<PathBuf>> {
 
 /// A drawing's bits; ink is dark in the files.
 fn read_drawing(path: &Path) -> Result<Vec<u8>> {
-    let picture = Picture::read(path, 1)?;
-    if (picture.height, picture.width) != (OMNIGLOT_SIDE, OMNIGLOT_SIDE) {
-        let (h, w) = (picture.height, picture.width);
+    let image = Image::read(path, 1)?;
+    if (image.height, image.width) != (OMNIGLOT_SIDE, OMNIGLOT_SIDE) {
+        let (h, w) = (image.height, image.width);
         return Err(bad(path, format!("is {h} × {w} pixels; drawings are {OMNIGLOT_SIDE} × {OMNIGLOT_SIDE}")));
     }
     let mut bits = vec![0; BYTES];
-    for (i, _) in picture.pixels.iter().enumerate().filter(|p| *p.1 < 128) {
+    for (i, _) in image.pixels.iter().enumerate().filter(|p| *p.1 < 128) {
         bits[i / 8] |= 128 >> (i % 8);
     }
     Ok(bits)
@@ -119,11 +119,11 @@ fn read_drawing(path: &Path) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::super::pictures::tests::png;
+    use super::super::images::tests::png;
     use super::*;
 
-    /// A folder with a few made drawings: alphabets, characters of each, drawings of each.
-    pub(crate) fn made_folder(path: &Path, counts: [usize; 3]) {
+    /// Writes a folder of synthetic drawings: counts of alphabets, characters of each, drawings of each.
+    pub(crate) fn omniglot_folder(path: &Path, counts: [usize; 3]) {
         for a in 0..counts[0] {
             for c in 0..counts[1] {
                 let folder = path.join(format!("Alphabet{a:02}/character{c:02}"));
@@ -142,12 +142,12 @@ pub(crate) mod tests {
     #[test]
     fn a_folder_of_drawings_has_characters_in_order_and_ink_that_is_one() {
         let dir = tempfile::tempdir().unwrap();
-        made_folder(dir.path(), [2, 2, 3]);
+        omniglot_folder(dir.path(), [2, 2, 3]);
         let found = Omniglot::read_folder(dir.path()).unwrap();
         assert_eq!(found.characters, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]);
         assert_eq!(found.alphabets, [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]);
-        assert_eq!(found.picture(0).pixels[..6], [255, 0, 0, 255, 0, 0]);
-        assert_eq!(found.picture(1).pixels[..6], [0, 0, 255, 0, 0, 255]);
+        assert_eq!(found.image(0).pixels[..6], [255, 0, 0, 255, 0, 0]);
+        assert_eq!(found.image(1).pixels[..6], [0, 0, 255, 0, 0, 255]);
         std::fs::write(dir.path().join("Alphabet00/character00/0009.png"), png(2, 2, &[0; 4])).unwrap();
         let error = Omniglot::read_folder(dir.path()).unwrap_err().to_string();
         assert!(error.contains("0009.png") && error.contains("2 × 2"), "{error}");
@@ -165,7 +165,7 @@ pub(crate) mod tests {
         let small = small.into_bytes().unwrap();
         // Its filter counts whole pixels, so single values differ at edges, but no drawing looks like another.
         for i in (0..13000).step_by(997) {
-            let ours = drawings.picture(i).resized(28, 28).pixels;
+            let ours = drawings.image(i).resized(28, 28).pixels;
             let difference = |j: usize| {
                 let theirs = &small[j * 784..(j + 1) * 784];
                 ours.iter().zip(theirs).map(|(&a, &b)| f64::from(a.abs_diff(b))).sum::<f64>() / 784.0

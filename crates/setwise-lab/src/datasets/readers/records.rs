@@ -5,10 +5,10 @@ use std::path::Path;
 use super::content::{Bytes, read};
 use crate::Result;
 
-/// A record: an encoded picture and its class.
+/// A record: an encoded image and its class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// The picture, as a JPEG or PNG file would hold it.
+    /// The image, as a JPEG or PNG file would hold it.
     pub image: Vec<u8>,
     /// Its class, if the record says so.
     pub label: Option<i64>,
@@ -174,10 +174,10 @@ pub(crate) mod tests {
         [out, bytes.to_vec()].concat()
     }
 
-    /// A file with one record per picture.
-    pub(crate) fn record_file(pictures: &[(&[u8], u8)]) -> Vec<u8> {
+    /// A file with one record per image.
+    pub(crate) fn record_file(images: &[(&[u8], u8)]) -> Vec<u8> {
         let mut out = Vec::new();
-        for (image, label) in pictures {
+        for (image, label) in images {
             let entry = |key: &str, feature: &[u8]| field(1, &[field(1, key.as_bytes()), field(2, feature)].concat());
             let image = entry("image", &field(1, &field(1, image)));
             let label = entry("label", &field(3, &field(1, &[*label])));
@@ -210,8 +210,8 @@ pub(crate) mod tests {
 
     #[test]
     fn every_damaged_byte_and_every_cut_is_told_of_with_its_offset() {
-        let whole = record_file(&[(b"some picture", 7), (b"another", 9)]);
-        let first = record_file(&[(b"some picture", 7)]).len();
+        let whole = record_file(&[(b"some image", 7), (b"another", 9)]);
+        let first = record_file(&[(b"some image", 7)]).len();
         for i in 0..whole.len() {
             let mut bytes = whole.clone();
             bytes[i] ^= 0x10;

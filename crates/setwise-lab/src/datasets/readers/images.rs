@@ -1,4 +1,4 @@
-//! Pictures in files (PNG and JPEG), and their sizes changed.
+//! Images in files (PNG and JPEG), and their sizes changed.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -9,9 +9,9 @@ use png::{BitDepth, Transformations};
 use super::content::{bad, read};
 use crate::Result;
 
-/// Pixels of a picture, row by row, with its channels side by side.
+/// Pixels of an image, row by row, with its channels side by side.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Picture {
+pub struct Image {
     /// Rows of pixels.
     pub height: usize,
     /// Pixels of a row.
@@ -22,11 +22,11 @@ pub struct Picture {
     pub pixels: Vec<u8>,
 }
 
-/// Largest side of a picture, and memory for decoding one.
+/// Largest side of an image, and memory for decoding one.
 const LARGEST_SIDE: u32 = 1 << 14;
 const MOST_MEMORY: usize = 1 << 29;
 
-impl Picture {
+impl Image {
     /// Reads a PNG or JPEG file, told by its content; `channels` is 1 or 3.
     pub fn read(path: &Path, channels: usize) -> Result<Self> {
         Self::parse(path, &read(path)?, channels)
@@ -36,7 +36,7 @@ impl Picture {
     pub fn parse(path: &Path, bytes: &[u8], channels: usize) -> Result<Self> {
         let jpeg = bytes.starts_with(&[0xff, 0xd8]);
         let decoded = if jpeg { parse_jpeg(bytes) } else { parse_png(bytes) };
-        let decoded = decoded.map_err(|reason| bad(path, format!("is no picture that can be read: {reason}")))?;
+        let decoded = decoded.map_err(|reason| bad(path, format!("is no image that can be read: {reason}")))?;
         Ok(decoded.in_channels(channels))
     }
 
@@ -53,7 +53,7 @@ impl Picture {
             (1 | 2, _) => of.flat_map(|p| [p[0]; 3]).collect(),
             _ => of.flat_map(|p| [p[0], p[1], p[2]]).collect(),
         };
-        Picture { pixels, channels, ..self }
+        Image { pixels, channels, ..self }
     }
 
     /// The largest square in the middle.
@@ -65,15 +65,15 @@ impl Picture {
             &self.pixels[first..first + side * self.channels]
         };
         let pixels = (0..side).flat_map(row).copied().collect();
-        Picture { height: side, width: side, channels: self.channels, pixels }
+        Image { height: side, width: side, channels: self.channels, pixels }
     }
 
-    /// The picture in another size; each new pixel is the mean of the area it covers.
+    /// The image in another size; each new pixel is the mean of the area it covers.
     pub fn resized(&self, height: usize, width: usize) -> Self {
         self.mixed(&shares(self.height, height), &shares(self.width, width))
     }
 
-    /// The picture in another size; each new pixel is a mean of those around it that counts the nearest most.
+    /// The image in another size; each new pixel is a mean of those around it that counts the nearest most.
     pub fn smoothed(&self, height: usize, width: usize) -> Self {
         self.mixed(&near(self.height, height), &near(self.width, width))
     }
@@ -96,7 +96,7 @@ impl Picture {
             parts.iter().map(|&(y, share)| share * rows[y * stride + i]).sum()
         };
         let pixels = down.iter().flat_map(|parts| (0..stride).map(move |i| column(parts, i).round() as u8)).collect();
-        Picture { height, width, channels, pixels }
+        Image { height, width, channels, pixels }
     }
 }
 
@@ -108,7 +108,7 @@ fn check_size(height: u32, width: u32) -> std::result::Result<(), String> {
 }
 
 /// Reads a PNG file: grey or coloured, with one channel more where it has transparent parts.
-fn parse_png(bytes: &[u8]) -> std::result::Result<Picture, String> {
+fn parse_png(bytes: &[u8]) -> std::result::Result<Image, String> {
     let told = |e: png::DecodingError| e.to_string();
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), png::Limits { bytes: MOST_MEMORY });
     decoder.set_transformations(Transformations::EXPAND);
@@ -129,11 +129,11 @@ fn parse_png(bytes: &[u8]) -> std::result::Result<Picture, String> {
         pixels = pixels.chunks_exact(2).map(eight).collect();
     }
     let channels = info.color_type.samples();
-    Ok(Picture { height: height as usize, width: width as usize, channels, pixels })
+    Ok(Image { height: height as usize, width: width as usize, channels, pixels })
 }
 
 /// Reads a JPEG file, grey or coloured.
-fn parse_jpeg(bytes: &[u8]) -> std::result::Result<Picture, String> {
+fn parse_jpeg(bytes: &[u8]) -> std::result::Result<Image, String> {
     let mut decoder = jpeg_decoder::Decoder::new(bytes);
     decoder.set_max_decoding_buffer_size(MOST_MEMORY);
     decoder.read_info().map_err(|e| e.to_string())?;
@@ -149,7 +149,7 @@ fn parse_jpeg(bytes: &[u8]) -> std::result::Result<Picture, String> {
     if pixels.len() != height * width * channels {
         return Err("its pixels are not all there".to_owned());
     }
-    Ok(Picture { height, width, channels, pixels })
+    Ok(Image { height, width, channels, pixels })
 }
 
 /// For each of `to` pixels the pixels of `from` it covers, with their shares of it.
@@ -184,7 +184,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A PNG file of a grey picture.
+    /// A PNG file of a grey image.
     pub(crate) fn png(height: usize, width: usize, pixels: &[u8]) -> Vec<u8> {
         png_of(height, width, ColorType::Grayscale, BitDepth::Eight, pixels)
     }
@@ -203,14 +203,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn pictures_are_read_in_grey_and_in_colour_and_damage_is_told_of() {
+    fn images_are_read_in_grey_and_in_colour_and_damage_is_told_of() {
         let bytes = png(2, 3, &[0, 50, 100, 150, 200, 250]);
-        let grey = Picture::parse(Path::new("p.png"), &bytes, 1).unwrap();
+        let grey = Image::parse(Path::new("p.png"), &bytes, 1).unwrap();
         assert_eq!((grey.height, grey.width, grey.pixels.as_slice()), (2, 3, [0, 50, 100, 150, 200, 250].as_slice()));
-        assert_eq!(Picture::parse(Path::new("p.png"), &bytes, 3).unwrap().pixels[3..6], [50, 50, 50]);
+        assert_eq!(Image::parse(Path::new("p.png"), &bytes, 3).unwrap().pixels[3..6], [50, 50, 50]);
         for cut in [0, 7, 30, bytes.len() - 20] {
-            let error = Picture::parse(Path::new("p.png"), &bytes[..cut], 1).unwrap_err().to_string();
-            assert!(error.starts_with("p.png: is no picture"), "{error}");
+            let error = Image::parse(Path::new("p.png"), &bytes[..cut], 1).unwrap_err().to_string();
+            assert!(error.starts_with("p.png: is no image"), "{error}");
         }
     }
 
@@ -227,40 +227,40 @@ pub(crate) mod tests {
             (ColorType::Indexed, Two, &[0b0001_0000, 0b1000_0000], [red[0], red[1], red[2], red[0]], [255, 0, 0, 0]),
         ] {
             let bytes = png_of(2, 2, color, depth, data);
-            let read = |channels| Picture::parse(Path::new("p.png"), &bytes, channels).unwrap();
+            let read = |channels| Image::parse(Path::new("p.png"), &bytes, channels).unwrap();
             assert_eq!(read(1).pixels, grey, "{color:?} {depth:?}");
             assert_eq!((read(3).pixels.len(), &read(3).pixels[..4]), (12, &rgb[..]), "{color:?} {depth:?}");
         }
     }
 
     #[test]
-    fn a_picture_that_is_too_large_is_not_read() {
+    fn an_image_that_is_too_large_is_not_read() {
         let mut bytes = png(1, 1, &[0]);
         bytes[16..20].copy_from_slice(&20_000u32.to_be_bytes());
         let mut crc = crc32fast::Hasher::new();
         crc.update(&bytes[12..29]);
         bytes[29..33].copy_from_slice(&crc.finalize().to_be_bytes());
-        let error = Picture::parse(Path::new("p.png"), &bytes, 1).unwrap_err().to_string();
+        let error = Image::parse(Path::new("p.png"), &bytes, 1).unwrap_err().to_string();
         assert!(error.contains("1 × 20000 pixels"), "{error}");
     }
 
     #[test]
     fn smoothed_pixels_are_those_around_them() {
-        let picture = Picture { height: 1, width: 4, channels: 1, pixels: vec![0, 40, 80, 200] };
-        assert_eq!(picture.smoothed(1, 4), picture);
+        let image = Image { height: 1, width: 4, channels: 1, pixels: vec![0, 40, 80, 200] };
+        assert_eq!(image.smoothed(1, 4), image);
         // Three, three and one seventh.
-        assert_eq!(picture.smoothed(1, 2).pixels, [29, 126]);
-        assert_eq!(picture.smoothed(2, 8).pixels[..8], [0, 10, 30, 50, 70, 110, 170, 200]);
-        assert_eq!(picture.smoothed(1, 1).pixels, [77]);
+        assert_eq!(image.smoothed(1, 2).pixels, [29, 126]);
+        assert_eq!(image.smoothed(2, 8).pixels[..8], [0, 10, 30, 50, 70, 110, 170, 200]);
+        assert_eq!(image.smoothed(1, 1).pixels, [77]);
     }
 
     #[test]
     fn pixels_of_another_size_are_means_of_areas() {
-        let picture = Picture { height: 2, width: 3, channels: 1, pixels: vec![0, 30, 60, 90, 120, 150] };
-        assert_eq!(picture.resized(1, 1).pixels, [75]);
-        assert_eq!(picture.resized(2, 3), picture);
+        let image = Image { height: 2, width: 3, channels: 1, pixels: vec![0, 30, 60, 90, 120, 150] };
+        assert_eq!(image.resized(1, 1).pixels, [75]);
+        assert_eq!(image.resized(2, 3), image);
         // One and a half pixels across: (0 + 15) / 1.5 and (15 + 60) / 1.5.
-        assert_eq!(picture.resized(2, 2).pixels, [10, 50, 100, 140]);
-        assert_eq!(picture.centre_square().pixels, [0, 30, 90, 120]);
+        assert_eq!(image.resized(2, 2).pixels, [10, 50, 100, 140]);
+        assert_eq!(image.centre_square().pixels, [0, 30, 90, 120]);
     }
 }

@@ -1,4 +1,4 @@
-//! Data sets of pictures, loaded for the tasks on them.
+//! Data sets of images, loaded for the tasks on them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,22 +6,22 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::classes::Classes;
-use super::readers::{OMNIGLOT_SIDE, Omniglot, Picture, bad, read_arrays, read_idx, read_records};
+use super::readers::{Image, OMNIGLOT_SIDE, Omniglot, bad, read_arrays, read_idx, read_records};
 use super::{Counting, DataFolder, DataSet, Items, SameClass};
 use crate::{Error, Result};
 
-/// Side of MNIST's pictures.
+/// Side of MNIST's images.
 pub const MNIST_SIDE: usize = 28;
-/// Side and channels of the pictures of many data sets together.
+/// Side and channels of the images of many data sets together.
 pub const MIXED_SIDE: usize = 32;
 const MIXED_CHANNELS: usize = 3;
 
-/// Pictures of MNIST kept for validation: the last of those for training.
+/// Images of MNIST kept for validation: the last of those for training.
 const MNIST_VALIDATION: usize = 5000;
 /// Alphabets of Omniglot's evaluation part that are for validation; the others are for tests.
 const VALIDATION_ALPHABETS: u32 = 5;
 
-/// Digits to count: pictures of the training file to learn from and to validate on, those of the test file for tests.
+/// Digits to count: images of the training file to learn from and to validate on, those of the test file for tests.
 pub fn mnist_counting(data: &DataFolder) -> Result<Counting> {
     let (mut pixels, mut labels) = read_digits(data, DataSet::Mnist, "train")?;
     let learnt = labels.len();
@@ -44,7 +44,7 @@ pub fn omniglot_counting(data: &DataFolder, side: usize) -> Result<Counting> {
     } else {
         let drawings = |o: &Omniglot| -> Vec<u8> {
             let small: Vec<Vec<u8>> =
-                (0..o.len()).into_par_iter().map(|i| o.picture(i).resized(side, side).pixels).collect();
+                (0..o.len()).into_par_iter().map(|i| o.image(i).resized(side, side).pixels).collect();
             small.concat()
         };
         Items::bytes(side * side, [drawings(&background), drawings(&evaluation)].concat())
@@ -52,9 +52,9 @@ pub fn omniglot_counting(data: &DataFolder, side: usize) -> Result<Counting> {
     Ok(Counting::new(Arc::new(items), streams))
 }
 
-/// Pictures of many data sets, all in 32 × 32 pixels of three colours: grey ones of 28 × 28 in the middle of a black frame. Classes are
+/// Images of many data sets, all in 32 × 32 pixels of three colours: grey ones of 28 × 28 in the middle of a black frame. Classes are
 /// split; a class is seen in one stream only.
-pub fn mixed_pictures(data: &DataFolder, sets: &[DataSet]) -> Result<SameClass> {
+pub fn mixed_images(data: &DataFolder, sets: &[DataSet]) -> Result<SameClass> {
     let mut pixels = Vec::new();
     let mut split = Vec::new();
     const WIDTH: usize = MIXED_SIDE * MIXED_SIDE * MIXED_CHANNELS;
@@ -69,9 +69,9 @@ pub fn mixed_pictures(data: &DataFolder, sets: &[DataSet]) -> Result<SameClass> 
             DataSet::Omniglot => {
                 let [background, evaluation] = read_omniglot(data)?;
                 for part in [&background, &evaluation] {
-                    let small: Vec<Picture> = (0..part.len())
+                    let small: Vec<Image> = (0..part.len())
                         .into_par_iter()
-                        .map(|i| part.picture(i).resized(MNIST_SIDE, MNIST_SIDE))
+                        .map(|i| part.image(i).resized(MNIST_SIDE, MNIST_SIDE))
                         .collect();
                     small.iter().for_each(|p| framed(&p.pixels, &mut pixels));
                 }
@@ -90,13 +90,13 @@ pub fn mixed_pictures(data: &DataFolder, sets: &[DataSet]) -> Result<SameClass> 
                     split.push(Classes::group(&labels, first).split(&name));
                 }
             }
-            other => return Err(bad(Path::new(other.folder()), "is no data set of pictures with classes".to_owned())),
+            other => return Err(bad(Path::new(other.folder()), "is no data set of images with classes".to_owned())),
         }
     }
     Ok(SameClass::new(Arc::new(Items::bytes(WIDTH, pixels)), split))
 }
 
-/// Pictures and labels of a pair of IDX files; `part` is `train` or `t10k`.
+/// Images and labels of a pair of IDX files; `part` is `train` or `t10k`.
 fn read_digits(data: &DataFolder, set: DataSet, part: &str) -> Result<(Vec<u8>, Vec<u32>)> {
     let file = |kind: &str| {
         let name = format!("{part}-{kind}-ubyte");
@@ -105,17 +105,15 @@ fn read_digits(data: &DataFolder, set: DataSet, part: &str) -> Result<(Vec<u8>, 
     let (image_file, label_file) = (file("images-idx3")?, file("labels-idx1")?);
     let (images, labels) = (read_idx(&image_file)?, read_idx(&label_file)?);
     let [n, MNIST_SIDE, MNIST_SIDE] = images.shape[..] else {
-        return Err(bad(&image_file, format!("has shape {:?}, not [pictures, 28, 28]", images.shape)));
+        return Err(bad(&image_file, format!("has shape {:?}, not [images, 28, 28]", images.shape)));
     };
     match labels.labels().filter(|_| labels.shape == [n] && n > 0) {
         Some(labels) => Ok((images.into_bytes().expect("IDX files of bytes"), labels)),
-        None => {
-            Err(bad(&label_file, format!("has shape {:?}, {} has {n} pictures", labels.shape, image_file.display())))
-        }
+        None => Err(bad(&label_file, format!("has shape {:?}, {} has {n} images", labels.shape, image_file.display()))),
     }
 }
 
-/// Both parts of Omniglot, packed or as folders of pictures.
+/// Both parts of Omniglot, packed or as folders of images.
 fn read_omniglot(data: &DataFolder) -> Result<[Omniglot; 2]> {
     let set = DataSet::Omniglot;
     let found = data.file(set, &["omniglot_105_bits.npz", "images_background"])?;
@@ -136,7 +134,7 @@ fn omniglot_streams(background: &Omniglot, evaluation: &Omniglot, first: u32) ->
     streams
 }
 
-/// A grey picture of 28 × 28 in the middle of 32 × 32, the same in all three colours.
+/// A grey image of 28 × 28 in the middle of 32 × 32, the same in all three colours.
 fn framed(grey: &[u8], out: &mut Vec<u8>) {
     let edge = (MIXED_SIDE - MNIST_SIDE) / 2;
     let first = out.len();
@@ -169,11 +167,11 @@ fn read_packed(data: &DataFolder, set: DataSet) -> Result<(String, Vec<u8>, Vec<
         pixels.ok_or_else(|| bad(&path, format!("\"images\" has shape {shape:?}; bytes [n, 32, 32, 3] are wanted")))?;
     let labelled = labels.labels().filter(|l| labels.shape.len() == 1 && l.len() == shape[0] && !l.is_empty());
     let labels =
-        labelled.ok_or_else(|| bad(&path, format!("\"labels\" has no class for each of {} pictures", shape[0])))?;
+        labelled.ok_or_else(|| bad(&path, format!("\"labels\" has no class for each of {} images", shape[0])))?;
     Ok((name.to_owned(), pixels, labels))
 }
 
-/// For each folder of Meta-Dataset its name, and the class and pixels of all its pictures.
+/// For each folder of Meta-Dataset its name, and the class and pixels of all its images.
 type Folders = Vec<(String, Vec<(u32, Vec<u8>)>)>;
 
 fn read_meta_dataset(folder: &Path, set: DataSet) -> Result<Folders> {
@@ -203,20 +201,20 @@ fn read_meta_dataset(folder: &Path, set: DataSet) -> Result<Folders> {
     Ok(folders)
 }
 
-/// The pictures of a class, each the square in its middle in 32 × 32 pixels.
+/// The images of a class, each the square in its middle in 32 × 32 pixels.
 fn read_class(class: u32, file: &Path) -> Result<Vec<(u32, Vec<u8>)>> {
-    let pictures = read_records(file)?.into_iter().enumerate().map(|(i, record)| {
+    let images = read_records(file)?.into_iter().enumerate().map(|(i, record)| {
         let place = file.join(format!("record {i}"));
-        let picture = Picture::parse(&place, &record.image, MIXED_CHANNELS)?;
-        Ok((class, picture.centre_square().resized(MIXED_SIDE, MIXED_SIDE).pixels))
+        let image = Image::parse(&place, &record.image, MIXED_CHANNELS)?;
+        Ok((class, image.centre_square().resized(MIXED_SIDE, MIXED_SIDE).pixels))
     });
-    pictures.collect()
+    images.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::classes::tests::assert_no_leak;
-    use super::super::readers::made;
+    use super::super::readers::synthetic;
     use super::*;
     use crate::datasets::Picker;
     use crate::datasets::real_data;
@@ -248,14 +246,14 @@ mod tests {
         assert_eq!(counting.classes(Split::Test), &Classes(vec![vec![5101], vec![5100, 5102]]));
         assert_eq!(counting.classes(Split::Training).0.iter().flatten().count(), 100);
         std::fs::write(dir.path().join("mnist/t10k-labels-idx1-ubyte"), [0, 0, 8, 1, 0, 0, 0, 1, 3]).unwrap();
-        assert!(mnist_counting(&data).unwrap_err().to_string().contains("has 3 pictures"));
+        assert!(mnist_counting(&data).unwrap_err().to_string().contains("has 3 images"));
     }
 
     #[test]
     fn alphabets_of_drawings_are_in_one_stream_only_whatever_form_they_come_in() {
         let dir = tempfile::tempdir().unwrap();
-        made::made_folder(&dir.path().join("omniglot/images_background"), [2, 2, 2]);
-        made::made_folder(&dir.path().join("omniglot/images_evaluation"), [7, 2, 2]);
+        synthetic::omniglot_folder(&dir.path().join("omniglot/images_background"), [2, 2, 2]);
+        synthetic::omniglot_folder(&dir.path().join("omniglot/images_evaluation"), [7, 2, 2]);
         let data = DataFolder::at(dir.path());
         for side in [OMNIGLOT_SIDE, 15] {
             let counting = omniglot_counting(&data, side).unwrap();
@@ -266,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_of_many_data_sets_are_brought_to_one_size() {
+    fn images_of_many_data_sets_are_brought_to_one_size() {
         let dir = tempfile::tempdir().unwrap();
         let labels: Vec<u8> = (0..40).map(|i| i % 10).collect();
         write_digits(&dir.path().join("mnist"), "t10k", &labels);
@@ -277,17 +275,17 @@ mod tests {
         let images = npy(header, &[9; 6 * 3072]);
         let classes = npy("{'descr': '|u1', 'fortran_order': False, 'shape': (6,), }\n", &[0, 0, 1, 1, 2, 2]);
         std::fs::create_dir(dir.path().join("multiset_images32")).unwrap();
-        let archive = made::zip(&[("images.npy", &images), ("labels.npy", &classes)]);
+        let archive = synthetic::zip(&[("images.npy", &images), ("labels.npy", &classes)]);
         std::fs::write(dir.path().join("multiset_images32/gtsrb.npz"), archive).unwrap();
         let birds = dir.path().join("meta-dataset/birds");
         std::fs::create_dir_all(&birds).unwrap();
-        let bright = made::png(40, 50, &[200; 2000]);
+        let bright = synthetic::png(40, 50, &[200; 2000]);
         for class in 0..3 {
-            let file = made::record_file(&[(&bright, class), (&bright, class)]);
+            let file = synthetic::record_file(&[(&bright, class), (&bright, class)]);
             std::fs::write(birds.join(format!("{class}.tfrecords")), file).unwrap();
         }
         let sets = [DataSet::Mnist, DataSet::Gtsrb, DataSet::MetaDataset];
-        let same = mixed_pictures(&DataFolder::at(dir.path()), &sets).unwrap();
+        let same = mixed_images(&DataFolder::at(dir.path()), &sets).unwrap();
         let items = &same.items()[0];
         assert_eq!((items.width(), items.len()), (3072, 52));
         let row = |i: usize| {
@@ -319,7 +317,7 @@ mod tests {
             DataSet::Dtd10,
             DataSet::Flowers5,
         ];
-        let mixed = mixed_pictures(&data, &sets).unwrap();
+        let mixed = mixed_images(&data, &sets).unwrap();
         assert_no_leak(STREAMS.iter().flat_map(|&s| mixed.sets(s).iter().map(move |c| (s, c))));
         assert!(STREAMS.iter().all(|&s| mixed.sets(s).len() == 6) && mixed.lacks().is_none());
     }
