@@ -1,8 +1,9 @@
-//! Recorded data: where it is, its rows in memory, and tasks that pick examples from it.
+//! Data sets: their files, their rows in memory, and tasks that pick examples from them.
 //!
-//! * [`readers`]: file formats; [`DataFolder`], [`DataSet`]: where data sets are.
+//! * [`readers`]: file formats; [`DataFolder`], [`DataSet`]: locations of data sets.
 //! * [`Items`]: rows in memory; [`Classes`]: items grouped by class and split.
-//! * [`Picker`]: picks one example: [`Alignment`], [`Counting`], [`SameClass`]; [`Picked`]: a batch of indices.
+//! * [`Picker`]: picks one example. Pickers are [`Alignment`], [`Counting`] and [`SameClass`].
+//! * [`Picked`]: a batch of indices.
 
 mod alignment;
 mod classes;

@@ -130,9 +130,9 @@ impl CountTask {
             DataSet::Mnist => mnist_counting(data)?,
             _ => omniglot_counting(data, self.image_shape()[0])?,
         };
-        match counting.lacks(self.set_size.max) {
+        match counting.shortage(self.set_size.max) {
             None => Ok(Arc::new(counting)),
-            Some((stream, classes)) => Err(too_few(self.set_size, stream, format!("{classes} classes"))),
+            Some((split, classes)) => Err(too_few(self.set_size, split, format!("{classes} classes"))),
         }
     }
 }
@@ -152,27 +152,27 @@ impl DistinguishImagesTask {
 
     pub(super) fn load(&self, data: &DataFolder) -> Result<Arc<dyn Picker>> {
         let images = mixed_images(data, &self.data)?;
-        match images.lacks() {
+        match images.shortage() {
             None => Ok(Arc::new(images)),
-            Some((stream, classes)) => Err(too_few(self.set_size, stream, format!("{classes} classes"))),
+            Some((split, classes)) => Err(too_few(self.set_size, split, format!("{classes} classes"))),
         }
     }
 }
 
-/// Sets of the size asked for must be there in every stream.
+/// Sets of the size asked for must be there in every split.
 fn enough(alignment: Alignment, size: IntRange) -> Result<Arc<dyn Picker>> {
-    match alignment.lacks(size.max) {
+    match alignment.shortage(size.max) {
         None => Ok(Arc::new(alignment)),
-        Some((stream, there)) => Err(too_few(size, stream, format!("{there} entries"))),
+        Some((split, there)) => Err(too_few(size, split, format!("{there} entries"))),
     }
 }
 
 /// The data is too small for sets of this size.
-fn too_few(size: IntRange, stream: Split, there: String) -> Error {
-    let stream = match stream {
+fn too_few(size: IntRange, split: Split, there: String) -> Error {
+    let split = match split {
         Split::Training => "training",
         Split::Validation => "validation",
         Split::Test => "tests",
     };
-    bad("task.set-size", format!("is up to {}, for which the data is too small: it has {there} for {stream}", size.max))
+    bad("task.set-size", format!("is up to {}, for which the data is too small: it has {there} for {split}", size.max))
 }

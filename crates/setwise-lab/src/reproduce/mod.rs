@@ -65,12 +65,12 @@ fn checked_dims(asked: &[usize], of_paper: &[usize]) -> Result<Vec<usize>> {
     }
 }
 
-/// The labels of a stream's first examples.
-fn labels(experiment: &ValidExperiment, stream: Split, examples: usize) -> Result<Vec<f64>> {
+/// The labels of a split's first examples.
+fn labels(experiment: &ValidExperiment, split: Split, examples: usize) -> Result<Vec<f64>> {
     let mut labels = Vec::with_capacity(examples);
     for_held_out(
         experiment,
-        stream,
+        split,
         examples,
         |drawn| drawn.labels,
         |some| {

@@ -122,16 +122,16 @@ fn in_batches<T: Send + 'static>(
 /// Draws held-out batches with `examples` examples in all on threads, and hands them to `use_batch` in their order.
 pub fn for_held_out<T: Send + 'static>(
     experiment: &ValidExperiment,
-    stream: Split,
+    split: Split,
     examples: usize,
     draw: impl Fn(RawBatch) -> T + Send + Sync + 'static,
     use_batch: impl FnMut(T) -> Result<()>,
 ) -> Result<()> {
     let source = experiment.clone();
-    in_batches(examples, move |i, n| Ok(draw(source.held_out(stream, i, n)?.into_raw())), use_batch)
+    in_batches(examples, move |i, n| Ok(draw(source.held_out(split, i, n)?.into_raw())), use_batch)
 }
 
-/// Held-out examples of a stream that are measured again and again: batches of generated ones, and the places of recorded ones, whose
+/// Held-out examples of a split that are measured again and again: batches of generated ones, and the places of recorded ones, whose
 /// rows are larger than what it takes to gather them again.
 pub(super) struct HeldOut(Vec<Kept>);
 
@@ -142,10 +142,10 @@ enum Kept {
 
 impl HeldOut {
     /// Draws them.
-    pub fn draw(experiment: &ValidExperiment, stream: Split, examples: usize) -> Result<Self> {
+    pub fn draw(experiment: &ValidExperiment, split: Split, examples: usize) -> Result<Self> {
         let mut kept = Vec::new();
         let source = experiment.clone();
-        let make = move |i, n| match source.held_out(stream, i, n)? {
+        let make = move |i, n| match source.held_out(split, i, n)? {
             places @ Draw::Picked(_) => Ok(Kept::Places(places)),
             drawn => Ok(Kept::Batch(source.prepare(&drawn)?)),
         };

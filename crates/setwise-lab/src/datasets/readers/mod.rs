@@ -24,7 +24,7 @@ pub use idx::read_idx;
 pub use images::Image;
 pub use omniglot::{OMNIGLOT_SIDE, Omniglot};
 pub use records::{Record, read_records};
-pub use words::{Pair, Part, WordVectors, read_dictionary, read_pairs};
+pub use words::{Pair, WordVectors, read_dictionary, read_pairs};
 pub(crate) use words::{finite, pairs_of};
 
 #[cfg(test)]
