@@ -72,7 +72,7 @@ impl Preparation {
         let mut image = Cow::Borrowed(image);
         if let Some(shorter) = self.resize.filter(|&n| n != height.min(width)) {
             let scaled = |side: usize| (side * shorter).div_euclid(height.min(width)).clamp(shorter, LONGEST);
-            image = Cow::Owned(image.smoothed(scaled(height), scaled(width)));
+            image = Cow::Owned(image.resized_triangle(scaled(height), scaled(width)));
         }
         let Image { height, width, pixels, .. } = &*image;
         let (side, height, width) = (self.crop, *height, *width);

@@ -1,10 +1,13 @@
-//! Readers of recorded data, one file per format. Every claim of a file is held against what it holds before memory is asked for
-//! it, and what is wrong is told with the file and the place.
+//! Readers of data sets, one module per format.
 //!
-//! * [`Array`]: arrays of NPY, NPZ and safetensors files, in the type they are stored in.
-//! * [`read_idx`]: MNIST and its relatives; [`Omniglot`]: packed or as a folder of images; [`Image`]: PNG and JPEG files.
+//! Sizes claimed by a file are checked before memory is allocated. Errors name the file and the position.
+//!
+//! * [`Array`]: arrays of NPY, NPZ and safetensors files, in their stored type.
+//! * [`read_idx`]: MNIST and similar data sets.
+//! * [`Omniglot`]: in packed form or as a folder of images.
+//! * [`Image`]: PNG and JPEG files.
 //! * [`read_records`]: TFRecords of Meta-Dataset.
-//! * [`WordVectors`], [`read_dictionary`]: vectors of words, and pairs of words that translate each other.
+//! * [`WordVectors`], [`read_dictionary`]: word vectors, and pairs of words that translate each other.
 //! * [`Captioned`]: images with captions.
 
 mod array;

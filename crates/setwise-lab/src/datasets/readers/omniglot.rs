@@ -17,16 +17,16 @@ const BYTES: usize = (OMNIGLOT_SIDE * OMNIGLOT_SIDE).div_ceil(8);
 /// Drawings of one part of Omniglot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Omniglot {
-    /// The drawings, a bit per pixel with the most significant first, each beginning with a byte of its own; ink is 1.
+    /// The drawings, one bit per pixel, the most significant bit first. Each drawing starts at a byte. Ink is 1.
     pub bits: Vec<u8>,
-    /// The character of each, counted from zero through all alphabets.
+    /// The character of each drawing, numbered from zero over all alphabets.
     pub characters: Vec<u32>,
-    /// The alphabet of each.
+    /// The alphabet of each drawing.
     pub alphabets: Vec<u32>,
 }
 
 impl Omniglot {
-    /// Reads a part (`background` or `evaluation`) from packed bits.
+    /// Reads a part (`background` or `evaluation`) from an NPZ file of packed bits.
     pub fn read_packed(path: &Path, part: &str) -> Result<Self> {
         let mut arrays = read_arrays(path)?;
         let mut take = |name: &str| {
@@ -54,8 +54,9 @@ impl Omniglot {
         Ok(Omniglot { bits, characters, alphabets })
     }
 
-    /// Reads a folder of images, `ALPHABET/CHARACTER/DRAWING.png`, as `images_background.zip` holds it. Names are read in order, so the
-    /// numbers of characters are always the same.
+    /// Reads a folder of images, `ALPHABET/CHARACTER/DRAWING.png`, as in `images_background.zip`.
+    ///
+    /// Names are sorted, so the numbers of characters are deterministic.
     pub fn read_folder(path: &Path) -> Result<Self> {
         let mut drawings: Vec<(PathBuf, u32, u32)> = Vec::new();
         let mut character = 0;
@@ -67,7 +68,7 @@ impl Omniglot {
             }
         }
         if drawings.is_empty() {
-            return Err(bad(path, "holds no ALPHABET/CHARACTER/DRAWING.png"));
+            return Err(bad(path, "has no ALPHABET/CHARACTER/DRAWING.png"));
         }
         let bits: Vec<Vec<u8>> = drawings.par_iter().map(|d| read_drawing(&d.0)).collect::<Result<_>>()?;
         let (characters, alphabets) = drawings.iter().map(|d| (d.1, d.2)).unzip();
@@ -79,7 +80,7 @@ impl Omniglot {
         self.characters.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no drawings.
     pub fn is_empty(&self) -> bool {
         self.characters.is_empty()
     }
@@ -93,7 +94,7 @@ impl Omniglot {
     }
 }
 
-/// What is in a folder, in the order of names.
+/// The entries of a folder, sorted by name.
 fn entries(path: &Path) -> Result<Vec<PathBuf>> {
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(path).map_err(Error::io(path))? {
@@ -103,7 +104,7 @@ fn entries(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(entries)
 }
 
-/// A drawing's bits; ink is dark in the files.
+/// Reads the bits of a drawing. Ink is dark in the files.
 fn read_drawing(path: &Path) -> Result<Vec<u8>> {
     let image = Image::read(path, 1)?;
     if (image.height, image.width) != (OMNIGLOT_SIDE, OMNIGLOT_SIDE) {
@@ -129,7 +130,7 @@ pub(crate) mod tests {
                 let folder = path.join(format!("Alphabet{a:02}/character{c:02}"));
                 std::fs::create_dir_all(&folder).unwrap();
                 for d in 0..counts[2] {
-                    // Lines as far apart as the character has it, moved from drawing to drawing.
+                    // The distance of lines depends on the character, their offset on the drawing.
                     let ink = |i: usize| if (i + d).is_multiple_of(3 + 2 * a + c) { 0 } else { 255 };
                     let pixels: Vec<u8> = (0..OMNIGLOT_SIDE * OMNIGLOT_SIDE).map(ink).collect();
                     std::fs::write(folder.join(format!("{d:04}.png")), png(OMNIGLOT_SIDE, OMNIGLOT_SIDE, &pixels))
@@ -140,7 +141,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_folder_of_drawings_has_characters_in_order_and_ink_that_is_one() {
+    fn a_folder_of_drawings_has_sorted_characters_and_ink_is_one() {
         let dir = tempfile::tempdir().unwrap();
         omniglot_folder(dir.path(), [2, 2, 3]);
         let found = Omniglot::read_folder(dir.path()).unwrap();
@@ -154,16 +155,16 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_real_drawings_are_whole_and_their_means_those_of_the_small_ones() {
+    fn resized_real_drawings_agree_with_another_program() {
         let Some(data) = crate::datasets::real_data() else { return };
         let folder = data.of(crate::datasets::DataSet::Omniglot).unwrap();
         let drawings = Omniglot::read_packed(&folder.join("omniglot_105_bits.npz"), "evaluation").unwrap();
         assert_eq!(drawings.len(), 13180);
         assert_eq!(drawings.characters.iter().max(), Some(&658));
-        // The same drawings, made smaller by another program.
+        // The same drawings, resized by another program.
         let small = read_arrays(&folder.join("omniglot_28_gray.npz")).unwrap().remove("evaluation_images").unwrap();
         let small = small.into_bytes().unwrap();
-        // Its filter counts whole pixels, so single values differ at edges, but no drawing looks like another.
+        // Its filter counts full pixels, so values differ at edges, but less than between drawings.
         for i in (0..13000).step_by(997) {
             let ours = drawings.image(i).resized(28, 28).pixels;
             let difference = |j: usize| {

@@ -181,7 +181,7 @@ pub fn read_pairs(path: &Path, rows: [usize; 2]) -> Result<Vec<Pair>> {
         let row = |column: usize, rows: usize| {
             let text = cells.get(column).copied().unwrap_or("");
             let row = text.parse::<u32>().ok().filter(|&r| (r as usize) < rows);
-            row.ok_or_else(|| bad(path, format!("line {number}: {text:?} is no row of {rows} vectors")))
+            row.ok_or_else(|| bad(path, format!("line {number}: {text:?} is not a row of {rows} vectors")))
         };
         let (word, split_name) = (cells.get(word).copied().unwrap_or(""), cells.get(split).copied().unwrap_or(""));
         pairs.push(Pair {
@@ -192,7 +192,7 @@ pub fn read_pairs(path: &Path, rows: [usize; 2]) -> Result<Vec<Pair>> {
         Ok(())
     })?;
     if pairs.is_empty() {
-        return Err(bad(path, "holds no pairs"));
+        return Err(bad(path, "has no pairs"));
     }
     Ok(pairs)
 }
@@ -236,7 +236,7 @@ mod tests {
         let (_dir, path) = file("cat chat\ndog\n");
         assert!(read_dictionary(&path).unwrap_err().to_string().contains("line 2"));
         let (_dir, path) = file("en\tfr\ten_row\tfr_row\tsplit\nthe\tle\t0\t9\ttrain\n");
-        assert!(read_pairs(&path, [3, 3]).unwrap_err().to_string().contains("line 2: \"9\" is no row of 3 vectors"));
+        assert!(read_pairs(&path, [3, 3]).unwrap_err().to_string().contains("line 2: \"9\" is not a row of 3 vectors"));
     }
 
     #[test]
