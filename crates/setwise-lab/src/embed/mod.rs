@@ -1,8 +1,8 @@
-//! Features of images: an encoder run over a folder on threads.
+//! Features of images: an encoder applied to a folder, in parallel.
 //!
-//! * [`Preparation`]: how an image is brought to the size and scale an encoder expects.
+//! * [`Preparation`]: resize, crop and normalisation of an image for an encoder.
 //! * [`Encoder`]: an ONNX model (feature `onnx`).
-//! * [`images_in`], [`embed_images`]: all images of a folder; [`Features`]: what comes out, as a file.
+//! * [`images_in`], [`embed_images`]: all images of a folder; [`Features`]: their features, as a file.
 
 #[cfg(feature = "onnx")]
 mod onnx;
@@ -24,13 +24,13 @@ use crate::{Error, Result};
 pub use onnx::Encoder;
 pub use preparation::Preparation;
 
-/// An encoder, of which builds without ONNX have none.
+/// The encoder of builds without the feature `onnx`. It cannot be constructed.
 #[cfg(not(feature = "onnx"))]
 pub struct Encoder(std::convert::Infallible);
 
 #[cfg(not(feature = "onnx"))]
 impl Encoder {
-    /// Says that this build has no encoders.
+    /// Returns an error: this build has no encoders.
     pub fn load(_: &Path, _: &Preparation) -> Result<Self> {
         Err(setwise::Error::Device("this setwise was built without ONNX; build it with --features onnx".to_owned())
             .into())
@@ -45,17 +45,19 @@ impl Encoder {
 /// Features of images.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Features {
-    /// Names of the images, in order.
+    /// Names of the images, in the order of rows.
     pub names: Vec<String>,
-    /// Numbers of an image.
+    /// Features of an image.
     pub width: usize,
-    /// The numbers, image by image.
+    /// Row-major features `[images, width]`.
     pub rows: Vec<f32>,
 }
 
 impl Features {
-    /// Writes them: a name that ends in `.npy` becomes an array with the images' names in a text beside it (`.names.txt`), anything else
-    /// a safetensors file with the array `features` and the names, one per line, in its metadata.
+    /// Writes the features as NPY for the extension `.npy`, otherwise as safetensors.
+    ///
+    /// NPY has the names of the images in a text beside it (`.names.txt`). Safetensors has the array `features` and
+    /// the names, one per line, in its metadata.
     pub fn save(&self, path: &Path) -> Result<()> {
         let (shape, names) = ([self.names.len(), self.width], self.names.join("\n"));
         if path.extension().is_some_and(|e| e == "npy") {
@@ -69,7 +71,7 @@ impl Features {
     }
 }
 
-/// The images of a folder (`.jpg`, `.jpeg` and `.png`), in the order of their names.
+/// The images of a folder (`.jpg`, `.jpeg` and `.png`), sorted by name.
 pub fn images_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(Error::io(folder))? {
@@ -81,12 +83,12 @@ pub fn images_in(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     found.sort();
     if found.is_empty() {
-        return Err(bad(folder, "holds no images (.jpg, .jpeg or .png)"));
+        return Err(bad(folder, "has no images (.jpg, .jpeg or .png)"));
     }
     Ok(found)
 }
 
-/// Runs an encoder over images on all threads of the current pool; `done` hears of each that is finished.
+/// Applies an encoder to images on all threads of the current pool. `done` is called after each image.
 pub fn embed_images(
     images: &[PathBuf],
     encode: impl Fn(&Image) -> Result<Vec<f32>> + Sync,
@@ -104,7 +106,7 @@ pub fn embed_images(
     if let Some(i) = rows.iter().position(|r| r.len() != width || r.iter().any(|x| !x.is_finite())) {
         return Err(bad(
             &images[i],
-            format!("has {} features that are not all finite, others have {width}", rows[i].len()),
+            format!("has {} features, some of them not finite; others have {width}", rows[i].len()),
         ));
     }
     let name = |p: &PathBuf| p.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
@@ -117,7 +119,7 @@ mod tests {
     use crate::datasets::readers::{read_arrays, synthetic};
 
     #[test]
-    fn features_stand_in_the_order_of_names_and_are_written_in_both_forms() {
+    fn features_are_in_the_order_of_names_and_written_in_both_formats() {
         let dir = tempfile::tempdir().unwrap();
         assert!(images_in(dir.path()).unwrap_err().to_string().contains("no images"));
         for (name, grey) in [("b.png", 20), ("a.PNG", 10), ("c.jpg", 30)] {
@@ -142,6 +144,6 @@ mod tests {
         assert_eq!(std::fs::read_to_string(dir.path().join("f.names.txt")).unwrap(), "a.PNG\nb.png\nc.jpg\n");
         std::fs::write(dir.path().join("b.png"), "no image").unwrap();
         let error = embed_images(&images, encode, || {}).unwrap_err().to_string();
-        assert!(error.contains("b.png: is no image"), "{error}");
+        assert!(error.contains("b.png: is not a readable image"), "{error}");
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use setwise::distributions::{IntRange, MixtureChange, MixtureLaw};
 
-use super::settings::bad;
+use super::config::bad;
 use super::task::{check_mixture, check_rho, check_size};
 use crate::Result;
 

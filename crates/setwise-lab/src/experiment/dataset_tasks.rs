@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use setwise::data::Scale;
 use setwise::distributions::IntRange;
 
-use super::settings::bad;
+use super::config::bad;
 use crate::datasets::{
     Alignment, CaptionFeatures, DataFolder, DataSet, MIXED_SIDE, MNIST_SIDE, Picker, caption_alignment, mixed_images,
     mnist_counting, omniglot_counting, readers::OMNIGLOT_SIDE, word_alignment,

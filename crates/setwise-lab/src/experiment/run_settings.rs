@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::settings::bad;
+use super::config::bad;
 use crate::Result;
 
 /// How often a run validates, saves and logs.
