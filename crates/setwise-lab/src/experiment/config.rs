@@ -47,10 +47,10 @@ pub struct Experiment {
     /// Phases from the first step on, each with its own examples. After them the task's examples follow.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub curriculum: Vec<Phase>,
-    /// Pretraining of the encoder, for models of images.
+    /// Pretraining of the image encoder, for models of images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pretraining: Option<Pretraining>,
-    /// How often a run validates, saves and logs.
+    /// Intervals of validation, checkpoints and the log.
     #[serde(default)]
     pub run: RunSettings,
     /// The second network of an estimator, if the experiment trains an estimator.

@@ -1,4 +1,4 @@
-//! Tasks on recorded data.
+//! Tasks on data sets.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ use crate::{Error, Result};
 pub struct AlignWordsTask {
     /// Words of both sets.
     pub set_size: IntRange,
-    /// Numbers of a word's vector.
+    /// Width of a word's vector.
     #[serde(default = "word_width")]
     pub width: usize,
-    /// How vectors are scaled.
+    /// The scaling of vectors.
     #[serde(default = "unit")]
     pub scale: Scale,
 }
@@ -43,7 +43,7 @@ pub struct AlignCaptionsTask {
     pub widths: [usize; 2],
     /// Images, and captions, of an example.
     pub set_size: IntRange,
-    /// How features are scaled.
+    /// The scaling of features.
     #[serde(default = "unit")]
     pub scale: Scale,
 }
@@ -54,10 +54,10 @@ pub struct AlignCaptionsTask {
 pub struct CountTask {
     /// `mnist` or `omniglot`.
     pub data: DataSet,
-    /// Pixels across an image; those of the data set if not given. Only Omniglot's can be made smaller.
+    /// Side of an image in pixels; default the data set's. Only images of Omniglot can be resized.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub side: Option<usize>,
-    /// Images of each set, drawn for each on its own.
+    /// Images of each set, drawn independently for each set.
     pub set_size: IntRange,
 }
 
@@ -67,7 +67,7 @@ pub struct CountTask {
 pub struct DistinguishImagesTask {
     /// The data sets.
     pub data: Vec<DataSet>,
-    /// Images of each set, drawn for each on its own.
+    /// Images of each set, drawn independently for each set.
     pub set_size: IntRange,
 }
 
@@ -88,10 +88,7 @@ impl AlignWordsTask {
 impl AlignCaptionsTask {
     pub(super) fn check(&self) -> Result<()> {
         if !matches!(self.data, DataSet::Flickr8k | DataSet::Flickr30k | DataSet::Coco) {
-            return Err(bad(
-                "task.data",
-                format!("is {:?}, which has no captions; flickr8k, flickr30k and coco have", self.data),
-            ));
+            return Err(bad("task.data", format!("is {:?}, must be flickr8k, flickr30k or coco", self.data)));
         }
         Ok(())
     }
@@ -118,10 +115,10 @@ impl CountTask {
         let [side, ..] = self.image_shape();
         match self.data {
             DataSet::Mnist if side == MNIST_SIDE => Ok(()),
-            DataSet::Mnist => Err(bad("task.side", format!("is {side}; digits have {MNIST_SIDE} pixels across"))),
+            DataSet::Mnist => Err(bad("task.side", format!("is {side}, must be {MNIST_SIDE} for mnist"))),
             DataSet::Omniglot if (1..=OMNIGLOT_SIDE).contains(&side) => Ok(()),
             DataSet::Omniglot => Err(bad("task.side", format!("is {side}, must be between 1 and {OMNIGLOT_SIDE}"))),
-            other => Err(bad("task.data", format!("is {other:?}; characters of mnist and omniglot are counted"))),
+            other => Err(bad("task.data", format!("is {other:?}, must be mnist or omniglot"))),
         }
     }
 
@@ -159,20 +156,21 @@ impl DistinguishImagesTask {
     }
 }
 
-/// Sets of the size asked for must be there in every split.
+/// Checks that every split is large enough for the task's sets.
 fn enough(alignment: Alignment, size: IntRange) -> Result<Arc<dyn Picker>> {
     match alignment.shortage(size.max) {
         None => Ok(Arc::new(alignment)),
-        Some((split, there)) => Err(too_few(size, split, format!("{there} entries"))),
+        Some((split, available)) => Err(too_few(size, split, format!("{available} entries"))),
     }
 }
 
-/// The data is too small for sets of this size.
-fn too_few(size: IntRange, split: Split, there: String) -> Error {
+/// The error about a split that is too small for sets of this size.
+fn too_few(size: IntRange, split: Split, available: String) -> Error {
     let split = match split {
         Split::Training => "training",
         Split::Validation => "validation",
-        Split::Test => "tests",
+        Split::Test => "test",
     };
-    bad("task.set-size", format!("is up to {}, for which the data is too small: it has {there} for {split}", size.max))
+    let reason = format!("is up to {}, for which the {split} split is too small: it has {available}", size.max);
+    bad("task.set-size", reason)
 }

@@ -1,6 +1,6 @@
-//! Runs: experiments from their first step to their last, with checkpoints and a log.
+//! Runs of experiments, with checkpoints and a log.
 //!
-//! * [`run`]: one experiment in a [`RunFolder`]; [`run_several`]: many of them at once.
+//! * [`run`]: one experiment in a [`RunFolder`]; [`run_several`]: concurrent runs.
 //! * [`evaluate`]: the error of a model on fresh examples of a task.
 
 mod checkpoint;
