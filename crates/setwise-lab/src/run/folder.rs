@@ -103,7 +103,7 @@ impl RunFolder {
     }
 
     /// Whether a run has started in the folder.
-    pub fn begun(&self) -> bool {
+    pub fn has_run(&self) -> bool {
         [self.experiment_file(), self.checkpoint(), self.previous_checkpoint(), self.model()].iter().any(|p| p.exists())
     }
 }
@@ -121,6 +121,6 @@ mod tests {
         assert!(error.contains("a run is under way in this folder"), "{error}");
         drop(lock);
         folder.lock().unwrap();
-        assert!(!folder.begun());
+        assert!(!folder.has_run());
     }
 }

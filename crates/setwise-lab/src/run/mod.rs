@@ -7,6 +7,7 @@ mod checkpoint;
 mod evaluation;
 mod folder;
 mod metrics;
+mod prepare_folder;
 mod pretrain;
 mod several;
 mod train;
