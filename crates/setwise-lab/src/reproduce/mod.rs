@@ -1,7 +1,7 @@
 //! The paper's tables and figures again, ours beside the paper's.
 //!
 //! * [`divergence`]: Table 1, errors of estimates of KL divergence.
-//! * [`floor`]: how far Table 1 can be improved at all.
+//! * [`lower_bounds`]: how far Table 1 can be improved at all.
 //! * [`dependence`]: the figure of errors against correlation for mutual information.
 //! * [`scores`]: Tables 2, 3 and 4, accuracies of counting, aligning and telling apart.
 //! * [`estimator`]: the pretrained estimator on families of distributions it never saw.
@@ -12,8 +12,8 @@
 pub mod dependence;
 pub mod divergence;
 pub mod estimator;
-pub mod floor;
 mod held_out;
+pub mod lower_bounds;
 mod paper;
 mod posterior;
 mod runs;
