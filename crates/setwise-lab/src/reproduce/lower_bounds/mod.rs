@@ -208,7 +208,8 @@ impl Dimension {
             };
             json!({
                 "name": m.name, "mean_absolute_error": pair(errors), "expected_error": pair(expected),
-                "excess": pair(self.excess(m)), "by_components_of_q": COMPONENTS.iter().map(among).collect::<Vec<_>>(),
+                "excess": pair(self.excess(m)),
+                "by_components_of_q": COMPONENTS.iter().map(among).collect::<Vec<_>>(),
             })
         };
         json!({
