@@ -107,31 +107,32 @@ fn the_figure_of_mutual_information_is_written_in_every_form() {
 }
 
 #[test]
-fn the_floor_stands_beside_the_errors_of_estimates_on_the_same_examples() {
+fn lower_bounds_are_compared_with_errors_of_estimates_on_the_same_examples() {
     let dir = tempfile::tempdir().unwrap();
-    let found = json(dir.path(), "reproduce floor --dims 2 --examples 12 --steps 200 --size 60 --out out --json");
+    let found =
+        json(dir.path(), "reproduce lower-bounds --dims 2 --examples 12 --steps 200 --size 60 --out out --json");
     let column = &found.as_array().unwrap()[0];
     assert_eq!((column["dim"].as_u64(), column["size"].as_u64()), (Some(2), Some(60)), "{found}");
-    let floor = column["floor"].as_array().unwrap();
-    let steps: Vec<u64> = floor.iter().map(|f| f["steps"].as_u64().unwrap()).collect();
+    let bounds = column["lower_bound"].as_array().unwrap();
+    let steps: Vec<u64> = bounds.iter().map(|f| f["steps"].as_u64().unwrap()).collect();
     assert_eq!(steps, [12, 25, 50, 100, 200]);
-    let whole = floor[4]["mean"].as_f64().unwrap();
-    assert!(whole > 0.01 && whole < 0.3, "{found}");
-    let others = column["others"].as_array().unwrap();
-    let names: Vec<&str> = others.iter().map(|o| o["name"].as_str().unwrap()).collect();
+    let full = bounds[4]["mean"].as_f64().unwrap();
+    assert!(full > 0.01 && full < 0.3, "{found}");
+    let methods = column["methods"].as_array().unwrap();
+    let names: Vec<&str> = methods.iter().map(|m| m["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["posterior median, computed", "gaussian", "knn"]);
-    for other in others {
-        // No answer is nearer to the possible labels than their median.
-        let (expected, above) = (other["expected_error"]["mean"].as_f64(), other["above_floor"]["mean"].as_f64());
-        assert!(above.unwrap() > 0.0 && (expected.unwrap() - whole - above.unwrap()).abs() < 1e-9, "{other}");
+    for method in methods {
+        // No estimate is nearer to the draws of the posterior than their median.
+        let (expected, excess) = (method["expected_error"]["mean"].as_f64(), method["excess"]["mean"].as_f64());
+        assert!(excess.unwrap() > 0.0 && (expected.unwrap() - full - excess.unwrap()).abs() < 1e-9, "{method}");
     }
-    for name in ["floor.md", "floor.csv", "floor.json", "floor.svg", "floor.png"] {
+    for name in ["lower-bounds.md", "lower-bounds.csv", "lower-bounds.json", "lower-bounds.svg", "lower-bounds.png"] {
         assert!(dir.path().join("out").join(name).exists(), "{name} is missing");
     }
-    refused(dir.path(), "reproduce floor --steps 5", &["5 steps", "at least 32"]);
-    refused(dir.path(), "reproduce floor --size 4", &["sets of 4 points", "20"]);
-    refused(dir.path(), "reproduce floor --dims 3", &["3 dimensions", "[2, 4, 8, 16]"]);
-    refused(dir.path(), "reproduce floor --runs elsewhere", &["--runs elsewhere", "no such folder"]);
+    refused(dir.path(), "reproduce lower-bounds --steps 5", &["5 steps", "at least 32"]);
+    refused(dir.path(), "reproduce lower-bounds --size 4", &["sets of 4 points", "20"]);
+    refused(dir.path(), "reproduce lower-bounds --dims 3", &["3 dimensions", "[2, 4, 8, 16]"]);
+    refused(dir.path(), "reproduce lower-bounds --runs elsewhere", &["--runs elsewhere", "no such folder"]);
 }
 
 #[test]

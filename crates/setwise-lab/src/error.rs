@@ -1,4 +1,4 @@
-//! What can go wrong in the laboratory, each with the file, key or step it is about.
+//! Errors of the laboratory. Each names its file, key or step.
 
 use std::path::PathBuf;
 
@@ -14,26 +14,26 @@ pub enum Error {
     Dataset {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong, with the place in the file.
+        /// The problem, with its position in the file.
         reason: String,
     },
-    /// A value of an experiment that cannot be.
+    /// An invalid value of an experiment.
     #[error("experiment: {key}: {reason}")]
     Experiment {
         /// The key, with its tables.
         key: String,
-        /// What is wrong with it and what is allowed.
+        /// The problem and the allowed values.
         reason: String,
     },
-    /// An experiment that cannot be read.
+    /// An experiment that cannot be parsed.
     #[error("{0}")]
     ExperimentText(String),
-    /// A name that is neither a file nor an experiment that is built in.
-    #[error("there is no file {name:?}, and no experiment of this name is built in; there are {known}")]
+    /// A name that is neither a file nor a built-in experiment.
+    #[error("{name:?} is neither a file nor a built-in experiment; built in are {known}")]
     UnknownExperiment {
-        /// What was asked for.
+        /// The unknown name.
         name: String,
-        /// What there is.
+        /// Names of the built-in experiments.
         known: String,
     },
     /// A run folder that cannot be used.
@@ -41,7 +41,7 @@ pub enum Error {
     Run {
         /// The folder or file.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// The problem and its remedy.
         reason: String,
     },
     /// A checkpoint that could not be written.
@@ -51,35 +51,35 @@ pub enum Error {
         path: PathBuf,
         /// Steps done.
         step: u64,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
-        /// What is still there.
+        /// The state of the previous checkpoint.
         last: String,
     },
-    /// Training that has left the numbers.
+    /// A non-finite value in training.
     #[error("the {what} of step {step} is {value} (batch seed {batch_seed}); {last}")]
     Diverged {
-        /// Loss or gradient.
+        /// The quantity: loss or gradient.
         what: &'static str,
         /// The step.
         step: u64,
-        /// What it was.
+        /// The non-finite value.
         value: f64,
         /// Seed of the batch.
         batch_seed: u64,
-        /// The checkpoint to go back to.
+        /// The last good checkpoint.
         last: String,
     },
-    /// Work that was stopped from outside; what was done is kept.
+    /// A stop requested by the caller. Finished work is kept.
     #[error("stopped")]
     Stopped,
-    /// A thread that draws batches has ended.
-    #[error("a thread that draws batches has stopped; its own message says why")]
+    /// A prefetching thread has panicked.
+    #[error("a thread that draws batches has panicked; see its message above")]
     Prefetch,
 }
 
 impl Error {
-    /// Turns an I/O error into one that names its file.
+    /// Adds the path of a file to an I/O error.
     pub fn io(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
         move |source| Error::Library(setwise::Error::io(path)(source))
     }

@@ -7,14 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use setwise_engine::Mode;
-
-use crate::{Error, Result};
 use setwise::files::tensors::{Tensor, TensorFile};
 use setwise::models::collect_params;
 use setwise::models::{
     AttentionScale, Encoder, Merge, Model, ModelConfig, Pooling, RelationPool, Relations, Sharing, program,
 };
+use setwise_engine::Mode;
+
+use crate::{Error, Result};
 
 /// What names and shapes cannot show.
 #[derive(Clone, Copy, Debug)]

@@ -70,9 +70,9 @@ fn appended_columns_follow_the_coordinates() {
 }
 
 #[test]
-fn seeds_of_neighbouring_batches_and_streams_differ() {
+fn seeds_of_neighbouring_batches_and_splits_differ() {
     let mut seeds: Vec<u64> = Vec::new();
-    for split in [Split::Training, Split::Validation, Split::Test] {
+    for split in Split::ALL {
         for seed in 0..3 {
             seeds.extend((0..1000).map(|i| batch_seed(seed, split, i)));
         }

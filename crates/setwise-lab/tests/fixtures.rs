@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
+
 use setwise::models::{Encoder, RelationPool, Relations, Sharing, program};
 use setwise::{Loss, Model, SetBatch, Trainer};
 use setwise_engine::{

@@ -5,11 +5,11 @@ use rand::{RngExt, SeedableRng};
 use setwise::Result;
 use setwise::estimate::{Answer, Estimator, Knn, Points, Pretrained};
 use setwise::random::Generator;
-use setwise_lab::samplers::Broad;
+use setwise_lab::samplers::BroadPairs;
 
 fn samples(dim: usize, n: usize, m: usize, seed: u64) -> (Vec<f64>, Vec<f64>) {
     let mut rng = Generator::seed_from_u64(seed);
-    let pair = Broad { max_divergence: 10.0 }.pair(dim, &mut rng);
+    let pair = BroadPairs { max_divergence: 10.0 }.pair(dim, &mut rng);
     let (mut p, mut q) = (Vec::new(), Vec::new());
     pair.sample_p(n, &mut rng, &mut p);
     pair.sample_q(m, &mut rng, &mut q);

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rand::SeedableRng;
 use safetensors::{Dtype, SafeTensors};
+
 use setwise::distributions::Mixture;
 use setwise::random::Generator;
 use setwise::sets::Whitening;

@@ -1,8 +1,9 @@
 //! The page of `setwise kl --report`.
 
+use setwise::estimate::{Estimate, Explanation, Points};
+
 use super::two_samples::{CHARTED, DOTS, contributions, histograms, scatters};
 use super::{Cell, Page, Table, decimals};
-use setwise::estimate::{Estimate, Explanation, Points};
 
 /// A divergence with everything that was found about it: the interval, what to take heed of, columns, and pictures of both samples, which
 /// must be those that were explained. The seed chooses the rows that are drawn of large samples.
@@ -73,8 +74,9 @@ mod tests {
     use rand::{RngExt, SeedableRng};
     use rand_pcg::Pcg64Mcg;
 
-    use super::*;
     use setwise::estimate::{Estimator, GaussianKl, explain};
+
+    use super::*;
 
     fn page(dim: usize) -> String {
         let data = |seed: u64| -> Vec<f64> {

@@ -36,14 +36,14 @@ mod terminal;
 mod ticks;
 mod two_samples;
 
+use std::path::Path;
+
 pub use kl_page::kl_page;
 pub use page::Page;
 pub use plot::{Axis, Figure, Panel, Scale, Series, Style};
 pub use table::{Cell, Goal, Table};
 pub use terminal::{bar_table, bars, decimals, sparkline};
 pub use two_samples::{contributions, histograms, scatters};
-
-use std::path::Path;
 
 /// The extension of a file in lower case, or an error that names what can be written.
 fn extension(path: &Path, known: &str) -> setwise::Result<String> {

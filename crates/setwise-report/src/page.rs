@@ -4,12 +4,13 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use setwise::files::atomic::write_atomically;
+use setwise::{Error, Result};
+
 use super::canvas::{AXIS, Colour, GRID, INK, PAPER};
 use super::marks::PALETTE;
 use super::svg::{colour, escaped};
 use super::{Figure, Table};
-use setwise::files::atomic::write_atomically;
-use setwise::{Error, Result};
 
 /// A page that grows from top to bottom. All text is shown as it is, markup in it has no effect.
 ///

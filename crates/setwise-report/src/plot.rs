@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use setwise::{Error, Result};
+
 use super::layout::Layout;
 use super::png::Png;
 use super::svg::Svg;
-use setwise::{Error, Result};
 
 /// How numbers become lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! Figures of two samples: how their columns are distributed, and which of them an estimate comes from.
 
-use super::{Axis, Figure, Panel, Series, Style};
 use setwise::estimate::{Contribution, Explanation, Points};
+
+use super::{Axis, Figure, Panel, Series, Style};
 
 /// Columns in the chart of contributions.
 pub const CHARTED: usize = 20;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use setwise_lab::embed::{Encoder, Preparation, embed_pictures, pictures_in};
+use setwise_lab::embed::{Encoder, Preparation, embed_images, images_in};
 
 use super::{check_apart, print_line};
 use crate::failure::Failure;
@@ -49,22 +49,22 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::usage(format!("{}: there is no such folder", parent.display())));
     }
     let encoder = Encoder::load(&args.encoder, &preparation)?;
-    let pictures = pictures_in(&args.folder)?;
-    check_apart(&args.out, pictures.iter().chain([&args.encoder]).map(PathBuf::as_path))?;
-    let bar = ProgressBar::with_draw_target(Some(pictures.len() as u64), ProgressDrawTarget::stderr_with_hz(5));
-    let style = "{bar:24} {pos}/{len} pictures  {per_sec}  {eta} left";
+    let images = images_in(&args.folder)?;
+    check_apart(&args.out, images.iter().chain([&args.encoder]).map(PathBuf::as_path))?;
+    let bar = ProgressBar::with_draw_target(Some(images.len() as u64), ProgressDrawTarget::stderr_with_hz(5));
+    let style = "{bar:24} {pos}/{len} images  {per_sec}  {eta} left";
     bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
-    let features = embed_pictures(&pictures, |picture| encoder.encode(picture), || bar.inc(1));
+    let features = embed_images(&images, |image| encoder.encode(image), || bar.inc(1));
     bar.finish_and_clear();
     let features = features?;
     features.save(&args.out)?;
     if args.json {
         return print_line(serde_json::json!({
-            "output": args.out, "pictures": features.names.len(), "width": features.width, "encoder": args.encoder,
+            "output": args.out, "images": features.names.len(), "width": features.width, "encoder": args.encoder,
         }));
     }
     print_line(format!(
-        "{}: {} features of each of {} pictures",
+        "{}: {} features of each of {} images",
         args.out.display(),
         features.width,
         features.names.len()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 use setwise::estimate::Pretrained;
-use setwise_lab::reproduce::{Reproduction, dependence, divergence, estimator, floor, scaling, scores};
+use setwise_lab::reproduce::{Reproduction, dependence, divergence, estimator, lower_bounds, scaling, scores};
 
 use super::{DataArgs, DeviceArgs, log, make_folder, print_line};
 use crate::failure::Failure;
@@ -35,8 +35,8 @@ enum Which {
         #[command(flatten)]
         common: Common,
     },
-    /// How far Table 1 can be improved at all: the error of the posterior median, which knows the law of the mixtures.
-    Floor {
+    /// Bounds of the smallest possible error in Table 1, by the posterior under the prior of mixtures.
+    LowerBounds {
         /// Columns, separated by commas.
         #[arg(long, value_delimiter = ',', default_value = "2,4,8,16")]
         dims: Vec<usize>,
@@ -201,7 +201,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let progress = &mut |what: &str| log(format!("measuring {what}"));
     match &args.table {
         Which::Kl { common, .. }
-        | Which::Floor { common, .. }
+        | Which::LowerBounds { common, .. }
         | Which::Mi { common, .. }
         | Which::Estimator { common, .. }
         | Which::Scaling { common, .. } => common.prepare()?,
@@ -214,11 +214,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
             let options = divergence::Options { models, dims, examples, seed, runs, device };
             (divergence::reproduce(&options, progress)?, common)
         }
-        Which::Floor { dims, examples, steps, size, device, common } => {
+        Which::LowerBounds { dims, examples, steps, size, device, common } => {
             at_least_one(examples)?;
             let (seed, runs, device) = (common.seed, common.runs()?, device.find()?);
-            let options = floor::Options { dims, examples, steps, size, seed, runs, device };
-            (floor::reproduce(&options, progress)?, common)
+            let options = lower_bounds::Options { dims, examples, steps, size, seed, runs, device };
+            (lower_bounds::reproduce(&options, progress)?, common)
         }
         Which::Mi { models, dims, examples, mine_examples, device, common } => {
             at_least_one(examples.min(mine_examples))?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use setwise::data::RawSet;
 use setwise::files::write_npy;
-use setwise_lab::prefetch::Feed;
+use setwise_lab::prefetch::Prefetcher;
 use setwise_lab::samplers::Split;
 
 use super::{DataArgs, make_folder, print_line, valid};
@@ -48,14 +48,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     make_folder(&args.out)?;
     let examples = args.examples;
-    let mut feed = Feed::new(rayon::current_num_threads(), 0, move |i| {
+    let mut batches = Prefetcher::new(rayon::current_num_threads(), 0, move |i| {
         let count = batch.min(examples.saturating_sub(i as usize * batch));
         experiment.held_out(Split::Training, i, count)
     });
     let mut sets = vec![RawSet { rows: Vec::new(), offsets: vec![0] }; 2];
     let (mut labels, mut own_dims) = (Vec::new(), Vec::new());
     while labels.len() < examples {
-        let drawn = feed.next().ok_or(setwise_lab::Error::Prefetch)??.into_raw();
+        let drawn = batches.next().ok_or(setwise_lab::Error::Prefetch)??.into_raw();
         own_dims.extend(std::iter::repeat_n(drawn.widths[0] as i64, drawn.labels.len()));
         for (((all, set), own), &width) in sets.iter_mut().zip(drawn.sets).zip(&drawn.widths).zip(&widths) {
             let first = all.rows.len() / width;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use setwise::sets::Axes;
 use setwise_lab::datasets::DataFolder;
 use setwise_lab::experiment::{ValidExperiment, find};
-use setwise_lab::prefetch::Feed;
+use setwise_lab::prefetch::Prefetcher;
 
 use super::{print_line, valid};
 use crate::failure::Failure;
@@ -64,8 +64,8 @@ pub fn run(name: &str, data: &DataFolder, least: Duration, json: bool) -> Result
 
 fn measure(experiment: &ValidExperiment, threads: usize, least: Duration) -> Result<Rate, Failure> {
     let source = experiment.clone();
-    let mut feed = Feed::new(threads, 0, move |step| source.training_batch(step));
-    let mut next = || feed.next().ok_or(setwise_lab::Error::Prefetch)?;
+    let mut batches = Prefetcher::new(threads, 0, move |step| source.training_batch(step));
+    let mut next = || batches.next().ok_or(setwise_lab::Error::Prefetch)?;
     // What is drawn ahead while nobody waits would be counted as fast.
     for _ in 0..4 * threads + 4 {
         next()?;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use setwise_lab::estimator::{FitProgress, lacks_combiner_only, train_combiner};
 use setwise_lab::experiment::{ValidExperiment, find};
-use setwise_lab::run::{Encoders, Outcome, Planned, RunOptions, run_several};
+use setwise_lab::run::{Encoders, Outcome, RunOptions, RunPlan, run_several};
 
 use self::progress::{LINE_EVERY, Progress};
 use super::{DataArgs, DeviceArgs, log, print_line, valid};
@@ -86,7 +86,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             false => left.push((name, plan)),
         }
     }
-    let (names, plans): (Vec<String>, Vec<Planned>) = left.into_iter().unzip();
+    let (names, plans): (Vec<String>, Vec<RunPlan>) = left.into_iter().unzip();
     let progress = Progress::new(plans.iter().map(|p| (label(p), p.experiment.training.steps)));
     let ended = |i: usize, outcome: &setwise_lab::Result<Outcome>| {
         progress.ended(i);
@@ -121,10 +121,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// All runs that are asked for, with the names of their experiments: every experiment with every preset and seed. Recorded data is loaded once for each task.
-fn plan(args: &Args) -> Result<Vec<(String, Planned)>, Failure> {
+fn plan(args: &Args) -> Result<Vec<(String, RunPlan)>, Failure> {
     let several = [args.experiments.len(), args.model.len(), args.seed.len()].iter().any(|&n| n > 1);
     let data = args.data.find()?;
-    let mut plans: Vec<(String, Planned)> = Vec::new();
+    let mut plans: Vec<(String, RunPlan)> = Vec::new();
     for name in &args.experiments {
         let stated = find(name)?;
         let models = if args.model.is_empty() { vec![stated.preset().to_owned()] } else { args.model.clone() };
@@ -150,14 +150,14 @@ fn plan(args: &Args) -> Result<Vec<(String, Planned)>, Failure> {
             if plans.iter().any(|(_, p)| p.folder == folder) {
                 return Err(Failure::usage(format!("{}: two of the runs have this folder", folder.display())));
             }
-            plans.push((name.clone(), Planned { experiment, folder }));
+            plans.push((name.clone(), RunPlan { experiment, folder }));
         }
     }
     Ok(plans)
 }
 
 /// Trains the combiner of an estimator beside the set model that is now there.
-fn combiner(plan: &Planned, options: &RunOptions) -> Result<(), Failure> {
+fn combiner(plan: &RunPlan, options: &RunOptions) -> Result<(), Failure> {
     log(format!("{}: the set model is trained; its combiner follows", plan.folder.display()));
     let mut last = Instant::now();
     let trained = train_combiner(plan, options, &mut |progress| {
@@ -185,17 +185,17 @@ fn own_folder(name: &str, experiment: &ValidExperiment) -> String {
 }
 
 /// What a run's bar is called.
-fn label(plan: &Planned) -> String {
+fn label(plan: &RunPlan) -> String {
     plan.folder.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned())
 }
 
 /// What went wrong in one of several runs. Errors about its folder name it already.
-fn error_text(plan: &Planned, error: &setwise_lab::Error) -> String {
+fn error_text(plan: &RunPlan, error: &setwise_lab::Error) -> String {
     let (folder, error) = (plan.folder.display().to_string(), error.to_string());
     if error.starts_with(&folder) { error } else { format!("{folder}: {error}") }
 }
 
-fn report(json: bool, name: &str, plan: &Planned, outcome: &Outcome) {
+fn report(json: bool, name: &str, plan: &RunPlan, outcome: &Outcome) {
     let (experiment, path) = (&plan.experiment, plan.folder.display());
     // Nobody reads on where standard output is closed; the run itself is done.
     let _ = match outcome.validation {

@@ -1,28 +1,29 @@
-//! Two sets that belong together element by element, or do not at all.
+//! Two sets whose elements match one to one, or do not match at all.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rand::RngExt;
 
-use super::{Items, Picker};
-use crate::samplers::Split;
 use setwise::distributions::IntRange;
 use setwise::random::Generator;
 
-/// An item of the first kind with those of the second that belong to it: an image and its captions, a word and its translations.
+use super::{Items, Picker};
+use crate::samplers::Split;
+
+/// A left item and the right items that match it: an image and its captions, a word and its translations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// The item of the first kind.
+    /// The left item.
     pub left: u32,
-    /// Those of the second, at least one.
+    /// The right items, at least one.
     pub right: Vec<u32>,
 }
 
-/// X of items of one kind and Y, as large, of items of another. With probability one half (label 1) every element of Y belongs to one of X
-/// and the other way round; otherwise (label 0) no element of Y belongs to any of X.
+/// X has left items and Y as many right items. Labels 1 and 0 are equally likely.
 ///
-/// Nothing of one stream is seen in another: neither items of the first kind nor of the second.
+/// With label 1 the elements of X and Y match one to one. With label 0 no element of Y matches any of X. Splits share
+/// neither left nor right items.
 #[derive(Clone, Debug)]
 pub struct Alignment {
     items: [Arc<Items>; 2],
@@ -30,25 +31,27 @@ pub struct Alignment {
 }
 
 impl Alignment {
-    /// From pairs of a left and a right item with what the left one is for. A right item belongs to the strictest use any of its pairs
-    /// has (test before validation before training); pairs of a left item with right ones of another use are dropped.
+    /// A task from pairs of left and right items, each with the split of the left item.
+    ///
+    /// The split of a right item is the strictest of its pairs: test, then validation, then training. Pairs whose
+    /// items have different splits are dropped.
     pub fn of(items: [Arc<Items>; 2], pairs: impl IntoIterator<Item = (u32, u32, Split)>) -> Self {
         let pairs: Vec<(u32, u32, Split)> = pairs.into_iter().collect();
-        let mut use_of: HashMap<u32, Split> = HashMap::new();
-        for &(_, right, stream) in &pairs {
-            let strictest = use_of.entry(right).or_insert(stream);
-            if stream as usize > *strictest as usize {
-                *strictest = stream;
+        let mut split_of: HashMap<u32, Split> = HashMap::new();
+        for &(_, right, split) in &pairs {
+            let strictest = split_of.entry(right).or_insert(split);
+            if split as usize > *strictest as usize {
+                *strictest = split;
             }
         }
         let mut entries = [(); 3].map(|()| Vec::<Entry>::new());
-        let mut places: HashMap<u32, usize> = HashMap::new();
-        for (left, right, stream) in pairs.into_iter().filter(|(_, right, stream)| use_of[right] == *stream) {
-            let list = &mut entries[stream as usize];
-            match places.get(&left) {
-                Some(&place) => list[place].right.push(right),
+        let mut indices: HashMap<u32, usize> = HashMap::new();
+        for (left, right, split) in pairs.into_iter().filter(|(_, right, split)| split_of[right] == *split) {
+            let list = &mut entries[split as usize];
+            match indices.get(&left) {
+                Some(&index) => list[index].right.push(right),
                 None => {
-                    places.insert(left, list.len());
+                    indices.insert(left, list.len());
                     list.push(Entry { left, right: vec![right] });
                 }
             }
@@ -56,20 +59,20 @@ impl Alignment {
         Alignment { items, entries }
     }
 
-    /// The entries of a stream.
-    pub fn entries(&self, stream: Split) -> &[Entry] {
-        &self.entries[stream as usize]
+    /// The entries of a split.
+    pub fn entries(&self, split: Split) -> &[Entry] {
+        &self.entries[split as usize]
     }
 
-    /// Whether sets of `most` elements can be drawn from every stream; if not, from which they cannot.
-    pub fn lacks(&self, most: usize) -> Option<(Split, usize)> {
-        [Split::Training, Split::Validation, Split::Test].into_iter().find_map(|stream| {
-            let entries = self.entries(stream);
+    /// The first split that is too small for sets of `max_size` elements, with its number of entries.
+    pub fn shortage(&self, max_size: usize) -> Option<(Split, usize)> {
+        Split::ALL.into_iter().find_map(|split| {
+            let entries = self.entries(split);
             let right: HashSet<u32> = entries.iter().flat_map(|e| &e.right).copied().collect();
             let widest = entries.iter().map(|e| e.right.len()).max().unwrap_or(1);
-            // Whatever X is, as many right items must be left that belong to none of it.
-            let enough = entries.len() > 2 * most && right.len() > most * (1 + widest);
-            (!enough).then_some((stream, entries.len()))
+            // For any X, as many right items must remain that match none of it.
+            let enough = entries.len() > 2 * max_size && right.len() > max_size * (1 + widest);
+            (!enough).then_some((split, entries.len()))
         })
     }
 }
@@ -79,8 +82,8 @@ impl Picker for Alignment {
         &self.items
     }
 
-    fn pick(&self, stream: Split, size: IntRange, rng: &mut Generator, picked: &mut [Vec<u32>]) -> f64 {
-        let entries = self.entries(stream);
+    fn pick(&self, split: Split, size: IntRange, rng: &mut Generator, picked: &mut [Vec<u32>]) -> f64 {
+        let entries = self.entries(split);
         let n = size.draw(rng);
         let aligned = rng.random_bool(0.5);
         let mut left: Vec<&Entry> = Vec::with_capacity(n);
@@ -117,29 +120,27 @@ pub(crate) mod tests {
     use super::*;
     use crate::datasets::Picked;
 
-    const STREAMS: [Split; 3] = [Split::Training, Split::Validation, Split::Test];
-
-    /// Proves that streams have nothing in common, whatever is drawn from them.
+    /// Asserts that splits share no item.
     pub(crate) fn assert_no_leak(alignment: &Alignment) {
         let mut seen: [HashMap<u32, Split>; 2] = Default::default();
-        for stream in STREAMS {
-            for entry in alignment.entries(stream) {
+        for split in Split::ALL {
+            for entry in alignment.entries(split) {
                 assert!(!entry.right.is_empty());
                 let items = std::iter::once((0, entry.left)).chain(entry.right.iter().map(|&r| (1, r)));
                 for (kind, item) in items {
-                    let first = *seen[kind].entry(item).or_insert(stream);
-                    assert_eq!(first, stream, "item {item} of kind {kind} is in two streams");
+                    let first = *seen[kind].entry(item).or_insert(split);
+                    assert_eq!(first, split, "item {item} of kind {kind} is in two splits");
                 }
             }
         }
     }
 
-    /// Each example is what its label says, by the pairs themselves.
+    /// Asserts that each example has its label, by the pairs themselves.
     pub(crate) fn assert_labels(alignment: &Alignment, size: IntRange) {
-        for stream in STREAMS {
+        for split in Split::ALL {
             let belongs: HashSet<(u32, u32)> =
-                alignment.entries(stream).iter().flat_map(|e| e.right.iter().map(|&r| (e.left, r))).collect();
-            let picked = Picked::draw(alignment, stream, size, 200, 5);
+                alignment.entries(split).iter().flat_map(|e| e.right.iter().map(|&r| (e.left, r))).collect();
+            let picked = Picked::draw(alignment, split, size, 200, 5);
             let mut aligned = 0;
             for (i, &label) in picked.labels.iter().enumerate() {
                 let [x, y] = [0, 1].map(|k| &picked.sets[k][picked.offsets[k][i]..picked.offsets[k][i + 1]]);
@@ -160,25 +161,25 @@ pub(crate) mod tests {
         }
     }
 
-    /// A dictionary in which translations are shared between words, also of different streams.
+    /// A dictionary in which words share translations across splits.
     fn tangled() -> Alignment {
         let items = [Arc::new(Items::floats(1, vec![0.0; 300])), Arc::new(Items::floats(1, vec![0.0; 300]))];
-        let stream = |left: u32| STREAMS[left as usize % 3];
+        let split = |left: u32| Split::ALL[left as usize % 3];
         let pairs =
-            (0..300u32).flat_map(|l| [(l, l), (l, (l + 3) % 300), (l, (l * 7) % 300)].map(|(l, r)| (l, r, stream(l))));
+            (0..300u32).flat_map(|l| [(l, l), (l, (l + 3) % 300), (l, (l * 7) % 300)].map(|(l, r)| (l, r, split(l))));
         Alignment::of(items, pairs)
     }
 
     #[test]
-    fn nothing_of_one_stream_is_in_another_even_where_translations_are_shared() {
+    fn splits_share_no_item_even_where_words_share_translations() {
         let alignment = tangled();
         assert_no_leak(&alignment);
-        assert!(STREAMS.iter().all(|&s| alignment.entries(s).len() > 20));
+        assert!(Split::ALL.iter().all(|&s| alignment.entries(s).len() > 20));
     }
 
     #[test]
-    fn examples_are_aligned_throughout_or_nowhere() {
+    fn examples_are_aligned_in_every_element_or_in_none() {
         assert_labels(&tangled(), IntRange::new(1, 6));
-        assert!(tangled().lacks(6).is_none() && tangled().lacks(100).is_some());
+        assert!(tangled().shortage(6).is_none() && tangled().shortage(100).is_some());
     }
 }

@@ -1,21 +1,24 @@
-//! Alignment from recorded data: words of two languages, images and captions.
+//! Data sets for alignment: words of two languages, images and captions.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
+
+use setwise::data::{Scale, scale};
 
 use super::alignment::Alignment;
 use super::readers::{self, Captioned, WordVectors, bad, read_arrays};
 use super::{DataFolder, DataSet, Items};
 use crate::samplers::Split;
 use crate::{Error, Result};
-use setwise::data::{Scale, scale};
 
-/// Packed vectors, and the words of their rows.
+/// Files of the packed form: vectors, the words of their rows, and pairs.
 const PACKED: [&str; 4] = ["vectors_f16.safetensors", "en.vocab.txt", "fr.vocab.txt", "pairs.tsv"];
 
-/// English and French words that translate each other: packed vectors with `pairs.tsv`, or fastText's `.vec` files with MUSE's
-/// dictionaries. Words MUSE keeps for tests are for tests.
+/// English words and their French translations.
+///
+/// The files are packed vectors with `pairs.tsv`, or fastText's `.vec` files with MUSE's dictionaries. MUSE's test
+/// words are the test split.
 pub fn word_alignment(data: &DataFolder, width: usize, how: Scale) -> Result<Alignment> {
     let set = DataSet::EnglishFrench;
     let folder = data.of(set)?;
@@ -30,12 +33,13 @@ pub fn word_alignment(data: &DataFolder, width: usize, how: Scale) -> Result<Ali
     } else {
         let all = readers::read_dictionary(&data.file(set, &["en-fr.txt"])?)?;
         let test = readers::read_dictionary(&data.file(set, &["en-fr.5000-6500.txt"])?)?;
-        let wanted = |side: fn(&(String, String)) -> &String| -> HashSet<String> {
+        let vocabulary = |side: fn(&(String, String)) -> &String| -> HashSet<String> {
             all.iter().chain(&test).map(|p| side(p).clone()).collect()
         };
         let en = data.file(set, &["cc.en.300.vec", "cc.en.300.vec.gz", "wiki.en.vec"])?;
         let fr = data.file(set, &["cc.fr.300.vec", "cc.fr.300.vec.gz", "wiki.fr.vec"])?;
-        let words = [WordVectors::read_text(&en, &wanted(|p| &p.0))?, WordVectors::read_text(&fr, &wanted(|p| &p.1))?];
+        let words =
+            [WordVectors::read_text(&en, &vocabulary(|p| &p.0))?, WordVectors::read_text(&fr, &vocabulary(|p| &p.1))?];
         let pairs = readers::pairs_of(&all, &test, &words[0], &words[1]);
         (words, pairs)
     };
@@ -44,16 +48,16 @@ pub fn word_alignment(data: &DataFolder, width: usize, how: Scale) -> Result<Ali
     }
     for (k, side) in words.iter_mut().enumerate() {
         let row = |p: &readers::Pair| if k == 0 { p.left } else { p.right };
-        let training: HashSet<u32> = pairs.iter().filter(|p| p.part == Split::Training).map(row).collect();
+        let training: HashSet<u32> = pairs.iter().filter(|p| p.split == Split::Training).map(row).collect();
         let mut training: Vec<u32> = training.into_iter().collect();
         training.sort_unstable();
         scale(&mut side.rows, width, how, training.into_iter());
     }
     let items = words.map(|w| Arc::new(Items::floats(w.width, w.rows)));
-    Ok(Alignment::of(items, pairs.into_iter().map(|p| (p.left, p.right, p.part))))
+    Ok(Alignment::of(items, pairs.into_iter().map(|p| (p.left, p.right, p.split))))
 }
 
-/// Which feature files stand for images and captions.
+/// Files of features of images and captions.
 #[derive(Clone, Copy, Debug)]
 pub struct CaptionFeatures<'a> {
     /// The data set.
@@ -66,11 +70,12 @@ pub struct CaptionFeatures<'a> {
     pub widths: [usize; 2],
 }
 
-/// Images and their captions by features of frozen encoders. Rows stand in the order of `images.txt` where there is one, otherwise in
-/// the order in which images appear in the captions.
+/// Images and their captions as features of frozen encoders.
+///
+/// Rows are in the order of `images.txt`, if it exists, otherwise in the order of images in the file of captions.
 pub fn caption_alignment(data: &DataFolder, features: CaptionFeatures, how: Scale) -> Result<Alignment> {
     let set = features.set;
-    let (corpus, streams) = match set {
+    let (corpus, splits) = match set {
         DataSet::Coco => read_coco(data)?,
         _ => read_flickr(data, set)?,
     };
@@ -78,10 +83,10 @@ pub fn caption_alignment(data: &DataFolder, features: CaptionFeatures, how: Scal
     let (shape, mut images) = feature_array(&image_file)?;
     let n = corpus.images.len();
     if shape != [n, features.widths[0]] {
-        let wanted = [n, features.widths[0]];
+        let expected = [n, features.widths[0]];
         return Err(bad(
             &image_file,
-            format!("has features of shape {shape:?}; {n} images in the task's width are {wanted:?}"),
+            format!("has features of shape {shape:?}; {n} images of the task's width need {expected:?}"),
         ));
     }
     let caption_file = data.file(set, &[features.captions])?;
@@ -92,8 +97,8 @@ pub fn caption_alignment(data: &DataFolder, features: CaptionFeatures, how: Scal
             corpus.captions.iter().map(Vec::len).collect()
         }
         _ => {
-            let wanted = format!("[{n}, captions of each, {0}] or [captions, {0}]", features.widths[1]);
-            return Err(bad(&caption_file, format!("has features of shape {shape:?}; the task wants {wanted}")));
+            let expected = format!("[{n}, captions of each, {0}] or [captions, {0}]", features.widths[1]);
+            return Err(bad(&caption_file, format!("has features of shape {shape:?}; the task needs {expected}")));
         }
     };
     let mut pairs = Vec::new();
@@ -101,24 +106,24 @@ pub fn caption_alignment(data: &DataFolder, features: CaptionFeatures, how: Scal
     for (image, count) in counts.into_iter().enumerate() {
         let rows = first..first + count as u32;
         first = rows.end;
-        pairs.extend(rows.map(|row| (image as u32, row, streams[image])));
+        pairs.extend(rows.map(|row| (image as u32, row, splits[image])));
     }
-    let trained = || pairs.iter().filter(|p| p.2 == Split::Training);
-    let training_images = (0..n as u32).filter(|&i| streams[i as usize] == Split::Training);
+    let training_pairs = || pairs.iter().filter(|p| p.2 == Split::Training);
+    let training_images = (0..n as u32).filter(|&i| splits[i as usize] == Split::Training);
     scale(&mut images, features.widths[0], how, training_images);
-    scale(&mut captions, features.widths[1], how, trained().map(|p| p.1));
+    scale(&mut captions, features.widths[1], how, training_pairs().map(|p| p.1));
     let items = [(images, 0), (captions, 1)].map(|(rows, k)| Arc::new(Items::floats(features.widths[k], rows)));
     Ok(Alignment::of(items, pairs))
 }
 
-/// The one array of real numbers with rows that a file holds.
+/// The only array of a file that has rows.
 fn feature_array(path: &Path) -> Result<(Vec<usize>, Vec<f32>)> {
     let mut arrays = read_arrays(path)?;
     arrays.retain(|_, a| a.shape.len() >= 2);
     let names: Vec<String> = arrays.keys().cloned().collect();
     match <[_; 1]>::try_from(arrays.into_iter().collect::<Vec<_>>()) {
         Ok([(name, array)]) => Ok((array.shape.clone(), readers::finite(path, &name, &array)?)),
-        Err(_) => Err(bad(path, format!("holds {} arrays with rows ({names:?}), one is expected", names.len()))),
+        Err(_) => Err(bad(path, format!("has {} arrays with rows ({names:?}), expected one", names.len()))),
     }
 }
 
@@ -139,34 +144,34 @@ fn read_flickr(data: &DataFolder, set: DataSet) -> Result<(Captioned, Vec<Split>
     if list.exists() {
         corpus = reorder(corpus, &list, &path)?;
     }
-    let split = ["split.txt", "split_seed0.txt"].map(|name| folder.join(name)).into_iter().find(|p| p.exists());
-    let streams = match split {
+    let split_file = ["split.txt", "split_seed0.txt"].map(|name| folder.join(name)).into_iter().find(|p| p.exists());
+    let splits = match split_file {
         Some(path) => read_split(&path, &corpus.images)?,
-        None => corpus.images.iter().map(|name| stream_of(name)).collect(),
+        None => corpus.images.iter().map(|name| split_of(name)).collect(),
     };
-    Ok((corpus, streams))
+    Ok((corpus, splits))
 }
 
-/// Images and captions of MS-COCO: its training images to learn from and to validate on, its validation images for tests.
+/// Images and captions of MS-COCO. Its validation images are the test split, its training images the other splits.
 fn read_coco(data: &DataFolder) -> Result<(Captioned, Vec<Split>)> {
     let set = DataSet::Coco;
     let mut corpus =
         Captioned::read_coco(&data.file(set, &["annotations/captions_train2017.json", "captions_train2017.json"])?)?;
-    let learnt = corpus.images.len();
+    let train_images = corpus.images.len();
     corpus.extend(Captioned::read_coco(
         &data.file(set, &["annotations/captions_val2017.json", "captions_val2017.json"])?,
     )?);
-    let stream = |(i, name): (usize, &String)| match stream_of(name) {
-        _ if i >= learnt => Split::Test,
+    let split = |(i, name): (usize, &String)| match split_of(name) {
+        _ if i >= train_images => Split::Test,
         Split::Validation => Split::Validation,
         _ => Split::Training,
     };
-    let streams = corpus.images.iter().enumerate().map(stream).collect();
-    Ok((corpus, streams))
+    let splits = corpus.images.iter().enumerate().map(split).collect();
+    Ok((corpus, splits))
 }
 
-/// A tenth of the images for validation and a tenth for tests, by their names alone.
-fn stream_of(name: &str) -> Split {
+/// The split of an image by a hash of its name: a tenth for validation, a tenth for tests.
+fn split_of(name: &str) -> Split {
     match crc32fast::hash(name.as_bytes()) % 10 {
         0 => Split::Validation,
         1 => Split::Test,
@@ -191,7 +196,7 @@ fn reorder(corpus: Captioned, list: &Path, captions: &Path) -> Result<Captioned>
 fn read_split(path: &Path, images: &[String]) -> Result<Vec<Split>> {
     let mut by_name = HashMap::new();
     readers::lines(path, |number, line| {
-        let stream = match line.split_once('\t').map(|(_, part)| part.trim()) {
+        let split = match line.split_once('\t').map(|(_, part)| part.trim()) {
             Some("train") => Split::Training,
             Some("dev" | "val" | "validation") => Split::Validation,
             Some("test") => Split::Test,
@@ -199,24 +204,26 @@ fn read_split(path: &Path, images: &[String]) -> Result<Vec<Split>> {
                 return Err(bad(path, format!("line {number}: {line:?} is not an image, tab, and train, dev or test")));
             }
         };
-        by_name.insert(line.split('\t').next().unwrap_or("").to_owned(), stream);
+        by_name.insert(line.split('\t').next().unwrap_or("").to_owned(), split);
         Ok(())
     })?;
-    let stream =
-        |name: &String| by_name.get(name).copied().ok_or_else(|| bad(path, format!("says nothing of {name:?}")));
-    images.iter().map(stream).collect::<Result<Vec<_>, Error>>()
+    let split =
+        |name: &String| by_name.get(name).copied().ok_or_else(|| bad(path, format!("has no line for {name:?}")));
+    images.iter().map(split).collect::<Result<Vec<_>, Error>>()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use setwise::distributions::IntRange;
+
     use super::super::alignment::tests::{assert_labels, assert_no_leak};
     use super::*;
     use crate::datasets::real_data;
-    use setwise::distributions::IntRange;
-    use std::collections::BTreeMap;
 
     #[test]
-    fn words_of_fasttext_and_muse_are_aligned_without_leaks() {
+    fn words_of_fasttext_and_muse_are_aligned_and_splits_share_no_word() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("wordvec_en_fr");
         std::fs::create_dir(&folder).unwrap();
@@ -251,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn captions_belong_to_their_images_and_features_must_fit_them() {
+    fn captions_match_their_images_and_shapes_of_features_are_checked() {
         let features = CaptionFeatures {
             set: DataSet::Flickr8k,
             images: "i.safetensors",
@@ -274,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn images_of_coco_that_are_for_validation_there_are_for_tests_here() {
+    fn the_validation_images_of_coco_are_the_test_split() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("coco/annotations");
         std::fs::create_dir_all(&folder).unwrap();
@@ -282,7 +289,7 @@ mod tests {
             let images: Vec<_> =
                 ids.clone().map(|i| serde_json::json!({"id": i, "file_name": format!("{i:012}.jpg")})).collect();
             let annotations: Vec<_> =
-                ids.map(|i| serde_json::json!({"image_id": i, "caption": format!("Picture {i}.")})).collect();
+                ids.map(|i| serde_json::json!({"image_id": i, "caption": format!("Image {i}.")})).collect();
             serde_json::json!({"images": images, "annotations": annotations}).to_string()
         };
         std::fs::write(folder.join("captions_train2017.json"), captions(0..40)).unwrap();
@@ -300,12 +307,12 @@ mod tests {
     }
 
     #[test]
-    fn real_words_and_captions_are_aligned_without_leaks() {
+    fn real_words_and_captions_are_aligned_and_splits_share_no_item() {
         let Some(data) = real_data() else { return };
         let words = word_alignment(&data, 300, Scale::Unit).unwrap();
         assert_no_leak(&words);
         assert_labels(&words, IntRange::new(10, 30));
-        assert!(words.lacks(30).is_none());
+        assert!(words.shortage(30).is_none());
         assert!(words.entries(Split::Training).len() > 8000 && words.entries(Split::Test).len() > 900);
         let features = CaptionFeatures {
             set: DataSet::Flickr8k,

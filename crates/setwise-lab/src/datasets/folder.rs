@@ -1,4 +1,4 @@
-//! Where recorded data is, and where it comes from.
+//! Locations of data sets, and their sources.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::readers::bad;
 use crate::Result;
 
-/// A data set that is known by name.
+/// A data set with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
@@ -31,7 +31,7 @@ pub enum DataSet {
 }
 
 impl DataSet {
-    /// Its folder under the folder of data.
+    /// Its folder in the data folder.
     pub fn folder(self) -> &'static str {
         match self {
             DataSet::Mnist => "mnist",
@@ -49,11 +49,11 @@ impl DataSet {
         }
     }
 
-    /// Where a user gets it, and in which form it is read.
+    /// Its source and the format that is read.
     pub fn origin(self) -> &'static str {
         match self {
             DataSet::Mnist => {
-                "MNIST's four IDX files, packed or not, are at https://ossci-datasets.s3.amazonaws.com/mnist/"
+                "MNIST's four IDX files, compressed or not, are at https://ossci-datasets.s3.amazonaws.com/mnist/"
             }
             DataSet::FashionMnist => {
                 "Fashion-MNIST's IDX files are at https://github.com/zalandoresearch/fashion-mnist"
@@ -70,78 +70,80 @@ impl DataSet {
                  [n, 32, 32, 3] of bytes and \"labels\" [n]"
             }
             DataSet::Gtsrb => {
-                "GTSRB is at https://benchmark.ini.rub.de; write it as a NPZ file with \"images\" [n, 32, 32, 3] of bytes and \
-                 \"labels\" [n]"
+                "GTSRB is at https://benchmark.ini.rub.de; write it as a NPZ file with \"images\" [n, 32, 32, 3] of \
+                 bytes and \"labels\" [n]"
             }
             DataSet::Dtd10 => {
-                "the textures DTD are at https://www.robots.ox.ac.uk/~vgg/data/dtd/; write ten classes as a NPZ file with \
-                 \"images\" [n, 32, 32, 3] of bytes and \"labels\" [n]"
+                "the textures DTD are at https://www.robots.ox.ac.uk/~vgg/data/dtd/; write ten classes as a NPZ \
+                 file with \"images\" [n, 32, 32, 3] of bytes and \"labels\" [n]"
             }
             DataSet::Flowers5 => {
-                "the five flowers are at https://www.tensorflow.org/datasets/catalog/tf_flowers; write them as a NPZ file with \
-                 \"images\" [n, 32, 32, 3] of bytes and \"labels\" [n]"
+                "the five flowers are at https://www.tensorflow.org/datasets/catalog/tf_flowers; write them as a \
+                 NPZ file with \"images\" [n, 32, 32, 3] of bytes and \"labels\" [n]"
             }
             DataSet::TinyImagenet200 => {
-                "Tiny ImageNet is at http://cs231n.stanford.edu/tiny-imagenet-200.zip; write it as a NPZ file with \"images\" \
-                 [n, 32, 32, 3] of bytes and \"labels\" [n]"
+                "Tiny ImageNet is at http://cs231n.stanford.edu/tiny-imagenet-200.zip; write it as a NPZ file with \
+                 \"images\" [n, 32, 32, 3] of bytes and \"labels\" [n]"
             }
             DataSet::EnglishFrench => {
-                "fastText's cc.en.300.vec.gz and cc.fr.300.vec.gz are at https://fasttext.cc/docs/en/crawl-vectors.html, and \
-                 en-fr.txt with en-fr.5000-6500.txt at https://github.com/facebookresearch/MUSE"
+                "fastText's cc.en.300.vec.gz and cc.fr.300.vec.gz are at \
+                 https://fasttext.cc/docs/en/crawl-vectors.html, and en-fr.txt with en-fr.5000-6500.txt at \
+                 https://github.com/facebookresearch/MUSE"
             }
             DataSet::Flickr8k => {
-                "Flickr8k is at https://github.com/jbrownlee/Datasets/releases/tag/Flickr8k; `setwise embed` makes features of \
-                 its images, and any sentence encoder those of its captions"
+                "Flickr8k is at https://github.com/jbrownlee/Datasets/releases/tag/Flickr8k; `setwise embed` makes \
+                 features of its images, and any sentence encoder those of its captions"
             }
             DataSet::Flickr30k => {
-                "Flickr30k is at https://shannon.cs.illinois.edu/DenotationGraph/; `setwise embed` makes features of its images, \
-                 and any sentence encoder those of its captions"
+                "Flickr30k is at https://shannon.cs.illinois.edu/DenotationGraph/; `setwise embed` makes features \
+                 of its images, and any sentence encoder those of its captions"
             }
             DataSet::Coco => {
-                "train2017.zip, val2017.zip and annotations_trainval2017.zip are at https://cocodataset.org/#download; `setwise \
-                 embed` makes features of the images, and any sentence encoder those of the captions"
+                "train2017.zip, val2017.zip and annotations_trainval2017.zip are at \
+                 https://cocodataset.org/#download; `setwise embed` makes features of the images, and any sentence \
+                 encoder those of the captions"
             }
             DataSet::MetaDataset => {
-                "https://github.com/google-research/meta-dataset tells how its records are made; a folder per data set holds \
-                 CLASS.tfrecords files"
+                "https://github.com/google-research/meta-dataset describes how to create its records; a folder per \
+                 data set has CLASS.tfrecords files"
             }
         }
     }
 }
 
-/// The folder under which data sets are looked for, each in a folder of its own.
+/// The folder that has a folder for each data set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataFolder {
     path: Option<PathBuf>,
 }
 
-/// The variable that names the folder of data where nothing else does.
+/// The environment variable that names the data folder.
 pub const DATA_VARIABLE: &str = "SETWISE_DATA";
 
 impl DataFolder {
-    /// The folder given, or else the one SETWISE_DATA names, or none.
+    /// The given folder, else the folder in SETWISE_DATA, else none.
     pub fn find(given: Option<PathBuf>) -> Self {
         let named = || std::env::var_os(DATA_VARIABLE).filter(|v| !v.is_empty()).map(PathBuf::from);
         DataFolder { path: given.or_else(named) }
     }
 
-    /// This folder.
+    /// The data folder at a path.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         DataFolder { path: Some(path.into()) }
     }
 
-    /// The folder of a data set, whether or not it is there.
+    /// The folder of a data set, whether or not it exists.
     pub fn of(&self, set: DataSet) -> Result<PathBuf> {
         match &self.path {
             Some(path) => Ok(path.join(set.folder())),
             None => Err(bad(
                 Path::new(set.folder()),
-                format!("no folder of data is known; --data DIR or {DATA_VARIABLE} names it. {}", set.origin()),
+                format!("the data folder is not set; set --data DIR or {DATA_VARIABLE}. {}", set.origin()),
             )),
         }
     }
 
-    /// The first of some files of a data set that is there. An error tells where to get them.
+    /// The first of several files of a data set that exists. The error names the source of the data set.
     pub fn file(&self, set: DataSet, names: &[&str]) -> Result<PathBuf> {
         let folder = self.of(set)?;
         let found = names.iter().map(|name| folder.join(name)).find(|path| path.exists());
@@ -149,7 +151,7 @@ impl DataFolder {
             bad(
                 &folder,
                 format!(
-                    "there is no {} (--data DIR or {DATA_VARIABLE} names the folder above). {}",
+                    "there is no {} (--data DIR or {DATA_VARIABLE} sets the folder above). {}",
                     names.join(" or "),
                     set.origin()
                 ),
@@ -158,7 +160,7 @@ impl DataFolder {
     }
 }
 
-/// The folder of real data beside the repository, for tests that run only where it is.
+/// The folder of real data beside the repository. Tests that need it are skipped elsewhere.
 #[cfg(test)]
 pub(crate) fn real_data() -> Option<DataFolder> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
@@ -170,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_with_where_it_comes_from() {
+    fn errors_about_missing_files_name_the_source_of_the_data_set() {
         let error = DataFolder::default().file(DataSet::Mnist, &["x"]).unwrap_err().to_string();
         assert!(error.contains("--data DIR or SETWISE_DATA") && error.contains("ossci-datasets"), "{error}");
         let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Items that sets are made of: rows of one width, decoded once and held in memory.
+//! Elements of sets: rows of one width, decoded once and kept in memory.
 
-/// Rows of one width. Bits and bytes stay what they are until they are put into a batch.
+/// Rows of one width. Bits and bytes become floats when they enter a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Items {
     width: usize,
@@ -9,14 +9,14 @@ pub struct Items {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Values {
-    /// Most significant bit first; each row begins with a byte of its own.
+    /// Most significant bit first. Each row starts at a byte.
     Bits(Vec<u8>),
     Bytes(Vec<u8>),
     Floats(Vec<f32>),
 }
 
-/// The eight bits of each byte as numbers: a look is faster than eight shifts.
-static EIGHT: [[f32; 8]; 256] = {
+/// The bits of each byte as floats. A table lookup is faster than eight shifts.
+static BITS_OF_BYTE: [[f32; 8]; 256] = {
     let mut table = [[0.0; 8]; 256];
     let mut i = 0;
     while i < 256 * 8 {
@@ -27,34 +27,34 @@ static EIGHT: [[f32; 8]; 256] = {
 };
 
 impl Items {
-    /// Rows of numbers.
+    /// Rows of floats.
     ///
     /// # Panics
-    /// If they are no whole number of rows.
+    /// Where the number of values is not a multiple of the width of a row.
     pub fn floats(width: usize, values: Vec<f32>) -> Self {
-        assert!(width > 0 && values.len().is_multiple_of(width), "whole rows");
+        assert!(width > 0 && values.len().is_multiple_of(width), "values fill rows");
         Items { width, values: Values::Floats(values) }
     }
 
-    /// Rows of bytes, which stand for numbers from 0 to 1.
+    /// Rows of bytes. A byte b is the float b/255.
     ///
     /// # Panics
-    /// If they are no whole number of rows.
+    /// Where the number of values is not a multiple of the width of a row.
     pub fn bytes(width: usize, values: Vec<u8>) -> Self {
-        assert!(width > 0 && values.len().is_multiple_of(width), "whole rows");
+        assert!(width > 0 && values.len().is_multiple_of(width), "values fill rows");
         Items { width, values: Values::Bytes(values) }
     }
 
-    /// Rows of bits, the most significant of a byte first; each row is a whole number of bytes.
+    /// Rows of bits, the most significant bit of a byte first. Each row starts at a byte.
     ///
     /// # Panics
-    /// If they are no whole number of rows.
+    /// Where the number of values is not a multiple of the width of a row.
     pub fn bits(width: usize, values: Vec<u8>) -> Self {
-        assert!(width > 0 && values.len().is_multiple_of(width.div_ceil(8)), "whole rows");
+        assert!(width > 0 && values.len().is_multiple_of(width.div_ceil(8)), "values fill rows");
         Items { width, values: Values::Bits(values) }
     }
 
-    /// Numbers in a row.
+    /// Width of a row.
     pub fn width(&self) -> usize {
         self.width
     }
@@ -68,12 +68,12 @@ impl Items {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Appends a row as numbers.
+    /// Appends a row as floats.
     ///
     /// ```
     /// let items = setwise_lab::datasets::Items::bytes(2, vec![0, 255, 51, 0]);
@@ -83,7 +83,7 @@ impl Items {
     /// ```
     ///
     /// # Panics
-    /// If there is no such row.
+    /// Where there is no such row.
     pub fn append(&self, item: usize, out: &mut Vec<f32>) {
         let row = item * self.width..(item + 1) * self.width;
         match &self.values {
@@ -93,7 +93,7 @@ impl Items {
                 let bytes = self.width.div_ceil(8);
                 let end = out.len() + self.width;
                 for &byte in &v[item * bytes..(item + 1) * bytes] {
-                    out.extend_from_slice(&EIGHT[byte as usize]);
+                    out.extend_from_slice(&BITS_OF_BYTE[byte as usize]);
                 }
                 out.truncate(end);
             }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_numbers_with_the_most_significant_first() {
+    fn bits_become_floats_with_the_most_significant_bit_first() {
         let items = Items::bits(10, vec![0b1000_0001, 0b0100_0000, 0, 0b1111_1111]);
         assert_eq!(items.len(), 2);
         let mut rows = Vec::new();

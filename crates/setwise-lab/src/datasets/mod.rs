@@ -1,17 +1,18 @@
-//! Recorded data: where it is, its rows in memory, and tasks that pick examples from it.
+//! Data sets: their files, their rows in memory, and tasks that pick examples from them.
 //!
-//! * [`readers`]: file formats; [`DataFolder`], [`DataSet`]: where data sets are.
+//! * [`readers`]: file formats; [`DataFolder`], [`DataSet`]: locations of data sets.
 //! * [`Items`]: rows in memory; [`Classes`]: items grouped by class and split.
-//! * [`Picker`]: picks one example: [`Alignment`], [`Counting`], [`SameClass`]; [`Picked`]: a batch of indices.
+//! * [`Picker`]: picks one example. Pickers are [`Alignment`], [`Counting`] and [`SameClass`].
+//! * [`Picked`]: a batch of indices.
 
 mod alignment;
 mod classes;
 mod corpora;
 mod counting;
 mod folder;
+mod images;
 mod items;
 mod pick;
-mod pictures;
 pub mod readers;
 mod same_class;
 
@@ -22,7 +23,7 @@ pub use counting::Counting;
 #[cfg(test)]
 pub(crate) use folder::real_data;
 pub use folder::{DATA_VARIABLE, DataFolder, DataSet};
+pub use images::{MIXED_SIDE, MNIST_SIDE, mixed_images, mnist_counting, omniglot_counting};
 pub use items::Items;
 pub use pick::{Picked, Picker};
-pub use pictures::{MIXED_SIDE, MNIST_SIDE, mixed_pictures, mnist_counting, omniglot_counting};
 pub use same_class::SameClass;

@@ -1,51 +1,53 @@
-//! Two sets of pictures, each of one class of one data set: the same class or not.
+//! Two sets of images, each of one class of one data set. The label is whether both classes are the same.
 
 use std::sync::Arc;
 
 use rand::RngExt;
 
+use setwise::distributions::IntRange;
+use setwise::random::Generator;
+
 use super::classes::Classes;
 use super::pick::distinct;
 use super::{Items, Picker};
 use crate::samplers::Split;
-use setwise::distributions::IntRange;
-use setwise::random::Generator;
 
-/// With probability one half (label 1) X and Y are pictures of one class, none of them in both; otherwise (label 0) of two classes, each
-/// chosen by a data set and then a class of it. A set has no more elements than half of the smallest class of its data set, whatever the
-/// label, so that sizes tell nothing.
+/// Labels 1 and 0 are equally likely. X and Y are disjoint sets of images of one class (label 1) or two (label 0).
+///
+/// A class is chosen by a random data set, then a random class of it. A set has at most half as many elements as the
+/// smallest class of its data set. This bound does not depend on the label, so sizes do not reveal it.
 #[derive(Clone, Debug)]
 pub struct SameClass {
     items: [Arc<Items>; 2],
-    /// By stream, then by data set.
-    streams: [Vec<Classes>; 3],
+    /// By split, then by data set.
+    splits: [Vec<Classes>; 3],
 }
 
 impl SameClass {
-    /// From pictures, and the classes of each data set by stream.
+    /// A task on images, with the classes of each data set by split.
     pub fn new(items: Arc<Items>, sets: Vec<[Classes; 3]>) -> Self {
-        let mut streams = [Vec::new(), Vec::new(), Vec::new()];
+        let mut splits = [Vec::new(), Vec::new(), Vec::new()];
         for set in sets {
-            for (stream, classes) in streams.iter_mut().zip(set) {
+            for (split, classes) in splits.iter_mut().zip(set) {
                 if !classes.0.is_empty() {
-                    stream.push(classes);
+                    split.push(classes);
                 }
             }
         }
-        SameClass { items: [items.clone(), items], streams }
+        SameClass { items: [items.clone(), items], splits }
     }
 
-    /// The classes of each data set of a stream.
-    pub fn sets(&self, stream: Split) -> &[Classes] {
-        &self.streams[stream as usize]
+    /// The classes of a split, by data set.
+    pub fn sets(&self, split: Split) -> &[Classes] {
+        &self.splits[split as usize]
     }
 
-    /// A stream from which no examples can be drawn, with its number of classes.
-    pub fn lacks(&self) -> Option<(Split, usize)> {
-        [Split::Training, Split::Validation, Split::Test].into_iter().find_map(|stream| {
-            let classes: usize = self.sets(stream).iter().map(|s| s.0.len()).sum();
-            let enough = classes >= 2 && self.sets(stream).iter().all(|s| s.smallest() >= 2);
-            (!enough).then_some((stream, classes))
+    /// The first split that is too small to draw examples, with its number of classes.
+    pub fn shortage(&self) -> Option<(Split, usize)> {
+        Split::ALL.into_iter().find_map(|split| {
+            let classes: usize = self.sets(split).iter().map(|s| s.0.len()).sum();
+            let enough = classes >= 2 && self.sets(split).iter().all(|s| s.smallest() >= 2);
+            (!enough).then_some((split, classes))
         })
     }
 }
@@ -55,8 +57,8 @@ impl Picker for SameClass {
         &self.items
     }
 
-    fn pick(&self, stream: Split, size: IntRange, rng: &mut Generator, picked: &mut [Vec<u32>]) -> f64 {
-        let sets = self.sets(stream);
+    fn pick(&self, split: Split, size: IntRange, rng: &mut Generator, picked: &mut [Vec<u32>]) -> f64 {
+        let sets = self.sets(split);
         let class = |rng: &mut Generator| {
             let set = rng.random_range(0..sets.len());
             (set, rng.random_range(0..sets[set].0.len()))
@@ -91,14 +93,15 @@ impl Picker for SameClass {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::super::classes::tests::assert_no_leak;
     use super::*;
     use crate::datasets::Picked;
-    use std::collections::HashSet;
 
     #[test]
-    fn sets_are_of_one_class_each_and_share_nothing() {
-        // Classes of 100 items in one data set and of 20 in another; the class of item i is i / 100, or i / 20 from 1000 on.
+    fn sets_have_one_class_each_and_share_no_item() {
+        // One data set has classes of 100 items, the other, from item 1000 on, classes of 20.
         let big: Vec<u32> = (0..1000).map(|i| i / 100).collect();
         let small: Vec<u32> = (0..400).map(|i| i / 20).collect();
         let items = Arc::new(Items::bytes(1, vec![0; 1400]));
@@ -106,12 +109,12 @@ mod tests {
             items,
             vec![Classes::group(&big, 0).split("big"), Classes::group(&small, 1000).split("small")],
         );
-        assert_eq!(same.lacks(), None);
-        let streams = [Split::Training, Split::Validation, Split::Test];
-        assert_no_leak(streams.iter().flat_map(|&s| same.sets(s).iter().map(move |c| (s, c))));
+        assert_eq!(same.shortage(), None);
+        let splits = Split::ALL;
+        assert_no_leak(splits.iter().flat_map(|&s| same.sets(s).iter().map(move |c| (s, c))));
         let class = |i: u32| if i < 1000 { i / 100 } else { 10 + (i - 1000) / 20 };
-        for stream in streams {
-            let picked = Picked::draw(&same, stream, IntRange::new(10, 30), 300, 2);
+        for split in splits {
+            let picked = Picked::draw(&same, split, IntRange::new(10, 30), 300, 2);
             let mut sames = 0.0;
             for (i, &label) in picked.labels.iter().enumerate() {
                 let [x, y] = [0, 1].map(|k| &picked.sets[k][picked.offsets[k][i]..picked.offsets[k][i + 1]]);

@@ -1,16 +1,16 @@
-//! How pictures are brought to the size and scale an encoder expects.
+//! Resize, crop and normalisation of images for an encoder.
 
 use std::borrow::Cow;
 
 use crate::Result;
-use crate::datasets::readers::Picture;
+use crate::datasets::readers::Image;
 
-/// Resize, crop and normalisation; the defaults are those of networks trained on ImageNet.
+/// Resize, crop and normalisation. The defaults are those of networks trained on ImageNet.
 ///
 /// ```
-/// use setwise_lab::datasets::readers::Picture;
+/// use setwise_lab::datasets::readers::Image;
 /// use setwise_lab::embed::Preparation;
-/// let grey = Picture { height: 300, width: 400, channels: 3, pixels: vec![128; 300 * 400 * 3] };
+/// let grey = Image { height: 300, width: 400, channels: 3, pixels: vec![128; 300 * 400 * 3] };
 /// let numbers = Preparation::default().apply(&grey)?;
 /// assert_eq!(numbers.len(), 224 * 224 * 3);
 /// assert!((numbers[0] - (128.0 / 255.0 - 0.485) / 0.229).abs() < 1e-5);
@@ -18,13 +18,13 @@ use crate::datasets::readers::Picture;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preparation {
-    /// The shorter side is brought to this many pixels first; none leaves the picture as it is.
+    /// Length of the shorter side after resizing. None skips resizing.
     pub resize: Option<usize>,
-    /// Side of the square that is cut out of the middle.
+    /// Side of the centre crop.
     pub crop: usize,
-    /// What is taken off each colour, as a share of white.
+    /// Mean of each channel, for pixels from 0 to 1.
     pub mean: [f32; 3],
-    /// What each colour is divided by then.
+    /// Standard deviation of each channel.
     pub deviation: [f32; 3],
 }
 
@@ -34,51 +34,53 @@ impl Default for Preparation {
     }
 }
 
-/// Longest side a picture may be brought to.
-const LONGEST: usize = 1 << 13;
+/// Largest side of a resized image.
+const MAX_SIDE: usize = 1 << 13;
 
 impl Preparation {
     /// Checks every value.
     pub fn check(&self) -> Result<()> {
-        let refuse = |what: String| Err(setwise::Error::Sets(what).into());
-        if self.crop == 0 || self.crop > LONGEST {
-            return refuse(format!("--crop {}: must be between 1 and {LONGEST}", self.crop));
+        let invalid = |what: String| Err(setwise::Error::Sets(what).into());
+        if self.crop == 0 || self.crop > MAX_SIDE {
+            return invalid(format!("--crop {}: must be between 1 and {MAX_SIDE}", self.crop));
         }
-        if let Some(n) = self.resize.filter(|&n| n < self.crop || n > LONGEST) {
-            return refuse(format!(
-                "--resize {n}: must be between the side that is cut out, {}, and {LONGEST}",
+        if let Some(n) = self.resize.filter(|&n| n < self.crop || n > MAX_SIDE) {
+            return invalid(format!(
+                "--resize {n}: must be between the side of the crop, {}, and {MAX_SIDE}",
                 self.crop
             ));
         }
         if self.deviation.iter().chain(&self.mean).any(|x| !x.is_finite()) || self.deviation.contains(&0.0) {
-            return refuse("--mean and --std must be finite, and no --std 0".to_owned());
+            return invalid("--mean and --std must be finite, and no --std 0".to_owned());
         }
         Ok(())
     }
 
-    /// The numbers of a picture, pixel by pixel with the colours side by side.
-    pub fn apply(&self, picture: &Picture) -> Result<Vec<f32>> {
-        let Picture { height, width, channels, pixels } = picture;
+    /// The normalised pixels of an image, channels of a pixel side by side.
+    pub fn apply(&self, image: &Image) -> Result<Vec<f32>> {
+        let Image { height, width, channels, pixels } = image;
         if *channels != 3 {
             return Err(setwise::Error::Sets(format!(
-                "a picture of {channels} channels, where red, green and blue are wanted"
+                "the image has {channels} channels, expected red, green and blue"
             ))
             .into());
         }
         if pixels.len() != height * width * 3 || pixels.is_empty() {
-            return Err(setwise::Error::Sets("a picture without its pixels".to_owned()).into());
+            return Err(
+                setwise::Error::Sets("the number of pixels does not match the size of the image".to_owned()).into()
+            );
         }
         let (height, width) = (*height, *width);
-        let mut picture = Cow::Borrowed(picture);
+        let mut image = Cow::Borrowed(image);
         if let Some(shorter) = self.resize.filter(|&n| n != height.min(width)) {
-            let scaled = |side: usize| (side * shorter).div_euclid(height.min(width)).clamp(shorter, LONGEST);
-            picture = Cow::Owned(picture.smoothed(scaled(height), scaled(width)));
+            let scaled = |side: usize| (side * shorter).div_euclid(height.min(width)).clamp(shorter, MAX_SIDE);
+            image = Cow::Owned(image.resized_triangle(scaled(height), scaled(width)));
         }
-        let Picture { height, width, pixels, .. } = &*picture;
+        let Image { height, width, pixels, .. } = &*image;
         let (side, height, width) = (self.crop, *height, *width);
         if height < side || width < side {
             return Err(setwise::Error::Sets(format!(
-                "is {height} × {width} pixels, from which no {side} × {side} can be cut"
+                "is {height} × {width} pixels, too small for a crop of {side} × {side}"
             ))
             .into());
         }
@@ -98,13 +100,13 @@ impl Preparation {
 mod tests {
     use super::*;
 
-    fn ramp(height: usize, width: usize) -> Picture {
+    fn ramp(height: usize, width: usize) -> Image {
         let pixel = |i: usize| [(i % width) as u8, (i / width) as u8, 7];
-        Picture { height, width, channels: 3, pixels: (0..height * width).flat_map(pixel).collect() }
+        Image { height, width, channels: 3, pixels: (0..height * width).flat_map(pixel).collect() }
     }
 
     #[test]
-    fn the_square_in_the_middle_is_cut_out_and_nothing_is_resized_that_fits() {
+    fn the_centre_is_cropped_and_images_of_the_right_size_are_not_resized() {
         let plain = Preparation { resize: Some(4), crop: 2, mean: [0.0; 3], deviation: [1.0 / 255.0; 3] };
         let numbers = plain.apply(&ramp(4, 8)).unwrap();
         let rounded: Vec<i32> = numbers.iter().map(|x| x.round() as i32).collect();
@@ -112,16 +114,16 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_cannot_be_are_told_of() {
+    fn invalid_sizes_are_errors() {
         let small = Preparation { resize: None, ..Preparation::default() };
         assert!(small.apply(&ramp(100, 300)).unwrap_err().to_string().contains("100 × 300"));
         assert_eq!(Preparation::default().apply(&ramp(30, 9)).unwrap().len(), 224 * 224 * 3);
-        for (wrong, said) in [
+        for (wrong, expected) in [
             (Preparation { crop: 0, ..small.clone() }, "--crop 0"),
             (Preparation { resize: Some(100), ..small.clone() }, "--resize 100"),
             (Preparation { deviation: [1.0, 0.0, 1.0], ..small.clone() }, "--std"),
         ] {
-            assert!(wrong.check().unwrap_err().to_string().contains(said));
+            assert!(wrong.check().unwrap_err().to_string().contains(expected));
         }
     }
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use rand::{RngExt, SeedableRng};
 
 use crate::experiment::{BroadKlTask, Combiner, Task, ValidExperiment};
-use crate::prefetch::Feed;
-use crate::samplers::{Broad, Split, batch_seed};
+use crate::prefetch::Prefetcher;
+use crate::samplers::{BroadPairs, Split, batch_seed};
 use crate::{Error, Result};
 use setwise::Model;
 use setwise::data::Targets;
@@ -120,12 +120,12 @@ impl<'a> Source<'a> {
     }
 
     /// Groups from `first` on.
-    fn feed(&self, stream: Split, first: u64) -> Feed<Result<Vec<(ChunkFeatures, f64)>>> {
+    fn feed(&self, stream: Split, first: u64) -> Prefetcher<Result<Vec<(ChunkFeatures, f64)>>> {
         let (task, settings, seed) = (self.task.clone(), self.settings.clone(), self.seed);
-        Feed::new(self.loader_threads, first, move |i| {
+        Prefetcher::new(self.loader_threads, first, move |i| {
             let mut rng = Generator::seed_from_u64(batch_seed(seed, stream, i));
             let dim = dimension(task.dims, &mut rng);
-            let broad = Broad { max_divergence: task.max_divergence };
+            let broad = BroadPairs { max_divergence: task.max_divergence };
             let mut group = Vec::with_capacity(GROUP);
             while group.len() < GROUP {
                 let pair = match rng.random_bool(settings.gaussian_fraction) {
@@ -148,7 +148,7 @@ impl<'a> Source<'a> {
     /// One file's examples.
     fn look(
         &self,
-        feed: &mut Feed<Result<Vec<(ChunkFeatures, f64)>>>,
+        feed: &mut Prefetcher<Result<Vec<(ChunkFeatures, f64)>>>,
         parts: &mut Model,
         done: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<Examples> {

@@ -14,11 +14,11 @@ use std::sync::atomic::Ordering;
 use setwise::Model;
 use setwise::estimate::COMBINER_FILE;
 
-use crate::run::{Planned, RunFolder, RunOptions};
+use crate::run::{RunFolder, RunOptions, RunPlan};
 use crate::{Error, Result};
 
 /// Whether the set model of an estimator is trained, so that its combiner alone is left to train.
-pub fn lacks_combiner_only(plan: &Planned) -> Result<bool> {
+pub fn lacks_combiner_only(plan: &RunPlan) -> Result<bool> {
     Ok(plan.experiment.combiner.is_some() && RunFolder::new(&plan.folder).finished(&plan.experiment)?)
 }
 
@@ -26,7 +26,7 @@ pub fn lacks_combiner_only(plan: &Planned) -> Result<bool> {
 ///
 /// Features that were computed before a stop are kept in the folder and read when training goes on.
 pub fn train_combiner(
-    plan: &Planned,
+    plan: &RunPlan,
     options: &RunOptions,
     observe: &mut dyn FnMut(FitProgress),
 ) -> Result<Option<PathBuf>> {

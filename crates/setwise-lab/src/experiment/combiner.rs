@@ -1,40 +1,42 @@
-//! The second network of an estimator: what it learns from and how.
+//! The second network of an estimator: its examples, size and training.
 
 use serde::{Deserialize, Serialize};
 
-use super::settings::bad;
-use super::task::check_size;
-use crate::Result;
 use setwise::distributions::IntRange;
 
-/// The network that combines the set model's answers with classical estimates, trained when the set model is.
+use super::config::bad;
+use super::task::check_size;
+use crate::Result;
+
+/// The network that combines the set model's predictions with classical estimates. It is trained after the set model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Combiner {
-    /// Pairs of samples to learn from.
+    /// Number of training pairs of samples.
     pub examples: usize,
-    /// Further pairs the interval is calibrated on.
+    /// Number of pairs that calibrate the interval.
     pub calibration_examples: usize,
-    /// Rows of each sample; logarithms are uniform.
+    /// Rows of each sample, log-uniform.
     pub set_size: IntRange,
-    /// Share of pairs that are single Gaussians, beside those in the stream: many real samples are nearly that, and there the closed
-    /// form is hard to beat.
+    /// Fraction of pairs of single Gaussians, beside those of the broad family.
+    ///
+    /// Many real samples are nearly Gaussian, and the closed form is hard to beat there.
     pub gaussian_fraction: f64,
-    /// Networks whose mean answers, alike but for where they set out from.
+    /// Number of networks in the ensemble. They differ in their initial parameters, and their mean is the estimate.
     pub ensemble_size: usize,
     /// Width of a network's residual stream.
     pub latent: usize,
     /// Width inside its blocks.
     pub hidden: usize,
-    /// Its blocks.
+    /// Number of blocks.
     pub blocks: usize,
-    /// Batches to learn from.
+    /// Number of training steps.
     pub steps: u64,
-    /// Examples in each.
+    /// Examples of a batch.
     pub batch_size: usize,
-    /// Largest learning rate; half a cosine wave brings it down to a hundredth.
+    /// Initial learning rate. A cosine schedule reduces it to a hundredth.
     pub learning_rate: f64,
-    /// Share of a parameter taken off per step and learning rate.
+    /// AdamW's weight decay.
     pub weight_decay: f64,
 }
 

@@ -1,17 +1,18 @@
-//! The curriculum: easier examples for the first steps.
+//! The curriculum: other examples for the first steps, usually easier ones.
 
 use serde::{Deserialize, Serialize};
+
 use setwise::distributions::{IntRange, MixtureChange, MixtureLaw};
 
-use super::settings::bad;
+use super::config::bad;
 use super::task::{check_mixture, check_rho, check_size};
 use crate::Result;
 
-/// One phase of the curriculum. What it leaves out is the task's.
+/// One phase of the curriculum. Keys that it omits are the task's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Phase {
-    /// The number of steps it lasts.
+    /// Number of steps.
     pub steps: u64,
     /// Elements of a set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -19,7 +20,7 @@ pub struct Phase {
     /// Range of the correlation, for a task of kind mi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rho: Option<[f64; 2]>,
-    /// Changes to the law of mixtures, for a task of kind kl.
+    /// Changes to the prior of mixtures, for a task of kind kl.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixture: Option<MixtureChange>,
 }
@@ -42,7 +43,7 @@ impl Phase {
     }
 }
 
-/// The phase of a step, counted from zero; none after the last phase.
+/// The phase of a step, counted from zero. None after the last phase.
 pub fn phase_of(curriculum: &[Phase], step: u64) -> Option<&Phase> {
     let mut end = 0;
     curriculum.iter().find(|p| {

@@ -1,22 +1,25 @@
-//! Experiments: what is drawn, what learns from it, and how; written as TOML.
+//! Experiments as TOML: a task, a model and its training.
 //!
 //! * [`Task`]: the examples and their labels.
-//! * [`Training`]: steps, loss, optimiser, learning rate.
+//! * [`Training`](setwise::train::Training): steps, loss, optimiser, learning rate.
 //! * [`Combiner`]: the second network of an estimator.
-//! * [`Experiment`]: all with a model; read from a file or by the name of one that is built in, and checked as a whole.
+//! * [`Experiment`]: all of these. [`find`] reads one from a file or by the name of a built-in experiment.
+//! * [`ValidExperiment`]: a checked experiment, which draws examples.
 
+mod built_in;
 mod combiner;
+mod config;
 mod curriculum;
-mod files;
-mod recorded;
-mod schedule;
-mod settings;
+mod dataset_tasks;
+mod run_settings;
 mod task;
+mod valid;
 
+pub use built_in::{built_in_names, find};
 pub use combiner::Combiner;
+pub use config::Experiment;
 pub use curriculum::{Phase, phase_of};
-pub use files::{built_in_names, find};
-pub use recorded::{AlignCaptionsTask, AlignWordsTask, CountTask, DistinguishImagesTask};
-pub use schedule::{Pretraining, RunSettings};
-pub use settings::{Draw, Experiment, ValidExperiment};
+pub use dataset_tasks::{AlignCaptionsTask, AlignWordsTask, CountTask, DistinguishImagesTask};
+pub use run_settings::{Pretraining, RunSettings};
 pub use task::{BroadKlTask, DistinguishTask, KlTask, Metric, MiTask, Task};
+pub use valid::{Draw, ValidExperiment};

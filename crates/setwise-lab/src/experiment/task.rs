@@ -1,4 +1,4 @@
-//! Tasks: which examples are drawn and how they are labelled.
+//! Tasks: the examples of an experiment and their labels.
 
 use std::sync::Arc;
 
@@ -6,16 +6,17 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::curriculum::Phase;
-use super::recorded::{AlignCaptionsTask, AlignWordsTask, CountTask, DistinguishImagesTask};
-use super::settings::bad;
-use crate::Result;
-use crate::datasets::{DataFolder, Picker};
-use crate::samplers::{Broad, Dependence, Divergence, Label, SameMixture, Sampler};
 use setwise::data::Scale;
 use setwise::distributions::{IntRange, MixtureLaw};
 use setwise::models::ModelConfig;
 use setwise::sets::{Append, Axes, Coordinates};
+
+use super::config::bad;
+use super::curriculum::Phase;
+use super::dataset_tasks::{AlignCaptionsTask, AlignWordsTask, CountTask, DistinguishImagesTask};
+use crate::Result;
+use crate::datasets::{DataFolder, Picker};
+use crate::samplers::{BroadPairs, Dependence, Divergence, Label, SameMixture, Sampler};
 
 /// The examples of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,40 +26,43 @@ pub enum Task {
     Kl(KlTask),
     /// Mutual information of correlated Gaussians.
     Mi(MiTask),
-    /// KL divergence of two samples of very different distributions, in coordinates no affine map changes.
+    /// KL divergence of two samples from many families of distributions, in affine-invariant coordinates.
     BroadKl(BroadKlTask),
-    /// Whether two samples are of one Gaussian mixture or of two.
+    /// Whether two samples come from one Gaussian mixture or from two.
     Distinguish(DistinguishTask),
-    /// Whether the words of a set translate those of another.
+    /// Whether the words of one set translate the words of the other.
     AlignWords(AlignWordsTask),
-    /// Whether the captions of a set are those of a set of images.
+    /// Whether a set of captions describes a set of images.
     AlignCaptions(AlignCaptionsTask),
-    /// How many characters are in two sets of pictures of them.
+    /// The number of characters that are in both of two sets of images.
     Count(CountTask),
-    /// Whether two sets of pictures are of one class or of two.
+    /// Whether two sets of images have the same class.
     DistinguishImages(DistinguishImagesTask),
 }
 
-/// What answers are judged by.
+/// The metric of predictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// How far they are from labels.
+    /// The distance of predictions from labels.
     Distance,
-    /// Labels are counts. An answer is right where the label is the whole number just below or just above it, and strictly right where
-    /// the label is the nearest.
+    /// Accuracy of counts. A prediction is right if its floor or ceiling is the label.
+    ///
+    /// It is strictly right if the nearest integer is the label.
     Count,
-    /// Labels are 0 or 1 and answers the logit of 1. An answer is right on the label's side; its distance is that of the probability.
+    /// Accuracy of decisions. Labels are 0 or 1, a prediction is the logit of 1.
+    ///
+    /// The error is the distance of the probability from the label.
     Decision,
 }
 
-/// What draws the examples of a task.
+/// The source of a task's examples.
 #[derive(Clone)]
 pub(super) enum Source {
-    /// From random distributions.
+    /// Random distributions.
     Generated(Arc<dyn Sampler>),
-    /// From recorded data.
-    Recorded(Arc<dyn Picker>),
-    /// Recorded data that has not been loaded.
+    /// A data set.
+    DataSet(Arc<dyn Picker>),
+    /// A data set that has not been loaded.
     Absent,
 }
 
@@ -68,21 +72,21 @@ pub(super) enum Source {
 pub struct KlTask {
     /// Coordinates of a point.
     pub dim: usize,
-    /// Dimensions a dimension-equivariant model is trained across; `dim` alone if not given.
+    /// Dimensions that a dimension-equivariant model is trained across; default `dim`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equivariant_dims: Option<IntRange>,
-    /// Points of each set, drawn for each on its own.
+    /// Points of each set, drawn independently for each set.
     pub set_size: IntRange,
     /// The axes in which models see the sets.
     #[serde(default)]
     pub axes: Axes,
-    /// The columns appended to the coordinates of a point. Dimension-equivariant models do not see them.
+    /// The columns appended to the coordinates of a point. Dimension-equivariant models ignore them.
     #[serde(default, skip_serializing_if = "Append::is_empty")]
     pub append: Append,
-    /// What is to be learnt.
+    /// The label of an example.
     #[serde(default = "on_sample")]
     pub label: Label,
-    /// The law of the mixtures.
+    /// The prior of the mixtures.
     #[serde(default)]
     pub mixture: MixtureLaw,
 }
@@ -93,7 +97,7 @@ pub struct KlTask {
 pub struct MiTask {
     /// Coordinates of a point.
     pub dim: usize,
-    /// Dimensions a dimension-equivariant model is trained across; `dim` alone if not given.
+    /// Dimensions that a dimension-equivariant model is trained across; default `dim`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equivariant_dims: Option<IntRange>,
     /// Points of both sets.
@@ -106,9 +110,9 @@ pub struct MiTask {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct BroadKlTask {
-    /// Coordinates of a point; models for one dimension only take the most.
+    /// Range of dimensions. Models of one dimension use the largest.
     pub dims: IntRange,
-    /// Points of each set; logarithms are uniform.
+    /// Points of each set, log-uniform.
     pub set_size: IntRange,
     /// The largest divergence.
     pub max_divergence: f64,
@@ -120,12 +124,12 @@ pub struct BroadKlTask {
 pub struct DistinguishTask {
     /// Coordinates of a point.
     pub dim: usize,
-    /// Dimensions a dimension-equivariant model is trained across; `dim` alone if not given.
+    /// Dimensions that a dimension-equivariant model is trained across; default `dim`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equivariant_dims: Option<IntRange>,
-    /// Points of each set, drawn for each on its own.
+    /// Points of each set, drawn independently for each set.
     pub set_size: IntRange,
-    /// The law of the mixtures.
+    /// The prior of the mixtures.
     #[serde(default)]
     pub mixture: MixtureLaw,
 }
@@ -134,13 +138,15 @@ fn on_sample() -> Label {
     Label::Sample
 }
 
-/// Largest set and widest point an experiment may ask for.
-const LARGEST: usize = 1 << 20;
-const WIDEST: usize = 1 << 16;
+/// Largest set of an experiment.
+const MAX_SET_SIZE: usize = 1 << 20;
+/// Largest width of a row.
+const MAX_WIDTH: usize = 1 << 16;
 
 impl Task {
-    /// What is wrong in the table of the task, with its place: a choice by `kind` is read without places, its fields alone with them. None
-    /// where nothing is.
+    /// The error in the task's table with its position, if there is an error.
+    ///
+    /// Serde loses positions in tables that are tagged by `kind`, so the fields are parsed again without the tag.
     pub(super) fn error_in(text: &str) -> Option<toml::de::Error> {
         let task = DeTable::parse(text).ok()?.into_inner().remove("task")?;
         let (span, DeValue::Table(mut table)) = (task.span(), task.into_inner()) else { return None };
@@ -162,7 +168,7 @@ impl Task {
         Some(error)
     }
 
-    /// Numbers in a row of each set.
+    /// Width of the rows of each set.
     pub fn widths(&self) -> Vec<usize> {
         match self {
             Task::Kl(t) => vec![t.dim; 2],
@@ -172,32 +178,34 @@ impl Task {
             Task::AlignWords(t) => vec![t.width; 2],
             Task::AlignCaptions(t) => t.widths.to_vec(),
             Task::Count(_) | Task::DistinguishImages(_) => {
-                let picture = self.picture().expect("a task on pictures");
-                vec![picture.iter().product(); 2]
+                let shape = self.image_shape().expect("a task on images");
+                vec![shape.iter().product(); 2]
             }
         }
     }
 
-    /// Height, width and channels, where elements are pictures: rows of pixels with their channels side by side, from 0 to 1.
-    pub fn picture(&self) -> Option<[usize; 3]> {
+    /// Height, width and channels, if elements are images.
+    ///
+    /// An element is a row of pixels from 0 to 1, channels of a pixel side by side.
+    pub fn image_shape(&self) -> Option<[usize; 3]> {
         match self {
-            Task::Count(t) => Some(t.picture()),
-            Task::DistinguishImages(t) => Some(t.picture()),
+            Task::Count(t) => Some(t.image_shape()),
+            Task::DistinguishImages(t) => Some(t.image_shape()),
             _ => None,
         }
     }
 
-    /// Coordinates of a point, of the first set where they differ.
+    /// Dimension of the points of the first set.
     pub fn dim(&self) -> usize {
         self.widths()[0]
     }
 
-    /// The dimension presets take their sizes from: that of the points, or a usual one where they are records.
+    /// The dimension that determines sizes of presets: the points' own, or 8 for data sets.
     pub(super) fn preset_dim(&self) -> usize {
         if self.equivariant_dims().is_some() { self.dim() } else { 8 }
     }
 
-    /// Dimensions that models of any dimension are trained across; none where coordinates are not alike.
+    /// Dimensions that dimension-equivariant models are trained across. None for data sets, whose coordinates differ.
     pub fn equivariant_dims(&self) -> Option<IntRange> {
         let (dims, dim) = match self {
             Task::Kl(t) => (t.equivariant_dims, t.dim),
@@ -209,7 +217,7 @@ impl Task {
         Some(dims.unwrap_or(IntRange::new(dim, dim)))
     }
 
-    /// Dimensions that models of any dimension are judged by.
+    /// Dimensions of held-out examples for dimension-equivariant models.
     pub fn held_out_dims(&self) -> IntRange {
         match self {
             Task::BroadKl(t) => t.dims,
@@ -231,7 +239,7 @@ impl Task {
         }
     }
 
-    /// The coordinates in which a model sees the sets of an example.
+    /// The coordinates of a model's inputs.
     pub fn coordinates(&self, model: &ModelConfig) -> Coordinates {
         match self {
             Task::Kl(t) if model.dimension_equivariant => Coordinates::of(t.axes),
@@ -241,7 +249,7 @@ impl Task {
         }
     }
 
-    /// How rows are scaled.
+    /// The scaling of rows.
     pub fn scale(&self) -> Scale {
         match self {
             Task::AlignWords(t) => t.scale,
@@ -250,7 +258,7 @@ impl Task {
         }
     }
 
-    /// What answers are judged by.
+    /// The metric of predictions.
     pub fn metric(&self) -> Metric {
         match self {
             Task::Kl(_) | Task::Mi(_) | Task::BroadKl(_) => Metric::Distance,
@@ -261,8 +269,9 @@ impl Task {
         }
     }
 
-    /// Whether two tasks are judged by the same examples: they may differ in scaling, in whitened or canonical axes, in appended
-    /// columns, and in the size of pictures.
+    /// Whether two tasks have the same test examples.
+    ///
+    /// The tasks may differ in scaling, in whitened or canonical axes, in appended columns and in the size of images.
     pub fn same_examples(&self, other: &Task) -> bool {
         let plain = |task: &Task| {
             let mut task = task.clone();
@@ -278,24 +287,24 @@ impl Task {
         plain(self) == plain(other)
     }
 
-    /// What draws the examples; recorded data is loaded from a folder, if there is one.
+    /// The source of examples. Data sets are loaded from the data folder, if it is given.
     pub(super) fn source(&self, data: Option<&DataFolder>) -> Result<Source> {
         let generated: Arc<dyn Sampler> = match (self, data) {
             (Task::Kl(t), _) => Arc::new(Divergence { mixture: t.mixture.clone(), label: t.label }),
             (Task::Mi(t), _) => Arc::new(Dependence { rho: t.rho }),
-            (Task::BroadKl(t), _) => Arc::new(Broad { max_divergence: t.max_divergence }),
+            (Task::BroadKl(t), _) => Arc::new(BroadPairs { max_divergence: t.max_divergence }),
             (Task::Distinguish(t), _) => Arc::new(SameMixture { mixture: t.mixture.clone() }),
             (_, None) => return Ok(Source::Absent),
-            (Task::AlignWords(t), Some(data)) => return Ok(Source::Recorded(t.load(data)?)),
-            (Task::AlignCaptions(t), Some(data)) => return Ok(Source::Recorded(t.load(data)?)),
-            (Task::Count(t), Some(data)) => return Ok(Source::Recorded(t.load(data)?)),
-            (Task::DistinguishImages(t), Some(data)) => return Ok(Source::Recorded(t.load(data)?)),
+            (Task::AlignWords(t), Some(data)) => return Ok(Source::DataSet(t.load(data)?)),
+            (Task::AlignCaptions(t), Some(data)) => return Ok(Source::DataSet(t.load(data)?)),
+            (Task::Count(t), Some(data)) => return Ok(Source::DataSet(t.load(data)?)),
+            (Task::DistinguishImages(t), Some(data)) => return Ok(Source::DataSet(t.load(data)?)),
         };
         Ok(Source::Generated(generated))
     }
 
-    /// What draws the examples of a phase, where it has others than the task.
-    pub(super) fn easier(&self, phase: &Phase) -> Option<Source> {
+    /// The source of a phase's examples, if it differs from the task's.
+    pub(super) fn phase_source(&self, phase: &Phase) -> Option<Source> {
         let sampler: Arc<dyn Sampler> = match self {
             Task::Kl(t) => Arc::new(Divergence { mixture: phase.mixture.as_ref()?.of(&t.mixture), label: t.label }),
             Task::Mi(_) => Arc::new(Dependence { rho: phase.rho? }),
@@ -306,16 +315,16 @@ impl Task {
 
     pub(super) fn check(&self) -> Result<()> {
         if let Task::Count(t) = self {
-            // Before its width, which is a square.
+            // Checks the side before the width, which is its square.
             t.check()?;
         }
         let dims =
             self.equivariant_dims().map_or(vec![], |d| vec![("equivariant-dims", d.min), ("equivariant-dims", d.max)]);
         let widths = self.widths().into_iter().map(|w| (if dims.is_empty() { "width" } else { "dim" }, w));
         for (key, n) in widths.chain(dims.clone()) {
-            if n == 0 || n > WIDEST {
+            if n == 0 || n > MAX_WIDTH {
                 let key = if matches!(self, Task::BroadKl(_)) { "dims" } else { key };
-                return Err(bad(format!("task.{key}"), format!("is {n}, must be between 1 and {WIDEST}")));
+                return Err(bad(format!("task.{key}"), format!("is {n}, must be between 1 and {MAX_WIDTH}")));
             }
         }
         check_size("task.set-size", self.set_size())?;
@@ -327,9 +336,12 @@ impl Task {
                     return Err(bad("task.append", reason));
                 }
                 if let Label::True { points } = t.label
-                    && (points == 0 || points > LARGEST)
+                    && (points == 0 || points > MAX_SET_SIZE)
                 {
-                    return Err(bad("task.label.true.points", format!("is {points}, must be between 1 and {LARGEST}")));
+                    return Err(bad(
+                        "task.label.true.points",
+                        format!("is {points}, must be between 1 and {MAX_SET_SIZE}"),
+                    ));
                 }
             }
             Task::BroadKl(t) => {
@@ -350,7 +362,7 @@ impl Task {
     }
 }
 
-/// Laws of mixtures, under the key `at`.
+/// Checks a prior of mixtures under the key `at`.
 pub(super) fn check_mixture(at: &str, m: &MixtureLaw) -> Result<()> {
     if m.components.min == 0 || m.components.max > 10_000 {
         return Err(bad(format!("{at}.components"), "must be between 1 and 10000"));
@@ -369,7 +381,7 @@ pub(super) fn check_mixture(at: &str, m: &MixtureLaw) -> Result<()> {
     Ok(())
 }
 
-/// Correlations are a range and below one.
+/// Checks a range of correlations.
 pub(super) fn check_rho(key: &str, [a, b]: [f64; 2]) -> Result<()> {
     if !(a > -1.0 && a <= b && b < 1.0) {
         return Err(bad(key, format!("is [{a}, {b}], must be an ordered range inside (-1, 1)")));
@@ -377,10 +389,10 @@ pub(super) fn check_rho(key: &str, [a, b]: [f64; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Sets may not be empty nor larger than memory.
+/// Checks a range of set sizes.
 pub(super) fn check_size(key: &str, size: IntRange) -> Result<()> {
-    if size.min == 0 || size.max > LARGEST {
-        let reason = format!("is [{}, {}], must be between 1 and {LARGEST}", size.min, size.max);
+    if size.min == 0 || size.max > MAX_SET_SIZE {
+        let reason = format!("is [{}, {}], must be between 1 and {MAX_SET_SIZE}", size.min, size.max);
         return Err(bad(key, reason));
     }
     Ok(())

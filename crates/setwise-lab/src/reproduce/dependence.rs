@@ -5,53 +5,54 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{Reproduction, check_models, checked_dims, points, runs};
-use crate::Result;
-use crate::experiment::{ValidExperiment, find};
-use crate::run::{Evaluation, evaluate, for_held_out};
-use crate::samplers::{Dependence, Split};
 use setwise::Device;
 use setwise::data::RawBatch;
 use setwise::estimate::{Estimator, GaussianMi, Ksg, Mine, Norm};
 use setwise::models::PRESETS;
 use setwise_report::{Axis, Cell, Figure, Panel, Series, Style, Table};
 
+use super::{Reproduction, check_models, checked_dims, points, runs};
+use crate::Result;
+use crate::experiment::{ValidExperiment, find};
+use crate::run::{Evaluation, evaluate, for_held_out};
+use crate::samplers::{Dependence, Split};
+
 /// Correlations at which errors are measured.
 pub const RHO: [f64; 13] = [-0.99, -0.9, -0.7, -0.5, -0.3, -0.1, 0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99];
 /// Dimensions of the paper's figure.
 pub const DIMS: [usize; 3] = [2, 10, 20];
-/// Methods that work on pairs and need no training ahead.
+/// Methods without training ahead.
 const CLASSICAL: [&str; 3] = ["ksg", "gaussian", "mine"];
 
-/// What to measure.
+/// Options of the measurement.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Lines of the figure; none means all.
+    /// Lines of the figure; empty for all.
     pub models: Vec<String>,
     /// Panels of the figure.
     pub dims: Vec<usize>,
     /// Fresh examples for each number.
     pub examples: usize,
-    /// The same for MINE, which trains a network on each.
+    /// Fresh examples for MINE, which trains a network on each.
     pub mine_examples: usize,
     /// Their seed.
     pub seed: u64,
-    /// Where finished runs are.
+    /// The folder of finished runs.
     pub runs: PathBuf,
-    /// What computes.
+    /// The device of their models.
     pub device: Device,
 }
 
-/// All lines there can be: the baselines, the trivial answer zero, and every preset.
+/// All possible lines: the baselines, the constant zero, and every preset.
 pub fn known_models() -> impl Iterator<Item = &'static str> {
     CLASSICAL.into_iter().chain(["zero"]).chain(PRESETS.iter().map(|p| p.name))
 }
 
-/// Measures the figure. `progress` hears what is being measured.
+/// Measures the figure. `progress` receives the name of each measurement.
 pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Reproduction> {
     check_models(&options.models, known_models())?;
     let dims = checked_dims(&options.dims, &DIMS)?;
-    let wanted = |model: &str| options.models.is_empty() || options.models.iter().any(|m| m == model);
+    let selected = |model: &str| options.models.is_empty() || options.models.iter().any(|m| m == model);
     let columns = ["model", "d"].map(str::to_owned).into_iter().chain(RHO.map(|r| format!("ρ = {r}")));
     let mut table = Table::new("Mean absolute error of mutual information", columns);
     let mut figure = Figure::new("Mutual information of correlated Gaussians");
@@ -63,20 +64,20 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
         let mut panel = Panel::new(format!("d = {dim}"), Axis::linear("ρ"), Axis::linear("mean absolute error"));
         let mut lines = Vec::new();
         let is_preset = |model: &str| PRESETS.iter().any(|p| p.name == model);
-        let finished = match known_models().any(|m| wanted(m) && is_preset(m)) {
+        let finished = match known_models().any(|m| selected(m) && is_preset(m)) {
             true => runs::finished(&options.runs, &experiment.task)?,
             false => Vec::new(),
         };
-        for model in known_models().filter(|m| wanted(m)) {
+        for model in known_models().filter(|m| selected(m)) {
             if is_preset(model) {
                 let (mut errors, mut described) = (Vec::new(), Vec::new());
                 for run in finished.iter().filter(|r| r.experiment.preset() == model) {
                     progress(&format!("d = {dim}: {}", run.folder.path().display()));
-                    let mut answering = run.model(&options.device)?;
-                    let trained = run.describe(&answering);
+                    let mut network = run.model(&options.device)?;
+                    let trained = run.describe(&network);
                     notes.push(format!("d = {dim}, {model}: {trained}"));
                     described.push(trained);
-                    let at = |rho| evaluate(&mut answering, &fixed(&experiment, rho), options.examples);
+                    let at = |rho| evaluate(&mut network, &fixed(&experiment, rho), options.examples);
                     errors.push(RHO.into_iter().map(at).collect::<Result<Vec<_>>>()?);
                 }
                 lines.push(Line { model, runs: errors, trained: described });
@@ -103,7 +104,7 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
                 "model": model, "dim": dim, "rho": RHO, "mean_absolute_error": means, "runs": runs, "trained": trained,
             }));
             let points: Vec<(f64, f64)> = RHO.into_iter().zip(means.iter().flatten().copied()).collect();
-            // The trivial answer leaves the picture's scale to the others.
+            // The errors of the constant zero would dominate the scale.
             if !points.is_empty() && model != "zero" {
                 let classical = CLASSICAL.contains(&model);
                 let style = if classical { Style::Dashed } else { Style::LineMarkers };
@@ -121,23 +122,23 @@ struct Line {
     model: &'static str,
     /// Errors at each correlation, by run.
     runs: Vec<Vec<Evaluation>>,
-    /// What each run took.
+    /// Descriptions of the runs.
     trained: Vec<String>,
 }
 
-/// The experiment with one correlation.
+/// The experiment with a fixed correlation.
 fn fixed(experiment: &ValidExperiment, rho: f64) -> ValidExperiment {
     experiment.with_sampler(Arc::new(Dependence { rho: [rho, rho] }))
 }
 
-/// The error of a method that works on pairs.
+/// The error of a method without training ahead.
 fn measure(experiment: &ValidExperiment, method: &'static str, examples: usize) -> Result<Evaluation> {
     let mut all = Vec::new();
     for_held_out(
         experiment,
         Split::Test,
         examples,
-        move |drawn| estimate_all(method, &drawn),
+        move |raw| estimate_all(method, &raw),
         |pairs| {
             all.extend(pairs?);
             Ok(())
@@ -147,16 +148,16 @@ fn measure(experiment: &ValidExperiment, method: &'static str, examples: usize) 
 }
 
 /// Estimates and labels of a batch.
-fn estimate_all(method: &str, drawn: &RawBatch) -> Result<Vec<(f64, f64)>> {
+fn estimate_all(method: &str, raw: &RawBatch) -> Result<Vec<(f64, f64)>> {
     let estimate = |i: usize| {
-        let (x, y) = (points(drawn, 0, i), points(drawn, 1, i));
+        let (x, y) = (points(raw, 0, i), points(raw, 1, i));
         match method {
-            // As in the published code: the nearest neighbour alone, Euclidean distances within X and Y, columns as they are.
+            // As in the published code: k = 1, Euclidean norms within X and Y, unscaled columns.
             "ksg" => Ksg::new(1).with_norm(Norm::Euclidean).unscaled().value(x, y),
             "gaussian" => GaussianMi.value(x, y),
             "mine" => Mine::default().value(x, y),
             _ => Ok(0.0),
         }
     };
-    drawn.labels.iter().enumerate().map(|(i, &label)| Ok((estimate(i)?, label))).collect()
+    raw.labels.iter().enumerate().map(|(i, &label)| Ok((estimate(i)?, label))).collect()
 }

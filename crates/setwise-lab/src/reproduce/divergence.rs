@@ -4,6 +4,11 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use setwise::Device;
+use setwise::data::RawBatch;
+use setwise::estimate::{Estimator, GaussianKl, Knn};
+use setwise_report::{Cell, Goal, Table};
+
 use super::paper::{KL_DIMS, KL_ERRORS};
 use super::runs::{self, Schedule};
 use super::{Reproduction, check_models, checked_dims, labels, points};
@@ -11,10 +16,6 @@ use crate::Result;
 use crate::experiment::{Experiment, ValidExperiment, find};
 use crate::run::{Evaluation, evaluate, for_held_out};
 use crate::samplers::Split;
-use setwise::Device;
-use setwise::data::RawBatch;
-use setwise::estimate::{Estimator, GaussianKl, Knn};
-use setwise_report::{Cell, Goal, Table};
 
 /// Methods that need no training.
 const CLASSICAL: [&str; 3] = ["knn", "gaussian", "median"];

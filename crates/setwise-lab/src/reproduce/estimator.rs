@@ -4,13 +4,14 @@ use rand::SeedableRng;
 use rayon::prelude::*;
 use serde_json::json;
 
-use super::Reproduction;
-use super::held_out::Family;
-use crate::Result;
-use crate::samplers::{Broad, Split, batch_seed};
 use setwise::estimate::{Estimator, GaussianKl, Knn, Logistic, Points, Pretrained};
 use setwise::random::Generator;
 use setwise_report::{Axis, Cell, Figure, Panel, Series, Table};
+
+use super::Reproduction;
+use super::held_out::Family;
+use crate::Result;
+use crate::samplers::{BroadPairs, Split, batch_seed};
 
 /// What to measure.
 #[derive(Clone, Debug, PartialEq)]
@@ -192,7 +193,7 @@ fn in_family(estimator: &Pretrained, options: &Options) -> Result<InFamily> {
             let least = ranges.rows[0] as f64;
             let mut size = || (least * (most / least).powf(rng.random::<f64>())) as usize;
             let (n, m) = (size(), size());
-            let pair = Broad { max_divergence: ranges.max_divergence }.pair(dim, &mut rng);
+            let pair = BroadPairs { max_divergence: ranges.max_divergence }.pair(dim, &mut rng);
             let (mut p, mut q) = (Vec::new(), Vec::new());
             pair.sample_p(n, &mut rng, &mut p);
             pair.sample_q(m, &mut rng, &mut q);

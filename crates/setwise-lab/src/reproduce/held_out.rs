@@ -5,9 +5,10 @@ use std::sync::OnceLock;
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution, StandardNormal};
 
-use crate::samplers::{Law, Precision, divergence};
 use setwise::distributions::{Lkj, Mixture, ln_gamma};
 use setwise::random::Generator;
+
+use crate::samplers::{Density, Precision, divergence};
 
 /// A family of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +28,9 @@ pub enum Family {
 /// A pair of distributions, with KL(p‖q).
 pub struct HeldOutPair {
     /// The first.
-    pub p: Box<dyn Law + Send + Sync>,
+    pub p: Box<dyn Density + Send + Sync>,
     /// The second.
-    pub q: Box<dyn Law + Send + Sync>,
+    pub q: Box<dyn Density + Send + Sync>,
     /// Their divergence.
     pub kl: f64,
 }
@@ -118,7 +119,7 @@ impl Kind {
     }
 }
 
-impl Law for Columns {
+impl Density for Columns {
     fn sample(&self, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
         for _ in 0..n {
             for &(location, scale) in &self.places {
@@ -151,7 +152,7 @@ impl Law for Columns {
 /// Log-normal points whose logarithm is taken, as one does with such data.
 struct AfterLog(Mixture);
 
-impl Law for AfterLog {
+impl Density for AfterLog {
     fn sample(&self, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
         let first = rows.len();
         self.0.sample(n, rng, rows);
@@ -244,7 +245,7 @@ impl Copula {
     }
 }
 
-impl Law for Copula {
+impl Density for Copula {
     fn sample(&self, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
         let first = rows.len();
         self.gauss.sample(n, rng, rows);
@@ -288,7 +289,7 @@ fn copulas(dim: usize, s: f64, rng: &mut Generator) -> HeldOutPair {
 }
 
 /// The divergence from many fresh points.
-fn careful(p: &dyn Law, q: &dyn Law, rng: &mut Generator) -> f64 {
+fn careful(p: &dyn Density, q: &dyn Density, rng: &mut Generator) -> f64 {
     const TIMES: usize = 8;
     (0..TIMES).map(|_| divergence(p, q, true, Precision::Fine, rng).value).sum::<f64>() / TIMES as f64
 }
@@ -342,8 +343,9 @@ fn moons(dim: usize, s: f64, rng: &mut Generator) -> HeldOutPair {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
+
+    use super::*;
 
     #[test]
     fn every_family_has_the_divergence_of_its_own_densities() {

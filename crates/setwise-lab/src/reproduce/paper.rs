@@ -13,7 +13,7 @@ pub struct PaperErrors {
 }
 
 /// The paper's Table 1.
-// One of its numbers happens to be near π/8.
+// One of the numbers is near π/8.
 #[allow(clippy::approx_constant)]
 pub const KL_ERRORS: [PaperErrors; 11] = [
     PaperErrors { model: "knn", errors: [0.2047, 0.5662, 4.0584, 28.0382] },
@@ -34,11 +34,11 @@ pub const KL_ERRORS: [PaperErrors; 11] = [
 pub struct PaperScores {
     /// The preset.
     pub model: &'static str,
-    /// Characters of Omniglot and digits counted: accuracy and error of each.
+    /// Counting on Omniglot and MNIST: accuracy and mean absolute error of each.
     pub counting: [[f64; 2]; 2],
-    /// Captions of MS-COCO and words aligned.
+    /// Alignment of captions of MS-COCO and of words.
     pub alignment: [f64; 2],
-    /// Mixtures and pictures of Meta-Dataset told apart.
+    /// Distinguishing of mixtures and of images of Meta-Dataset.
     pub distinguishing: [f64; 2],
 }
 

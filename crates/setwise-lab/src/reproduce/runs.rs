@@ -2,30 +2,31 @@
 
 use std::path::Path;
 
-use crate::experiment::{Experiment, Task, ValidExperiment};
-use crate::run::RunFolder;
-use crate::{Error, Result};
 use setwise::data::Targets;
 use setwise::{Device, Model};
 
-/// How a run was trained.
+use crate::experiment::{Experiment, Task, ValidExperiment};
+use crate::run::RunFolder;
+use crate::{Error, Result};
+
+/// The training schedule of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Schedule {
-    /// As the paper says.
+    /// The paper's schedule.
     Paper,
-    /// Otherwise.
+    /// Another schedule.
     Ours {
-        /// With labels of elements, of which the paper's models know only the mean.
+        /// Trained on labels of elements. The paper's models learn from their mean.
         elements: bool,
-        /// With what mixtures fitted to the sets say of every point.
+        /// Log densities of fitted mixtures are appended to every point.
         mixture_features: bool,
     },
 }
 
 impl Schedule {
-    /// Otherwise than the paper says, but from the same labels and points.
+    /// Another schedule with the paper's labels and inputs.
     pub const OURS: Self = Schedule::Ours { elements: false, mixture_features: false };
-    /// All of them.
+    /// All schedules.
     pub const ALL: [Self; 5] = [
         Schedule::Paper,
         Self::OURS,
@@ -45,7 +46,7 @@ impl Schedule {
         }
     }
 
-    /// Whether an experiment is the paper's but for the seed and the preset, and if not, what it has more.
+    /// The schedule of an experiment. The paper's may differ in seed and preset.
     pub fn of(run: &Experiment, paper: &Experiment) -> Self {
         let mut same = Experiment { seed: paper.seed, ..run.clone() };
         same.set_preset(paper.preset());
@@ -66,19 +67,19 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// What it was trained for, with the examples of another seed.
+    /// Its experiment with another seed.
     pub fn with_seed(&self, seed: u64) -> Result<ValidExperiment> {
         Experiment { seed, ..self.experiment.clone() }.validate()
     }
 
-    /// What was trained, to be answered by a device. Dozens of runs do not fit memory together, so each is read when it is measured.
+    /// Loads the model onto a device. Dozens of models do not fit in memory, so each is loaded for its measurement.
     pub fn model(&self, device: &Device) -> Result<Model> {
         let mut model = Model::load(self.folder.model())?;
         model.use_device(device)?;
         Ok(model)
     }
 
-    /// What it took, in a few words.
+    /// A short description of the training.
     pub fn describe(&self, model: &Model) -> String {
         let t = &self.experiment.training;
         let (steps, batch, size) = (t.steps, t.batch_size, model.params().len());
@@ -86,13 +87,13 @@ impl Run {
     }
 }
 
-/// All finished runs under a folder whose task has the examples of this one, in the order of their names.
+/// Finished runs in a folder whose tasks have the same test examples as `task`, sorted by name.
 pub(super) fn finished(under: &Path, task: &Task) -> Result<Vec<Run>> {
     finished_where(under, |other| other.same_examples(task))
 }
 
-/// All finished runs under a folder whose task is wanted, in the order of their names.
-pub(super) fn finished_where(under: &Path, wanted: impl Fn(&Task) -> bool) -> Result<Vec<Run>> {
+/// Finished runs in a folder whose tasks satisfy `accept`, sorted by name.
+pub(super) fn finished_where(under: &Path, accept: impl Fn(&Task) -> bool) -> Result<Vec<Run>> {
     if !under.is_dir() {
         return Ok(Vec::new());
     }
@@ -107,7 +108,7 @@ pub(super) fn finished_where(under: &Path, wanted: impl Fn(&Task) -> bool) -> Re
             continue;
         }
         let experiment = folder.experiment()?;
-        if wanted(&experiment.task) {
+        if accept(&experiment.task) {
             runs.push(Run { folder, experiment });
         }
     }

@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
 
-use super::Reproduction;
-use crate::Result;
 use setwise::models::{Model, ModelConfig, PRESETS};
 use setwise::random::Generator;
 use setwise::sets::PackedSet;
 use setwise::train::Trainer;
 use setwise::{Loss, SetBatch};
 use setwise_report::{Axis, Cell, Figure, Panel, Series, Table};
+
+use super::Reproduction;
+use crate::Result;
 
 /// What to measure.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use setwise::Device;
+use setwise_report::{Cell, Goal, Table};
+
 use super::paper::{PaperScores, SCORES};
 use super::runs::{self, Schedule};
 use super::{Reproduction, check_models, labels};
@@ -12,8 +15,6 @@ use crate::datasets::DataFolder;
 use crate::experiment::{Experiment, ValidExperiment, find};
 use crate::run::{Evaluation, evaluate};
 use crate::samplers::Split;
-use setwise::Device;
-use setwise_report::{Cell, Goal, Table};
 
 /// One of the paper's tables of accuracies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub enum Which {
     Counting,
     /// Table 3: images and captions, words and translations.
     Alignment,
-    /// Table 4: samples of mixtures, and pictures, told apart.
+    /// Table 4: samples of mixtures, and images, told apart.
     Distinguish,
 }
 
@@ -64,7 +65,7 @@ impl Which {
             ],
             Which::Distinguish => [
                 column("mixtures", "paper/distinguish-synthetic", |s| (s.distinguishing[0], None)),
-                column("pictures", "paper/distinguish-images", |s| (s.distinguishing[1], None)),
+                column("images", "paper/distinguish-images", |s| (s.distinguishing[1], None)),
             ],
         }
     }
@@ -78,7 +79,7 @@ impl Which {
                  MiniLM; words: no English or French word of the test is in the training data",
             ),
             Which::Distinguish => {
-                Some("pictures: the paper's are of Meta-Dataset, ours of nine data sets with classes kept for the test")
+                Some("images: the paper's are of Meta-Dataset, ours of nine data sets with classes kept for the test")
             }
         }
     }

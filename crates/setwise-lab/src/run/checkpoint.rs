@@ -1,4 +1,4 @@
-//! Checkpoints: everything a run needs to go on as if it had never stopped.
+//! Checkpoints: the complete state of a run, from which it resumes bit for bit.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,42 +6,43 @@ use std::thread::JoinHandle;
 
 use rayon::prelude::*;
 
-use super::folder::RunFolder;
-use super::metrics::Window;
-use crate::{Error, Result};
 use setwise::Model;
 use setwise::files::atomic::{sync_folder, write_beside};
 use setwise::files::tensors::{TensorFile, little_endian, to_bytes};
 use setwise::train::Trainer;
 
+use super::folder::RunFolder;
+use super::metrics::Window;
+use crate::{Error, Result};
+
 /// Parameters and Adam's moments.
 type Buffers = [Vec<f32>; 3];
 
-/// Their names.
+/// Tensor names of the buffers.
 const TENSORS: [&str; 3] = ["params", "first", "second"];
 
 /// The state of a run after some steps.
 pub(super) struct Checkpoint {
     pub step: u64,
-    /// What the log has gathered since its last line.
+    /// Sums of the log since its last line.
     pub window: Window,
-    /// What is wrong with a newer checkpoint, if this is the one before it.
+    /// The error of the newer checkpoint, if it is damaged and this is the one before it.
     pub newer_damaged: Option<Error>,
-    /// Which tensors the buffers hold, in which order.
+    /// Checksum of the names and shapes of the tensors in the buffers.
     layout: String,
     buffers: Buffers,
 }
 
-/// Numbers that one thread copies or looks at, at a time.
-const PIECE: usize = 1 << 16;
+/// Values that one task copies or checks.
+const CHUNK: usize = 1 << 16;
 
 impl Checkpoint {
-    /// A copy of the state of a run, in buffers of an earlier one if there are any.
+    /// Copies the state of a run into `buffers`.
     pub fn of(trainer: &mut Trainer, step: u64, window: Window, mut buffers: Buffers) -> Self {
         let layout = layout(trainer.model());
         let copy = |to: &mut Vec<f32>, from: &[f32]| {
             to.resize(from.len(), 0.0);
-            to.par_chunks_mut(PIECE).zip(from.par_chunks(PIECE)).for_each(|(to, from)| to.copy_from_slice(from));
+            to.par_chunks_mut(CHUNK).zip(from.par_chunks(CHUNK)).for_each(|(to, from)| to.copy_from_slice(from));
         };
         copy(&mut buffers[0], trainer.model().params());
         copy(&mut buffers[1], &trainer.adam().first);
@@ -49,17 +50,17 @@ impl Checkpoint {
         Checkpoint { step, window, newer_damaged: None, layout, buffers }
     }
 
-    /// A number that is none or infinite, if there is one: nobody could go on from it.
+    /// The first non-finite value, if there is one. A run cannot resume from it.
     pub fn unusable(&self) -> Option<f32> {
         self.buffers.iter().find_map(|buffer| {
-            // A piece that is all right is passed without a branch for each of its numbers.
-            let wrong = |piece: &&[f32]| piece.iter().fold(false, |wrong, x| wrong | !x.is_finite());
-            let piece = buffer.par_chunks(PIECE).find_first(wrong)?;
-            piece.iter().copied().find(|x| !x.is_finite())
+            // A finite chunk is checked without a branch per value.
+            let non_finite = |chunk: &&[f32]| chunk.iter().fold(false, |any, x| any | !x.is_finite());
+            let chunk = buffer.par_chunks(CHUNK).find_first(non_finite)?;
+            chunk.iter().copied().find(|x| !x.is_finite())
         })
     }
 
-    /// Writes it. The last checkpoint becomes the one before it only when the new one has been written, flushed and read back.
+    /// Writes the checkpoint. The last one becomes the previous one only after the new one is on disk.
     pub fn save(&self, folder: &RunFolder) -> Result<()> {
         let path = folder.checkpoint();
         let bytes = self.encode();
@@ -73,8 +74,8 @@ impl Checkpoint {
         };
         write().map_err(|source| {
             let last = match Self::load(folder) {
-                Ok(Some(last)) => format!("the one of step {} is intact", last.step),
-                _ => "there is no earlier one".to_owned(),
+                Ok(Some(last)) => format!("the checkpoint of step {} is intact", last.step),
+                _ => "there is no earlier checkpoint".to_owned(),
             };
             Error::Checkpoint { path: path.clone(), step: self.step, source, last }
         })
@@ -94,7 +95,7 @@ impl Checkpoint {
         to_bytes(TENSORS.iter().zip(buffers).map(|(name, data)| (*name, vec![data.len()], data)), &metadata)
     }
 
-    /// The last checkpoint of a run that is whole, if it has any.
+    /// Reads the last intact checkpoint of a run, if it has checkpoints.
     pub fn load(folder: &RunFolder) -> Result<Option<Self>> {
         let paths = [folder.checkpoint(), folder.previous_checkpoint()];
         let mut first_error = None;
@@ -105,28 +106,26 @@ impl Checkpoint {
             }
         }
         let Some(error) = first_error else { return Ok(None) };
-        let reason =
-            format!("has no checkpoint that is whole ({error}); --out chooses another folder to start again in");
+        let reason = format!("has no checkpoint that is whole ({error}); --out chooses another folder for a new run");
         Err(Error::Run { path: folder.path().to_owned(), reason })
     }
 
-    /// Puts the state into a trainer of the same model.
+    /// Restores the state of a trainer of the same model.
     pub fn restore(self, trainer: &mut Trainer, path: &Path) -> Result<()> {
         let [params, first, second] = self.buffers;
         let expected = trainer.model().params().len();
         let trained = trainer.model().layout().trained();
         if params.len() != expected || first.len() != trained {
-            let held = (params.len(), first.len());
+            let counts = (params.len(), first.len());
             let reason = format!(
-                "holds {} parameters, {} of them trained, the experiment's model has {expected} and {trained}",
-                held.0, held.1
+                "has {} parameters, {} of them trained; the experiment's model has {expected} and {trained}",
+                counts.0, counts.1
             );
             return Err(Error::Run { path: path.to_owned(), reason });
         }
         if self.layout != layout(trainer.model()) {
             let reason =
-                "holds the parameters in another order: it was written by another version; start again with --out"
-                    .to_owned();
+                "has parameters in another order, as another version wrote it; start a new run with --out".to_owned();
             return Err(Error::Run { path: path.to_owned(), reason });
         }
         trainer.model().params_mut().copy_from_slice(&params);
@@ -138,44 +137,44 @@ impl Checkpoint {
     }
 }
 
-/// Writes checkpoints, one at a time, while the run goes on.
+/// Writes checkpoints in the background, one at a time.
 pub(super) struct CheckpointWriter {
     folder: RunFolder,
-    /// The one that is being written.
-    under_way: Option<JoinHandle<(Checkpoint, Result<()>)>>,
-    /// Those of the last one, to be filled again.
+    /// The thread that writes the current checkpoint.
+    pending: Option<JoinHandle<(Checkpoint, Result<()>)>>,
+    /// Buffers of the last checkpoint, for reuse.
     buffers: Buffers,
 }
 
 impl CheckpointWriter {
-    /// Writes nothing yet.
+    /// A writer for the checkpoints of a run.
     pub fn new(folder: RunFolder) -> Self {
-        CheckpointWriter { folder, under_way: None, buffers: Default::default() }
+        CheckpointWriter { folder, pending: None, buffers: Default::default() }
     }
 
-    /// The buffers of the last state it wrote, for a new one.
+    /// Takes the buffers of the last checkpoint for reuse.
     pub fn buffers(&mut self) -> Buffers {
         std::mem::take(&mut self.buffers)
     }
 
-    /// Starts to write a state; the one before must have been waited for.
+    /// Starts to write a checkpoint. The previous one must be finished.
     pub fn start(&mut self, state: Checkpoint) {
-        assert!(self.under_way.is_none(), "checkpoints are written one at a time");
+        assert!(self.pending.is_none(), "checkpoints are written one at a time");
         let folder = self.folder.clone();
-        self.under_way = Some(std::thread::spawn(move || {
+        self.pending = Some(std::thread::spawn(move || {
             let written = state.save(&folder);
             (state, written)
         }));
     }
 
-    /// Whether something has been written that nobody has waited for.
+    /// Whether the current checkpoint is finished but not collected by [`CheckpointWriter::wait`].
     pub fn is_done(&self) -> bool {
-        self.under_way.as_ref().is_some_and(JoinHandle::is_finished)
+        self.pending.as_ref().is_some_and(JoinHandle::is_finished)
     }
 
-    /// Waits until nothing is being written; the step of what was, if anything.
+    /// Waits for the current checkpoint. Returns its step, if there is one.
     pub fn wait(&mut self) -> Result<Option<u64>> {
-        let Some(thread) = self.under_way.take() else { return Ok(None) };
+        let Some(thread) = self.pending.take() else { return Ok(None) };
         match thread.join() {
             Ok((state, written)) => {
                 self.buffers = state.buffers;
@@ -188,12 +187,12 @@ impl CheckpointWriter {
 
 impl Drop for CheckpointWriter {
     fn drop(&mut self) {
-        // A run that ends early for another reason still leaves its last checkpoint whole.
-        let _ = self.under_way.take().map(JoinHandle::join);
+        // A run that fails still finishes its last checkpoint.
+        let _ = self.pending.take().map(JoinHandle::join);
     }
 }
 
-/// Names and shapes of a model's tensors in their order, as one number.
+/// Checksum of the names and shapes of a model's tensors, in their order.
 fn layout(model: &Model) -> String {
     let mut hasher = crc32fast::Hasher::new();
     for spec in model.layout().specs() {
@@ -211,7 +210,8 @@ fn checksum(buffers: [&[f32]; 3]) -> u32 {
 }
 
 fn read(path: &Path) -> Result<Checkpoint> {
-    let bad = |reason: &str| Error::Run { path: path.to_owned(), reason: format!("is no whole checkpoint: {reason}") };
+    let bad =
+        |reason: &str| Error::Run { path: path.to_owned(), reason: format!("is not an intact checkpoint: {reason}") };
     let mut file = TensorFile::read(path)?;
     let entry = |key: &str| file.metadata.get(key).ok_or_else(|| bad(&format!("it has no {key:?}")));
     let step = entry("step")?.parse().map_err(|_| bad("its step is not a number"))?;
@@ -221,22 +221,23 @@ fn read(path: &Path) -> Result<Checkpoint> {
         |name: &str| file.tensors.remove(name).map(|t| t.data).ok_or_else(|| bad(&format!("{name} is missing")));
     let buffers = [take(TENSORS[0])?, take(TENSORS[1])?, take(TENSORS[2])?];
     if checksum(buffers.each_ref().map(Vec::as_slice)).to_string() != sum {
-        return Err(bad("its checksum does not fit"));
+        return Err(bad("its checksum does not match"));
     }
     let [params, first, second] = buffers.each_ref().map(Vec::len);
     let checkpoint = Checkpoint { step, window, newer_damaged: None, layout, buffers };
     if first != second || first > params || checkpoint.unusable().is_some() {
-        return Err(bad("its numbers are not those of a run"));
+        return Err(bad("its sizes or values are invalid"));
     }
     Ok(checkpoint)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use setwise::models::{ImageEncoder, Images};
     use setwise::train::{LossConfig, Optimizer, Training};
     use setwise::{Loss, ModelConfig, SetBatch};
+
+    use super::*;
 
     fn trainer() -> Trainer {
         let config = ModelConfig::preset("pine", 1).unwrap().with_latent(4).with_hidden(4);
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn running_averages_and_moments_go_on_from_a_checkpoint_as_if_it_had_never_been() {
+    fn a_run_resumed_from_checkpoints_equals_an_uninterrupted_one() {
         let images = Images::new(ImageEncoder::Mnist).with_size(5, 4, 1);
         let trainer = || {
             let config = ModelConfig::preset("single-set-rff", 1).unwrap().with_images(images).with_latent(4);
@@ -292,20 +293,23 @@ mod tests {
         let batch = SetBatch::from_examples(20, &[vec![&pixels[..60], &pixels[60..]]]).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let folder = RunFolder::new(dir.path());
-        let (mut whole, mut cut) = (trainer(), trainer());
+        let (mut uninterrupted, mut resumed) = (trainer(), trainer());
         for step in 0..4 {
-            whole.step(&batch, &[1.0], 1e-2).unwrap();
-            cut.step(&batch, &[1.0], 1e-2).unwrap();
-            Checkpoint::of(&mut cut, step + 1, Window::default(), Default::default()).save(&folder).unwrap();
-            cut = trainer();
-            Checkpoint::load(&folder).unwrap().unwrap().restore(&mut cut, &folder.checkpoint()).unwrap();
-            assert_eq!((whole.adam().steps, whole.model().params()), (step + 1, cut.model().params()));
+            uninterrupted.step(&batch, &[1.0], 1e-2).unwrap();
+            resumed.step(&batch, &[1.0], 1e-2).unwrap();
+            Checkpoint::of(&mut resumed, step + 1, Window::default(), Default::default()).save(&folder).unwrap();
+            resumed = trainer();
+            Checkpoint::load(&folder).unwrap().unwrap().restore(&mut resumed, &folder.checkpoint()).unwrap();
+            assert_eq!(
+                (uninterrupted.adam().steps, uninterrupted.model().params()),
+                (step + 1, resumed.model().params())
+            );
         }
-        assert!(whole.adam().first.len() < whole.model().params().len());
+        assert!(uninterrupted.adam().first.len() < uninterrupted.model().params().len());
     }
 
     #[test]
-    fn what_could_not_be_written_beside_the_run_is_told_when_it_is_waited_for() {
+    fn errors_of_the_background_writer_are_returned_by_wait() {
         let dir = tempfile::tempdir().unwrap();
         let folder = RunFolder::new(dir.path());
         let mut writer = CheckpointWriter::new(folder.clone());
@@ -317,7 +321,7 @@ mod tests {
         nowhere.start(Checkpoint::of(&mut trainer(), 8, Window::default(), Default::default()));
         let error = nowhere.wait().unwrap_err().to_string();
         assert!(error.contains("missing") && error.contains("step 8"), "{error}");
-        // One that nobody waits for is still whole, and has nothing of the one whose buffers it took.
+        // A dropped writer finishes its checkpoint, which has no values of the one whose buffers it reuses.
         let mut later = trainer();
         later.model().params_mut().fill(0.5);
         later.adam().second.fill(0.25);
@@ -333,16 +337,16 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_cannot_go_on_is_found_wherever_it_is() {
+    fn a_non_finite_value_is_found_in_every_buffer() {
         let config = ModelConfig::preset("multi-set-transformer", 2).unwrap().validate().unwrap();
         let mut t = Trainer::new(Model::new(config, 1), Loss::L1);
         let last = t.adam().second.len() - 1;
-        assert!(last > PIECE, "one piece says little");
+        assert!(last > CHUNK, "several chunks are needed");
         let unusable = |t: &mut Trainer| Checkpoint::of(t, 1, Window::default(), Default::default()).unusable();
         assert_eq!(unusable(&mut t), None);
         t.adam().second[last] = f32::INFINITY;
         assert_eq!(unusable(&mut t), Some(f32::INFINITY));
-        t.model().params_mut()[PIECE] = f32::NEG_INFINITY;
+        t.model().params_mut()[CHUNK] = f32::NEG_INFINITY;
         assert_eq!(unusable(&mut t), Some(f32::NEG_INFINITY));
     }
 

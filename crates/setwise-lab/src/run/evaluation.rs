@@ -1,15 +1,16 @@
-//! The error of predictions on examples they were not made for.
+//! Errors of predictions on held-out examples.
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::{Draw, Experiment, Metric, ValidExperiment};
-use crate::prefetch::Feed;
-use crate::samplers::Split;
-use crate::{Error, Result};
 use setwise::Model;
 use setwise::data::{Batch, RawBatch, Targets};
 
-/// How far predictions are from labels.
+use crate::experiment::{Draw, Experiment, Metric, ValidExperiment};
+use crate::prefetch::Prefetcher;
+use crate::samplers::Split;
+use crate::{Error, Result};
+
+/// Errors of predictions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// Number of examples.
@@ -22,16 +23,16 @@ pub struct Evaluation {
     pub root_mean_square_error: f64,
     /// Mean of prediction − label.
     pub bias: f64,
-    /// Share of labels between the lowest and the highest quantile, where answers are quantiles.
+    /// Fraction of labels between the lowest and the highest quantile, for models of quantiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coverage: Option<f64>,
-    /// Examples that could only be whitened with a ridge: their points lie in fewer dimensions than they have coordinates.
+    /// Number of examples with a singular covariance, which are whitened with a ridge.
     #[serde(default)]
     pub deficient: usize,
-    /// Share of right answers, where answers are right or wrong.
+    /// Fraction of right predictions, for tasks with decisions or counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
-    /// The same by the strict rule, where there is one.
+    /// Fraction of strictly right predictions, for counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict_accuracy: Option<f64>,
 }
@@ -64,7 +65,7 @@ impl Evaluation {
         }
     }
 
-    /// From pairs of an answer and a label, judged as a task has it.
+    /// From pairs of a prediction and a label, by the metric of a task.
     pub fn judged(metric: Metric, pairs: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let pairs: Vec<(f64, f64)> = pairs.into_iter().collect();
         let share = |right: &dyn Fn(f64, f64) -> bool| {
@@ -84,14 +85,14 @@ impl Evaluation {
         }
     }
 
-    /// Standard error of the share of right answers.
+    /// Standard error of the accuracy.
     pub fn accuracy_error(&self) -> Option<f64> {
         self.accuracy.map(|a| (a * (1.0 - a) / self.examples as f64).sqrt())
     }
 }
 
 impl std::fmt::Display for Evaluation {
-    /// The number a task is judged by, with its standard error.
+    /// The accuracy, if there is one, otherwise the error, with its standard error.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.accuracy, self.accuracy_error()) {
             (Some(accuracy), Some(error)) => write!(f, "accuracy {accuracy:.4} ± {error:.4}"),
@@ -100,83 +101,87 @@ impl std::fmt::Display for Evaluation {
     }
 }
 
-/// Examples predicted at once.
+/// Examples of a batch.
 const BATCH: usize = 64;
 
-/// Makes batches of `examples` examples in all on threads, each from its index and number of examples, and hands them to `use_batch` in
-/// their order.
+/// Makes batches with `examples` examples in all on threads. `use_batch` receives them in order.
+///
+/// `make` gets the index and the size of a batch.
 fn in_batches<T: Send + 'static>(
     examples: usize,
     make: impl Fn(u64, usize) -> Result<T> + Send + Sync + 'static,
     mut use_batch: impl FnMut(T) -> Result<()>,
 ) -> Result<()> {
-    let mut feed = Feed::new(rayon::current_num_threads(), 0, move |i| {
+    let mut batches = Prefetcher::new(rayon::current_num_threads(), 0, move |i| {
         let done = i as usize * BATCH;
-        // Threads run ahead of the last batch; nothing is asked of them there.
+        // Threads run ahead of the last batch. Those items are empty.
         (done < examples).then(|| make(i, BATCH.min(examples - done)))
     });
-    (0..examples.div_ceil(BATCH)).try_for_each(|_| use_batch(feed.next().flatten().ok_or(Error::Prefetch)??))
+    (0..examples.div_ceil(BATCH)).try_for_each(|_| use_batch(batches.next().flatten().ok_or(Error::Prefetch)??))
 }
 
-/// Draws held-out batches with `examples` examples in all on threads, and hands them to `use_batch` in their order.
+/// Draws held-out batches with `examples` examples in all on threads. `use_batch` receives them in order.
 pub fn for_held_out<T: Send + 'static>(
     experiment: &ValidExperiment,
-    stream: Split,
+    split: Split,
     examples: usize,
     draw: impl Fn(RawBatch) -> T + Send + Sync + 'static,
     use_batch: impl FnMut(T) -> Result<()>,
 ) -> Result<()> {
     let source = experiment.clone();
-    in_batches(examples, move |i, n| Ok(draw(source.held_out(stream, i, n)?.into_raw())), use_batch)
+    in_batches(examples, move |i, n| Ok(draw(source.held_out(split, i, n)?.into_raw())), use_batch)
 }
 
-/// Held-out examples of a stream that are measured again and again: batches of generated ones, and the places of recorded ones, whose
-/// rows are larger than what it takes to gather them again.
-pub(super) struct HeldOut(Vec<Kept>);
+/// Held-out examples that are measured repeatedly.
+///
+/// Generated batches are kept prepared. Of data sets only indices are kept, because their rows are large.
+pub(super) struct HeldOut(Vec<HeldOutBatch>);
 
-enum Kept {
-    Batch(Batch),
-    Places(Draw),
+enum HeldOutBatch {
+    Prepared(Batch),
+    /// Indices of items, which are gathered again for each measurement.
+    Indices(Draw),
 }
 
 impl HeldOut {
-    /// Draws them.
-    pub fn draw(experiment: &ValidExperiment, stream: Split, examples: usize) -> Result<Self> {
-        let mut kept = Vec::new();
+    /// Draws held-out examples of a split.
+    pub fn draw(experiment: &ValidExperiment, split: Split, examples: usize) -> Result<Self> {
+        let mut batches = Vec::new();
         let source = experiment.clone();
-        let make = move |i, n| match source.held_out(stream, i, n)? {
-            places @ Draw::Picked(_) => Ok(Kept::Places(places)),
-            drawn => Ok(Kept::Batch(source.prepare(&drawn)?)),
+        let make = move |i, n| match source.held_out(split, i, n)? {
+            indices @ Draw::Picked(_) => Ok(HeldOutBatch::Indices(indices)),
+            raw => Ok(HeldOutBatch::Prepared(source.prepare(&raw)?)),
         };
         in_batches(examples, make, |batch| {
-            kept.push(batch);
+            batches.push(batch);
             Ok(())
         })?;
-        Ok(HeldOut(kept))
+        Ok(HeldOut(batches))
     }
 
-    /// Whether a model can be measured, tried with the first batch.
+    /// Checks that a model can be measured, with the first batch.
     pub fn try_first(&self, model: &mut Model, experiment: &ValidExperiment) -> Result<()> {
         let mut tally = Tally::new(experiment);
-        self.0[..1].iter().try_for_each(|kept| tally.add_kept(model, kept))
+        self.0[..1].iter().try_for_each(|batch| tally.add_held_out(model, batch))
     }
 
-    /// The error of a model.
+    /// Measures a model.
     pub fn measure(&self, model: &mut Model, experiment: &ValidExperiment) -> Result<Evaluation> {
         let mut tally = Tally::new(experiment);
-        self.0.iter().try_for_each(|kept| tally.add_kept(model, kept))?;
+        self.0.iter().try_for_each(|batch| tally.add_held_out(model, batch))?;
         Ok(tally.evaluation())
     }
 }
 
-/// What answers and labels come to, batch by batch.
+/// Predictions and labels, accumulated over batches.
 struct Tally<'a> {
     experiment: &'a ValidExperiment,
-    /// How answers are read.
+    /// The interpretation of predictions.
     targets: Targets,
     pairs: Vec<(f64, f64)>,
-    /// Labels within their interval, of those that have one.
-    within: usize,
+    /// Number of labels inside their interval.
+    covered: usize,
+    /// Number of predictions with an interval.
     intervals: usize,
     deficient: usize,
 }
@@ -184,13 +189,13 @@ struct Tally<'a> {
 impl<'a> Tally<'a> {
     fn new(experiment: &'a ValidExperiment) -> Self {
         let targets = experiment.training.loss.targets();
-        Tally { experiment, targets, pairs: Vec::new(), within: 0, intervals: 0, deficient: 0 }
+        Tally { experiment, targets, pairs: Vec::new(), covered: 0, intervals: 0, deficient: 0 }
     }
 
-    fn add_kept(&mut self, model: &mut Model, kept: &Kept) -> Result<()> {
-        match kept {
-            Kept::Batch(batch) => self.add(model, batch),
-            Kept::Places(places) => self.add(model, &self.experiment.prepare(places)?),
+    fn add_held_out(&mut self, model: &mut Model, batch: &HeldOutBatch) -> Result<()> {
+        match batch {
+            HeldOutBatch::Prepared(batch) => self.add(model, batch),
+            HeldOutBatch::Indices(indices) => self.add(model, &self.experiment.prepare(indices)?),
         }
     }
 
@@ -200,18 +205,18 @@ impl<'a> Tally<'a> {
         let per_element = *targets == Targets::Elements;
         if answers.width() != targets.width() || answers.per_element() != per_element {
             let each = |per_element: bool| if per_element { "element" } else { "example" };
-            let (found, wanted) = (answers.width(), targets.width());
-            let (of_found, of_wanted) = (each(answers.per_element()), each(per_element));
-            return Err(setwise::Error::Sets(format!(
-                "the model answers with {found} numbers for each {of_found}, the experiment asks for {wanted} for each {of_wanted}"
-            )).into());
+            let (width, expected) = (answers.width(), targets.width());
+            let (unit, expected_unit) = (each(answers.per_element()), each(per_element));
+            let reason = format!("the model's outputs have width {width} per {unit}");
+            let needed = format!("the experiment needs width {expected} per {expected_unit}");
+            return Err(setwise::Error::Sets(format!("{reason}, {needed}")).into());
         }
         for (i, &label) in batch.labels.iter().enumerate() {
             let reading = targets.read_example(&answers, i);
             self.pairs.push((reading.value, label));
             if let Some([low, high]) = reading.interval {
                 self.intervals += 1;
-                self.within += usize::from(low <= label && label <= high);
+                self.covered += usize::from(low <= label && label <= high);
             }
         }
         self.deficient += batch.deficient;
@@ -219,17 +224,18 @@ impl<'a> Tally<'a> {
     }
 
     fn evaluation(self) -> Evaluation {
-        let coverage = (self.intervals > 0).then(|| self.within as f64 / self.intervals as f64);
+        let coverage = (self.intervals > 0).then(|| self.covered as f64 / self.intervals as f64);
         let judged = Evaluation::judged(self.experiment.task.metric(), self.pairs);
         Evaluation { deficient: self.deficient, coverage, ..judged }
     }
 }
 
-/// The error of a model on fresh examples of an experiment's task, which neither training nor validation has seen. A model that tells what
-/// it was trained in sees them, and is read, as it was there.
+/// The error of a model on test examples of an experiment's task.
+///
+/// Preparation and interpretation follow the experiment in the model's metadata, if it has one.
 pub fn evaluate(model: &mut Model, experiment: &ValidExperiment, examples: usize) -> Result<Evaluation> {
-    let own = Experiment::of(model)?;
-    let trained_in = own.as_ref().unwrap_or(experiment);
+    let stored = Experiment::of(model)?;
+    let trained_in = stored.as_ref().unwrap_or(experiment);
     let coordinates = trained_in.task.coordinates(model.config());
     let mut tally = Tally { targets: trained_in.training.loss.targets(), ..Tally::new(experiment) };
     let source = experiment.clone();
@@ -246,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_right_just_above_and_below_and_strictly_right_when_nearest() {
+    fn counts_are_right_at_floor_and_ceiling_and_strictly_right_when_nearest() {
         let pairs = [(2.4, 2.0), (2.6, 2.0), (3.1, 2.0), (-0.2, 0.0), (4.0, 4.0), (4.0, 5.0)];
         let e = Evaluation::judged(Metric::Count, pairs);
         assert_eq!((e.accuracy, e.strict_accuracy), (Some(4.0 / 6.0), Some(3.0 / 6.0)));
@@ -254,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn decisions_are_right_on_the_side_of_their_label() {
+    fn decisions_are_right_when_the_logit_has_the_sign_of_the_label() {
         let e = Evaluation::judged(Metric::Decision, [(3.0, 1.0), (-1.0, 1.0), (-2.0, 0.0), (0.5, 0.0)]);
         assert_eq!((e.accuracy, e.strict_accuracy), (Some(0.5), None));
         assert!(e.mean_absolute_error < 1.0);

@@ -1,27 +1,30 @@
-//! The folder of a run: what is where in it.
+//! The folder of a run and its files.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
+use setwise::Model;
+
 use super::metrics::{Record, read};
 use crate::experiment::Experiment;
 use crate::{Error, Result};
-use setwise::Model;
 
-/// A folder with everything of a run: the experiment as it was started, checkpoints, the log, and at the end the model.
+/// The folder of a run: the experiment, checkpoints, the log, and at the end the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunFolder {
     path: PathBuf,
 }
 
-/// A folder taken for one run. The file stays, as another process may be about to take it; that it is there means nothing.
+/// The lock of a folder for one run.
+///
+/// The lock file is never removed, because another process may be about to lock it. Its existence means nothing.
 #[derive(Debug)]
 pub struct RunLock {
     _file: File,
 }
 
 impl RunFolder {
-    /// The run in a folder, which need not exist yet.
+    /// The run in a folder, which need not exist.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         RunFolder { path: path.into() }
     }
@@ -51,17 +54,17 @@ impl RunFolder {
         self.path.join("checkpoint.safetensors")
     }
 
-    /// The checkpoint before it.
+    /// The checkpoint before the last one.
     pub fn previous_checkpoint(&self) -> PathBuf {
         self.path.join("checkpoint.previous.safetensors")
     }
 
-    /// Where a checkpoint that turned out to be damaged is put aside.
+    /// The path to which a corrupt checkpoint is moved.
     pub fn damaged_checkpoint(&self) -> PathBuf {
         self.path.join("checkpoint.damaged.safetensors")
     }
 
-    /// Takes the folder for a run until what is returned is dropped or the process ends, however it does; an error where another has it.
+    /// Locks the folder until the lock is dropped or the process ends. Fails if another run has the lock.
     pub fn lock(&self) -> Result<RunLock> {
         let path = self.path.join("run.lock");
         let file = File::options().create(true).append(true).open(&path).map_err(Error::io(&path))?;
@@ -70,7 +73,7 @@ impl RunFolder {
                 let reason = "a run is under way in this folder; --out chooses another".to_owned();
                 Err(Error::Run { path: self.path.clone(), reason })
             }
-            // A file system that knows no locks is no reason not to train.
+            // Training also works on file systems without locks.
             Ok(()) | Err(TryLockError::Error(_)) => Ok(RunLock { _file: file }),
         }
     }
@@ -87,20 +90,20 @@ impl RunFolder {
         read(&self.metrics())
     }
 
-    /// Whether the model here is what an experiment comes to, but for the second network of an estimator.
+    /// Whether the folder has the trained model of an experiment. Settings of the combiner are ignored.
     pub fn finished(&self, experiment: &Experiment) -> Result<bool> {
         if !self.model().exists() {
             return Ok(false);
         }
         let model = Model::load(self.model())?;
-        let Some(mut own) = Experiment::of(&model)? else { return Ok(false) };
-        own.combiner.clone_from(&experiment.combiner);
+        let Some(mut trained) = Experiment::of(&model)? else { return Ok(false) };
+        trained.combiner.clone_from(&experiment.combiner);
         let plain = |e: &Experiment| serde_json::to_value(e).expect("plain data");
-        Ok(plain(&own) == plain(experiment))
+        Ok(plain(&trained) == plain(experiment))
     }
 
-    /// Whether a run has begun here.
-    pub fn begun(&self) -> bool {
+    /// Whether a run has started in the folder.
+    pub fn has_run(&self) -> bool {
         [self.experiment_file(), self.checkpoint(), self.previous_checkpoint(), self.model()].iter().any(|p| p.exists())
     }
 }
@@ -110,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_one_runs_until_it_ends() {
+    fn a_folder_is_locked_until_its_run_ends() {
         let dir = tempfile::tempdir().unwrap();
         let folder = RunFolder::new(dir.path());
         let lock = folder.lock().unwrap();
@@ -118,6 +121,6 @@ mod tests {
         assert!(error.contains("a run is under way in this folder"), "{error}");
         drop(lock);
         folder.lock().unwrap();
-        assert!(!folder.begun());
+        assert!(!folder.has_run());
     }
 }

@@ -6,18 +6,19 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result};
 use setwise::files::atomic::write_atomically;
+
+use crate::{Error, Result};
 
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Steps done.
+    /// Number of finished steps.
     pub step: u64,
     /// Mean loss of the steps since the last line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// Mean length of their gradients, before clipping.
+    /// Mean gradient norm of these steps, before clipping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient: Option<f64>,
     /// Learning rate of the last step.
@@ -29,17 +30,17 @@ pub struct Record {
     /// Its standard error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standard_error: Option<f64>,
-    /// Share of held-out labels between the lowest and highest quantile.
+    /// Fraction of held-out labels between the lowest and highest quantile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coverage: Option<f64>,
-    /// Share of right answers on held-out examples, where answers are right or wrong.
+    /// Accuracy on held-out examples, for tasks with decisions or counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
-    /// Seconds since the process started to train.
+    /// Seconds since the start of training in this process.
     pub seconds: f64,
 }
 
-/// What has been gathered for the next line.
+/// Sums over the steps since the last line.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Window {
     pub steps: u64,
@@ -48,7 +49,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Exactly, to the last bit.
+    /// Text that restores every bit.
     pub fn to_text(self) -> String {
         format!("{} {} {}", self.steps, self.loss.to_bits(), self.gradient.to_bits())
     }
@@ -60,19 +61,19 @@ impl Window {
     }
 }
 
-/// The log of a run, open for more.
+/// The open log of a run.
 pub(super) struct Log {
     file: File,
     path: PathBuf,
 }
 
 impl Log {
-    /// Opens the log; lines of steps after `step` are dropped, for they will be written again.
+    /// Opens the log and drops lines after `step`, which the resumed run writes again.
     pub fn open(path: PathBuf, step: u64) -> Result<Self> {
         if path.exists() {
             let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
             let kept: String =
-                whole_lines(&text).filter(|(_, r)| r.step <= step).flat_map(|(l, _)| [l, "\n"]).collect();
+                complete_lines(&text).filter(|(_, r)| r.step <= step).flat_map(|(l, _)| [l, "\n"]).collect();
             write_atomically(&path, kept.as_bytes()).map_err(Error::io(&path))?;
         }
         let file = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io(&path))?;
@@ -86,13 +87,13 @@ impl Log {
     }
 }
 
-/// All whole lines of a log; the last may have been cut off.
+/// Reads all complete lines of a log. The last line may be truncated.
 pub(super) fn read(path: &Path) -> Result<Vec<Record>> {
     let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
-    Ok(whole_lines(&text).map(|(_, record)| record).collect())
+    Ok(complete_lines(&text).map(|(_, record)| record).collect())
 }
 
-fn whole_lines(text: &str) -> impl Iterator<Item = (&str, Record)> {
+fn complete_lines(text: &str) -> impl Iterator<Item = (&str, Record)> {
     text.lines().filter_map(|line| Some((line, serde_json::from_str(line).ok()?)))
 }
 
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opening_again_drops_later_lines_and_the_one_that_was_cut_off() {
+    fn reopening_drops_later_lines_and_a_truncated_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let record = |step| Record {
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_kept_to_the_last_bit() {
+    fn a_window_is_restored_to_the_last_bit() {
         let w = Window { steps: 3, loss: 0.1 + 0.2, gradient: 1e-300 };
         assert_eq!(Window::from_text(&w.to_text()), Some(w));
         assert_eq!(Window::from_text("3 x"), None);

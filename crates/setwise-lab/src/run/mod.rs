@@ -1,12 +1,13 @@
-//! Runs: experiments from their first step to their last, with checkpoints and a log.
+//! Runs of experiments, with checkpoints and a log.
 //!
-//! * [`run`]: one experiment in a [`RunFolder`]; [`run_several`]: many of them at once.
+//! * [`run`]: one experiment in a [`RunFolder`]; [`run_several`]: concurrent runs.
 //! * [`evaluate`]: the error of a model on fresh examples of a task.
 
 mod checkpoint;
 mod evaluation;
 mod folder;
 mod metrics;
+mod prepare_folder;
 mod pretrain;
 mod several;
 mod train;
@@ -15,5 +16,5 @@ pub use evaluation::{Evaluation, evaluate, for_held_out};
 pub use folder::{RunFolder, RunLock};
 pub use metrics::Record;
 pub use pretrain::Encoders;
-pub use several::{Planned, run_several};
+pub use several::{RunPlan, run_several};
 pub use train::{Event, Outcome, RunOptions, run};

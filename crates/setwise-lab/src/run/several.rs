@@ -1,4 +1,4 @@
-//! Several runs side by side: a small model leaves most of a large GPU idle.
+//! Concurrent runs: a small model leaves most of a large GPU idle.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,26 +8,28 @@ use super::train::{Event, Outcome, RunOptions, run};
 use crate::Result;
 use crate::experiment::ValidExperiment;
 
-/// A run that is to be made.
+/// An experiment and the folder of its run.
 #[derive(Clone)]
-pub struct Planned {
-    /// What is run.
+pub struct RunPlan {
+    /// The experiment.
     pub experiment: ValidExperiment,
-    /// Where everything is written.
+    /// The folder of the run.
     pub folder: PathBuf,
 }
 
-/// Makes all runs, `at_once` of them at a time, each the same as if it were made alone. Those under way share the threads that draw batches; the
-/// folder of the options is not used. One that fails does not keep the others from their end, and after a stop none begins. `ended` is told how each ended
-/// as it does; what is returned has those that began, in the order of the plans.
+/// Executes all plans, `concurrency` of them at a time. Each result equals that of a run alone.
+///
+/// Concurrent runs share the loader threads. The folder of `options` is ignored. A failed run does not stop the others.
+/// After a stop no run starts. `ended` is called with each outcome. Returns the outcomes of the runs that started, in
+/// the order of the plans.
 pub fn run_several(
-    plans: &[Planned],
-    at_once: usize,
+    plans: &[RunPlan],
+    concurrency: usize,
     options: &RunOptions,
     observe: &(dyn Fn(usize, Event) + Sync),
     ended: &(dyn Fn(usize, &Result<Outcome>) + Sync),
 ) -> Vec<(usize, Result<Outcome>)> {
-    let workers = at_once.clamp(1, plans.len().max(1));
+    let workers = concurrency.clamp(1, plans.len().max(1));
     let next = AtomicUsize::new(0);
     let outcomes = Mutex::new(Vec::with_capacity(plans.len()));
     std::thread::scope(|scope| {
@@ -37,8 +39,8 @@ pub fn run_several(
                     || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !options.stop.load(Ordering::Relaxed));
                 while let Some((i, plan)) = take().and_then(|i| Some((i, plans.get(i)?))) {
                     let loader_threads = (options.loader_threads / workers).max(1);
-                    let own = RunOptions { folder: plan.folder.clone(), loader_threads, ..options.clone() };
-                    let outcome = run(&plan.experiment, &own, &mut |event| observe(i, event));
+                    let run_options = RunOptions { folder: plan.folder.clone(), loader_threads, ..options.clone() };
+                    let outcome = run(&plan.experiment, &run_options, &mut |event| observe(i, event));
                     ended(i, &outcome);
                     outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((i, outcome));
                 }
@@ -52,12 +54,14 @@ pub fn run_several(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use setwise::Device;
+
     use super::*;
     use crate::Error;
     use crate::experiment::Experiment;
     use crate::run::Encoders;
-    use setwise::Device;
-    use std::sync::atomic::AtomicBool;
 
     fn tiny(seed: u64) -> ValidExperiment {
         let text = "[task]\nkind = 'kl'\ndim = 2\nset-size = [8, 12]\n[task.mixture]\ncomponents = [1, 2]
@@ -67,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_side_by_side_are_those_made_alone_and_one_that_fails_stops_no_other() {
+    fn concurrent_runs_equal_runs_alone_and_a_failed_run_stops_no_other() {
         let dir = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
         let folder = dir.path().join("alone");
@@ -80,8 +84,8 @@ mod tests {
             stop: &stop,
         };
         let alone = run(&tiny(3), &options, &mut |_| {}).unwrap();
-        let plan = |name: &str, seed| Planned { experiment: tiny(seed), folder: dir.path().join(name) };
-        // The second one's folder holds a run already.
+        let plan = |name: &str, seed| RunPlan { experiment: tiny(seed), folder: dir.path().join(name) };
+        // The second folder has a run already.
         let plans = [plan("a", 1), plan("alone", 2), plan("b", 3), plan("c", 4), plan("d", 5)];
         let steps = Mutex::new(vec![0; plans.len()]);
         let count = |i: usize, event: Event| {
@@ -92,8 +96,8 @@ mod tests {
         let ended = AtomicUsize::new(0);
         let outcomes = run_several(&plans, 3, &options, &count, &|_, _| _ = ended.fetch_add(1, Ordering::Relaxed));
         assert_eq!(ended.load(Ordering::Relaxed), 5);
-        let well: Vec<_> = outcomes.iter().map(|(i, o)| (*i, o.is_ok())).collect();
-        assert_eq!(well, [(0, true), (1, false), (2, true), (3, true), (4, true)]);
+        let succeeded: Vec<_> = outcomes.iter().map(|(i, o)| (*i, o.is_ok())).collect();
+        assert_eq!(succeeded, [(0, true), (1, false), (2, true), (3, true), (4, true)]);
         assert!(matches!(outcomes[1].1, Err(Error::Run { .. })));
         assert_eq!(*steps.lock().unwrap(), [6, 0, 6, 6, 6]);
         let same = outcomes[2].1.as_ref().unwrap();
@@ -102,7 +106,7 @@ mod tests {
         stop.store(true, Ordering::Relaxed);
         assert!(
             run_several(&[plan("e", 6)], 1, &options, &|_, _| {}, &|_, _| {}).is_empty(),
-            "a run began after the stop"
+            "a run started after the stop"
         );
     }
 }

@@ -1,90 +1,91 @@
-//! A whole run of an experiment.
+//! A run of an experiment from its first step to its last.
 //!
-//! Every batch follows from the seed and the step alone, every step from the state before it. A checkpoint holds that state, so
-//! a run that goes on from one ends with the same bits as one that never stopped.
+//! A batch depends on the seed and the step alone, a step on the state before it. A checkpoint has that state, so a
+//! resumed run ends with the same bits as an uninterrupted one.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::checkpoint::{Checkpoint, CheckpointWriter};
-use super::evaluation::{Evaluation, HeldOut};
-use super::folder::{RunFolder, RunLock};
-use super::metrics::{Log, Record, Window};
-use super::pretrain::{Encoders, pretrain};
-use crate::experiment::ValidExperiment;
-use crate::prefetch::Feed;
-use crate::samplers::Split;
-use crate::{Error, Result};
 use setwise::data::Batch;
-use setwise::files::atomic::write_atomically;
 use setwise::train::{BatchLimits, StepOutcome, Trainer};
 use setwise::{Device, Model};
 
-/// How a run is carried out; nothing here changes its result.
+use super::checkpoint::{Checkpoint, CheckpointWriter};
+use super::evaluation::{Evaluation, HeldOut};
+use super::folder::RunFolder;
+use super::metrics::{Log, Record, Window};
+use super::prepare_folder::prepare_folder;
+use super::pretrain::{Encoders, pretrain};
+use crate::experiment::ValidExperiment;
+use crate::prefetch::Prefetcher;
+use crate::samplers::Split;
+use crate::{Error, Result};
+
+/// Options of the execution of a run. None of them changes the result, except for the device's rounding.
 #[derive(Clone, Debug)]
 pub struct RunOptions<'a> {
-    /// Where everything is written.
+    /// The folder of the run.
     pub folder: PathBuf,
-    /// Go on from the last checkpoint.
+    /// Whether to resume from the last checkpoint.
     pub resume: bool,
     /// Threads that draw batches.
     pub loader_threads: usize,
-    /// Where steps are made. Different devices round differently, so a run's bits belong to its device.
+    /// The device of the training steps. Devices round differently, so the bits of a run depend on its device.
     pub device: Device,
-    /// Image encoders that runs with these options have pretrained.
+    /// Pretrained image encoders, shared by runs with these options.
     pub encoders: Encoders,
-    /// Set from elsewhere to save and stop.
+    /// A flag that makes the run save and stop.
     pub stop: &'a AtomicBool,
 }
 
-/// What happens in a run, as it happens.
+/// An event in a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<'a> {
-    /// The image encoder has made a step as a classifier.
+    /// A finished pretraining step of the image encoder.
     Pretrained {
-        /// Steps done.
+        /// Number of finished steps.
         step: u64,
-        /// Its loss.
+        /// Loss of the step.
         loss: f64,
     },
-    /// Going on after this many steps.
+    /// The run resumes after this many steps.
     Resumed(u64),
-    /// A step was done.
+    /// A finished training step.
     Step {
-        /// Steps done.
+        /// Number of finished steps.
         step: u64,
-        /// Its loss.
+        /// Loss of the step.
         loss: f64,
     },
-    /// Held-out examples were measured.
+    /// A finished validation.
     Validated {
-        /// Steps done.
+        /// Number of finished steps.
         step: u64,
-        /// The error.
+        /// Error on the validation examples.
         error: Evaluation,
     },
-    /// A checkpoint was written.
+    /// A checkpoint of this step is on disk.
     Saved(u64),
-    /// Something the user should know.
+    /// A warning for the user.
     Warning(&'a str),
 }
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Steps done.
+    /// Number of finished steps.
     pub steps: u64,
-    /// Whether these are all; if not, it was stopped and can be resumed.
+    /// Whether all steps are finished. If not, the run was stopped and can be resumed.
     pub finished: bool,
-    /// The error on held-out examples at the end of a finished run.
+    /// Error on the validation examples at the end of a finished run.
     pub validation: Option<Evaluation>,
-    /// The model of a finished run.
+    /// File of the model of a finished run.
     pub model: PathBuf,
 }
 
-/// Runs an experiment to its end, or until it is stopped.
+/// Runs an experiment to its end or until it is stopped.
 pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn FnMut(Event)) -> Result<Outcome> {
     let folder = RunFolder::new(&options.folder);
     let _lock = prepare_folder(&folder, experiment, options.resume)?;
@@ -98,40 +99,40 @@ pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn
         observe(Event::Resumed(run.step));
     }
     let validation = HeldOut::draw(experiment, Split::Validation, experiment.run.validation_examples)?;
-    // Memory for validation is found missing now rather than after a thousand steps.
+    // Missing memory for validation shows here rather than after a thousand steps.
     validation.try_first(run.trainer.model(), experiment)?;
     let source = experiment.clone();
-    let mut feed = Feed::new(options.loader_threads, run.step, move |step| source.training_batch(step));
+    let mut batches = Prefetcher::new(options.loader_threads, run.step, move |step| source.training_batch(step));
     let training = &experiment.training;
     let mut warned = false;
     let mut last_validation = None;
-    while run.started < training.steps {
+    while run.submitted < training.steps {
         if options.stop.load(Ordering::Relaxed) {
             run.finish_steps(true, observe)?;
-            // What is saved now makes up for a checkpoint that could not be written.
-            if let Err(error) = run.settle(observe) {
+            // The checkpoint saved below replaces one that could not be written.
+            if let Err(error) = run.wait_for_checkpoint(observe) {
                 observe(Event::Warning(&error.to_string()));
             }
             run.save(observe)?;
-            run.settle(observe)?;
+            run.wait_for_checkpoint(observe)?;
             return Ok(Outcome { steps: run.step, finished: false, validation: None, model: folder.model() });
         }
-        let batch = feed.next().ok_or(Error::Prefetch)??;
+        let batch = batches.next().ok_or(Error::Prefetch)??;
         if batch.deficient > 0 && !std::mem::replace(&mut warned, true) {
             observe(Event::Warning(&format!(
-                "step {}: {} of {} examples have points in fewer dimensions than coordinates; they are whitened with a ridge",
-                run.started,
+                "step {}: {} of {} examples have a singular covariance; they are whitened with a ridge",
+                run.submitted,
                 batch.deficient,
                 batch.labels.len()
             )));
         }
-        run.start_step(&batch)?;
+        run.submit_step(&batch)?;
         if run.writer.is_done() {
-            run.settle(observe)?;
+            run.wait_for_checkpoint(observe)?;
         }
-        let done = run.started == training.steps;
-        let validate = done || run.started.is_multiple_of(experiment.run.validate_every);
-        let save = done || run.started.is_multiple_of(experiment.run.checkpoint_every);
+        let done = run.submitted == training.steps;
+        let validate = done || run.submitted.is_multiple_of(experiment.run.validate_every);
+        let save = done || run.submitted.is_multiple_of(experiment.run.checkpoint_every);
         run.finish_steps(validate || save, observe)?;
         if validate {
             let error = run.validate(&validation)?;
@@ -146,35 +147,38 @@ pub fn run(experiment: &ValidExperiment, options: &RunOptions, observe: &mut dyn
         Some(error) => error,
         None => validation.measure(run.trainer.model(), experiment)?,
     };
-    run.settle(observe)?;
+    run.wait_for_checkpoint(observe)?;
     let mut model = run.trainer.into_model();
     experiment.describe(&mut model);
     model.save(folder.model())?;
     Ok(Outcome { steps: training.steps, finished: true, validation: Some(validation), model: folder.model() })
 }
 
-/// A run under way.
+/// The state of a run.
 struct Run<'a> {
     experiment: &'a ValidExperiment,
     folder: &'a RunFolder,
     trainer: Trainer,
     log: Log,
     window: Window,
-    /// Steps done, and steps started.
+    /// Number of finished steps.
     step: u64,
-    started: u64,
-    /// Batch seeds and learning rates of the steps under way.
-    under_way: VecDeque<(u64, f64)>,
-    /// Batch seed of the last step done.
+    /// Number of submitted steps.
+    submitted: u64,
+    /// Batch seeds and learning rates of the submitted, unfinished steps.
+    pending: VecDeque<(u64, f64)>,
+    /// Batch seed of the last finished step.
     last_seed: u64,
+    /// Step of the last checkpoint on disk.
     saved: Option<u64>,
     writer: CheckpointWriter,
     start: Instant,
 }
 
 impl<'a> Run<'a> {
-    /// From the last checkpoint, or from fresh parameters, pretrained where the experiment has it; with what is wrong with a newer
-    /// checkpoint that could not be used. None if it was stopped before the first step.
+    /// Starts from the last checkpoint, or from initial parameters with the experiment's pretraining.
+    ///
+    /// Also returns the error of a newer checkpoint that is damaged. None if the run was stopped in pretraining.
     fn start(
         experiment: &'a ValidExperiment,
         folder: &'a RunFolder,
@@ -192,7 +196,7 @@ impl<'a> Run<'a> {
         if let Some(mut checkpoint) = checkpoint {
             damage = checkpoint.newer_damaged.take();
             if damage.is_some() {
-                // Left where it is, it would take the place of the good one at the next save.
+                // The next save would otherwise replace the good checkpoint by the damaged one.
                 let path = folder.checkpoint();
                 std::fs::rename(&path, folder.damaged_checkpoint()).map_err(Error::io(&path))?;
             }
@@ -201,7 +205,7 @@ impl<'a> Run<'a> {
         }
         trainer.use_device(&options.device, limits(experiment))?;
         let log = Log::open(folder.metrics(), step)?;
-        let (under_way, start) = (VecDeque::new(), Instant::now());
+        let (pending, start) = (VecDeque::new(), Instant::now());
         Ok(Some((
             Run {
                 experiment,
@@ -210,8 +214,8 @@ impl<'a> Run<'a> {
                 log,
                 window,
                 step,
-                started: step,
-                under_way,
+                submitted: step,
+                pending,
                 last_seed: 0,
                 saved,
                 writer: CheckpointWriter::new(folder.clone()),
@@ -221,20 +225,20 @@ impl<'a> Run<'a> {
         )))
     }
 
-    /// Starts a step.
-    fn start_step(&mut self, batch: &Batch) -> Result<()> {
+    /// Submits a step.
+    fn submit_step(&mut self, batch: &Batch) -> Result<()> {
         let training = &self.experiment.training;
-        let rate = training.rate(self.started);
+        let rate = training.rate(self.submitted);
         self.trainer.submit(&batch.sets, &batch.targets, rate, training.clip_norm)?;
-        self.under_way.push_back((batch.seed, rate));
-        self.started += 1;
+        self.pending.push_back((batch.seed, rate));
+        self.submitted += 1;
         Ok(())
     }
 
-    /// Takes up the outcomes of steps under way: all of them, or those that must be before another can start.
+    /// Collects outcomes of submitted steps: of all, or of those that block the next submission.
     fn finish_steps(&mut self, all: bool, observe: &mut dyn FnMut(Event)) -> Result<()> {
         while let Some(outcome) = self.trainer.outcome(all)? {
-            let Some((seed, rate)) = self.under_way.pop_front() else { break };
+            let Some((seed, rate)) = self.pending.pop_front() else { break };
             self.last_seed = seed;
             self.check("loss", self.step + 1, outcome.loss, seed, observe)?;
             self.check("gradient", self.step + 1, outcome.gradient, seed, observe)?;
@@ -278,10 +282,10 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let path = self.folder.checkpoint();
-        let last = match (self.settle(observe), self.saved) {
+        let last = match (self.wait_for_checkpoint(observe), self.saved) {
             (Err(error), _) => error.to_string(),
             (Ok(()), Some(step)) => format!("the last good checkpoint is {} of step {step}", path.display()),
-            (Ok(()), None) => "no checkpoint had been written yet".to_owned(),
+            (Ok(()), None) => "there is no checkpoint".to_owned(),
         };
         Err(Error::Diverged { what, step, value, batch_seed, last })
     }
@@ -313,11 +317,11 @@ impl<'a> Run<'a> {
         Ok(error)
     }
 
-    /// Starts to write a checkpoint of the steps done, which goes on beside the next ones.
+    /// Starts to write a checkpoint of the finished steps, in parallel with the next steps.
     fn save(&mut self, observe: &mut dyn FnMut(Event)) -> Result<()> {
-        self.settle(observe)?;
+        self.wait_for_checkpoint(observe)?;
         if self.saved != Some(self.step) {
-            // Squares of a finite gradient may have left the numbers; a checkpoint of them could not be used.
+            // Squares of a finite gradient may overflow. A checkpoint with infinite moments is unusable.
             let state = Checkpoint::of(&mut self.trainer, self.step, self.window, self.writer.buffers());
             if let Some(value) = state.unusable() {
                 self.check("state at the end", self.step, f64::from(value), self.last_seed, observe)?;
@@ -327,8 +331,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Waits for the checkpoint that is being written.
-    fn settle(&mut self, observe: &mut dyn FnMut(Event)) -> Result<()> {
+    /// Waits until the current checkpoint is on disk.
+    fn wait_for_checkpoint(&mut self, observe: &mut dyn FnMut(Event)) -> Result<()> {
         if let Some(step) = self.writer.wait()? {
             self.saved = Some(step);
             observe(Event::Saved(step));
@@ -337,65 +341,11 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The largest batches an experiment draws.
+/// Limits of the batches of an experiment.
 fn limits(experiment: &ValidExperiment) -> BatchLimits {
     BatchLimits {
         examples: experiment.training.batch_size,
         set_size: experiment.largest_set(),
         dims: experiment.task.equivariant_dims().map_or(1, |d| d.max.max(experiment.task.dim())),
-    }
-}
-
-/// Makes the folder, or checks that it holds this very experiment, and takes it.
-fn prepare_folder(folder: &RunFolder, experiment: &ValidExperiment, resume: bool) -> Result<RunLock> {
-    // Before anything is made in it.
-    check_folder(folder, experiment, resume)?;
-    std::fs::create_dir_all(folder.path()).map_err(Error::io(folder.path()))?;
-    let lock = folder.lock()?;
-    // Another run may have begun and ended meanwhile.
-    check_folder(folder, experiment, resume)?;
-    let path = folder.experiment_file();
-    if !path.exists() {
-        write_atomically(&path, experiment.to_toml().as_bytes()).map_err(Error::io(&path))?;
-    }
-    Ok(lock)
-}
-
-/// Whether a folder is free, or holds this very experiment to go on with.
-fn check_folder(folder: &RunFolder, experiment: &ValidExperiment, resume: bool) -> Result<()> {
-    let problem = |reason: String| Error::Run { path: folder.path().to_owned(), reason };
-    if folder.begun() && !resume {
-        return Err(problem("already holds a run; --resume goes on with it, --out chooses another folder".to_owned()));
-    }
-    let path = folder.experiment_file();
-    if folder.begun() && !path.exists() {
-        return Err(problem("holds a run, but its experiment.toml is gone; --out chooses another folder".to_owned()));
-    }
-    if folder.path().exists() && !folder.path().is_dir() {
-        return Err(problem("is a file; --out chooses a folder".to_owned()));
-    }
-    if path.exists() {
-        let old = serde_json::to_value(folder.experiment()?).expect("plain data");
-        let new = serde_json::to_value(&**experiment).expect("plain data");
-        if let Some(difference) = difference("", &old, &new) {
-            return Err(problem(format!("holds a run with other settings: {difference}")));
-        }
-    }
-    Ok(())
-}
-
-/// The first key in which two settings differ.
-fn difference(key: &str, old: &serde_json::Value, new: &serde_json::Value) -> Option<String> {
-    use serde_json::Value;
-    match (old, new) {
-        (Value::Object(a), Value::Object(b)) => {
-            let keys = a.keys().chain(b.keys().filter(|k| !a.contains_key(*k)));
-            keys.into_iter().find_map(|k| {
-                let name = if key.is_empty() { k.clone() } else { format!("{key}.{k}") };
-                difference(&name, a.get(k).unwrap_or(&Value::Null), b.get(k).unwrap_or(&Value::Null))
-            })
-        }
-        _ if old == new => None,
-        _ => Some(format!("{key} was {old}, is now {new}")),
     }
 }

@@ -3,15 +3,17 @@
 use rand::RngExt;
 use rand_distr::{Distribution, StandardNormal};
 
-use super::Sampler;
 use setwise::distributions::IntRange;
 use setwise::random::Generator;
 
-/// Rows (x, y) of standard Gaussians whose coordinates x_i and y_i have correlation ρ and are independent otherwise; ρ is uniform in
-/// a range for each example. Both sets have as many rows, and the rows are paired. The label is I(X; Y) = −(d/2)·log(1 − ρ²).
+use super::Sampler;
+
+/// Paired rows (x, y) of standard Gaussians: corr(x_i, y_i) = ρ, all other pairs of coordinates are independent.
+///
+/// ρ is uniform in a range for each example. The label is I(X; Y) = −(d/2)·log(1 − ρ²).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dependence {
-    /// Range of ρ, inside (−1, 1); both ends the same for a fixed one.
+    /// Range of ρ, inside (−1, 1). Equal ends fix ρ.
     pub rho: [f64; 2],
 }
 
@@ -49,11 +51,12 @@ impl Sampler for Dependence {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
 
+    use super::*;
+
     #[test]
-    fn paired_coordinates_have_the_correlation_and_others_have_none() {
+    fn paired_coordinates_have_correlation_rho_and_other_pairs_have_none() {
         let mut rows = vec![Vec::new(); 2];
         let label = Dependence { rho: [0.6, 0.6] }.draw(
             2,

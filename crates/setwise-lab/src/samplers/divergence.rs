@@ -2,34 +2,35 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Sampler;
 use setwise::distributions::{IntRange, Mixture, MixtureLaw};
 use setwise::random::Generator;
 
-/// What an example is labelled with.
+use super::Sampler;
+
+/// The label of an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Label {
-    /// The mean of log p − log q over the very points of X, as in the paper.
+    /// The mean of log p − log q over the points of X, as in the paper.
     Sample,
-    /// KL(p‖q) itself: the closed form where there is one, otherwise the mean of log p − log q over this many fresh points.
+    /// KL(p‖q): the closed form where it exists, otherwise the mean of log p − log q over fresh points of p.
     True {
-        /// Fresh points.
+        /// Number of fresh points.
         points: usize,
     },
 }
 
-/// X from a random mixture p and Y from another, q; labelled with KL(p‖q).
+/// X is a sample of a random mixture p, Y of another, q. The label is KL(p‖q).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Divergence {
-    /// The law of p and q.
+    /// The prior of p and q.
     pub mixture: MixtureLaw,
     /// The label.
     pub label: Label,
 }
 
 impl Divergence {
-    /// Draws an example as [`Sampler::draw`] does, and also returns what the sets were drawn from.
+    /// Draws the example of [`Sampler::draw`], and also returns both mixtures.
     pub fn draw_with_truth(
         &self,
         dim: usize,
@@ -53,7 +54,7 @@ impl Divergence {
         [p, q]
     }
 
-    /// The label of two mixtures, if it is not that of the sample, which `on_sample` has.
+    /// The label of two mixtures. `on_sample` computes the label on the sample.
     fn label_of(&self, truth: &[Mixture; 2], rng: &mut Generator, on_sample: impl FnOnce(&[Mixture; 2]) -> f64) -> f64 {
         let [p, q] = truth;
         match self.label {
@@ -76,7 +77,7 @@ impl Sampler for Divergence {
         self.draw_with_truth(dim, size, rng, rows).1
     }
 
-    /// Elements are labelled with log p − log q where they lie.
+    /// The label of an element is log p − log q at its point.
     fn draw_with_elements(
         &self,
         dim: usize,
@@ -86,23 +87,24 @@ impl Sampler for Divergence {
         elements: &mut [Vec<f64>],
     ) -> f64 {
         let first: Vec<usize> = rows.iter().map(Vec::len).collect();
-        let before = elements[0].len();
+        let first_label = elements[0].len();
         let truth = self.draw_sets(dim, size, rng, rows);
         for ((elements, rows), first) in elements.iter_mut().zip(rows).zip(first) {
             elements.extend(truth[0].log_ratios(&truth[1], &rows[first..]));
         }
-        let own = &elements[0][before..];
-        self.label_of(&truth, rng, |_| own.iter().sum::<f64>() / own.len() as f64)
+        let ratios = &elements[0][first_label..];
+        self.label_of(&truth, rng, |_| ratios.iter().sum::<f64>() / ratios.len() as f64)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
 
+    use super::*;
+
     #[test]
-    fn elements_are_labelled_with_ratios_whose_mean_is_the_label() {
+    fn labels_of_elements_are_log_ratios_whose_mean_is_the_label() {
         let sampler = Divergence { mixture: MixtureLaw::default(), label: Label::Sample };
         let (size, draws) = (IntRange::new(5, 9), || Generator::seed_from_u64(3));
         let (mut rows, mut same, mut elements) = (vec![Vec::new(); 2], vec![Vec::new(); 2], vec![Vec::new(); 2]);

@@ -1,35 +1,39 @@
 //! Samplers: random examples with known labels.
 //!
-//! * [`Sampler`]: draws one example; [`Divergence`], [`Dependence`] and [`SameMixture`] are those of the paper.
-//! * [`Broad`]: pairs of very different distributions with known divergence, for the pretrained estimator.
-//! * [`draw_batch`]: a batch of examples; [`Split`]: what it is for; [`batch_seed`]: its seed.
+//! * [`Sampler`]: draws one example. [`Divergence`], [`Dependence`] and [`SameMixture`] are the paper's.
+//! * [`BroadPairs`]: pairs from many families of distributions with known divergence, for the pretrained estimator.
+//! * [`draw_batch`]: a batch of examples; [`Split`]: its purpose; [`batch_seed`]: its seed.
 
 mod broad;
 mod dependence;
 mod divergence;
 mod same_mixture;
 
-pub use broad::{Broad, Law, Pair, Precision, Truth, divergence};
-pub use dependence::Dependence;
-pub use divergence::{Divergence, Label};
-pub use same_mixture::SameMixture;
-
 use rand::SeedableRng;
+
 use setwise::data::{RawBatch, RawSet, Targets};
 use setwise::distributions::IntRange;
 use setwise::random::Generator;
 use setwise_engine::splitmix64;
+
+pub use broad::{BroadPairs, Density, Pair, Precision, Truth, divergence};
+pub use dependence::Dependence;
+pub use divergence::{Divergence, Label};
+pub use same_mixture::SameMixture;
 
 /// Draws examples of a task.
 pub trait Sampler: Send + Sync {
     /// Number of sets of an example.
     fn sets(&self) -> usize;
 
-    /// Draws one example with sets of `size` rows in `dim` dimensions, appends the rows of set k to `rows[k]`, and returns the label.
+    /// Draws one example with sets of `size` rows in `dim` dimensions.
+    ///
+    /// Appends the rows of set k to `rows[k]` and returns the label.
     fn draw(&self, dim: usize, size: IntRange, rng: &mut Generator, rows: &mut [Vec<f64>]) -> f64;
 
-    /// Draws the same example, and appends a label for every element of set k to `elements[k]`: the mean of the first set's is the example's.
-    /// Nothing is appended where elements have none.
+    /// Draws the same example and appends a label for every element of set k to `elements[k]`.
+    ///
+    /// The mean over the first set is the example's label. Samplers without labels of elements append nothing.
     fn draw_with_elements(
         &self,
         dim: usize,
@@ -42,15 +46,20 @@ pub trait Sampler: Send + Sync {
     }
 }
 
-/// What a batch is for; each use has seeds of its own, so that no example is seen in two of them.
+/// The purpose of a batch. Each split has its own seeds, so no example is in two splits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// To learn from.
+    /// Examples that models learn from.
     Training,
-    /// To watch progress by.
+    /// Examples that measure progress during training.
     Validation,
-    /// To judge the result by.
+    /// Examples that measure the trained model.
     Test,
+}
+
+impl Split {
+    /// All splits, in the order of their numbers.
+    pub const ALL: [Split; 3] = [Split::Training, Split::Validation, Split::Test];
 }
 
 /// The seed of batch `index` of a split.
@@ -59,7 +68,7 @@ pub fn batch_seed(seed: u64, split: Split, index: u64) -> u64 {
     splitmix64(start.wrapping_add(index))
 }
 
-/// Draws examples, with labels of their elements if targets ask for these.
+/// Draws examples. Elements have labels where `targets` are those of elements.
 pub fn draw_batch(
     sampler: &dyn Sampler,
     targets: &Targets,

@@ -1,15 +1,16 @@
-//! Two samples of one random mixture, or of two.
+//! Two samples of one random mixture or of two random mixtures.
 
 use rand::RngExt;
 
-use super::Sampler;
 use setwise::distributions::{IntRange, Mixture, MixtureLaw};
 use setwise::random::Generator;
 
-/// X and Y of the same random mixture with probability one half (label 1), otherwise of two drawn independently (label 0).
+use super::Sampler;
+
+/// Labels 1 and 0 are equally likely. X and Y are samples of one random mixture (label 1) or of two (label 0).
 #[derive(Clone, Debug, PartialEq)]
 pub struct SameMixture {
-    /// The law of the mixtures.
+    /// The prior of the mixtures.
     pub mixture: MixtureLaw,
 }
 
@@ -33,11 +34,12 @@ impl Sampler for SameMixture {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
 
+    use super::*;
+
     #[test]
-    fn samples_of_one_mixture_have_means_nearer_than_those_of_two() {
+    fn samples_of_one_mixture_have_nearer_means_than_samples_of_two() {
         let mut distances = [Vec::new(), Vec::new()];
         for seed in 0..400 {
             let mut rows = vec![Vec::new(); 2];

@@ -1,12 +1,12 @@
 //! What is compared: models of every kind, and programs with shapes no model has.
 
-use setwise_engine::{Activation, Image, Linear, Mode, Op, Program, Value, Window};
-
-use crate::Result;
 use setwise::models::{
     AttentionScale, ImageEncoder, Images, Merge, ModelConfig, OutputKind, PRESETS, Pooling, RelationPool, Relations,
     Sharing,
 };
+use setwise_engine::{Activation, Image, Linear, Mode, Op, Program, Value, Window};
+
+use crate::Result;
 
 /// Sizes of one set: a single element, around tiles of 64, and others.
 pub(super) const SIZES: [usize; 7] = [1, 130, 64, 65, 17, 63, 2];

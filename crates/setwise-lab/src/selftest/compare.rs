@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use rand::RngExt;
+
+use setwise::random::Generator;
 use setwise_engine::cuda::{Cuda, Device, Precision};
 use setwise_engine::{BatchView, Cpu, Program, SetView};
 
 use super::Found;
 use crate::Result;
-use setwise::random::Generator;
 
 pub(super) struct Inputs {
     data: Vec<Vec<f32>>,
@@ -65,8 +66,9 @@ pub(super) fn compare(
         let grads = gpu.backward(&slopes)?;
         let mut input_grads = Vec::new();
         for k in 0..inputs.data.len() {
-            input_grads
-                .extend(gpu.input_grad(k)?.ok_or_else(|| setwise::Error::Device("no gradient of an input".into()))?);
+            input_grads.extend(
+                gpu.input_grad(k)?.ok_or_else(|| setwise::Error::Device(format!("input {k} has no gradient")))?,
+            );
         }
         found.extend([wide(&input_grads), wide(&grads[..trained]), wide(&grads[trained..])]);
     }

@@ -9,6 +9,10 @@ mod steps;
 use std::sync::Arc;
 
 use rand::{RngExt, SeedableRng};
+
+use setwise::models::{ModelConfig, program};
+use setwise::random::Generator;
+use setwise::{Model, ValidConfig};
 use setwise_engine::Mode;
 use setwise_engine::cuda::{Device, Precision};
 
@@ -16,9 +20,6 @@ use self::cases::{LARGE, MANY, SIZES, SOME, SORTED, cases, layers, windows};
 use self::compare::{Inputs, compare};
 use self::steps::{classifier_steps, element_steps, muon_steps, wide_input_steps};
 use crate::Result;
-use setwise::models::{ModelConfig, program};
-use setwise::random::Generator;
-use setwise::{Model, ValidConfig};
 
 /// One comparison.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use rand::RngExt;
-use setwise_engine::cuda::{Device, Precision};
 
-use super::Found;
-use super::compare::{ALLOWED, drawn, hold, off, relative, unit};
-use crate::Result;
 use setwise::models::{ImageEncoder, Images, ModelConfig, OutputKind};
 use setwise::random::Generator;
 use setwise::train::BatchLimits;
 use setwise::train::{Optimizer, Training};
 use setwise::{Loss, Model, SetBatch, Trainer};
+use setwise_engine::cuda::{Device, Precision};
+
+use super::Found;
+use super::compare::{ALLOWED, drawn, hold, off, relative, unit};
+use crate::Result;
 
 /// A trainer after two steps on a batch, and their losses.
 fn two_steps(mut trainer: Trainer, batch: &SetBatch, targets: &[f32]) -> Result<(Trainer, Vec<f64>)> {

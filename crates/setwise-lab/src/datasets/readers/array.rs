@@ -1,4 +1,4 @@
-//! Arrays of NPY, NPZ and safetensors files, in the type they are stored in.
+//! Arrays of NPY, NPZ and safetensors files, in their stored type.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::content::{Bytes, bad, read};
 use super::zip::unzip;
 use crate::Result;
 
-/// How a number is stored, little end first.
+/// The little-endian type of a stored number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -35,24 +35,24 @@ impl Kind {
     }
 }
 
-/// An array as a file holds it, row-major.
+/// A row-major array in its stored type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     /// The type of its numbers.
     pub kind: Kind,
-    /// Numbers in each direction.
+    /// Size of each dimension.
     pub shape: Vec<usize>,
     bytes: Vec<u8>,
 }
 
 impl Array {
-    /// From the bytes of as many numbers as the shape has; none if they are not as many.
+    /// An array from bytes. None if the number of bytes does not match the shape.
     pub fn new(kind: Kind, shape: Vec<usize>, bytes: Vec<u8>) -> Option<Self> {
         let count = shape.iter().try_fold(kind.size(), |n, &s| n.checked_mul(s));
         (count == Some(bytes.len())).then_some(Array { kind, shape, bytes })
     }
 
-    /// The numbers as they are stored, if each is a byte.
+    /// The stored bytes, if the type is U8.
     pub fn into_bytes(self) -> Option<Vec<u8>> {
         (self.kind == Kind::U8).then_some(self.bytes)
     }
@@ -65,13 +65,13 @@ impl Array {
             Kind::U32 => self.each(|b| u32::from_le_bytes(b) as f32),
             Kind::I32 => self.each(|b| i32::from_le_bytes(b) as f32),
             Kind::I64 => self.each(|b| i64::from_le_bytes(b) as f32),
-            Kind::F16 => self.each(|b| half(u16::from_le_bytes(b))),
+            Kind::F16 => self.each(|b| f16_to_f32(u16::from_le_bytes(b))),
             Kind::F32 => self.each(f32::from_le_bytes),
             Kind::F64 => self.each(|b| f64::from_le_bytes(b) as f32),
         }
     }
 
-    /// The numbers as labels, if they are whole and not negative.
+    /// The numbers as labels, if all are non-negative integers.
     pub fn labels(&self) -> Option<Vec<u32>> {
         match self.kind {
             Kind::U8 => Some(self.bytes.iter().map(|&b| u32::from(b)).collect()),
@@ -87,30 +87,30 @@ impl Array {
         self.bytes.chunks_exact(N).map(|c| convert(c.try_into().expect("chunks of N bytes"))).collect()
     }
 
-    /// Reads the content of a NPY file.
+    /// Parses the content of an NPY file.
     pub fn parse_npy(path: &Path, bytes: &[u8]) -> Result<Self> {
         let mut rest = Bytes::new(path, bytes);
-        if rest.take(6, "the first word of a NPY file")? != b"\x93NUMPY" {
-            return Err(bad(path, "offset 0: this is no NPY file"));
+        if rest.take(6, "the magic number of an NPY file")? != b"\x93NUMPY" {
+            return Err(bad(path, "offset 0: this is not an NPY file"));
         }
         let [major, _] = rest.array("the version")?;
         let length = match major {
             1 => u16::from_le_bytes(rest.array("the header's length")?) as usize,
             2 | 3 => u32::from_le_bytes(rest.array("the header's length")?) as usize,
-            _ => return Err(rest.bad(format!("NPY version {major} is not known"))),
+            _ => return Err(rest.bad(format!("NPY version {major} is not supported"))),
         };
         let header = String::from_utf8_lossy(rest.take(length, "the header")?).into_owned();
         let (kind, shape) = parse_header(&header).map_err(|reason| rest.bad(reason))?;
         let count = shape.iter().try_fold(kind.size(), |n, &s| n.checked_mul(s));
         let Some(count) = count.filter(|&n| n <= rest.left()) else {
-            return Err(rest.bad(format!("the header speaks of {shape:?} numbers, {} bytes are left", rest.left())));
+            return Err(rest.bad(format!("the header claims {shape:?} numbers, {} bytes are left", rest.left())));
         };
         let bytes = rest.take(count, "the numbers")?.to_vec();
         Ok(Array { kind, shape, bytes })
     }
 }
 
-/// Type and shape of a NPY header, which is a Python dictionary.
+/// Type and shape in an NPY header, which is a Python dictionary.
 fn parse_header(header: &str) -> std::result::Result<(Kind, Vec<usize>), String> {
     let after = |key: &str| header.split_once(key).map(|(_, rest)| rest.trim_start_matches([':', ' ']));
     let descr = after("'descr'").and_then(|r| r.strip_prefix('\'')).and_then(|r| r.split_once('\''));
@@ -124,7 +124,7 @@ fn parse_header(header: &str) -> std::result::Result<(Kind, Vec<usize>), String>
         "f2" => Kind::F16,
         "f4" => Kind::F32,
         "f8" => Kind::F64,
-        _ => return Err(format!("numbers of type {descr:?} are not read")),
+        _ => return Err(format!("numbers of type {descr:?} are not supported")),
     };
     if after("'fortran_order'").is_none_or(|r| !r.starts_with("False")) {
         return Err("the array is not row-major".to_owned());
@@ -136,8 +136,9 @@ fn parse_header(header: &str) -> std::result::Result<(Kind, Vec<usize>), String>
     Ok((kind, shape.ok_or_else(|| format!("the shape ({sizes}) cannot be read"))?))
 }
 
-/// All arrays of a file by name: those of a NPZ or safetensors file, or the one of a NPY file, whose name is empty. The kind is told by
-/// the content, not the name.
+/// Reads all arrays of an NPZ or safetensors file by name, or the array of an NPY file under an empty name.
+///
+/// The content determines the format, not the file name.
 pub fn read_arrays(path: &Path) -> Result<BTreeMap<String, Array>> {
     let bytes = read(path)?;
     if bytes.starts_with(b"\x93NUMPY") {
@@ -152,7 +153,7 @@ pub fn read_arrays(path: &Path) -> Result<BTreeMap<String, Array>> {
         return named.collect();
     }
     let file = SafeTensors::deserialize(&bytes)
-        .map_err(|e| bad(path, format!("is neither NPY nor NPZ nor a whole safetensors file: {e}")))?;
+        .map_err(|e| bad(path, format!("is neither NPY nor NPZ nor a complete safetensors file: {e}")))?;
     let mut arrays = BTreeMap::new();
     for (name, view) in file.iter() {
         let kind = match view.dtype() {
@@ -164,17 +165,17 @@ pub fn read_arrays(path: &Path) -> Result<BTreeMap<String, Array>> {
             Dtype::F16 => Kind::F16,
             Dtype::F32 => Kind::F32,
             Dtype::F64 => Kind::F64,
-            other => return Err(bad(path, format!("tensor {name:?} is of type {other:?}, which is not read"))),
+            other => return Err(bad(path, format!("tensor {name:?} is of type {other:?}, which is not supported"))),
         };
         let array = Array::new(kind, view.shape().to_vec(), view.data().to_vec());
-        let array = array.ok_or_else(|| bad(path, format!("tensor {name:?} is not as long as its shape")))?;
+        let array = array.ok_or_else(|| bad(path, format!("the data of tensor {name:?} does not match its shape")))?;
         arrays.insert(name.to_owned(), array);
     }
     Ok(arrays)
 }
 
-/// A half-precision number.
-fn half(bits: u16) -> f32 {
+/// Converts the bits of an f16 number.
+fn f16_to_f32(bits: u16) -> f32 {
     let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
     let (exponent, fraction) = (i32::from(bits >> 10 & 31), f32::from(bits & 0x3ff));
     match exponent {
@@ -189,7 +190,7 @@ fn half(bits: u16) -> f32 {
 mod tests {
     use super::*;
 
-    /// A NPY file of version 1.
+    /// An NPY file of version 1.
     pub(crate) fn npy(header: &str, data: &[u8]) -> Vec<u8> {
         let header = format!("{header}\n");
         [b"\x93NUMPY\x01\x00", (header.len() as u16).to_le_bytes().as_slice(), header.as_bytes(), data].concat()
@@ -201,17 +202,17 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_every_type_are_read_as_they_are() {
-        let halves: Vec<u8> = [0x3c00u16, 0xc100, 0x0001, 0x7bff].iter().flat_map(|h| h.to_le_bytes()).collect();
-        assert_eq!(parse("<f2", "(2, 2)", &halves).unwrap().floats(), [1.0, -2.5, 2f32.powi(-24), 65504.0]);
-        assert!(half(0x7c01).is_nan() && half(0xfc00) == f32::NEG_INFINITY);
+    fn arrays_of_every_type_are_read() {
+        let f16_bytes: Vec<u8> = [0x3c00u16, 0xc100, 0x0001, 0x7bff].iter().flat_map(|h| h.to_le_bytes()).collect();
+        assert_eq!(parse("<f2", "(2, 2)", &f16_bytes).unwrap().floats(), [1.0, -2.5, 2f32.powi(-24), 65504.0]);
+        assert!(f16_to_f32(0x7c01).is_nan() && f16_to_f32(0xfc00) == f32::NEG_INFINITY);
         assert_eq!(parse("|u1", "(3,)", &[1, 2, 255]).unwrap().labels(), Some(vec![1, 2, 255]));
         assert_eq!(parse("<i8", "(1,)", &(-1i64).to_le_bytes()).unwrap().labels(), None);
         assert_eq!(parse("<f8", "()", &0.5f64.to_le_bytes()).unwrap().floats(), [0.5]);
     }
 
     #[test]
-    fn hostile_headers_are_refused_with_the_offset_and_allocate_nothing() {
+    fn errors_about_hostile_headers_name_the_offset_and_allocate_nothing() {
         for (descr, shape) in
             [("<f4", "(99999999999, 99999999999)"), ("<f4", "(1000000000,)"), ("<c8", "(1,)"), ("<f4", "(-1,)")]
         {
@@ -219,11 +220,11 @@ mod tests {
             assert!(error.starts_with("a.npy: offset "), "{error}");
         }
         let error = Array::parse_npy(Path::new("a.npy"), b"\x93NUMPY\x01\x00\xff\xff{").unwrap_err().to_string();
-        assert_eq!(error, "a.npy: offset 10: the header would take 65535 bytes, 1 are left");
+        assert_eq!(error, "a.npy: offset 10: the header needs 65535 bytes, 1 are left");
     }
 
     #[test]
-    fn safetensors_and_npz_hold_arrays_by_name() {
+    fn arrays_of_safetensors_files_are_read_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.safetensors");
         let bytes = setwise::files::tensors::to_bytes([("x", vec![2], [1.0f32, 2.0].as_slice())], &BTreeMap::new());

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::content::{bad, lines, read};
 use crate::Result;
 
-/// Images and what was written about them.
+/// Images and their captions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Captioned {
     /// File names of the images.
@@ -18,12 +18,16 @@ pub struct Captioned {
 }
 
 impl Captioned {
-    /// Reads the captions of Flickr8k or Flickr30k in any of the forms they come in: `image,caption` as CSV, `image#number`, tab and
-    /// caption (`Flickr8k.token.txt`, `results_20130124.token`), or `image| number| caption` (`results.csv`). Images stand in the order
-    /// in which they appear.
+    /// Reads the captions of Flickr8k or Flickr30k. Images are in the order of their first captions.
+    ///
+    /// Formats of a line:
+    ///
+    /// * `image,caption` as CSV,
+    /// * `image#number`, tab, caption (`Flickr8k.token.txt`, `results_20130124.token`),
+    /// * `image| number| caption` (`results.csv`).
     pub fn read_flickr(path: &Path) -> Result<Self> {
         let mut found = Captioned::default();
-        let mut places = HashMap::new();
+        let mut indices = HashMap::new();
         let mut form = None;
         lines(path, |number, line| {
             if line.trim().is_empty() {
@@ -31,24 +35,26 @@ impl Captioned {
             }
             let Some(form) = form else {
                 let head = ["image,caption", "image_name| comment_number| comment"].contains(&line.trim());
-                let this = Form::of(line).ok_or_else(|| bad(path, format!("line {number}: {line:?} is no caption")))?;
+                let this =
+                    Form::of(line).ok_or_else(|| bad(path, format!("line {number}: {line:?} is not a caption")))?;
                 form = Some(this);
                 if !head {
-                    found.push(&mut places, this.split(line).ok_or_else(|| not_a_caption(path, number, line))?);
+                    found.push(&mut indices, this.split(line).ok_or_else(|| not_a_caption(path, number, line))?);
                 }
                 return Ok(());
             };
-            found.push(&mut places, form.split(line).ok_or_else(|| not_a_caption(path, number, line))?);
+            found.push(&mut indices, form.split(line).ok_or_else(|| not_a_caption(path, number, line))?);
             Ok(())
         })?;
         if found.images.is_empty() {
-            return Err(bad(path, "holds no captions"));
+            return Err(bad(path, "has no captions"));
         }
         Ok(found)
     }
 
-    /// Reads annotations of MS-COCO (`captions_train2017.json`). Images stand in the order of the file; those without captions are
-    /// left out.
+    /// Reads annotations of MS-COCO (`captions_train2017.json`) in the order of the file.
+    ///
+    /// Images without captions are dropped.
     pub fn read_coco(path: &Path) -> Result<Self> {
         #[derive(Deserialize)]
         struct Annotations {
@@ -66,36 +72,36 @@ impl Captioned {
             caption: String,
         }
         let file: Annotations =
-            serde_json::from_slice(&read(path)?).map_err(|e| bad(path, format!("is no file of captions: {e}")))?;
-        let places: HashMap<u64, usize> = file.images.iter().enumerate().map(|(i, image)| (image.id, i)).collect();
+            serde_json::from_slice(&read(path)?).map_err(|e| bad(path, format!("is not a file of captions: {e}")))?;
+        let indices: HashMap<u64, usize> = file.images.iter().enumerate().map(|(i, image)| (image.id, i)).collect();
         let mut captions = vec![Vec::new(); file.images.len()];
         for (i, annotation) in file.annotations.into_iter().enumerate() {
-            let Some(&place) = places.get(&annotation.image_id) else {
+            let Some(&index) = indices.get(&annotation.image_id) else {
                 return Err(bad(
                     path,
-                    format!("annotation {i} is about image {}, which is not there", annotation.image_id),
+                    format!("annotation {i} is about image {}, which does not exist", annotation.image_id),
                 ));
             };
-            captions[place].push(annotation.caption.trim().to_owned());
+            captions[index].push(annotation.caption.trim().to_owned());
         }
         let all = file.images.into_iter().map(|image| image.file_name).zip(captions);
         let (images, captions) = all.filter(|(_, captions)| !captions.is_empty()).unzip();
         Ok(Captioned { images, captions })
     }
 
-    /// Appends all of another.
+    /// Appends the images of another corpus.
     pub fn extend(&mut self, other: Captioned) {
         self.images.extend(other.images);
         self.captions.extend(other.captions);
     }
 
-    fn push(&mut self, places: &mut HashMap<String, usize>, (image, caption): (String, String)) {
-        let place = *places.entry(image.clone()).or_insert_with(|| {
+    fn push(&mut self, indices: &mut HashMap<String, usize>, (image, caption): (String, String)) {
+        let index = *indices.entry(image.clone()).or_insert_with(|| {
             self.images.push(image);
             self.captions.push(Vec::new());
             self.images.len() - 1
         });
-        self.captions[place].push(caption);
+        self.captions[index].push(caption);
     }
 }
 
@@ -103,7 +109,7 @@ fn not_a_caption(path: &Path, number: usize, line: &str) -> crate::Error {
     bad(path, format!("line {number}: {line:?} is not an image and its caption"))
 }
 
-/// How a line holds an image and its caption.
+/// The format of a line with an image and its caption.
 #[derive(Clone, Copy)]
 enum Form {
     Csv,
@@ -134,7 +140,7 @@ impl Form {
             Form::Csv => line.split_once(',')?,
         };
         let (image, caption) = (image.trim(), caption.trim());
-        // CSV puts captions with commas in quotes and doubles those inside.
+        // CSV quotes captions with commas and doubles quotes inside.
         let caption = match caption.strip_prefix('"').and_then(|c| c.strip_suffix('"')) {
             Some(inner) if matches!(self, Form::Csv) => inner.replace("\"\"", "\""),
             _ => caption.to_owned(),
@@ -155,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn captions_of_flickr_are_read_in_every_form() {
+    fn captions_of_flickr_are_read_in_every_format() {
         for content in [
             "image,caption\na.jpg,A dog .\nb.jpg,\"A \"\"big\"\" cat, asleep\"\na.jpg,A puppy\n",
             "a.jpg#0\tA dog .\nb.jpg#0\tA \"big\" cat, asleep\na.jpg#1\tA puppy\n",
@@ -171,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn captions_of_coco_belong_to_their_images() {
+    fn captions_of_coco_are_read_with_their_images() {
         let json = r#"{"info": {}, "images": [{"id": 9, "file_name": "b.jpg", "height": 4}, {"id": 5, "file_name": "a.jpg"}],
             "annotations": [{"id": 1, "image_id": 5, "caption": "One. "}, {"id": 2, "image_id": 5, "caption": "Two."}]}"#;
         let (_dir, path) = written(json);

@@ -6,25 +6,26 @@ use super::content::{Bytes, bad, read_start};
 use super::{Array, Kind};
 use crate::Result;
 
-/// Reads an IDX file of bytes, packed with gzip or not: two zero bytes, the type, the number of dimensions, their sizes with the big end
-/// first, and the numbers.
+/// Reads an IDX file of bytes, compressed with gzip or not.
+///
+/// Layout: two zero bytes, the type, the number of dimensions, big-endian sizes, and the data.
 pub fn read_idx(path: &Path) -> Result<Array> {
-    // A packed file may unpack to much more than its header speaks of; no more than that is unpacked, and one byte to tell.
-    let start = read_start(path, LONGEST_HEADER)?;
+    // A compressed file may be much larger than its header claims. One byte more than claimed detects this.
+    let start = read_start(path, MAX_HEADER_BYTES)?;
     let mut rest = Bytes::new(path, &start);
     let size = shape(path, &mut rest)?.iter().try_fold(1u64, |n, &s| n.checked_mul(s as u64));
-    match size.filter(|&n| n <= MOST) {
-        Some(size) => parse(path, &read_start(path, LONGEST_HEADER + size + 1)?),
-        None => Err(rest.bad(format!("the header speaks of more than {MOST} bytes"))),
+    match size.filter(|&n| n <= MAX_BYTES) {
+        Some(size) => parse(path, &read_start(path, MAX_HEADER_BYTES + size + 1)?),
+        None => Err(rest.bad(format!("the header claims more than {MAX_BYTES} bytes"))),
     }
 }
 
 /// Four bytes, and four for each of at most 255 dimensions.
-const LONGEST_HEADER: u64 = 4 + 4 * 255;
-/// No file of pictures is larger.
-const MOST: u64 = 1 << 31;
+const MAX_HEADER_BYTES: u64 = 4 + 4 * 255;
+/// Largest data that is read.
+const MAX_BYTES: u64 = 1 << 31;
 
-/// The shape a header speaks of.
+/// The shape in the header.
 fn shape(path: &Path, rest: &mut Bytes) -> Result<Vec<usize>> {
     let [a, b, kind, dims] = rest.array("the first word of an IDX file")?;
     if [a, b] != [0, 0] || kind != 8 {
@@ -39,43 +40,44 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Array> {
     let shape = shape(path, &mut rest)?;
     let count = shape.iter().try_fold(1usize, |n, &s| n.checked_mul(s));
     let Some(count) = count.filter(|&n| n == rest.left()) else {
-        return Err(rest.bad(format!("the header speaks of {shape:?} bytes, {} are there", rest.left())));
+        return Err(rest.bad(format!("the header claims {shape:?} bytes, {} are left", rest.left())));
     };
     let bytes = rest.take(count, "the numbers")?.to_vec();
-    Ok(Array::new(Kind::U8, shape, bytes).expect("as many as the shape has"))
+    Ok(Array::new(Kind::U8, shape, bytes).expect("the shape's number of bytes"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::io::Write;
 
-    const SMALL: [u8; 16] = [0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 2, 9, 8, 7, 6];
+    use super::*;
+
+    const TINY: [u8; 16] = [0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 2, 9, 8, 7, 6];
 
     #[test]
-    fn the_numbers_are_the_same_packed_or_not() {
+    fn compressed_and_uncompressed_files_give_the_same_array() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x-idx2-ubyte");
-        std::fs::write(&path, SMALL).unwrap();
-        let plain = read_idx(&path).unwrap();
-        assert_eq!((plain.shape.clone(), plain.clone().into_bytes()), (vec![2, 2], Some(vec![9, 8, 7, 6])));
-        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        packer.write_all(&SMALL).unwrap();
-        let packed = packer.finish().unwrap();
-        std::fs::write(&path, &packed).unwrap();
-        assert_eq!(read_idx(&path).unwrap(), plain);
-        std::fs::write(&path, &packed[..packed.len() - 9]).unwrap();
+        std::fs::write(&path, TINY).unwrap();
+        let expected = read_idx(&path).unwrap();
+        assert_eq!((expected.shape.clone(), expected.clone().into_bytes()), (vec![2, 2], Some(vec![9, 8, 7, 6])));
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(&TINY).unwrap();
+        let compressed = encoder.finish().unwrap();
+        std::fs::write(&path, &compressed).unwrap();
+        assert_eq!(read_idx(&path).unwrap(), expected);
+        std::fs::write(&path, &compressed[..compressed.len() - 9]).unwrap();
         let error = read_idx(&path).unwrap_err().to_string();
-        assert!(error.contains("x-idx2-ubyte") && error.contains("cannot be read on after"), "{error}");
+        assert!(error.contains("x-idx2-ubyte") && error.contains("cannot be read after byte"), "{error}");
     }
 
     #[test]
-    fn damaged_and_hostile_files_are_refused_with_the_offset() {
-        let said = |bytes: &[u8]| parse(Path::new("x"), bytes).unwrap_err().to_string();
-        assert_eq!(said(&SMALL[..15]), "x: offset 12: the header speaks of [2, 2] bytes, 3 are there");
-        assert_eq!(said(&SMALL[..6]), "x: offset 4: a size would take 4 bytes, 2 are left");
-        assert!(said(&[0, 0, 13, 1, 0, 0, 0, 1, 0]).contains("offset 0: the first word is 00 00 0d"));
+    fn errors_about_corrupt_and_hostile_files_name_the_offset() {
+        let message = |bytes: &[u8]| parse(Path::new("x"), bytes).unwrap_err().to_string();
+        assert_eq!(message(&TINY[..15]), "x: offset 12: the header claims [2, 2] bytes, 3 are left");
+        assert_eq!(message(&TINY[..6]), "x: offset 4: a size needs 4 bytes, 2 are left");
+        assert!(message(&[0, 0, 13, 1, 0, 0, 0, 1, 0]).contains("offset 0: the first word is 00 00 0d"));
         let huge = [vec![0, 0, 8, 200], vec![255; 800], vec![0; 9]].concat();
-        assert!(said(&huge).contains("offset 804"), "{}", said(&huge));
+        assert!(message(&huge).contains("offset 804"), "{}", message(&huge));
     }
 }

@@ -1,38 +1,40 @@
-//! Readers of recorded data, one file per format. Every claim of a file is held against what it holds before memory is asked for
-//! it, and what is wrong is told with the file and the place.
+//! Readers of data sets, one module per format.
 //!
-//! * [`Array`]: arrays of NPY, NPZ and safetensors files, in the type they are stored in.
-//! * [`read_idx`]: MNIST and its relatives; [`Omniglot`]: packed or as a folder of pictures; [`Picture`]: PNG and JPEG files.
+//! Sizes claimed by a file are checked before memory is allocated. Errors name the file and the position.
+//!
+//! * [`Array`]: arrays of NPY, NPZ and safetensors files, in their stored type.
+//! * [`read_idx`]: MNIST and similar data sets.
+//! * [`Omniglot`]: in packed form or as a folder of images.
+//! * [`Image`]: PNG and JPEG files.
 //! * [`read_records`]: TFRecords of Meta-Dataset.
-//! * [`WordVectors`], [`read_dictionary`]: vectors of words, and pairs of words that translate each other.
+//! * [`WordVectors`], [`read_dictionary`]: word vectors, and pairs of words that translate each other.
 //! * [`Captioned`]: images with captions.
 
 mod array;
 mod captions;
 mod content;
 mod idx;
+mod images;
 mod omniglot;
-mod pictures;
 mod records;
 mod words;
 mod zip;
 
 pub use array::{Array, Kind, read_arrays};
 pub use captions::Captioned;
-pub use idx::read_idx;
-pub use omniglot::{OMNIGLOT_SIDE, Omniglot};
-pub use pictures::Picture;
-pub use records::{Record, read_records};
-pub use words::{Pair, Part, WordVectors, read_dictionary, read_pairs};
-
 pub(crate) use content::{bad, lines};
+pub use idx::read_idx;
+pub use images::Image;
+pub use omniglot::{OMNIGLOT_SIDE, Omniglot};
+pub use records::{Record, read_records};
+pub use words::{Pair, WordVectors, read_dictionary, read_pairs};
 pub(crate) use words::{finite, pairs_of};
 
 #[cfg(test)]
-pub(crate) mod made {
-    //! Made files for tests.
-    pub(crate) use super::omniglot::tests::made_folder;
-    pub(crate) use super::pictures::tests::png;
+pub(crate) mod synthetic {
+    //! Synthetic files for tests.
+    pub(crate) use super::images::tests::png;
+    pub(crate) use super::omniglot::tests::omniglot_folder;
     pub(crate) use super::records::tests::record_file;
     pub(crate) use super::zip::tests::zip;
 }

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::array::read_arrays;
 use super::content::bad;
-use super::{Array, Picture};
+use super::{Array, Image};
 use crate::{Error, Result};
 
 /// Side of a drawing in pixels.
@@ -17,16 +17,16 @@ const BYTES: usize = (OMNIGLOT_SIDE * OMNIGLOT_SIDE).div_ceil(8);
 /// Drawings of one part of Omniglot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Omniglot {
-    /// The drawings, a bit per pixel with the most significant first, each beginning with a byte of its own; ink is 1.
+    /// The drawings, one bit per pixel, the most significant bit first. Each drawing starts at a byte. Ink is 1.
     pub bits: Vec<u8>,
-    /// The character of each, counted from zero through all alphabets.
+    /// The character of each drawing, numbered from zero over all alphabets.
     pub characters: Vec<u32>,
-    /// The alphabet of each.
+    /// The alphabet of each drawing.
     pub alphabets: Vec<u32>,
 }
 
 impl Omniglot {
-    /// Reads a part (`background` or `evaluation`) from packed bits.
+    /// Reads a part (`background` or `evaluation`) from an NPZ file of packed bits.
     pub fn read_packed(path: &Path, part: &str) -> Result<Self> {
         let mut arrays = read_arrays(path)?;
         let mut take = |name: &str| {
@@ -54,8 +54,9 @@ impl Omniglot {
         Ok(Omniglot { bits, characters, alphabets })
     }
 
-    /// Reads a folder of pictures, `ALPHABET/CHARACTER/DRAWING.png`, as `images_background.zip` holds it. Names are read in order, so the
-    /// numbers of characters are always the same.
+    /// Reads a folder of images, `ALPHABET/CHARACTER/DRAWING.png`, as in `images_background.zip`.
+    ///
+    /// Names are sorted, so the numbers of characters are deterministic.
     pub fn read_folder(path: &Path) -> Result<Self> {
         let mut drawings: Vec<(PathBuf, u32, u32)> = Vec::new();
         let mut character = 0;
@@ -67,7 +68,7 @@ impl Omniglot {
             }
         }
         if drawings.is_empty() {
-            return Err(bad(path, "holds no ALPHABET/CHARACTER/DRAWING.png"));
+            return Err(bad(path, "has no ALPHABET/CHARACTER/DRAWING.png"));
         }
         let bits: Vec<Vec<u8>> = drawings.par_iter().map(|d| read_drawing(&d.0)).collect::<Result<_>>()?;
         let (characters, alphabets) = drawings.iter().map(|d| (d.1, d.2)).unzip();
@@ -79,21 +80,21 @@ impl Omniglot {
         self.characters.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no drawings.
     pub fn is_empty(&self) -> bool {
         self.characters.is_empty()
     }
 
-    /// A drawing as a picture in which ink is white.
-    pub fn picture(&self, drawing: usize) -> Picture {
+    /// A drawing as an image in which ink is white.
+    pub fn image(&self, drawing: usize) -> Image {
         let row = &self.bits[drawing * BYTES..(drawing + 1) * BYTES];
         let pixel = |i: usize| if row[i / 8] >> (7 - i % 8) & 1 == 1 { 255 } else { 0 };
         let (height, width) = (OMNIGLOT_SIDE, OMNIGLOT_SIDE);
-        Picture { height, width, channels: 1, pixels: (0..height * width).map(pixel).collect() }
+        Image { height, width, channels: 1, pixels: (0..height * width).map(pixel).collect() }
     }
 }
 
-/// What is in a folder, in the order of names.
+/// The entries of a folder, sorted by name.
 fn entries(path: &Path) -> Result<Vec<PathBuf>> {
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(path).map_err(Error::io(path))? {
@@ -103,15 +104,15 @@ fn entries(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(entries)
 }
 
-/// A drawing's bits; ink is dark in the files.
+/// Reads the bits of a drawing. Ink is dark in the files.
 fn read_drawing(path: &Path) -> Result<Vec<u8>> {
-    let picture = Picture::read(path, 1)?;
-    if (picture.height, picture.width) != (OMNIGLOT_SIDE, OMNIGLOT_SIDE) {
-        let (h, w) = (picture.height, picture.width);
+    let image = Image::read(path, 1)?;
+    if (image.height, image.width) != (OMNIGLOT_SIDE, OMNIGLOT_SIDE) {
+        let (h, w) = (image.height, image.width);
         return Err(bad(path, format!("is {h} × {w} pixels; drawings are {OMNIGLOT_SIDE} × {OMNIGLOT_SIDE}")));
     }
     let mut bits = vec![0; BYTES];
-    for (i, _) in picture.pixels.iter().enumerate().filter(|p| *p.1 < 128) {
+    for (i, _) in image.pixels.iter().enumerate().filter(|p| *p.1 < 128) {
         bits[i / 8] |= 128 >> (i % 8);
     }
     Ok(bits)
@@ -119,17 +120,17 @@ fn read_drawing(path: &Path) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::super::pictures::tests::png;
+    use super::super::images::tests::png;
     use super::*;
 
-    /// A folder with a few made drawings: alphabets, characters of each, drawings of each.
-    pub(crate) fn made_folder(path: &Path, counts: [usize; 3]) {
+    /// Writes a folder of synthetic drawings: counts of alphabets, characters of each, drawings of each.
+    pub(crate) fn omniglot_folder(path: &Path, counts: [usize; 3]) {
         for a in 0..counts[0] {
             for c in 0..counts[1] {
                 let folder = path.join(format!("Alphabet{a:02}/character{c:02}"));
                 std::fs::create_dir_all(&folder).unwrap();
                 for d in 0..counts[2] {
-                    // Lines as far apart as the character has it, moved from drawing to drawing.
+                    // The distance of lines depends on the character, their offset on the drawing.
                     let ink = |i: usize| if (i + d).is_multiple_of(3 + 2 * a + c) { 0 } else { 255 };
                     let pixels: Vec<u8> = (0..OMNIGLOT_SIDE * OMNIGLOT_SIDE).map(ink).collect();
                     std::fs::write(folder.join(format!("{d:04}.png")), png(OMNIGLOT_SIDE, OMNIGLOT_SIDE, &pixels))
@@ -140,32 +141,32 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_folder_of_drawings_has_characters_in_order_and_ink_that_is_one() {
+    fn a_folder_of_drawings_has_sorted_characters_and_ink_is_one() {
         let dir = tempfile::tempdir().unwrap();
-        made_folder(dir.path(), [2, 2, 3]);
+        omniglot_folder(dir.path(), [2, 2, 3]);
         let found = Omniglot::read_folder(dir.path()).unwrap();
         assert_eq!(found.characters, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]);
         assert_eq!(found.alphabets, [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]);
-        assert_eq!(found.picture(0).pixels[..6], [255, 0, 0, 255, 0, 0]);
-        assert_eq!(found.picture(1).pixels[..6], [0, 0, 255, 0, 0, 255]);
+        assert_eq!(found.image(0).pixels[..6], [255, 0, 0, 255, 0, 0]);
+        assert_eq!(found.image(1).pixels[..6], [0, 0, 255, 0, 0, 255]);
         std::fs::write(dir.path().join("Alphabet00/character00/0009.png"), png(2, 2, &[0; 4])).unwrap();
         let error = Omniglot::read_folder(dir.path()).unwrap_err().to_string();
         assert!(error.contains("0009.png") && error.contains("2 × 2"), "{error}");
     }
 
     #[test]
-    fn the_real_drawings_are_whole_and_their_means_those_of_the_small_ones() {
+    fn resized_real_drawings_agree_with_another_program() {
         let Some(data) = crate::datasets::real_data() else { return };
         let folder = data.of(crate::datasets::DataSet::Omniglot).unwrap();
         let drawings = Omniglot::read_packed(&folder.join("omniglot_105_bits.npz"), "evaluation").unwrap();
         assert_eq!(drawings.len(), 13180);
         assert_eq!(drawings.characters.iter().max(), Some(&658));
-        // The same drawings, made smaller by another program.
+        // The same drawings, resized by another program.
         let small = read_arrays(&folder.join("omniglot_28_gray.npz")).unwrap().remove("evaluation_images").unwrap();
         let small = small.into_bytes().unwrap();
-        // Its filter counts whole pixels, so single values differ at edges, but no drawing looks like another.
+        // Its filter counts full pixels, so values differ at edges, but less than between drawings.
         for i in (0..13000).step_by(997) {
-            let ours = drawings.picture(i).resized(28, 28).pixels;
+            let ours = drawings.image(i).resized(28, 28).pixels;
             let difference = |j: usize| {
                 let theirs = &small[j * 784..(j + 1) * 784];
                 ours.iter().zip(theirs).map(|(&a, &b)| f64::from(a.abs_diff(b))).sum::<f64>() / 784.0

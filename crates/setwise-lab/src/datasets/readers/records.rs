@@ -1,20 +1,20 @@
-//! TFRecord files of examples, as Meta-Dataset has them: framing with checksums, and the few fields of the messages that matter.
+//! TFRecord files of Meta-Dataset: framing with checksums, and the image and label of each message.
 
 use std::path::Path;
 
 use super::content::{Bytes, read};
 use crate::Result;
 
-/// A record: an encoded picture and its class.
+/// A record: an encoded image and its class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// The picture, as a JPEG or PNG file would hold it.
+    /// The image as the content of a JPEG or PNG file.
     pub image: Vec<u8>,
-    /// Its class, if the record says so.
+    /// Its class, if the record has one.
     pub label: Option<i64>,
 }
 
-/// Reads all records of a file. Both checksums of each are checked.
+/// Reads all records of a file and verifies both checksums of each.
 pub fn read_records(path: &Path) -> Result<Vec<Record>> {
     parse(path, &read(path)?)
 }
@@ -27,20 +27,20 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Record>> {
         let length: [u8; 8] = rest.array("a record's length")?;
         let sum = u32::from_le_bytes(rest.array("the checksum of a length")?);
         if masked(&length) != sum {
-            return Err(rest.bad(format!("record {number}: the checksum of its length does not fit")));
+            return Err(rest.bad(format!("record {number}: the checksum of its length does not match")));
         }
         let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX);
         let content = rest.take(length, &format!("record {number}"))?;
         let sum = u32::from_le_bytes(rest.array("a record's checksum")?);
         if masked(content) != sum {
-            return Err(rest.bad(format!("record {number}: its checksum does not fit")));
+            return Err(rest.bad(format!("record {number}: its checksum does not match")));
         }
         records.push(example(content).map_err(|reason| rest.bad(format!("record {number}: {reason}")))?);
     }
     Ok(records)
 }
 
-/// The checksum TFRecords have: CRC-32C, turned and moved so that checksums of checksums stay useful.
+/// The masked CRC-32C of TFRecords: rotated, plus a constant.
 fn masked(bytes: &[u8]) -> u32 {
     crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -69,7 +69,7 @@ enum Field<'a> {
     Bytes(&'a [u8]),
 }
 
-/// The next field of a message with its number; none at its end.
+/// The next field of a message with its number. None at the end of the message.
 fn next<'a>(rest: &mut &'a [u8]) -> Result<Option<(u64, Field<'a>)>, String> {
     if rest.is_empty() {
         return Ok(None);
@@ -83,7 +83,7 @@ fn next<'a>(rest: &mut &'a [u8]) -> Result<Option<(u64, Field<'a>)>, String> {
             Field::Bytes(take(rest, length)?)
         }
         5 => Field::Bytes(take(rest, 4)?),
-        other => return Err(format!("a field of wire type {other}, which there is not")),
+        other => return Err(format!("a field has unknown wire type {other}")),
     };
     Ok(Some((key >> 3, field)))
 }
@@ -107,17 +107,17 @@ fn varint(rest: &mut &[u8]) -> Result<u64, String> {
     Err("a number of more than ten bytes".to_owned())
 }
 
-/// All fields of a message that have one number and hold bytes.
-fn parts(mut message: &[u8], wanted: u64) -> Result<Vec<&[u8]>, String> {
-    let mut found = Vec::new();
+/// All fields of bytes with a given number.
+fn parts(mut message: &[u8], field_number: u64) -> Result<Vec<&[u8]>, String> {
+    let mut parts_of_field = Vec::new();
     while let Some((number, field)) = next(&mut message)? {
         if let Field::Bytes(bytes) = field
-            && number == wanted
+            && number == field_number
         {
-            found.push(bytes);
+            parts_of_field.push(bytes);
         }
     }
-    Ok(found)
+    Ok(parts_of_field)
 }
 
 /// Example { features = 1 { map<string, Feature> feature = 1 } }, a map being entries of key = 1 and value = 2.
@@ -174,10 +174,10 @@ pub(crate) mod tests {
         [out, bytes.to_vec()].concat()
     }
 
-    /// A file with one record per picture.
-    pub(crate) fn record_file(pictures: &[(&[u8], u8)]) -> Vec<u8> {
+    /// A file with one record per image.
+    pub(crate) fn record_file(images: &[(&[u8], u8)]) -> Vec<u8> {
         let mut out = Vec::new();
-        for (image, label) in pictures {
+        for (image, label) in images {
             let entry = |key: &str, feature: &[u8]| field(1, &[field(1, key.as_bytes()), field(2, feature)].concat());
             let image = entry("image", &field(1, &field(1, image)));
             let label = entry("label", &field(3, &field(1, &[*label])));
@@ -192,39 +192,39 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn checksums_are_those_of_the_standard() {
+    fn checksums_equal_those_of_rfc_3720() {
         // RFC 3720, B.4.
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(&(0..32).collect::<Vec<u8>>()), 0x46dd_794e);
     }
 
     #[test]
-    fn records_come_out_as_they_went_in() {
+    fn written_records_are_read_back() {
         let long = vec![5; 1000];
-        let found = parse(Path::new("0.tfrecords"), &record_file(&[(b"jpeg", 7), (&long, 100)])).unwrap();
+        let records = parse(Path::new("0.tfrecords"), &record_file(&[(b"jpeg", 7), (&long, 100)])).unwrap();
         assert_eq!(
-            found,
+            records,
             [Record { image: b"jpeg".to_vec(), label: Some(7) }, Record { image: long, label: Some(100) }]
         );
     }
 
     #[test]
-    fn every_damaged_byte_and_every_cut_is_told_of_with_its_offset() {
-        let whole = record_file(&[(b"some picture", 7), (b"another", 9)]);
-        let first = record_file(&[(b"some picture", 7)]).len();
-        for i in 0..whole.len() {
-            let mut bytes = whole.clone();
+    fn errors_about_every_corrupt_byte_and_every_truncation_name_the_offset() {
+        let complete = record_file(&[(b"some image", 7), (b"another", 9)]);
+        let first = record_file(&[(b"some image", 7)]).len();
+        for i in 0..complete.len() {
+            let mut bytes = complete.clone();
             bytes[i] ^= 0x10;
             let error = parse(Path::new("0.tfrecords"), &bytes).unwrap_err().to_string();
             assert!(error.starts_with("0.tfrecords: offset "), "{error}");
             if i > 0 && i != first {
-                assert!(parse(Path::new("0.tfrecords"), &whole[..i]).is_err(), "cut after {i}");
+                assert!(parse(Path::new("0.tfrecords"), &complete[..i]).is_err(), "cut after {i}");
             }
         }
     }
 
     #[test]
-    fn messages_that_lie_about_lengths_are_refused() {
+    fn messages_with_wrong_lengths_are_errors() {
         for message in
             [vec![10, 200], vec![10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], vec![11], vec![10, 2, 10, 9]]
         {

@@ -6,9 +6,10 @@
 use rand::Rng;
 use rand_distr::{Distribution, StandardNormal};
 
-use super::slice;
 use setwise::distributions::MixtureLaw;
 use setwise::linalg::{cholesky, solve_lower, solve_lower_transposed};
+
+use super::slice;
 
 /// Width of the first interval for logarithms of scales, which the law keeps within a few tenths.
 const LOG_WIDTH: f64 = 2.0;

@@ -11,8 +11,9 @@ mod slice;
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution, Exp1, Gamma};
 
-use gaussian::Prior;
 use setwise::distributions::{Mixture, MixtureLaw, ln_gamma};
+
+use gaussian::Prior;
 
 /// A chain over the mixtures that may have made some points.
 pub struct Chain<'a> {
@@ -107,10 +108,12 @@ fn draw_count(law: &MixtureLaw, sizes: &[usize], rng: &mut impl Rng) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
+
     use setwise::distributions::{IntRange, Lkj};
     use setwise::random::Generator;
+
+    use super::*;
 
     /// Numbers of a mixture whose means under the law are known: of one component, drawn at random, all but the first and last.
     fn numbers(m: &Mixture, rng: &mut Generator) -> Vec<f64> {

@@ -36,9 +36,11 @@ pub fn within(t: f64, low: f64, high: f64, rng: &mut impl Rng) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
+
     use setwise::random::Generator;
+
+    use super::*;
 
     /// Mean and mean square along a chain.
     fn moments(mut step: impl FnMut(f64) -> f64) -> (f64, f64) {

@@ -1,11 +1,12 @@
-//! Random mixtures, and others near them.
+//! Random mixtures and perturbations of them.
 
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution, Gamma, StandardNormal};
 
-use super::{Law, log_uniform};
 use setwise::distributions::{Lkj, Mixture};
 use setwise::random::Generator;
+
+use super::{Density, log_uniform};
 
 /// The parameters of a mixture.
 #[derive(Clone, Debug)]
@@ -15,10 +16,11 @@ pub struct Clusters {
     means: Vec<f64>,
     /// Lower Cholesky factors.
     factors: Vec<f64>,
+    /// Degrees of freedom of Student's t; infinite for Gaussians.
     freedom: f64,
 }
 
-impl Law for Mixture {
+impl Density for Mixture {
     fn sample(&self, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
         Mixture::sample(self, n, rng, rows);
     }
@@ -33,12 +35,12 @@ fn normal(rng: &mut impl Rng) -> f64 {
 }
 
 impl Clusters {
-    /// One cluster or up to eight; nearly equal or very different weights, spreads, axes and correlations; t tails for a third.
+    /// Draws one to eight clusters with random weights, spread, scales and correlations. A third have t tails.
     pub fn draw(dim: usize, rng: &mut impl Rng) -> Self {
         let count = if rng.random_bool(0.3) { 1 } else { rng.random_range(2..=8) };
         let shape = Gamma::new(log_uniform(0.5, 8.0, rng), 1.0).expect("a shape above zero");
         let weights = (0..count).map(|_| shape.sample(rng).max(1e-3)).collect();
-        // Distances between centres, in units of a cluster's own width, per coordinate.
+        // Distances between centres per coordinate, in units of a cluster's scale.
         let spread = log_uniform(0.3, 4.0, rng) / (dim as f64).powf(0.5 * rng.random::<f64>());
         let means = (0..count * dim).map(|_| spread * normal(rng)).collect();
         let (axes, sizes) = (0.8 * rng.random::<f64>(), 0.7 * rng.random::<f64>());
@@ -72,7 +74,7 @@ impl Clusters {
         self
     }
 
-    /// Tails under which the divergence from `p` is finite and not hopeless to measure.
+    /// Draws tails for which the divergence of `p` from these clusters is finite and measurable.
     pub fn with_tails_of(mut self, p: &Clusters, rng: &mut impl Rng) -> Self {
         self.freedom = match p.freedom.is_finite() {
             true => p.freedom * log_uniform(0.7, 1.6, rng),
@@ -82,8 +84,10 @@ impl Clusters {
         self
     }
 
-    /// Clusters near these. A strength s moves centres by about s of a cluster's width in each coordinate, and scales,
-    /// correlations, weights and tails likewise; each only sometimes, some only along one direction.
+    /// Draws clusters near these.
+    ///
+    /// Strength s moves centres by about s scales in each coordinate, and perturbs scales, correlations, weights and
+    /// tails likewise. Each kind of perturbation is random, as is whether it acts along one coordinate only.
     pub fn perturbed(&self, s: f64, rng: &mut impl Rng) -> Self {
         let mut c = self.clone();
         if s == 0.0 {
@@ -93,7 +97,7 @@ impl Clusters {
         let mut chosen: [bool; 4] = std::array::from_fn(|_| rng.random_bool(0.55));
         chosen[rng.random_range(0..4)] = true;
         let [centres, scales, shapes, weights] = chosen;
-        // What is concentrated in one direction is as strong as what is spread over all.
+        // A perturbation of one coordinate is as strong as one of all coordinates.
         let along = rng.random_bool(0.35);
         let total = s * (d as f64).sqrt();
         let common: Vec<f64> = direction(d, s, total, along, rng);
@@ -101,10 +105,10 @@ impl Clusters {
         for k in 0..count {
             let factor = &mut c.factors[k * d * d..(k + 1) * d * d];
             if centres {
-                let own = if together { common.clone() } else { direction(d, s, total, along, rng) };
+                let shift = if together { common.clone() } else { direction(d, s, total, along, rng) };
                 let mean = &mut c.means[k * d..(k + 1) * d];
                 for (i, m) in mean.iter_mut().enumerate() {
-                    *m += factor[i * d..i * d + i + 1].iter().zip(&own).map(|(l, z)| l * z).sum::<f64>();
+                    *m += factor[i * d..i * d + i + 1].iter().zip(&shift).map(|(l, z)| l * z).sum::<f64>();
                 }
             }
             if shapes {
@@ -139,7 +143,7 @@ impl Clusters {
     }
 }
 
-/// A normal vector of deviation `s` in each coordinate, or one coordinate of deviation `total`.
+/// Draws a normal vector of deviation `s` in each coordinate, or of deviation `total` in one coordinate.
 fn direction(d: usize, s: f64, total: f64, along: bool, rng: &mut impl Rng) -> Vec<f64> {
     if !along {
         return (0..d).map(|_| s * normal(rng)).collect();
@@ -149,14 +153,14 @@ fn direction(d: usize, s: f64, total: f64, along: bool, rng: &mut impl Rng) -> V
     v
 }
 
-/// L·(I + T) with T lower triangular: axes turn and correlations change.
+/// L ← L·(I + 1.5·T) with T strictly lower triangular, which changes axes and correlations.
 fn shear_factor(factor: &mut [f64], d: usize, s: f64, rng: &mut impl Rng) {
     let strength = s.min(1.0) / (d as f64).sqrt().max(1.0);
-    let turn: Vec<f64> = (0..d * d).map(|_| strength * normal(rng)).collect();
+    let lower: Vec<f64> = (0..d * d).map(|_| strength * normal(rng)).collect();
     for i in 0..d {
-        // Row i of the product needs entries j..=i of the old row only, so it can be made from the left.
+        // Entry j of row i reads entries j..=i only, so the update runs in place from the left.
         for j in 0..i {
-            let sum: f64 = (j + 1..=i).map(|k| factor[i * d + k] * turn[k * d + j]).sum();
+            let sum: f64 = (j + 1..=i).map(|k| factor[i * d + k] * lower[k * d + j]).sum();
             factor[i * d + j] += 1.5 * sum;
         }
     }

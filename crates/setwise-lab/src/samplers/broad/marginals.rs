@@ -1,15 +1,16 @@
-//! Independent columns, each of a shape of its own.
+//! Products of independent columns with different shapes.
 
 use std::f64::consts::{LN_2, PI, TAU};
 
 use rand::{Rng, RngExt};
 use rand_distr::{ChiSquared, Distribution, Exp1, Gamma, StandardNormal};
 
-use super::{Law, log_uniform};
 use setwise::distributions::ln_gamma;
 use setwise::random::Generator;
 
-/// The shape of a column, of location zero and scale about one.
+use super::{Density, log_uniform};
+
+/// The shape of a column, with location zero and scale about one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Shape {
     Normal,
@@ -19,11 +20,11 @@ enum Shape {
     },
     /// On (−1, 1).
     Uniform,
-    /// Two half normals of scales 1 and `ratio` that meet at the mode.
+    /// A split normal: half normals of scales 1 and `ratio` that meet at the mode.
     Split {
         ratio: f64,
     },
-    /// sinh((asinh(z) + skew) / weight) of a normal z (Jones and Pewsey, 2009).
+    /// sinh((asinh(z) + skew) / weight) with a standard normal z (Jones and Pewsey, 2009).
     SinhArcsinh {
         skew: f64,
         weight: f64,
@@ -32,7 +33,7 @@ enum Shape {
     Gamma {
         shape: f64,
     },
-    /// Two normals at ±`distance`, the upper with probability `share`.
+    /// Two normals at ±`distance`, the upper one with probability `share`.
     Bimodal {
         distance: f64,
         share: f64,
@@ -57,7 +58,7 @@ fn normal(rng: &mut impl Rng) -> f64 {
     StandardNormal.sample(rng)
 }
 
-/// Faster than the library's, which are exact to the last bit for tiny arguments too.
+/// A faster asinh than the standard library's, which also rounds correctly for tiny arguments.
 pub(super) fn asinh(x: f64) -> f64 {
     (x.abs() + (x * x + 1.0).sqrt()).ln().copysign(x)
 }
@@ -93,7 +94,7 @@ impl Shape {
                 let chi = ChiSquared::new(freedom).expect("degrees above zero").sample(rng);
                 normal(rng) * (freedom / chi).sqrt()
             }
-            // Not on the edge, where rounding would put points outside.
+            // Inside the edge, because rounding could move points on it outside.
             Shape::Uniform => (1.0 - 1e-12) * (2.0 * rng.random::<f64>() - 1.0),
             Shape::Split { ratio } => {
                 let z = normal(rng).abs();
@@ -107,7 +108,7 @@ impl Shape {
         }
     }
 
-    /// What is left of the log density far from all points: terms that are the same everywhere.
+    /// The constant term of the log density.
     fn log_constant(self) -> f64 {
         let gaussian = -0.5 * TAU.ln();
         match self {
@@ -121,8 +122,8 @@ impl Shape {
         }
     }
 
-    /// The log density but for the constant.
-    fn log_form(self, x: f64) -> f64 {
+    /// The log density without its constant term.
+    fn log_kernel(self, x: f64) -> f64 {
         match self {
             Shape::Normal => -0.5 * x * x,
             Shape::Logistic => -x.abs() - 2.0 * (1.0 + (-x.abs()).exp()).ln(),
@@ -148,9 +149,9 @@ impl Shape {
         }
     }
 
-    /// A shape of the same kind nearby.
+    /// Draws a shape of the same kind with nearby parameters.
     fn perturbed(self, s: f64, rng: &mut impl Rng) -> Self {
-        let near = |x: f64, least: f64, most: f64, rng: &mut _| (x * (s * normal(rng)).exp()).clamp(least, most);
+        let near = |x: f64, min: f64, max: f64, rng: &mut _| (x * (s * normal(rng)).exp()).clamp(min, max);
         match self {
             Shape::Student { freedom } => Shape::Student { freedom: near(freedom, 1.5, 60.0, rng) },
             Shape::Split { ratio } => Shape::Split { ratio: near(ratio, 0.1, 10.0, rng) },
@@ -167,16 +168,17 @@ impl Shape {
         }
     }
 
-    /// Whether all of (−∞, ∞) is its support, so that it can answer for any other.
-    fn everywhere(self) -> bool {
+    /// Whether the support is (−∞, ∞), so that KL of any other shape from this one is finite.
+    fn full_support(self) -> bool {
         !matches!(self, Shape::Uniform | Shape::Gamma { .. })
     }
 
-    /// Whether it has at least the tails of a normal with finite moments of the other, roughly: second moments exist.
-    fn light(self) -> bool {
+    /// Whether the tails are too light to stand in for heavy ones.
+    fn light_tails(self) -> bool {
         !matches!(self, Shape::Student { .. } | Shape::SinhArcsinh { .. })
     }
 
+    /// Approximate mean and deviation.
     fn moments(self) -> (f64, f64) {
         match self {
             Shape::Logistic => (0.0, 1.8),
@@ -192,11 +194,11 @@ impl Shape {
 }
 
 impl Column {
-    /// A column that p's is absolutely continuous to, nearby.
+    /// Draws a nearby column with respect to which this one is absolutely continuous.
     fn perturbed(self, s: f64, rng: &mut impl Rng) -> Self {
         match self.shape {
             Shape::Uniform => {
-                // A wider box around this one.
+                // A wider interval that contains this one.
                 let grow = |rng: &mut _| s * Distribution::<f64>::sample(&Exp1, rng);
                 let (low, high) =
                     (self.location - self.scale * (1.0 + grow(rng)), self.location + self.scale * (1.0 + grow(rng)));
@@ -215,12 +217,12 @@ impl Column {
         }
     }
 
-    /// A column of another kind with about the same place and width.
+    /// Draws a column of another kind with about the same location and scale.
     fn replaced(self, rng: &mut impl Rng) -> Self {
         let (mean, deviation) = self.shape.moments();
         let shape = loop {
             let shape = Shape::draw(rng);
-            if shape.everywhere() && (self.shape.light() || !shape.light()) {
+            if shape.full_support() && (self.shape.light_tails() || !shape.light_tails()) {
                 break shape;
             }
         };
@@ -231,7 +233,7 @@ impl Column {
 }
 
 impl Marginals {
-    /// Random columns, and others near them.
+    /// Draws columns, and perturbed ones.
     pub fn pair(dim: usize, strength: f64, rng: &mut impl Rng) -> (Self, Self) {
         let one_kind = rng.random_bool(0.4).then(|| Shape::draw(rng));
         let p: Vec<Column> = (0..dim)
@@ -244,7 +246,7 @@ impl Marginals {
         if strength == 0.0 {
             return (Marginals { columns: p.clone() }, Marginals { columns: p });
         }
-        // A few columns carry what all would, as strongly in sum.
+        // Where only some columns are perturbed, each is perturbed more: the total stays the same.
         let share = if rng.random_bool(0.4) { rng.random::<f64>() } else { 1.0 };
         let s = strength / share.max(1.0 / dim as f64).sqrt();
         let replace = if rng.random_bool(0.3) { 0.5 * rng.random::<f64>() * (s * s).min(1.0) } else { 0.0 };
@@ -259,20 +261,20 @@ impl Marginals {
         (Marginals { columns: p }, Marginals { columns: q })
     }
 
-    /// The columns in which two products differ: the others add nothing to their divergence.
+    /// The columns in which two products differ. Equal columns contribute nothing to the divergence.
     pub fn differing(&self, other: &Self) -> (Self, Self) {
         let pairs = self.columns.iter().zip(&other.columns).filter(|(a, b)| a != b);
         let (a, b) = pairs.map(|(a, b)| (*a, *b)).unzip();
         (Marginals { columns: a }, Marginals { columns: b })
     }
 
-    /// Whether it has no columns.
+    /// Whether there are no columns.
     pub fn is_empty(&self) -> bool {
         self.columns.is_empty()
     }
 }
 
-impl Law for Marginals {
+impl Density for Marginals {
     fn sample(&self, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
         rows.reserve(n * self.columns.len());
         for _ in 0..n {
@@ -283,8 +285,8 @@ impl Law for Marginals {
     fn log_density(&self, rows: &[f64]) -> Vec<f64> {
         let constant: f64 = self.columns.iter().map(|c| c.shape.log_constant() - c.scale.ln()).sum();
         let of_row = |row: &[f64]| {
-            let forms = self.columns.iter().zip(row).map(|(c, x)| c.shape.log_form((x - c.location) / c.scale));
-            constant + forms.sum::<f64>()
+            let kernels = self.columns.iter().zip(row).map(|(c, x)| c.shape.log_kernel((x - c.location) / c.scale));
+            constant + kernels.sum::<f64>()
         };
         rows.chunks_exact(self.columns.len()).map(of_row).collect()
     }
@@ -292,11 +294,12 @@ impl Law for Marginals {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
 
+    use super::*;
+
     #[test]
-    fn every_shape_is_drawn_as_its_density_says() {
+    fn samples_of_every_shape_follow_its_density() {
         let mut rng = Generator::seed_from_u64(2);
         let shapes = [
             Shape::Normal,
@@ -312,17 +315,20 @@ mod tests {
             let grid = (0..200_000).map(|i| (f64::from(i) - 100_000.0 + 0.5) * 1e-3);
             let (mut total, mut below) = (0.0, 0.0);
             for x in grid {
-                let mass = (shape.log_constant() + shape.log_form(x)).exp() * 1e-3;
+                let mass = (shape.log_constant() + shape.log_kernel(x)).exp() * 1e-3;
                 total += mass;
                 below += if x < 0.7 { mass } else { 0.0 };
             }
-            let drawn = (0..100_000).filter(|_| shape.sample(&mut rng) < 0.7).count() as f64 / 1e5;
-            assert!((total - 1.0).abs() < 2e-3 && (below - drawn).abs() < 6e-3, "{shape:?}: {total}, {below}, {drawn}");
+            let sampled = (0..100_000).filter(|_| shape.sample(&mut rng) < 0.7).count() as f64 / 1e5;
+            assert!(
+                (total - 1.0).abs() < 2e-3 && (below - sampled).abs() < 6e-3,
+                "{shape:?}: {total}, {below}, {sampled}"
+            );
         }
     }
 
     #[test]
-    fn the_second_distribution_is_nowhere_zero_where_the_first_is_not() {
+    fn the_first_distribution_is_absolutely_continuous_with_respect_to_the_second() {
         let mut rng = Generator::seed_from_u64(5);
         for _ in 0..200 {
             let (p, q) = Marginals::pair(3, 0.5, &mut rng);

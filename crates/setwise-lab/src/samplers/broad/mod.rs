@@ -1,12 +1,12 @@
-//! A broad stream of pairs of distributions with known divergence, for an estimator that has to answer for any sample.
+//! Pairs from many families of distributions with known divergence, for an estimator of arbitrary samples.
 //!
-//! * `clusters`: mixtures of Gaussians and of Student's t, of very different separation, anisotropy and weights.
-//! * `marginals`: independent columns of different shapes, bounded and skewed ones too.
-//! * `warp`: smooth invertible maps, shared by both samples (the divergence stays) or of each distribution's own.
-//! * `truth`: the divergence itself, in closed form or from fresh points until it is known well.
+//! * `clusters`: mixtures of Gaussians and of Student's t that vary in separation, anisotropy and weights.
+//! * `marginals`: independent columns of different shapes, some of them bounded or skewed.
+//! * `warp`: smooth invertible maps. A map shared by both samples preserves the divergence.
+//! * `truth`: the divergence, in closed form or by Monte Carlo up to a tolerance.
 //!
-//! The second distribution of a pair is the first one perturbed, by a strength drawn so that the divergence spreads over the
-//! range wanted in any dimension, or one of its own, or the same.
+//! The second distribution of a pair equals the first, perturbs it, or is independent of it. The strength of the
+//! perturbation spreads divergences over the full range in every dimension.
 
 mod clusters;
 mod marginals;
@@ -16,38 +16,40 @@ mod warp;
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution, Exp1};
 
+use setwise::distributions::IntRange;
+use setwise::random::Generator;
+
 use super::Sampler;
 use clusters::Clusters;
 use marginals::Marginals;
-use setwise::distributions::IntRange;
-use setwise::random::Generator;
-pub use truth::{Precision, Truth, divergence};
 use warp::{Shear, Warp};
 
-/// A distribution that can be drawn from and whose density is known.
-pub trait Law {
+pub use truth::{Precision, Truth, divergence};
+
+/// A distribution with a sampler and a density in closed form.
+pub trait Density {
     /// Appends `n` points.
     fn sample(&self, n: usize, rng: &mut Generator, rows: &mut Vec<f64>);
-    /// The log density at row-major points.
+    /// Returns the log density at row-major points.
     fn log_density(&self, rows: &[f64]) -> Vec<f64>;
 }
 
-/// Two samples of a pair of distributions from the broad stream, labelled with KL(p‖q).
+/// Draws pairs of distributions. As a sampler it draws two samples and labels them with KL(p‖q).
 #[derive(Clone, Debug, PartialEq)]
-pub struct Broad {
-    /// Pairs with a larger divergence are drawn again.
+pub struct BroadPairs {
+    /// The largest divergence. Pairs above it are rejected.
     pub max_divergence: f64,
 }
 
-/// What is drawn of a pair.
+/// Two distributions with known divergence.
 pub struct Pair {
     /// The first distribution.
-    pub p: Box<dyn Law>,
-    /// The second.
-    pub q: Box<dyn Law>,
+    pub p: Box<dyn Density>,
+    /// The second distribution.
+    pub q: Box<dyn Density>,
     /// KL(p‖q).
     pub truth: Truth,
-    /// A map that both samples go through.
+    /// A map applied to both samples.
     warp: Option<Warp>,
 }
 
@@ -57,42 +59,42 @@ impl Pair {
         self.sample(&*self.p, n, rng, rows);
     }
 
-    /// Appends `m` points of the second.
+    /// Appends `m` points of the second distribution.
     pub fn sample_q(&self, m: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
         self.sample(&*self.q, m, rng, rows);
     }
 
-    fn sample(&self, law: &dyn Law, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
+    fn sample(&self, density: &dyn Density, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
         let first = rows.len();
-        law.sample(n, rng, rows);
+        density.sample(n, rng, rows);
         if let Some(warp) = &self.warp {
             warp.apply(&mut rows[first..]);
         }
     }
 }
 
-/// The divergence a perturbation aims at: often small, mostly below five, sometimes large.
-fn aim(largest: f64, rng: &mut impl Rng) -> f64 {
+/// Draws the divergence that a perturbation aims at: often small, mostly below five, sometimes large.
+fn target_divergence(max: f64, rng: &mut impl Rng) -> f64 {
     let t: f64 = match rng.random_bool(0.5) {
-        true => log_uniform(0.02, 0.6 * largest, rng),
+        true => log_uniform(0.02, 0.6 * max, rng),
         false => 3.0 * Distribution::<f64>::sample(&Exp1, rng),
     };
-    t.min(largest)
+    t.min(max)
 }
 
-/// A number whose logarithm is uniform.
-fn log_uniform(least: f64, most: f64, rng: &mut impl Rng) -> f64 {
-    least * (most / least).powf(rng.random())
+/// Draws a number whose logarithm is uniform.
+fn log_uniform(min: f64, max: f64, rng: &mut impl Rng) -> f64 {
+    min * (max / min).powf(rng.random())
 }
 
-impl Broad {
-    /// Draws a pair, its divergence as well known as estimates from thousands of points can be held against.
+impl BroadPairs {
+    /// Draws a pair. Its divergence is precise enough to judge estimates from thousands of points.
     pub fn pair(&self, dim: usize, rng: &mut Generator) -> Pair {
-        self.known(dim, Precision::Fine, rng)
+        self.pair_with(dim, Precision::Fine, rng)
     }
 
-    fn known(&self, dim: usize, precision: Precision, rng: &mut Generator) -> Pair {
-        let mut strength = (aim(self.max_divergence, rng) / dim as f64).sqrt();
+    fn pair_with(&self, dim: usize, precision: Precision, rng: &mut Generator) -> Pair {
+        let mut strength = (target_divergence(self.max_divergence, rng) / dim as f64).sqrt();
         if rng.random_bool(0.06) {
             strength = 0.0;
         }
@@ -108,15 +110,15 @@ impl Broad {
                 let warp = warped.then(|| Warp::draw(dim, &*p, &*q, rng));
                 return Pair { p, q, truth, warp };
             }
-            // Too far apart: closer next time, so that this ends.
+            // A weaker perturbation after each rejection makes the loop end.
             independent = false;
             strength *= 0.6;
         }
     }
 
-    /// Draws a pair of single Gaussians, as they are.
+    /// Draws a pair of single Gaussians without a map.
     pub fn gaussians(&self, dim: usize, rng: &mut Generator) -> Pair {
-        let mut strength = (aim(self.max_divergence, rng) / dim as f64).sqrt();
+        let mut strength = (target_divergence(self.max_divergence, rng) / dim as f64).sqrt();
         loop {
             let of_p = Clusters::draw(dim, rng).first();
             let (p, q) = (of_p.mixture(), of_p.perturbed(strength, rng).first().mixture());
@@ -132,7 +134,7 @@ impl Broad {
         strength: f64,
         precision: Precision,
         rng: &mut Generator,
-    ) -> (Box<dyn Law>, Box<dyn Law>, Truth) {
+    ) -> (Box<dyn Density>, Box<dyn Density>, Truth) {
         let (p, q) = Marginals::pair(dim, strength, rng);
         let (of_p, of_q) = p.differing(&q);
         let truth = match of_p.is_empty() {
@@ -148,14 +150,14 @@ impl Broad {
         independent: bool,
         precision: Precision,
         rng: &mut Generator,
-    ) -> (Box<dyn Law>, Box<dyn Law>, Truth) {
+    ) -> (Box<dyn Density>, Box<dyn Density>, Truth) {
         let of_p = Clusters::draw(dim, rng);
         let of_q = match independent {
             true => Clusters::draw(dim, rng).with_tails_of(&of_p, rng),
             false => of_p.perturbed(strength, rng),
         };
         let (p, q) = (of_p.mixture(), of_q.mixture());
-        // Curved clusters: the same curve leaves the divergence as it is, another one changes it.
+        // Sheared clusters: the same shear preserves the divergence, a different one changes it.
         if dim > 1 && strength > 0.0 && rng.random_bool(0.15) {
             let shear = Shear::draw(dim, &p, rng);
             let other = shear.perturbed(strength * (dim as f64).sqrt(), rng);
@@ -171,7 +173,7 @@ impl Broad {
     }
 }
 
-/// Set sizes with a uniform logarithm; every other time both are one.
+/// Draws set sizes with a uniform logarithm. Both are equal with probability one half.
 fn sizes(size: IntRange, rng: &mut impl Rng) -> (usize, usize) {
     let mut one = || log_uniform(size.min as f64, size.max as f64 + 1.0, rng) as usize;
     let (n, m) = (one(), one());
@@ -179,13 +181,13 @@ fn sizes(size: IntRange, rng: &mut impl Rng) -> (usize, usize) {
     (n, if rng.random_bool(0.5) { n } else { m.clamp(size.min, size.max) })
 }
 
-impl Sampler for Broad {
+impl Sampler for BroadPairs {
     fn sets(&self) -> usize {
         2
     }
 
     fn draw(&self, dim: usize, size: IntRange, rng: &mut Generator, rows: &mut [Vec<f64>]) -> f64 {
-        let pair = self.known(dim, Precision::Coarse, rng);
+        let pair = self.pair_with(dim, Precision::Coarse, rng);
         let (n, m) = sizes(size, rng);
         pair.sample_p(n, rng, &mut rows[0]);
         pair.sample_q(m, rng, &mut rows[1]);
@@ -195,15 +197,16 @@ impl Sampler for Broad {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
+
+    use super::*;
 
     #[test]
     fn divergences_spread_over_the_range_in_every_dimension() {
         for dim in [1, 2, 5, 16] {
             let mut rng = Generator::seed_from_u64(dim as u64);
             let mut truths: Vec<f64> =
-                (0..400).map(|_| Broad { max_divergence: 30.0 }.pair(dim, &mut rng).truth.value).collect();
+                (0..400).map(|_| BroadPairs { max_divergence: 30.0 }.pair(dim, &mut rng).truth.value).collect();
             truths.sort_by(f64::total_cmp);
             let share = |a: f64, b: f64| truths.iter().filter(|t| **t >= a && **t < b).count() as f64 / 400.0;
             assert!(truths[0] >= -0.05 && truths[399] <= 30.0, "d = {dim}: {} to {}", truths[0], truths[399]);
@@ -213,13 +216,13 @@ mod tests {
     }
 
     #[test]
-    fn the_labels_agree_with_many_more_points() {
-        // Neighbour by neighbour against a hundred thousand fresh points, in units of the label's own error.
+    fn labels_agree_with_monte_carlo_on_many_more_points() {
+        // Differences to the mean over a hundred thousand fresh points, in standard errors.
         let mut rng = Generator::seed_from_u64(11);
-        let mut worst = Vec::new();
+        let mut differences = Vec::new();
         for i in 0..60 {
             let dim = [1, 2, 4][i % 3];
-            let pair = Broad { max_divergence: 10.0 }.pair(dim, &mut rng);
+            let pair = BroadPairs { max_divergence: 10.0 }.pair(dim, &mut rng);
             let mut rows = Vec::new();
             pair.p.sample(100_000, &mut rng, &mut rows);
             let (p, q) = (pair.p.log_density(&rows), pair.q.log_density(&rows));
@@ -227,18 +230,18 @@ mod tests {
             let mean = ratios.iter().sum::<f64>() / 1e5;
             let variance = ratios.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / 1e5;
             let error = (variance / 1e5 + pair.truth.error.powi(2)).sqrt() + 1e-9;
-            worst.push((mean - pair.truth.value).abs() / error);
+            differences.push((mean - pair.truth.value).abs() / error);
         }
-        worst.sort_by(f64::total_cmp);
-        assert!(worst[54] < 3.0 && worst[30] < 1.2, "{worst:?}");
+        differences.sort_by(f64::total_cmp);
+        assert!(differences[54] < 3.0 && differences[30] < 1.2, "{differences:?}");
     }
 
     #[test]
-    fn sizes_keep_to_their_range_and_often_differ() {
+    fn set_sizes_stay_in_their_range_and_often_differ() {
         let mut rng = Generator::seed_from_u64(1);
-        let drawn: Vec<_> = (0..1000).map(|_| sizes(IntRange::new(30, 256), &mut rng)).collect();
-        assert!(drawn.iter().all(|(n, m)| (30..=256).contains(n) && (30..=256).contains(m)));
-        assert!(drawn.iter().filter(|(n, m)| n == m).count() > 400);
-        assert!(drawn.iter().filter(|(n, _)| *n < 90).count() > 400);
+        let pairs: Vec<_> = (0..1000).map(|_| sizes(IntRange::new(30, 256), &mut rng)).collect();
+        assert!(pairs.iter().all(|(n, m)| (30..=256).contains(n) && (30..=256).contains(m)));
+        assert!(pairs.iter().filter(|(n, m)| n == m).count() > 400);
+        assert!(pairs.iter().filter(|(n, _)| *n < 90).count() > 400);
     }
 }

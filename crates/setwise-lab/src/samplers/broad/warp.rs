@@ -3,13 +3,15 @@
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution, StandardNormal};
 
-use super::marginals::{asinh, sinh};
-use super::{Law, log_uniform};
 use setwise::distributions::Mixture;
 use setwise::random::Generator;
 
-/// A map that both samples go through, so that the ratio of their densities stays: the points are brought to about mean zero and
-/// width one, then go through layers that bend and mix them.
+use super::marginals::{asinh, sinh};
+use super::{Density, log_uniform};
+
+/// An invertible map for both samples, which preserves the ratio of their densities.
+///
+/// The map standardises points by estimated means and deviations, then applies layers that bend and mix coordinates.
 pub struct Warp {
     dim: usize,
     centre: Vec<f64>,
@@ -18,11 +20,11 @@ pub struct Warp {
 }
 
 enum Layer {
-    /// Reflections in random directions: points turn.
-    Turn(Vec<Vec<f64>>),
-    /// Each coordinate through a bend of its own.
+    /// Householder reflections in random directions: a rotation.
+    Reflect(Vec<Vec<f64>>),
+    /// A monotone function for each coordinate.
     Bend(Vec<Bend>),
-    /// The later coordinates are moved and stretched by a function of an earlier one.
+    /// A coupling layer: coordinates after `from` are shifted and scaled by functions of coordinate `from`.
     Couple { from: usize, shift: Vec<f64>, stretch: f64 },
 }
 
@@ -49,7 +51,7 @@ impl Bend {
     }
 
     fn at(self, x: f64) -> f64 {
-        // Far out a bend goes on in a straight line, so that no point is lost to rounding.
+        // Linear extrapolation beyond ±8 keeps distinct points distinct despite rounding.
         let near = x.clamp(-8.0, 8.0);
         let bent = match self {
             Bend::SinhArcsinh { skew, weight } => sinh(weight * asinh(near) + skew),
@@ -65,12 +67,12 @@ fn normal(rng: &mut impl Rng) -> f64 {
     StandardNormal.sample(rng)
 }
 
-/// Points to tell place and width from.
-const PROBE: usize = 48;
+/// Points of each density that estimate its location and scale.
+const PROBE_POINTS: usize = 48;
 
-fn place(laws: &[&dyn Law], dim: usize, rng: &mut Generator) -> (Vec<f64>, Vec<f64>) {
+fn location_and_scale(densities: &[&dyn Density], dim: usize, rng: &mut Generator) -> (Vec<f64>, Vec<f64>) {
     let mut rows = Vec::new();
-    laws.iter().for_each(|law| law.sample(PROBE, rng, &mut rows));
+    densities.iter().for_each(|density| density.sample(PROBE_POINTS, rng, &mut rows));
     let n = (rows.len() / dim) as f64;
     let column = |i: usize| rows.iter().skip(i).step_by(dim);
     let centre: Vec<f64> = (0..dim).map(|i| column(i).sum::<f64>() / n).collect();
@@ -80,13 +82,13 @@ fn place(laws: &[&dyn Law], dim: usize, rng: &mut Generator) -> (Vec<f64>, Vec<f
 }
 
 impl Warp {
-    /// A random map for points of two laws.
-    pub fn draw(dim: usize, p: &dyn Law, q: &dyn Law, rng: &mut Generator) -> Self {
-        let (centre, scale) = place(&[p, q], dim, rng);
+    /// Draws a random map for points of two densities.
+    pub fn draw(dim: usize, p: &dyn Density, q: &dyn Density, rng: &mut Generator) -> Self {
+        let (centre, scale) = location_and_scale(&[p, q], dim, rng);
         let mut layers = Vec::new();
         for _ in 0..rng.random_range(1..=2) {
             if dim > 1 && rng.random_bool(0.5) {
-                layers.push(Layer::Turn((0..2).map(|_| (0..dim).map(|_| normal(rng)).collect()).collect()));
+                layers.push(Layer::Reflect((0..2).map(|_| (0..dim).map(|_| normal(rng)).collect()).collect()));
             }
             if dim > 1 && rng.random_bool(0.35) {
                 let strength = log_uniform(0.1, 0.8, rng);
@@ -101,7 +103,7 @@ impl Warp {
         Warp { dim, centre, scale, layers }
     }
 
-    /// Maps row-major points in place.
+    /// Maps row-major points in location_and_scale.
     pub fn apply(&self, rows: &mut [f64]) {
         for row in rows.chunks_exact_mut(self.dim) {
             for (x, (c, s)) in row.iter_mut().zip(self.centre.iter().zip(&self.scale)) {
@@ -115,8 +117,8 @@ impl Warp {
 impl Layer {
     fn apply(&self, row: &mut [f64]) {
         match self {
-            Layer::Turn(mirrors) => {
-                for v in mirrors {
+            Layer::Reflect(normals) => {
+                for v in normals {
                     let square: f64 = v.iter().map(|x| x * x).sum();
                     let dot: f64 = row.iter().zip(v).map(|(x, y)| x * y).sum();
                     row.iter_mut().zip(v).for_each(|(x, y)| *x -= 2.0 * dot / square * y);
@@ -133,8 +135,9 @@ impl Layer {
     }
 }
 
-/// x_j + a_j·(u² − 1) for the coordinates after the first, u the first in units of its width: clusters become curved. Volumes stay, so
-/// densities are those of the straight clusters at the point the map came from.
+/// A shear that curves clusters: x_j + a_j·(u² − 1) for j > 0, with u = (x_0 − centre)/scale.
+///
+/// The shear preserves volume, so the density of an image is the density of its preimage.
 #[derive(Clone)]
 pub struct Shear {
     centre: f64,
@@ -142,33 +145,33 @@ pub struct Shear {
     amounts: Vec<f64>,
 }
 
-/// A mixture bent by a shear.
+/// The image of a mixture under a shear.
 pub struct Sheared {
     shear: Shear,
-    straight: Mixture,
+    preimage: Mixture,
     dim: usize,
 }
 
 impl Shear {
-    /// A random one for points of a mixture.
+    /// Draws a random shear for points of a mixture.
     pub fn draw(dim: usize, p: &Mixture, rng: &mut Generator) -> Self {
-        let (centre, scale) = place(&[p], dim, rng);
+        let (centre, scale) = location_and_scale(&[p], dim, rng);
         let strength = log_uniform(0.1, 1.0, rng);
         let amounts = scale[1..].iter().map(|s| strength * s * normal(rng)).collect();
         Shear { centre: centre[0], scale: scale[0], amounts }
     }
 
-    /// Another one nearby.
+    /// Draws a shear near this one.
     pub fn perturbed(&self, s: f64, rng: &mut Generator) -> Self {
         let mut other = self.clone();
         other.amounts.iter_mut().for_each(|a| *a *= 1.0 + 0.5 * s.min(2.0) * normal(rng));
         other
     }
 
-    /// A mixture bent by it.
-    pub fn of(self, straight: Mixture) -> Sheared {
+    /// The image of a mixture under the shear.
+    pub fn of(self, preimage: Mixture) -> Sheared {
         let dim = self.amounts.len() + 1;
-        Sheared { shear: self, straight, dim }
+        Sheared { shear: self, preimage, dim }
     }
 
     fn apply(&self, row: &mut [f64], sign: f64) {
@@ -177,27 +180,28 @@ impl Shear {
     }
 }
 
-impl Law for Sheared {
+impl Density for Sheared {
     fn sample(&self, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
         let first = rows.len();
-        self.straight.sample(n, rng, rows);
+        self.preimage.sample(n, rng, rows);
         rows[first..].chunks_exact_mut(self.dim).for_each(|row| self.shear.apply(row, 1.0));
     }
 
     fn log_density(&self, rows: &[f64]) -> Vec<f64> {
-        let mut straight = rows.to_vec();
-        straight.chunks_exact_mut(self.dim).for_each(|row| self.shear.apply(row, -1.0));
-        self.straight.log_density(&straight)
+        let mut preimage = rows.to_vec();
+        preimage.chunks_exact_mut(self.dim).for_each(|row| self.shear.apply(row, -1.0));
+        self.preimage.log_density(&preimage)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rand::SeedableRng;
 
+    use super::*;
+
     #[test]
-    fn different_points_stay_different_and_finite() {
+    fn a_warp_keeps_distinct_points_distinct_and_finite() {
         let mut rng = Generator::seed_from_u64(3);
         let m = Mixture::new(2, &[1.0], &[0.0, 0.0], &[1.0, 0.0, 0.3, 1.0]).with_freedom(2.2);
         for _ in 0..100 {
@@ -214,15 +218,15 @@ mod tests {
     }
 
     #[test]
-    fn a_sheared_density_is_that_of_the_straight_point() {
+    fn the_density_of_a_sheared_point_is_that_of_its_preimage() {
         let mut rng = Generator::seed_from_u64(4);
         let m = Mixture::new(2, &[1.0], &[0.5, 0.0], &[1.0, 0.0, 0.3, 1.0]);
         let bent = Shear::draw(2, &m, &mut rng).of(m.clone());
-        let mut straight = Vec::new();
-        m.sample(50, &mut Generator::seed_from_u64(9), &mut straight);
+        let mut preimage = Vec::new();
+        m.sample(50, &mut Generator::seed_from_u64(9), &mut preimage);
         let mut rows = Vec::new();
         bent.sample(50, &mut Generator::seed_from_u64(9), &mut rows);
-        for (a, b) in bent.log_density(&rows).iter().zip(m.log_density(&straight)) {
+        for (a, b) in bent.log_density(&rows).iter().zip(m.log_density(&preimage)) {
             assert!((a - b).abs() < 1e-9);
         }
     }

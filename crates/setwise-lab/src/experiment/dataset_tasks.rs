@@ -1,18 +1,19 @@
-//! Tasks on recorded data.
+//! Tasks on data sets.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::settings::bad;
+use setwise::data::Scale;
+use setwise::distributions::IntRange;
+
+use super::config::bad;
 use crate::datasets::{
-    Alignment, CaptionFeatures, DataFolder, DataSet, MIXED_SIDE, MNIST_SIDE, Picker, caption_alignment, mixed_pictures,
+    Alignment, CaptionFeatures, DataFolder, DataSet, MIXED_SIDE, MNIST_SIDE, Picker, caption_alignment, mixed_images,
     mnist_counting, omniglot_counting, readers::OMNIGLOT_SIDE, word_alignment,
 };
 use crate::samplers::Split;
 use crate::{Error, Result};
-use setwise::data::Scale;
-use setwise::distributions::IntRange;
 
 /// See [`Task::AlignWords`](super::Task::AlignWords).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,10 +21,10 @@ use setwise::distributions::IntRange;
 pub struct AlignWordsTask {
     /// Words of both sets.
     pub set_size: IntRange,
-    /// Numbers of a word's vector.
+    /// Width of a word's vector.
     #[serde(default = "word_width")]
     pub width: usize,
-    /// How vectors are scaled.
+    /// The scaling of vectors.
     #[serde(default = "unit")]
     pub scale: Scale,
 }
@@ -42,7 +43,7 @@ pub struct AlignCaptionsTask {
     pub widths: [usize; 2],
     /// Images, and captions, of an example.
     pub set_size: IntRange,
-    /// How features are scaled.
+    /// The scaling of features.
     #[serde(default = "unit")]
     pub scale: Scale,
 }
@@ -53,10 +54,10 @@ pub struct AlignCaptionsTask {
 pub struct CountTask {
     /// `mnist` or `omniglot`.
     pub data: DataSet,
-    /// Pixels across a picture; those of the data set if not given. Only Omniglot's can be made smaller.
+    /// Side of an image in pixels; default the data set's. Only images of Omniglot can be resized.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub side: Option<usize>,
-    /// Pictures of each set, drawn for each on its own.
+    /// Images of each set, drawn independently for each set.
     pub set_size: IntRange,
 }
 
@@ -66,7 +67,7 @@ pub struct CountTask {
 pub struct DistinguishImagesTask {
     /// The data sets.
     pub data: Vec<DataSet>,
-    /// Pictures of each set, drawn for each on its own.
+    /// Images of each set, drawn independently for each set.
     pub set_size: IntRange,
 }
 
@@ -87,10 +88,7 @@ impl AlignWordsTask {
 impl AlignCaptionsTask {
     pub(super) fn check(&self) -> Result<()> {
         if !matches!(self.data, DataSet::Flickr8k | DataSet::Flickr30k | DataSet::Coco) {
-            return Err(bad(
-                "task.data",
-                format!("is {:?}, which has no captions; flickr8k, flickr30k and coco have", self.data),
-            ));
+            return Err(bad("task.data", format!("is {:?}, must be flickr8k, flickr30k or coco", self.data)));
         }
         Ok(())
     }
@@ -107,38 +105,38 @@ impl AlignCaptionsTask {
 }
 
 impl CountTask {
-    /// Height, width and channels of a picture.
-    pub(super) fn picture(&self) -> [usize; 3] {
+    /// Height, width and channels of an image.
+    pub(super) fn image_shape(&self) -> [usize; 3] {
         let side = self.side.unwrap_or(if self.data == DataSet::Omniglot { OMNIGLOT_SIDE } else { MNIST_SIDE });
         [side, side, 1]
     }
 
     pub(super) fn check(&self) -> Result<()> {
-        let [side, ..] = self.picture();
+        let [side, ..] = self.image_shape();
         match self.data {
             DataSet::Mnist if side == MNIST_SIDE => Ok(()),
-            DataSet::Mnist => Err(bad("task.side", format!("is {side}; digits have {MNIST_SIDE} pixels across"))),
+            DataSet::Mnist => Err(bad("task.side", format!("is {side}, must be {MNIST_SIDE} for mnist"))),
             DataSet::Omniglot if (1..=OMNIGLOT_SIDE).contains(&side) => Ok(()),
             DataSet::Omniglot => Err(bad("task.side", format!("is {side}, must be between 1 and {OMNIGLOT_SIDE}"))),
-            other => Err(bad("task.data", format!("is {other:?}; characters of mnist and omniglot are counted"))),
+            other => Err(bad("task.data", format!("is {other:?}, must be mnist or omniglot"))),
         }
     }
 
     pub(super) fn load(&self, data: &DataFolder) -> Result<Arc<dyn Picker>> {
         let counting = match self.data {
             DataSet::Mnist => mnist_counting(data)?,
-            _ => omniglot_counting(data, self.picture()[0])?,
+            _ => omniglot_counting(data, self.image_shape()[0])?,
         };
-        match counting.lacks(self.set_size.max) {
+        match counting.shortage(self.set_size.max) {
             None => Ok(Arc::new(counting)),
-            Some((stream, classes)) => Err(too_few(self.set_size, stream, format!("{classes} classes"))),
+            Some((split, classes)) => Err(too_few(self.set_size, split, format!("{classes} classes"))),
         }
     }
 }
 
 impl DistinguishImagesTask {
-    /// Height, width and channels of a picture.
-    pub(super) fn picture(&self) -> [usize; 3] {
+    /// Height, width and channels of an image.
+    pub(super) fn image_shape(&self) -> [usize; 3] {
         [MIXED_SIDE, MIXED_SIDE, 3]
     }
 
@@ -150,28 +148,29 @@ impl DistinguishImagesTask {
     }
 
     pub(super) fn load(&self, data: &DataFolder) -> Result<Arc<dyn Picker>> {
-        let pictures = mixed_pictures(data, &self.data)?;
-        match pictures.lacks() {
-            None => Ok(Arc::new(pictures)),
-            Some((stream, classes)) => Err(too_few(self.set_size, stream, format!("{classes} classes"))),
+        let images = mixed_images(data, &self.data)?;
+        match images.shortage() {
+            None => Ok(Arc::new(images)),
+            Some((split, classes)) => Err(too_few(self.set_size, split, format!("{classes} classes"))),
         }
     }
 }
 
-/// Sets of the size asked for must be there in every stream.
+/// Checks that every split is large enough for the task's sets.
 fn enough(alignment: Alignment, size: IntRange) -> Result<Arc<dyn Picker>> {
-    match alignment.lacks(size.max) {
+    match alignment.shortage(size.max) {
         None => Ok(Arc::new(alignment)),
-        Some((stream, there)) => Err(too_few(size, stream, format!("{there} entries"))),
+        Some((split, available)) => Err(too_few(size, split, format!("{available} entries"))),
     }
 }
 
-/// The data is too small for sets of this size.
-fn too_few(size: IntRange, stream: Split, there: String) -> Error {
-    let stream = match stream {
+/// The error about a split that is too small for sets of this size.
+fn too_few(size: IntRange, split: Split, available: String) -> Error {
+    let split = match split {
         Split::Training => "training",
         Split::Validation => "validation",
-        Split::Test => "tests",
+        Split::Test => "test",
     };
-    bad("task.set-size", format!("is up to {}, for which the data is too small: it has {there} for {stream}", size.max))
+    let reason = format!("is up to {}, for which the {split} split is too small: it has {available}", size.max);
+    bad("task.set-size", reason)
 }

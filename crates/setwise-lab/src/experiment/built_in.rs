@@ -1,4 +1,4 @@
-//! Experiment files, and those that are built in.
+//! Built-in experiments, and experiments in files.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ macro_rules! built_in {
     };
 }
 
-/// Experiments every setwise knows by name.
+/// Names and texts of the built-in experiments.
 const BUILT_IN: &[(&str, &str)] = built_in![
     "paper/kl-d2",
     "paper/kl-d4",
@@ -51,12 +51,12 @@ const BUILT_IN: &[(&str, &str)] = built_in![
     "estimator/kl",
 ];
 
-/// Names of the experiments that are built in.
+/// Names of the built-in experiments.
 pub fn built_in_names() -> impl Iterator<Item = &'static str> {
     BUILT_IN.iter().map(|b| b.0)
 }
 
-/// The experiment in a file, or the one built in under this name.
+/// Reads the experiment in a file, or the built-in experiment of this name. Files take precedence.
 pub fn find(name: &str) -> Result<Experiment> {
     let path = Path::new(name);
     let text = match BUILT_IN.iter().find(|b| b.0 == name) {
@@ -74,7 +74,7 @@ pub fn find(name: &str) -> Result<Experiment> {
 fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|e| match e.kind() {
         std::io::ErrorKind::InvalidData => {
-            Error::ExperimentText(format!("{}: is no text; an experiment is TOML", path.display()))
+            Error::ExperimentText(format!("{}: is not text; an experiment is TOML", path.display()))
         }
         _ => Error::io(path)(e),
     })
@@ -82,8 +82,9 @@ fn read(path: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use setwise::models::OutputKind;
+
+    use super::*;
 
     #[test]
     fn every_built_in_experiment_is_valid_with_every_preset() {
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_key_and_what_is_allowed() {
+    fn errors_name_the_key_and_the_allowed_values() {
         let text = |change: &str| {
             let base = "[task]\nkind = 'kl'\ndim = 2\nset-size = [100, 150]\n";
             match Experiment::parse(&format!("{base}{change}")).and_then(|e| e.validate().map(drop)) {

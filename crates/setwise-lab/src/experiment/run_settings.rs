@@ -1,11 +1,11 @@
-//! What happens around the training steps: validation, checkpoints, the log, pretraining of an image encoder.
+//! Settings of a run beside its training: validation, checkpoints, the log, pretraining of an image encoder.
 
 use serde::{Deserialize, Serialize};
 
-use super::settings::bad;
+use super::config::bad;
 use crate::Result;
 
-/// How often a run validates, saves and logs.
+/// Intervals of validation, checkpoints and the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct RunSettings {
@@ -37,7 +37,7 @@ impl RunSettings {
     }
 }
 
-/// How the encoder of images is pretrained as a classifier before the first step.
+/// Pretraining of the image encoder as a classifier, before the first step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Pretraining {
