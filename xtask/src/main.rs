@@ -97,7 +97,7 @@ fn examples() -> Outcome {
 
 /// The page of all commands is written by a test of the command line, which knows them.
 fn write_commands() -> Outcome {
-    run(shell::command("cargo test -p setwise-cli --bin setwise").env("SETWISE_WRITE_REFERENCE", "1"))
+    run(shell::command("cargo test --workspace --bin setwise").env("SETWISE_WRITE_REFERENCE", "1"))
 }
 
 fn package() -> Outcome {
