@@ -20,7 +20,7 @@ pub struct ManyPairs {
 }
 
 enum Deferred {
-    Pretrained { opening: Option<JoinHandle<Result<Pretrained>>>, opened: Option<Pretrained> },
+    Pretrained { opening: Option<JoinHandle<Result<Pretrained>>>, opened: Option<Box<Pretrained>> },
     Classical(Box<dyn Estimator>),
 }
 
@@ -80,11 +80,11 @@ impl Deferred {
 /// Moves the estimator from the thread to `opened`, if the thread has finished or `wait` is set.
 fn finish(
     opening: &mut Option<JoinHandle<Result<Pretrained>>>,
-    opened: &mut Option<Pretrained>,
+    opened: &mut Option<Box<Pretrained>>,
     wait: bool,
 ) -> Result<()> {
     if let Some(thread) = opening.take_if(|thread| wait || thread.is_finished()) {
-        *opened = Some(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        *opened = Some(Box::new(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?));
     }
     Ok(())
 }
