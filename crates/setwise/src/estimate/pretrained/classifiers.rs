@@ -8,7 +8,7 @@ use super::super::Points;
 use super::super::exponential::exp_all;
 use super::super::logistic::quadratic_features;
 use super::super::regression::{Design, Fit};
-use super::features::shuffled;
+use super::coordinates::shuffled;
 
 /// Rows of each sample that a classifier is trained on.
 const MAX_ROWS: usize = 1024;

@@ -3,16 +3,19 @@
 //! A pair of samples passes five stages.
 //!
 //! 1. Cleaning removes duplicate rows and dequantises discrete columns (`cleaning`).
-//! 2. Samples over 8000 rows are split into chunks. Each chunk has features in canonical coordinates (`features`).
-//!    Subsamples of at most 256 rows are for the set model. Classical estimates on all rows come from nearest
-//!    neighbours (`neighbours`), Gaussians (`moments`) and classifiers (`classifiers`).
+//! 2. Samples over 8000 rows are split into chunks. Each chunk has features (`features`) in canonical coordinates
+//!    (`coordinates`). Subsamples of at most 256 rows are for the set model. Classical estimates on all rows come from
+//!    nearest neighbours (`neighbours`), Gaussians (`moments`) and classifiers (`classifiers`).
 //! 3. The set model, which is dimension-equivariant, predicts quantiles of the divergence from each subsample.
 //! 4. The combiner predicts calibrated quantiles from all features, which are standardised first (`combiner`).
-//! 5. The answers of a pair's chunks are averaged. Warnings name what the networks were not trained for (`ranges`).
+//! 5. The answers of a pair's chunks are averaged (`answers`). Warnings name what the networks were not trained for
+//!    (`ranges`).
 
+mod answers;
 mod classifiers;
 mod cleaning;
 mod combiner;
+mod coordinates;
 mod features;
 mod moments;
 mod neighbours;
@@ -30,8 +33,9 @@ use super::{Dim, Estimate, Estimator, Fallback, Knn, Pair, Points, Quantity};
 use crate::data::Targets;
 use crate::models::SharedModel;
 use crate::{Device, Error, Model, Result};
-use combiner::{StandardisedFeatures, feature_row, input_width, set_model_quantiles, single_element_sets};
-use features::{ChunkFeatures, PairFeatures};
+use answers::PairAnswer;
+use combiner::input_width;
+use features::PairFeatures;
 
 pub use ranges::Ranges;
 
@@ -50,9 +54,6 @@ pub const COMBINER_FILE: &str = "combiner.safetensors";
 /// The smallest and the largest number of pairs in a batch of the CPU–GPU pipeline. Large batches amortise launches;
 /// with one batch alone neither device works while the other does.
 const PIPELINE_BATCH: [usize; 2] = [96, 500];
-
-/// Where the Gaussian divergence exceeds this multiple of the largest trained one, the interval reaches up to it.
-const OUT_OF_RANGE_FACTOR: f64 = 4.0;
 
 /// The built-in weights: set model and combiner.
 const BUILT_IN: [&[u8]; 2] = [
@@ -79,17 +80,6 @@ pub struct Pretrained {
 
 /// A value with its interval.
 pub type Answer = (f64, [f64; 2]);
-
-/// The answer for a pair of samples, with what its warnings depend on.
-struct PairAnswer {
-    answer: Answer,
-    /// Directions in which the samples vary.
-    dim: usize,
-    /// Duplicate rows that were removed from each sample.
-    duplicates: [usize; 2],
-    /// A dequantised column of each sample.
-    dequantised: [Option<usize>; 2],
-}
 
 /// Features of pairs of samples, or why a pair has no estimate.
 ///
@@ -191,67 +181,6 @@ impl Pretrained {
         })
     }
 
-    /// Answers of pairs: the means over the chunks of each.
-    fn pair_answers(&self, FeatureBatch(features): FeatureBatch) -> Vec<Result<PairAnswer>> {
-        let chunks: Vec<&ChunkFeatures> = features.iter().flatten().flat_map(|pair| &pair.chunks).collect();
-        let mut answers = match self.chunk_answers(&chunks) {
-            Ok(answers) => answers.into_iter(),
-            Err(e) => {
-                let reason = e.to_string();
-                return features.iter().map(|_| Err(Error::Estimate(reason.clone()))).collect();
-            }
-        };
-        let answer = |features: Result<PairFeatures>| {
-            let PairFeatures { dim, duplicates, dequantised, chunks } = features?;
-            // All answers of the pair leave the iterator before an error returns, so that the next pair starts at its
-            // own.
-            let answers: Vec<Result<Answer>> = answers.by_ref().take(chunks.len()).collect();
-            let answers = answers.into_iter().collect::<Result<Vec<Answer>>>()?;
-            Ok(PairAnswer { answer: mean_answer(&answers), dim, duplicates, dequantised })
-        };
-        features.into_iter().map(answer).collect()
-    }
-
-    /// Answers of chunks, as the combiner predicts them: they may be negative.
-    fn chunk_answers(&self, chunks: &[&ChunkFeatures]) -> Result<Vec<Result<Answer>>> {
-        if chunks.is_empty() {
-            return Ok(Vec::new());
-        }
-        let quantiles = set_model_quantiles(|batch| self.set_model.predict(&batch.view()), chunks)?;
-        let features: Vec<Result<StandardisedFeatures>> = chunks
-            .iter()
-            .zip(&quantiles)
-            .map(|(chunk, quantiles)| {
-                feature_row(chunk, quantiles, &self.targets).map(|row| StandardisedFeatures::of(&row, &self.targets))
-            })
-            .collect();
-        let rows: Vec<f32> = features.iter().flatten().flat_map(|f| &f.row).copied().collect();
-        let predicted = match rows.is_empty() {
-            true => None,
-            false => {
-                let batch = single_element_sets(&rows, &self.combiner.config().input_widths)?;
-                Some(self.combiner.predict(&batch.view())?)
-            }
-        };
-        let mut example = 0;
-        let answer = |features: Result<StandardisedFeatures>| {
-            let StandardisedFeatures { standardisation, gaussian_divergence, .. } = features?;
-            let predicted = predicted.as_ref().expect("features have rows");
-            let quantiles: Vec<f32> =
-                predicted.example(example).iter().map(|&x| standardisation.invert(f64::from(x)) as f32).collect();
-            let reading = self.targets.read(&quantiles);
-            example += 1;
-            let [low, mut high] = reading.interval.unwrap_or([reading.value; 2]);
-            // Whitening leaves samples that are very far apart a point each. Only their moments hold the distance.
-            let gaussian_divergence = self.targets.label(gaussian_divergence);
-            if gaussian_divergence > OUT_OF_RANGE_FACTOR * self.ranges.max_divergence {
-                high = high.max(gaussian_divergence);
-            }
-            Ok((reading.value, [low, high]))
-        };
-        Ok(features.into_iter().map(answer).collect())
-    }
-
     /// Estimates for pairs of samples from their features; `seed` is that of the intervals of fallback estimates.
     ///
     /// # Panics
@@ -288,13 +217,6 @@ impl Pretrained {
         }
         Ok(estimate.with_interval(Some(interval), "calibrated quantiles"))
     }
-}
-
-/// The mean of answers of equal weight. Noise makes answers negative, a divergence is not: means are clamped at zero.
-fn mean_answer(answers: &[Answer]) -> Answer {
-    let mean =
-        |number: &dyn Fn(&Answer) -> f64| (answers.iter().map(number).sum::<f64>() / answers.len() as f64).max(0.0);
-    (mean(&|a| a.0), [mean(&|a| a.1[0]), mean(&|a| a.1[1])])
 }
 
 impl Estimator for Pretrained {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::Points;
-use super::PairAnswer;
+use super::answers::PairAnswer;
 use crate::data::{Preparation, Targets};
 use crate::{Error, Model, Result};
 
