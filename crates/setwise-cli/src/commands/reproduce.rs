@@ -240,8 +240,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
             (estimator::reproduce(&estimator, &options, progress)?, common)
         }
         Which::Scaling { models, sizes, widths, batch, common } => {
-            let least = Duration::from_millis(100);
-            (scaling::reproduce(&scaling::Options { models, sizes, widths, batch, least }, progress)?, common)
+            let min_time = Duration::from_millis(100);
+            (scaling::reproduce(&scaling::Options { models, sizes, widths, batch, min_time }, progress)?, common)
         }
     };
     if let Some(folder) = &common.out {

@@ -20,10 +20,10 @@ use crate::samplers::Split;
 /// Methods that need no training.
 const CLASSICAL: [&str; 3] = ["knn", "gaussian", "median"];
 
-/// What to measure.
+/// Options of the measurement.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Rows of the table; none means all.
+    /// Rows of the table; empty for all.
     pub models: Vec<String>,
     /// Columns of the table.
     pub dims: Vec<usize>,
@@ -31,25 +31,25 @@ pub struct Options {
     pub examples: usize,
     /// Their seed.
     pub seed: u64,
-    /// Where finished runs are.
+    /// The folder of finished runs.
     pub runs: PathBuf,
-    /// What computes.
+    /// The device of their models.
     pub device: Device,
 }
 
-/// All rows: those of the paper, and two that belong beside them.
+/// All rows: the paper's, the Gaussian fit and the median label.
 pub fn known_models() -> impl Iterator<Item = &'static str> {
     KL_ERRORS.iter().map(|row| row.model).chain(["gaussian", "median"])
 }
 
-/// Measures the table. `progress` hears what is being measured.
+/// Measures the table. `progress` receives the name of each measurement.
 pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Reproduction> {
     check_models(&options.models, known_models())?;
     let dims = checked_dims(&options.dims, &KL_DIMS)?;
-    let wanted = |model: &str| options.models.is_empty() || options.models.iter().any(|m| m == model);
-    let models: Vec<&str> = known_models().filter(|m| wanted(m)).collect();
+    let selected = |model: &str| options.models.is_empty() || options.models.iter().any(|m| m == model);
+    let models: Vec<&str> = known_models().filter(|m| selected(m)).collect();
     let (classical, trained): (Vec<&str>, Vec<&str>) = models.iter().partition(|m| CLASSICAL.contains(m));
-    let mut found: Vec<Found> = Vec::new();
+    let mut measured: Vec<MethodErrors> = Vec::new();
     let mut notes = Vec::new();
     for &dim in &dims {
         let paper = find(&format!("paper/kl-d{dim}"))?;
@@ -57,21 +57,22 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
         if !classical.is_empty() {
             progress(&format!("d = {dim}: {}", classical.join(", ")));
         }
-        found.extend(measure_classical(&experiment, &classical, options.examples)?);
+        measured.extend(measure_classical(&experiment, &classical, options.examples)?);
         let runs = if trained.is_empty() { Vec::new() } else { runs::finished(&options.runs, &experiment.task)? };
         for run in runs {
             let Some(model) = trained.iter().find(|m| **m == run.experiment.preset()) else { continue };
             let schedule = Schedule::of(&run.experiment, &paper);
             progress(&format!("d = {dim}: {}", run.folder.path().display()));
-            let mut answering = run.model(&options.device)?;
-            let trained = run.describe(&answering);
+            let mut network = run.model(&options.device)?;
+            let trained = run.describe(&network);
             notes.push(format!("d = {dim}, {model}: {trained}"));
-            let error = evaluate(&mut answering, &run.with_seed(options.seed)?, options.examples)?;
+            let error = evaluate(&mut network, &run.with_seed(options.seed)?, options.examples)?;
             let (errors, trained) = (vec![error], vec![trained]);
-            let of_run = Found { model: (*model).to_owned(), dim, schedule: Some(schedule), errors, trained };
-            match found.iter_mut().find(|f| f.place() == of_run.place()) {
-                Some(others) => others.extend(of_run),
-                None => found.push(of_run),
+            let errors_of_run =
+                MethodErrors { model: (*model).to_owned(), dim, schedule: Some(schedule), errors, trained };
+            match measured.iter_mut().find(|f| f.key() == errors_of_run.key()) {
+                Some(others) => others.extend(errors_of_run),
+                None => measured.push(errors_of_run),
             }
         }
     }
@@ -79,15 +80,15 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
         true => vec![(model, None)],
         false => Schedule::ALL.map(|s| (model, Some(s))).to_vec(),
     });
-    let (table, json) = tabulate(rows, &dims, &found);
+    let (table, json) = tabulate(rows, &dims, &measured);
     Ok(Reproduction { name: "kl", table, json, figures: Vec::new(), notes })
 }
 
-/// The table, in which the paper's schedule has a row for every model and ours where something was run, and its JSON.
+/// The table and its JSON. Every model has a row for the paper's schedule, and rows for other schedules with runs.
 fn tabulate<'a>(
     rows: impl Iterator<Item = (&'a str, Option<Schedule>)>,
     dims: &[usize],
-    found: &[Found],
+    measured: &[MethodErrors],
 ) -> (Table, serde_json::Value) {
     let columns = dims.iter().flat_map(|d| [format!("d = {d}, paper"), format!("d = {d}")]);
     let columns = ["model", "schedule"].map(str::to_owned).into_iter().chain(columns);
@@ -97,23 +98,24 @@ fn tabulate<'a>(
     }
     let mut json = Vec::new();
     for (model, schedule) in rows {
-        let of_row: Vec<Option<&Found>> =
-            dims.iter().map(|&dim| found.iter().find(|f| f.place() == (model, dim, schedule))).collect();
+        let of_row: Vec<Option<&MethodErrors>> =
+            dims.iter().map(|&dim| measured.iter().find(|f| f.key() == (model, dim, schedule))).collect();
         if !matches!(schedule, None | Some(Schedule::Paper)) && of_row.iter().all(Option::is_none) {
             continue;
         }
         let published = KL_ERRORS.iter().find(|row| row.model == model);
         let name = schedule.map_or("", Schedule::name);
         let mut row: Vec<Cell> = vec![model.into(), name.into()];
-        for (dim, found) in dims.iter().zip(of_row) {
-            let place = KL_DIMS.iter().position(|d| d == dim).expect("a checked dimension");
-            let paper = published.map(|p| p.errors[place]);
+        for (dim, measured) in dims.iter().zip(of_row) {
+            let column = KL_DIMS.iter().position(|d| d == dim).expect("a checked dimension");
+            let paper = published.map(|p| p.errors[column]);
             row.push(paper.map_or("".into(), |p| Cell::number(p, 4)));
-            row.push(found.map_or(Cell::NotRun, Found::cell));
+            row.push(measured.map_or(Cell::NotRun, MethodErrors::cell));
             json.push(json!({
                 "model": model, "schedule": name, "dim": dim, "paper": paper,
-                "mean_absolute_error": found.map(Found::mean), "standard_error": found.map(Found::standard_error),
-                "runs": found.map_or(&[][..], |f| &f.errors), "trained": found.map_or(&[][..], |f| &f.trained),
+                "mean_absolute_error": measured.map(MethodErrors::mean),
+                "standard_error": measured.map(MethodErrors::standard_error),
+                "runs": measured.map_or(&[][..], |f| &f.errors), "trained": measured.map_or(&[][..], |f| &f.trained),
             }));
         }
         table.push(row);
@@ -122,23 +124,23 @@ fn tabulate<'a>(
 }
 
 /// Errors of one model in one dimension, one for each run.
-struct Found {
+struct MethodErrors {
     model: String,
     dim: usize,
-    /// How it was trained, if it was.
+    /// The training schedule; none for methods without training.
     schedule: Option<Schedule>,
     errors: Vec<Evaluation>,
-    /// What each run took.
+    /// Descriptions of the runs.
     trained: Vec<String>,
 }
 
-impl Found {
-    /// Where it stands in the table.
-    fn place(&self) -> (&str, usize, Option<Schedule>) {
+impl MethodErrors {
+    /// The cell of the table.
+    fn key(&self) -> (&str, usize, Option<Schedule>) {
         (&self.model, self.dim, self.schedule)
     }
 
-    fn extend(&mut self, other: Found) {
+    fn extend(&mut self, other: MethodErrors) {
         self.errors.extend(other.errors);
         self.trained.extend(other.trained);
     }
@@ -147,7 +149,7 @@ impl Found {
         self.errors.iter().map(|e| e.mean_absolute_error).sum::<f64>() / self.errors.len() as f64
     }
 
-    /// From the examples, and from the differences between runs where there are several.
+    /// The standard error over examples, and over runs if there are several.
     fn standard_error(&self) -> f64 {
         let (mean, n) = (self.mean(), self.errors.len() as f64);
         let within = self.errors.iter().map(|e| e.standard_error.powi(2)).sum::<f64>() / n;
@@ -161,8 +163,8 @@ impl Found {
     }
 }
 
-/// The classical estimators on one set of examples, each thread working on examples of its own.
-fn measure_classical(experiment: &ValidExperiment, models: &[&str], examples: usize) -> Result<Vec<Found>> {
+/// Errors of the classical estimators. Threads work on different examples.
+fn measure_classical(experiment: &ValidExperiment, models: &[&str], examples: usize) -> Result<Vec<MethodErrors>> {
     if models.is_empty() {
         return Ok(Vec::new());
     }
@@ -177,25 +179,26 @@ fn measure_classical(experiment: &ValidExperiment, models: &[&str], examples: us
         experiment,
         Split::Test,
         examples,
-        move |drawn| estimate_all(&methods, median, &drawn),
+        move |raw| estimate_all(&methods, median, &raw),
         |batch| {
-            for (all, some) in pairs.iter_mut().zip(batch?) {
-                all.extend(some);
+            for (all, pairs_of_batch) in pairs.iter_mut().zip(batch?) {
+                all.extend(pairs_of_batch);
             }
             Ok(())
         },
     )?;
     let dim = experiment.task.dim();
-    let found = |(model, p)| Found { model, dim, schedule: None, errors: vec![Evaluation::of(p)], trained: Vec::new() };
-    Ok(names.into_iter().zip(pairs).map(found).collect())
+    let measured =
+        |(model, p)| MethodErrors { model, dim, schedule: None, errors: vec![Evaluation::of(p)], trained: Vec::new() };
+    Ok(names.into_iter().zip(pairs).map(measured).collect())
 }
 
 /// Estimates and labels of a batch, by method.
-fn estimate_all(methods: &[String], median: f64, drawn: &RawBatch) -> Result<Vec<Vec<(f64, f64)>>> {
-    // As in the published code: the nearest neighbour alone, and 1e-5 added to each distance.
+fn estimate_all(methods: &[String], median: f64, raw: &RawBatch) -> Result<Vec<Vec<(f64, f64)>>> {
+    // As in the published code: k = 1, and 1e-5 added to each distance.
     let knn = Knn::new(1).with_offset(1e-5);
     let estimate = |method: &str, i: usize| {
-        let (x, y) = (points(drawn, 0, i), points(drawn, 1, i));
+        let (x, y) = (points(raw, 0, i), points(raw, 1, i));
         match method {
             "knn" => knn.value(x, y),
             "gaussian" => GaussianKl.value(x, y),
@@ -203,12 +206,12 @@ fn estimate_all(methods: &[String], median: f64, drawn: &RawBatch) -> Result<Vec
         }
     };
     let pairs = |method: &String| {
-        drawn.labels.iter().enumerate().map(|(i, &label)| Ok((estimate(method, i)?, label))).collect::<Result<Vec<_>>>()
+        raw.labels.iter().enumerate().map(|(i, &label)| Ok((estimate(method, i)?, label))).collect::<Result<Vec<_>>>()
     };
     methods.iter().map(pairs).collect()
 }
 
-/// The median label of examples that are not those it is judged by.
+/// The median label of the validation examples.
 fn median_label(experiment: &ValidExperiment, examples: usize) -> Result<f64> {
     let mut labels = labels(experiment, Split::Validation, examples)?;
     labels.sort_by(f64::total_cmp);

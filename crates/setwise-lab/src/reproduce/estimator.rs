@@ -1,4 +1,4 @@
-//! The pretrained estimator on families it never saw, beside classical ones, and the coverage of its intervals.
+//! Errors of the pretrained estimator and of classical ones on held-out families, and the coverage of its intervals.
 
 use rand::SeedableRng;
 use rayon::prelude::*;
@@ -13,12 +13,12 @@ use super::held_out::Family;
 use crate::Result;
 use crate::samplers::{BroadPairs, Split, batch_seed};
 
-/// What to measure.
+/// Options of the measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Columns of the samples.
     pub dims: Vec<usize>,
-    /// Rows of both.
+    /// Rows of both samples.
     pub sizes: Vec<usize>,
     /// Pairs of samples for each cell.
     pub examples: usize,
@@ -28,13 +28,13 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// Neighbours of which the best counts, cell by cell.
+/// Values of k for nearest neighbours. Each cell reports the best one.
 const NEIGHBOURS: [usize; 4] = [1, 3, 5, 10];
-/// Columns of a cell's errors: ours, each neighbour, Gaussian, logistic.
+/// Number of methods: ours, each k of nearest neighbours, Gaussian, logistic.
 const METHODS: usize = 3 + NEIGHBOURS.len();
 
-/// One cell of the comparison.
-struct Measured {
+/// Errors for one family, dimension and sample size.
+struct ErrorCell {
     family: Family,
     dim: usize,
     n: usize,
@@ -44,7 +44,7 @@ struct Measured {
     mean_kl: f64,
 }
 
-impl Measured {
+impl ErrorCell {
     fn ours(&self) -> f64 {
         self.errors[0]
     }
@@ -70,7 +70,7 @@ impl Measured {
     }
 }
 
-/// Measures everything. `progress` hears what is being measured.
+/// Measures the table. `progress` receives the name of each measurement.
 pub fn reproduce(estimator: &Pretrained, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Reproduction> {
     let mut cells = Vec::new();
     for family in Family::ALL {
@@ -81,10 +81,10 @@ pub fn reproduce(estimator: &Pretrained, options: &Options, progress: &mut dyn F
             }
         }
     }
-    progress("coverage in the trained family");
+    progress("coverage in the training family");
     let inside = in_family(estimator, options)?;
     let mut table = Table::new(
-        "Mean absolute error of KL divergence on families the estimator never saw",
+        "Mean absolute error of KL divergence on held-out families",
         [
             "family",
             "d",
@@ -113,7 +113,7 @@ pub fn reproduce(estimator: &Pretrained, options: &Options, progress: &mut dyn F
         ]);
     }
     let notes = notes(&cells, &inside, options);
-    let plain = |c: &Measured| {
+    let plain = |c: &ErrorCell| {
         json!({
             "family": c.family.name(), "dim": c.dim, "n": c.n, "mean_kl": c.mean_kl, "setwise": c.ours(),
             "knn": NEIGHBOURS.iter().zip(&c.errors[1..]).map(|(k, e)| json!({"k": k, "error": e})).collect::<Vec<_>>(),
@@ -121,7 +121,8 @@ pub fn reproduce(estimator: &Pretrained, options: &Options, progress: &mut dyn F
         })
     };
     let json = json!({
-        "cells": cells.iter().map(plain).collect::<Vec<_>>(), "share_best": share_best(&cells), "worst_ratio": worst(&cells),
+        "cells": cells.iter().map(plain).collect::<Vec<_>>(),
+        "share_best": share_best(&cells), "worst_ratio": worst(&cells),
         "coverage_out_of_family": mean(&cells, |c| c.coverage),
         "in_family": {"pairs": options.in_family, "mean_absolute_error": inside.error, "coverage": inside.coverage},
     });
@@ -134,10 +135,10 @@ pub fn reproduce(estimator: &Pretrained, options: &Options, progress: &mut dyn F
     })
 }
 
-/// Draws the samples of a cell and judges all methods on them.
-fn measure(estimator: &Pretrained, family: Family, dim: usize, n: usize, options: &Options) -> Result<Measured> {
-    let place = (family as u64) << 32 | (dim as u64) << 16 | n as u64;
-    let seed = batch_seed(options.seed, Split::Test, place);
+/// Draws the samples of a cell and measures all methods on them.
+fn measure(estimator: &Pretrained, family: Family, dim: usize, n: usize, options: &Options) -> Result<ErrorCell> {
+    let cell = (family as u64) << 32 | (dim as u64) << 16 | n as u64;
+    let seed = batch_seed(options.seed, Split::Test, cell);
     let data: Vec<(Vec<f64>, Vec<f64>, f64)> = (0..options.examples as u64)
         .into_par_iter()
         .map(|i| {
@@ -162,10 +163,10 @@ fn measure(estimator: &Pretrained, family: Family, dim: usize, n: usize, options
         covered += if low <= *kl && *kl <= high { share } else { 0.0 };
     }
     let mean_kl = data.iter().map(|d| d.2).sum::<f64>() * share;
-    Ok(Measured { family, dim, n, errors, coverage: covered, mean_kl })
+    Ok(ErrorCell { family, dim, n, errors, coverage: covered, mean_kl })
 }
 
-/// The other methods; what cannot answer is infinitely wrong.
+/// Estimates of the other methods. A method that fails has an infinite error.
 fn classical(p: Points, q: Points) -> [f64; METHODS - 1] {
     let neighbours = NEIGHBOURS.map(|k| Knn::new(k).value(p, q));
     let others = [GaussianKl.value(p, q), Logistic.value(p, q)];
@@ -173,25 +174,25 @@ fn classical(p: Points, q: Points) -> [f64; METHODS - 1] {
     std::array::from_fn(|_| all.next().expect("one for each method"))
 }
 
-/// Error and coverage on fresh pairs of the trained kind.
+/// Error and coverage on fresh pairs of the training family.
 struct InFamily {
     error: f64,
     coverage: f64,
-    /// Coverage where the samples have fewer than 100 rows, up to 500, and more.
+    /// Coverage for samples below 100 rows, from 100 to 499, and from 500.
     by_size: [f64; 3],
 }
 
 fn in_family(estimator: &Pretrained, options: &Options) -> Result<InFamily> {
     let ranges = estimator.ranges();
-    let most = ranges.rows[1] as f64;
+    let max = ranges.rows[1] as f64;
     let data: Vec<(usize, Vec<f64>, Vec<f64>, f64)> = (0..options.in_family as u64)
         .into_par_iter()
         .map(|i| {
             use rand::RngExt;
             let mut rng = Generator::seed_from_u64(batch_seed(options.seed ^ 0xfa, Split::Test, i));
             let dim = rng.random_range(ranges.dims[0]..=ranges.dims[1]);
-            let least = ranges.rows[0] as f64;
-            let mut size = || (least * (most / least).powf(rng.random::<f64>())) as usize;
+            let min = ranges.rows[0] as f64;
+            let mut size = || (min * (max / min).powf(rng.random::<f64>())) as usize;
             let (n, m) = (size(), size());
             let pair = BroadPairs { max_divergence: ranges.max_divergence }.pair(dim, &mut rng);
             let (mut p, mut q) = (Vec::new(), Vec::new());
@@ -202,33 +203,33 @@ fn in_family(estimator: &Pretrained, options: &Options) -> Result<InFamily> {
         .collect();
     let pairs: Vec<(Points, Points)> =
         data.iter().map(|(d, p, q, _)| (Points::new(p, *d), Points::new(q, *d))).collect();
-    let (mut error, mut within, mut count) = (0.0, [0.0f64; 3], [0.0f64; 3]);
+    let (mut error, mut covered, mut count) = (0.0, [0.0f64; 3], [0.0f64; 3]);
     for ((answer, (_, _, _, kl)), (p, q)) in estimator.answers(&pairs).into_iter().zip(&data).zip(&pairs) {
         let (value, [low, high]) = answer?;
         error += (value - kl).abs();
         let n = p.len().min(q.len());
         let group = usize::from(n >= 100) + usize::from(n >= 500);
         count[group] += 1.0;
-        within[group] += f64::from(u8::from(low <= *kl && *kl <= high));
+        covered[group] += f64::from(u8::from(low <= *kl && *kl <= high));
     }
     let total: f64 = count.iter().sum();
-    let by_size = std::array::from_fn(|i| within[i] / count[i].max(1.0));
-    Ok(InFamily { error: error / total, coverage: within.iter().sum::<f64>() / total, by_size })
+    let by_size = std::array::from_fn(|i| covered[i] / count[i].max(1.0));
+    Ok(InFamily { error: error / total, coverage: covered.iter().sum::<f64>() / total, by_size })
 }
 
-fn share_best(cells: &[Measured]) -> f64 {
+fn share_best(cells: &[ErrorCell]) -> f64 {
     cells.iter().filter(|c| c.ratio() <= 1.0).count() as f64 / cells.len() as f64
 }
 
-fn worst(cells: &[Measured]) -> f64 {
-    cells.iter().map(Measured::ratio).fold(0.0, f64::max)
+fn worst(cells: &[ErrorCell]) -> f64 {
+    cells.iter().map(ErrorCell::ratio).fold(0.0, f64::max)
 }
 
-fn mean(cells: &[Measured], f: impl Fn(&Measured) -> f64) -> f64 {
+fn mean(cells: &[ErrorCell], f: impl Fn(&ErrorCell) -> f64) -> f64 {
     cells.iter().map(f).sum::<f64>() / cells.len() as f64
 }
 
-fn notes(cells: &[Measured], inside: &InFamily, options: &Options) -> Vec<String> {
+fn notes(cells: &[ErrorCell], inside: &InFamily, options: &Options) -> Vec<String> {
     let mut notes = vec![
         format!("{} pairs of samples in each cell, both samples of n rows, seed {}", options.examples, options.seed),
         format!(
@@ -238,29 +239,29 @@ fn notes(cells: &[Measured], inside: &InFamily, options: &Options) -> Vec<String
             worst(cells)
         ),
         format!(
-            "mean over all cells: setwise {:.4}, knn with the best k of {NEIGHBOURS:?} in each cell {:.4}, gaussian {:.4}, logistic \
-             regression on columns, squares and products {:.4}",
-            mean(cells, Measured::ours),
-            mean(cells, Measured::knn),
-            mean(cells, Measured::gaussian),
-            mean(cells, Measured::logistic)
+            "mean over all cells: setwise {:.4}, knn with the best k of {NEIGHBOURS:?} in each cell {:.4}, \
+             gaussian {:.4}, logistic regression on columns, squares and products {:.4}",
+            mean(cells, ErrorCell::ours),
+            mean(cells, ErrorCell::knn),
+            mean(cells, ErrorCell::gaussian),
+            mean(cells, ErrorCell::logistic)
         ),
     ];
     for family in Family::ALL {
-        let own: Vec<&Measured> = cells.iter().filter(|c| c.family == family).collect();
-        let best = own.iter().filter(|c| c.ratio() <= 1.0).count();
-        let worst = own.iter().map(|c| c.ratio()).fold(0.0, f64::max);
-        let covered = own.iter().map(|c| c.coverage).sum::<f64>() / own.len() as f64;
+        let of_family: Vec<&ErrorCell> = cells.iter().filter(|c| c.family == family).collect();
+        let best = of_family.iter().filter(|c| c.ratio() <= 1.0).count();
+        let worst = of_family.iter().map(|c| c.ratio()).fold(0.0, f64::max);
+        let covered = of_family.iter().map(|c| c.coverage).sum::<f64>() / of_family.len() as f64;
         notes.push(format!(
             "{}: best in {best} of {} cells, at worst {worst:.2} times the best other; {:.1} % of the intervals cover",
             family.name(),
-            own.len(),
+            of_family.len(),
             100.0 * covered
         ));
     }
     notes.push(format!(
-        "in the trained family ({} fresh pairs): mean absolute error {:.4}, {:.1} % of the 90 % intervals cover ({:.1} % below 100 rows, {:.1} % \
-         from 100 to 499, {:.1} % above)",
+        "in the training family ({} fresh pairs): mean absolute error {:.4}, {:.1} % of the 90 % intervals cover \
+         ({:.1} % below 100 rows, {:.1} % from 100 to 499, {:.1} % above)",
         options.in_family,
         inside.error,
         100.0 * inside.coverage,
@@ -272,21 +273,21 @@ fn notes(cells: &[Measured], inside: &InFamily, options: &Options) -> Vec<String
 }
 
 /// Errors against the number of rows, a panel for each family, averaged over dimensions.
-fn figure(cells: &[Measured], options: &Options) -> Figure {
-    let mut figure = Figure::new("Error of KL estimates on unseen families, mean over dimensions").with_columns(3);
+fn figure(cells: &[ErrorCell], options: &Options) -> Figure {
+    let mut figure = Figure::new("Error of KL estimates on held-out families, mean over dimensions").with_columns(3);
     for family in Family::ALL {
-        let line = |name: &str, f: &dyn Fn(&Measured) -> f64| {
+        let line = |name: &str, f: &dyn Fn(&ErrorCell) -> f64| {
             let at = |&n: &usize| {
-                let own: Vec<f64> = cells.iter().filter(|c| c.family == family && c.n == n).map(f).collect();
-                (n as f64, own.iter().sum::<f64>() / own.len() as f64)
+                let of_family: Vec<f64> = cells.iter().filter(|c| c.family == family && c.n == n).map(f).collect();
+                (n as f64, of_family.iter().sum::<f64>() / of_family.len() as f64)
             };
             Series::new(name, options.sizes.iter().map(at))
         };
         let panel = Panel::new(family.name(), Axis::log("rows"), Axis::log("mean absolute error, nats"))
-            .with_series(line("setwise", &Measured::ours))
-            .with_series(line("knn, best k", &Measured::knn))
-            .with_series(line("gaussian", &Measured::gaussian))
-            .with_series(line("logistic", &Measured::logistic));
+            .with_series(line("setwise", &ErrorCell::ours))
+            .with_series(line("knn, best k", &ErrorCell::knn))
+            .with_series(line("gaussian", &ErrorCell::gaussian))
+            .with_series(line("logistic", &ErrorCell::logistic));
         figure = figure.with_panel(panel);
     }
     figure

@@ -1,4 +1,4 @@
-//! Families of distributions the pretrained estimator never saw, with known divergences.
+//! Families of distributions that the pretrained estimator is not trained on, with known divergences.
 
 use std::sync::OnceLock;
 
@@ -21,17 +21,17 @@ pub enum Family {
     LogNormal,
     /// Gaussian copulas with beta marginals.
     BetaCopula,
-    /// Two interleaved half circles with noise, and columns of noise.
+    /// Two interleaved half circles with noise, and further columns of noise.
     Moons,
 }
 
 /// A pair of distributions, with KL(p‖q).
 pub struct HeldOutPair {
-    /// The first.
+    /// The first distribution.
     pub p: Box<dyn Density + Send + Sync>,
-    /// The second.
+    /// The second distribution.
     pub q: Box<dyn Density + Send + Sync>,
-    /// Their divergence.
+    /// KL(p‖q).
     pub kl: f64,
 }
 
@@ -39,12 +39,12 @@ fn normal(rng: &mut impl Rng) -> f64 {
     StandardNormal.sample(rng)
 }
 
-fn log_uniform(least: f64, most: f64, rng: &mut impl Rng) -> f64 {
-    least * (most / least).powf(rng.random())
+fn log_uniform(min: f64, max: f64, rng: &mut impl Rng) -> f64 {
+    min * (max / min).powf(rng.random())
 }
 
 impl Family {
-    /// All of them.
+    /// All families.
     pub const ALL: [Family; 5] =
         [Family::Laplace, Family::Gumbel, Family::LogNormal, Family::BetaCopula, Family::Moons];
 
@@ -59,8 +59,9 @@ impl Family {
         }
     }
 
-    /// A random pair in `dim` dimensions. Its parameters differ so much that divergences mostly lie between 0.02 and 5 nats, whatever the
-    /// dimension; those above 5 are drawn again.
+    /// Draws a pair in `dim` dimensions. Pairs with a divergence above 5 nats are rejected.
+    ///
+    /// Parameters are perturbed so that most divergences lie between 0.02 and 5 nats in every dimension.
     pub fn draw(self, dim: usize, rng: &mut Generator) -> HeldOutPair {
         loop {
             let pair = self.draw_any(dim, rng);
@@ -71,7 +72,7 @@ impl Family {
     }
 
     fn draw_any(self, dim: usize, rng: &mut Generator) -> HeldOutPair {
-        // How far a column's parameters differ, in units of its width.
+        // Perturbation of a column's parameters, in units of its scale.
         let s = (log_uniform(0.1, 4.0, rng) / dim as f64).sqrt();
         match self {
             Family::Laplace => columns(dim, s, Kind::Laplace, rng),
@@ -89,10 +90,10 @@ enum Kind {
     Gumbel,
 }
 
-/// Independent columns of one kind, each with its location and scale.
+/// Independent columns of one kind, with location and scale of each.
 struct Columns {
     kind: Kind,
-    places: Vec<(f64, f64)>,
+    parameters: Vec<(f64, f64)>,
 }
 
 fn columns(dim: usize, s: f64, kind: Kind, rng: &mut Generator) -> HeldOutPair {
@@ -100,7 +101,7 @@ fn columns(dim: usize, s: f64, kind: Kind, rng: &mut Generator) -> HeldOutPair {
     let q: Vec<(f64, f64)> =
         p.iter().map(|&(l, b)| (l + s * b * normal(rng), b * (0.7 * s * normal(rng)).exp())).collect();
     let kl = p.iter().zip(&q).map(|(&p, &q)| kind.divergence(p, q)).sum();
-    HeldOutPair { p: Box::new(Columns { kind, places: p }), q: Box::new(Columns { kind, places: q }), kl }
+    HeldOutPair { p: Box::new(Columns { kind, parameters: p }), q: Box::new(Columns { kind, parameters: q }), kl }
 }
 
 impl Kind {
@@ -122,7 +123,7 @@ impl Kind {
 impl Density for Columns {
     fn sample(&self, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
         for _ in 0..n {
-            for &(location, scale) in &self.places {
+            for &(location, scale) in &self.parameters {
                 let u: f64 = rng.random::<f64>().clamp(1e-15, 1.0 - 1e-15);
                 let x = match self.kind {
                     Kind::Laplace if u < 0.5 => (2.0 * u).ln(),
@@ -143,16 +144,16 @@ impl Density for Columns {
                     Kind::Gumbel => -z - (-z).exp(),
                 }
         };
-        rows.chunks_exact(self.places.len())
-            .map(|row| row.iter().zip(&self.places).map(|(&x, &place)| one(x, place)).sum())
+        rows.chunks_exact(self.parameters.len())
+            .map(|row| row.iter().zip(&self.parameters).map(|(&x, &parameters)| one(x, parameters)).sum())
             .collect()
     }
 }
 
-/// Log-normal points whose logarithm is taken, as one does with such data.
-struct AfterLog(Mixture);
+/// The logarithm of log-normal points, a usual transformation of such data.
+struct LogOfLogNormal(Mixture);
 
-impl Density for AfterLog {
+impl Density for LogOfLogNormal {
     fn sample(&self, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
         let first = rows.len();
         self.0.sample(n, rng, rows);
@@ -177,18 +178,18 @@ fn log_normal(dim: usize, s: f64, rng: &mut Generator) -> HeldOutPair {
     }
     let (p, q) = (Mixture::new(dim, &[1.0], &mean, &factor), Mixture::new(dim, &[1.0], &shift, &other));
     let kl = p.exact_kl(&q).expect("single Gaussians");
-    HeldOutPair { p: Box::new(AfterLog(p)), q: Box::new(AfterLog(q)), kl }
+    HeldOutPair { p: Box::new(LogOfLogNormal(p)), q: Box::new(LogOfLogNormal(q)), kl }
 }
 
-/// A rising function on a grid, read in both directions along straight lines.
-struct Curve {
+/// A distribution function on a grid, with linear interpolation, and its inverse.
+struct PiecewiseCdf {
     start: f64,
     step: f64,
     values: Vec<f64>,
 }
 
-impl Curve {
-    /// The distribution function of a density, by Simpson's rule.
+impl PiecewiseCdf {
+    /// Integrates a density by Simpson's rule and normalises it.
     fn of(start: f64, end: f64, cells: usize, density: impl Fn(f64) -> f64) -> Self {
         let step = (end - start) / cells as f64;
         let mut values = vec![0.0];
@@ -199,12 +200,12 @@ impl Curve {
         }
         let total = values[cells];
         values.iter_mut().for_each(|v| *v /= total);
-        Curve { start, step, values }
+        PiecewiseCdf { start, step, values }
     }
 
     fn at(&self, x: f64) -> f64 {
-        let place = ((x - self.start) / self.step).clamp(0.0, (self.values.len() - 1) as f64 - 1e-9);
-        let (i, part) = (place as usize, place.fract());
+        let position = ((x - self.start) / self.step).clamp(0.0, (self.values.len() - 1) as f64 - 1e-9);
+        let (i, part) = (position as usize, position.fract());
         self.values[i] + part * (self.values[i + 1] - self.values[i])
     }
 
@@ -217,48 +218,48 @@ impl Curve {
 }
 
 /// The standard normal distribution function.
-fn gauss() -> &'static Curve {
-    static CURVE: OnceLock<Curve> = OnceLock::new();
-    CURVE.get_or_init(|| Curve::of(-7.0, 7.0, 1 << 14, |x| (-0.5 * x * x).exp()))
+fn normal_cdf() -> &'static PiecewiseCdf {
+    static CURVE: OnceLock<PiecewiseCdf> = OnceLock::new();
+    CURVE.get_or_init(|| PiecewiseCdf::of(-7.0, 7.0, 1 << 14, |x| (-0.5 * x * x).exp()))
 }
 
-/// Columns with beta distributions, bound together by a Gaussian copula.
+/// Columns with beta distributions, coupled by a Gaussian copula.
 struct Copula {
-    /// A Gaussian with unit variances.
-    gauss: Mixture,
-    alone: Mixture,
+    /// The copula's Gaussian, with unit variances.
+    joint: Mixture,
+    independent: Mixture,
     shapes: Vec<(f64, f64)>,
-    curves: Vec<Curve>,
+    cdfs: Vec<PiecewiseCdf>,
 }
 
 impl Copula {
     fn new(factor: &[f64], shapes: Vec<(f64, f64)>) -> Self {
         let dim = shapes.len();
         let identity: Vec<f64> = (0..dim * dim).map(|i| f64::from(u8::from(i % (dim + 1) == 0))).collect();
-        let gauss = Mixture::new(dim, &[1.0], &vec![0.0; dim], factor);
-        let alone = Mixture::new(dim, &[1.0], &vec![0.0; dim], &identity);
-        let curves = shapes
+        let joint = Mixture::new(dim, &[1.0], &vec![0.0; dim], factor);
+        let independent = Mixture::new(dim, &[1.0], &vec![0.0; dim], &identity);
+        let cdfs = shapes
             .iter()
-            .map(|&(a, b)| Curve::of(0.0, 1.0, 2048, |x| x.powf(a - 1.0) * (1.0 - x).max(0.0).powf(b - 1.0)))
+            .map(|&(a, b)| PiecewiseCdf::of(0.0, 1.0, 2048, |x| x.powf(a - 1.0) * (1.0 - x).max(0.0).powf(b - 1.0)))
             .collect();
-        Copula { gauss, alone, shapes, curves }
+        Copula { joint, independent, shapes, cdfs }
     }
 }
 
 impl Density for Copula {
     fn sample(&self, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
         let first = rows.len();
-        self.gauss.sample(n, rng, rows);
+        self.joint.sample(n, rng, rows);
         for row in rows[first..].chunks_exact_mut(self.shapes.len()) {
-            row.iter_mut().zip(&self.curves).for_each(|(x, curve)| *x = curve.inverse(gauss().at(*x)));
+            row.iter_mut().zip(&self.cdfs).for_each(|(x, cdf)| *x = cdf.inverse(normal_cdf().at(*x)));
         }
     }
 
     fn log_density(&self, rows: &[f64]) -> Vec<f64> {
         let dim = self.shapes.len();
         let normal: Vec<f64> =
-            rows.iter().enumerate().map(|(i, &x)| gauss().inverse(self.curves[i % dim].at(x))).collect();
-        let (joint, alone) = (self.gauss.log_density(&normal), self.alone.log_density(&normal));
+            rows.iter().enumerate().map(|(i, &x)| normal_cdf().inverse(self.cdfs[i % dim].at(x))).collect();
+        let (joint, independent) = (self.joint.log_density(&normal), self.independent.log_density(&normal));
         let beta = |row: &[f64]| -> f64 {
             let one = |(&x, &(a, b)): (&f64, &(f64, f64))| {
                 let x = x.clamp(1e-12, 1.0 - 1e-12);
@@ -266,7 +267,7 @@ impl Density for Copula {
             };
             row.iter().zip(&self.shapes).map(one).sum()
         };
-        rows.chunks_exact(dim).zip(joint.iter().zip(alone)).map(|(row, (j, a))| j - a + beta(row)).collect()
+        rows.chunks_exact(dim).zip(joint.iter().zip(independent)).map(|(row, (j, a))| j - a + beta(row)).collect()
     }
 }
 
@@ -276,7 +277,7 @@ fn copulas(dim: usize, s: f64, rng: &mut Generator) -> HeldOutPair {
     let mut other = factor.clone();
     for (i, row) in other.chunks_exact_mut(dim).enumerate() {
         row[..i].iter_mut().for_each(|x| *x += 0.5 * s * normal(rng) / (dim as f64).sqrt());
-        // Variances stay one.
+        // Rows of unit length keep unit variances.
         let length = row.iter().map(|x| x * x).sum::<f64>().sqrt();
         row.iter_mut().for_each(|x| *x /= length);
     }
@@ -284,34 +285,34 @@ fn copulas(dim: usize, s: f64, rng: &mut Generator) -> HeldOutPair {
     let mut near = |x: f64| (x * (0.7 * s * normal(rng)).exp()).clamp(1.1, 12.0);
     let others = shapes.iter().map(|&(a, b)| (near(a), near(b))).collect();
     let (p, q) = (Copula::new(&factor, shapes), Copula::new(&other, others));
-    let kl = careful(&p, &q, rng);
+    let kl = monte_carlo_kl(&p, &q, rng);
     HeldOutPair { p: Box::new(p), q: Box::new(q), kl }
 }
 
-/// The divergence from many fresh points.
-fn careful(p: &dyn Density, q: &dyn Density, rng: &mut Generator) -> f64 {
-    const TIMES: usize = 8;
-    (0..TIMES).map(|_| divergence(p, q, true, Precision::Fine, rng).value).sum::<f64>() / TIMES as f64
+/// KL(p‖q) by Monte Carlo, as the mean of several runs.
+fn monte_carlo_kl(p: &dyn Density, q: &dyn Density, rng: &mut Generator) -> f64 {
+    const RUNS: usize = 8;
+    (0..RUNS).map(|_| divergence(p, q, true, Precision::Fine, rng).value).sum::<f64>() / RUNS as f64
 }
 
-/// Where a pair of moons lies.
+/// Parameters of a pair of moons.
 #[derive(Clone, Copy)]
 struct Moon {
-    /// How far the lower half circle is moved from its usual place.
+    /// Shift of the lower half circle from its default position.
     shift: [f64; 2],
-    /// Share of points on the upper one.
+    /// Fraction of points on the upper half circle.
     share: f64,
     noise: f64,
 }
 
 impl Moon {
-    /// Gaussians along both half circles; in one dimension the first coordinate alone, in more than two further columns of noise.
+    /// Gaussians along both half circles. One dimension has the first coordinate only, more than two have noise.
     fn mixture(self, dim: usize, extra: &[(f64, f64)]) -> Mixture {
-        const ALONG: usize = 24;
+        const COMPONENTS: usize = 24;
         let (mut weights, mut means, mut factors) = (Vec::new(), Vec::new(), Vec::new());
-        for i in 0..2 * ALONG {
-            let t = std::f64::consts::PI * ((i % ALONG) as f64 + 0.5) / ALONG as f64;
-            let (point, weight) = match i < ALONG {
+        for i in 0..2 * COMPONENTS {
+            let t = std::f64::consts::PI * ((i % COMPONENTS) as f64 + 0.5) / COMPONENTS as f64;
+            let (point, weight) = match i < COMPONENTS {
                 true => ([t.cos(), t.sin()], self.share),
                 false => ([1.0 - t.cos() + self.shift[0], 0.5 - t.sin() + self.shift[1]], 1.0 - self.share),
             };
@@ -324,7 +325,7 @@ impl Moon {
     }
 }
 
-/// `s` is the strength over all columns together.
+/// Draws a pair of moons. `s` is the perturbation over all columns.
 fn moons(dim: usize, s: f64, rng: &mut Generator) -> HeldOutPair {
     let of_p = Moon { shift: [0.0; 2], share: 0.5, noise: log_uniform(0.1, 0.25, rng) };
     let of_q = Moon {
@@ -337,7 +338,7 @@ fn moons(dim: usize, s: f64, rng: &mut Generator) -> HeldOutPair {
     let moved: Vec<(f64, f64)> =
         extra.iter().map(|&(m, b)| (m + 0.5 * each * b * normal(rng), b * (0.3 * each * normal(rng)).exp())).collect();
     let (p, q) = (of_p.mixture(dim, &extra), of_q.mixture(dim, &moved));
-    let kl = careful(&p, &q, rng);
+    let kl = monte_carlo_kl(&p, &q, rng);
     HeldOutPair { p: Box::new(p), q: Box::new(q), kl }
 }
 
@@ -348,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_family_has_the_divergence_of_its_own_densities() {
+    fn the_divergence_of_every_family_agrees_with_its_densities() {
         for family in Family::ALL {
             for dim in [1, 3] {
                 let mut rng = Generator::seed_from_u64(3 + dim as u64);
@@ -384,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn divergences_lie_in_the_range_that_is_compared() {
+    fn divergences_lie_in_the_compared_range() {
         for family in Family::ALL {
             for dim in [1, 16] {
                 let mut rng = Generator::seed_from_u64(5);

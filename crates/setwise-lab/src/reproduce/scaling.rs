@@ -1,4 +1,4 @@
-//! Table 5: how the time of every architecture grows with the sizes of sets and their width.
+//! Table 5: time of every architecture against set size and width.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ use setwise_report::{Axis, Cell, Figure, Panel, Series, Table};
 use super::Reproduction;
 use crate::Result;
 
-/// What to measure.
+/// Options of the measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Presets; none means all.
+    /// Presets; empty for all.
     pub models: Vec<String>,
     /// Sizes of both sets, measured at the middle width.
     pub sizes: Vec<usize>,
@@ -26,8 +26,8 @@ pub struct Options {
     pub widths: Vec<usize>,
     /// Examples in a batch.
     pub batch: usize,
-    /// Time for each measurement.
-    pub least: Duration,
+    /// Minimum time of each measurement.
+    pub min_time: Duration,
 }
 
 impl Default for Options {
@@ -37,7 +37,7 @@ impl Default for Options {
             sizes: vec![32, 64, 128, 256, 512, 1024],
             widths: vec![16, 32, 64, 128],
             batch: 2,
-            least: Duration::from_millis(100),
+            min_time: Duration::from_millis(100),
         }
     }
 }
@@ -51,19 +51,19 @@ struct Time {
     training: f64,
 }
 
-/// Measures the table. `progress` hears what is being measured.
+/// Measures the table. `progress` receives the name of each measurement.
 pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Reproduction> {
     for model in &options.models {
         ModelConfig::preset(model, 2)?;
     }
     let mut options = options.clone();
     for (name, list) in [("sizes", &mut options.sizes), ("widths", &mut options.widths)] {
-        // Exponents are fitted over the larger half.
+        // The fit of exponents uses the larger half.
         list.sort_unstable();
         list.dedup();
         if list.len() < 2 || list.contains(&0) || list.iter().any(|&n| n > 1 << 14) {
             return Err(setwise::Error::Sets(format!(
-                "{name} {list:?}: at least two different ones from 1 to 16384 are needed"
+                "{name} {list:?}: at least two different values from 1 to 16384 are needed"
             ))
             .into());
         }
@@ -72,29 +72,21 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
     if options.batch == 0 || options.batch > 1 << 12 {
         return Err(setwise::Error::Sets(format!("batch {}: must be between 1 and 4096", options.batch)).into());
     }
-    let columns = [
-        "model",
-        "stated operations",
-        "forward, n",
-        "training, n",
-        "forward, d",
-        "training, d",
-        "forward ms",
-        "training ms",
-    ];
+    let columns =
+        ["model", "complexity", "forward, n", "training, n", "forward, d", "training, d", "forward ms", "training ms"];
     let mut table = Table::new("Exponents of time against set size n and width d", columns);
-    let wanted = |model: &str| options.models.is_empty() || options.models.iter().any(|m| m == model);
+    let selected = |model: &str| options.models.is_empty() || options.models.iter().any(|m| m == model);
     let panel = |title: &str, x: &str| Panel::new(title, Axis::log(x), Axis::log("seconds per training step"));
     let mut panels = [panel("time against set size", "set size n"), panel("time against width", "latent width d")];
     let mut json = Vec::new();
     let (middle_size, middle_width) =
         (options.sizes[options.sizes.len() / 2], options.widths[options.widths.len() / 2]);
-    for preset in PRESETS.iter().filter(|p| wanted(p.name)) {
+    for preset in PRESETS.iter().filter(|p| selected(p.name)) {
         progress(preset.name);
         let by_size = measure_all(preset.name, options.sizes.iter().map(|&n| (n, middle_width)), options)?;
         let by_width = measure_all(preset.name, options.widths.iter().map(|&d| (middle_size, d)), options)?;
         let slope = |times: &[Time], x: fn(&Time) -> usize, y: fn(&Time) -> f64| {
-            // The larger half tells the order; small sizes are dominated by what does not grow.
+            // Constant costs dominate small sizes, so only the larger half shows the order.
             exponent(&times[times.len() / 2 - usize::from(times.len() < 4)..], |t| (x(t) as f64, y(t)))
         };
         let exponents = [
@@ -121,8 +113,11 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
             times.iter().map(one).collect()
         };
         json.push(json!({
-            "model": preset.name, "stated": preset.order, "by_size": plain(&by_size), "by_width": plain(&by_width),
-            "exponents": {"forward_n": exponents[0], "training_n": exponents[1], "forward_d": exponents[2], "training_d": exponents[3]},
+            "model": preset.name, "complexity": preset.order, "by_size": plain(&by_size), "by_width": plain(&by_width),
+            "exponents": {
+                "forward_n": exponents[0], "training_n": exponents[1],
+                "forward_d": exponents[2], "training_d": exponents[3],
+            },
         }));
     }
     let [first, second] = panels;
@@ -133,7 +128,8 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
             options.batch,
             rayon::current_num_threads()
         ),
-        "exponents are fitted over the larger half of the sizes; where two orders meet, such as n·d² + n²·d, they lie between".to_owned(),
+        "exponents are fitted over the larger half of the sizes; for sums of orders, such as n·d² + n²·d, they lie between"
+            .to_owned(),
     ];
     Ok(Reproduction { name: "scaling", table, json: json.into(), figures: vec![("scaling".to_owned(), figure)], notes })
 }
@@ -146,10 +142,10 @@ fn measure_all(preset: &str, grid: impl Iterator<Item = (usize, usize)>, options
 fn measure(preset: &str, size: usize, width: usize, options: &Options) -> Result<Time> {
     const DIM: usize = 2;
     let equivariant = ModelConfig::preset(preset, DIM)?.dimension_equivariant;
-    // An equivariant model has its latent width once per dimension.
+    // A dimension-equivariant model has its latent width once per dimension.
     let latent = if equivariant { (width / DIM).max(4) } else { width };
     let mut config = ModelConfig::preset(preset, DIM)?.with_latent(latent).with_hidden(2 * latent);
-    // PINE is as wide as its projections.
+    // The width of PINE is the size of its projections.
     config.projection_size = (width / 4).max(1);
     let mut model = Model::new(config.validate()?, 1);
     let mut rng = Generator::seed_from_u64(1);
@@ -161,18 +157,18 @@ fn measure(preset: &str, size: usize, width: usize, options: &Options) -> Result
         .collect();
     let batch = SetBatch::new(sets)?;
     let targets = vec![0.5; options.batch];
-    let forward = median(options.least, || Ok(model.predict(&batch).map(drop)?))?;
+    let forward = median(options.min_time, || Ok(model.predict(&batch).map(drop)?))?;
     let mut trainer = Trainer::new(model, Loss::L1);
-    let training = median(options.least, || Ok(trainer.step(&batch, &targets, 1e-4).map(drop)?))?;
+    let training = median(options.min_time, || Ok(trainer.step(&batch, &targets, 1e-4).map(drop)?))?;
     Ok(Time { size, width, forward, training })
 }
 
-/// Median seconds over at least three repetitions and the time given, after one that does not count.
-fn median(least: Duration, mut f: impl FnMut() -> Result<()>) -> Result<f64> {
+/// Median seconds over at least three repetitions and `min_time`, after one warm-up.
+fn median(min_time: Duration, mut f: impl FnMut() -> Result<()>) -> Result<f64> {
     f()?;
     let mut times = Vec::new();
     let start = Instant::now();
-    while times.len() < 3 || start.elapsed() < least {
+    while times.len() < 3 || start.elapsed() < min_time {
         let begin = Instant::now();
         f()?;
         times.push(begin.elapsed().as_secs_f64());
@@ -195,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exponent_of_a_power_is_found() {
+    fn the_exponent_of_a_power_law_is_recovered() {
         let points: Vec<(f64, f64)> = [1.0, 2.0, 5.0, 9.0].iter().map(|&x: &f64| (x, 3.0 * x.powf(1.7))).collect();
         assert!((exponent(&points, |&p| p) - 1.7).abs() < 1e-12);
     }

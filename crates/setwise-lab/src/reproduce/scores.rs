@@ -1,4 +1,4 @@
-//! Tables 2, 3 and 4: accuracies of counting, aligning and telling apart.
+//! Tables 2, 3 and 4: accuracies of counting, alignment and distinguishing.
 
 use std::path::PathBuf;
 
@@ -19,19 +19,19 @@ use crate::samplers::Split;
 /// One of the paper's tables of accuracies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Table 2: characters common to two sets, counted.
+    /// Table 2: the number of characters common to two sets.
     Counting,
     /// Table 3: images and captions, words and translations.
     Alignment,
-    /// Table 4: samples of mixtures, and images, told apart.
+    /// Table 4: samples of mixtures, and images, distinguished.
     Distinguish,
 }
 
-/// A column of a table: an experiment, and what the paper has for it.
+/// A column of a table: an experiment and the paper's numbers.
 struct Column {
     title: &'static str,
     experiment: &'static str,
-    /// Accuracy, and mean absolute error where the table has it.
+    /// Accuracy, and mean absolute error if the table has it.
     paper: fn(&PaperScores) -> (f64, Option<f64>),
 }
 
@@ -48,7 +48,7 @@ impl Which {
         match self {
             Which::Counting => "Accuracy and mean absolute error of counts",
             Which::Alignment => "Accuracy of alignment",
-            Which::Distinguish => "Accuracy of telling apart",
+            Which::Distinguish => "Accuracy of distinguishing",
         }
     }
 
@@ -70,39 +70,39 @@ impl Which {
         }
     }
 
-    /// Where our data is not the paper's.
+    /// The difference of our data from the paper's.
     fn remark(self) -> Option<&'static str> {
         match self {
             Which::Counting => None,
             Which::Alignment => Some(
-                "captions: the paper's are of MS-COCO with ResNet-101 and BERT, ours of Flickr8k with EfficientNet-Lite0 and \
-                 MiniLM; words: no English or French word of the test is in the training data",
+                "captions: the paper uses MS-COCO with ResNet-101 and BERT, we use Flickr8k with EfficientNet-Lite0 \
+                 and MiniLM; words: no English or French word of the test split is in the training split",
             ),
             Which::Distinguish => {
-                Some("images: the paper's are of Meta-Dataset, ours of nine data sets with classes kept for the test")
+                Some("images: the paper uses Meta-Dataset, we use nine data sets with classes in the test split only")
             }
         }
     }
 }
 
-/// What to measure.
+/// Options of the measurement.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Rows of the table; none means all.
+    /// Rows of the table; empty for all.
     pub models: Vec<String>,
     /// Fresh examples for each number.
     pub examples: usize,
     /// Their seed.
     pub seed: u64,
-    /// Where finished runs are.
+    /// The folder of finished runs.
     pub runs: PathBuf,
-    /// Where recorded data is.
+    /// The folder of data sets.
     pub data: DataFolder,
-    /// What computes.
+    /// The device of the models.
     pub device: Device,
 }
 
-/// A row beside the paper's: the mean count as an answer to all.
+/// An additional row: the mean label as a constant prediction.
 const CONSTANT: &str = "constant";
 
 /// All rows of a table.
@@ -112,23 +112,23 @@ pub fn known_models(which: Which) -> impl Iterator<Item = &'static str> {
 
 /// The runs of one model and schedule in one column.
 #[derive(Default)]
-struct Found {
+struct RunScores {
     scores: Vec<Evaluation>,
     trained: Vec<String>,
 }
 
-/// Measures a table. `progress` hears what is being measured.
+/// Measures a table. `progress` receives the name of each measurement.
 pub fn reproduce(which: Which, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Reproduction> {
     check_models(&options.models, known_models(which))?;
-    let wanted = |model: &str| options.models.is_empty() || options.models.iter().any(|m| m == model);
+    let selected = |model: &str| options.models.is_empty() || options.models.iter().any(|m| m == model);
     let rows: Vec<(&str, Schedule)> = known_models(which)
-        .filter(|m| wanted(m))
+        .filter(|m| selected(m))
         .flat_map(|m| [(m, Schedule::Paper), (m, Schedule::OURS)])
         .filter(|row| *row != (CONSTANT, Schedule::Paper))
         .collect();
     let mut notes: Vec<String> = which.remark().map(str::to_owned).into_iter().collect();
-    let mut found: Vec<[Found; 2]> = rows.iter().map(|_| Default::default()).collect();
-    for (place, column) in which.columns().iter().enumerate() {
+    let mut measured: Vec<[RunScores; 2]> = rows.iter().map(|_| Default::default()).collect();
+    for (column_index, column) in which.columns().iter().enumerate() {
         let paper = find(column.experiment)?;
         let mut tasks: Vec<ValidExperiment> = Vec::new();
         for run in runs::finished_where(&options.runs, |task| task.same_examples(&paper.task))? {
@@ -138,45 +138,45 @@ pub fn reproduce(which: Which, options: &Options, progress: &mut dyn FnMut(&str)
             let experiment = test_of(&run.experiment, options, &mut tasks)?;
             let mut model = run.model(&options.device)?;
             let trained = run.describe(&model);
-            found[row][place].scores.push(evaluate(&mut model, experiment, options.examples)?);
+            measured[row][column_index].scores.push(evaluate(&mut model, experiment, options.examples)?);
             notes.push(format!("{}, {} ({}): {trained}", column.title, rows[row].0, rows[row].1.name()));
-            found[row][place].trained.push(trained);
+            measured[row][column_index].trained.push(trained);
         }
         if let Some(row) = rows.iter().position(|r| r.0 == CONSTANT) {
             progress(&format!("{}: {CONSTANT}", column.title));
-            found[row][place].scores.push(constant(test_of(&paper, options, &mut tasks)?, options.examples)?);
+            measured[row][column_index].scores.push(constant(test_of(&paper, options, &mut tasks)?, options.examples)?);
         }
     }
-    // The paper's schedule has a row for every model; ours where something was run.
-    let shown = |i: &usize| rows[*i].1 == Schedule::Paper || found[*i].iter().any(|f| !f.scores.is_empty());
+    // Every model has a row for the paper's schedule, and a row for ours if it has runs.
+    let shown = |i: &usize| rows[*i].1 == Schedule::Paper || measured[*i].iter().any(|f| !f.scores.is_empty());
     let shown: Vec<usize> = (0..rows.len()).filter(shown).collect();
-    let (table, json) = tabulate(which, &rows, &found, &shown);
+    let (table, json) = tabulate(which, &rows, &measured, &shown);
     notes.push("± is the standard deviation over runs with different seeds".to_owned());
     Ok(Reproduction { name: which.name(), table, json, figures: Vec::new(), notes })
 }
 
-/// The experiment whose test examples judge a run, with its data; those of one task share it.
+/// The experiment with the test examples of a run. Runs of one task share it and its data set.
 fn test_of<'a>(
     run: &Experiment,
     options: &Options,
     tasks: &'a mut Vec<ValidExperiment>,
 ) -> Result<&'a ValidExperiment> {
-    let place = match tasks.iter().position(|t: &ValidExperiment| t.task == run.task) {
-        Some(place) => place,
+    let index = match tasks.iter().position(|t: &ValidExperiment| t.task == run.task) {
+        Some(index) => index,
         None => {
             let experiment = Experiment { seed: options.seed, ..run.clone() };
             tasks.push(experiment.validate()?.with_data(&options.data)?);
             tasks.len() - 1
         }
     };
-    Ok(&tasks[place])
+    Ok(&tasks[index])
 }
 
-/// The mean label of other examples, as an answer to all.
+/// The error of a constant prediction: the mean label of the validation examples.
 fn constant(experiment: &ValidExperiment, examples: usize) -> Result<Evaluation> {
     let mean = labels(experiment, Split::Validation, examples)?.iter().sum::<f64>() / examples as f64;
-    let tested = labels(experiment, Split::Test, examples)?;
-    Ok(Evaluation::judged(experiment.task.metric(), tested.into_iter().map(|l| (mean, l))))
+    let test_labels = labels(experiment, Split::Test, examples)?;
+    Ok(Evaluation::judged(experiment.task.metric(), test_labels.into_iter().map(|l| (mean, l))))
 }
 
 /// Mean and standard deviation of a number over runs.
@@ -188,8 +188,8 @@ fn over_runs(scores: &[Evaluation], number: impl Fn(&Evaluation) -> Option<f64>)
     (n > 0.0).then(|| (mean, (n > 1.0).then(|| spread.sqrt())))
 }
 
-fn cell(found: Option<(f64, Option<f64>)>) -> Cell {
-    match found {
+fn cell(measured: Option<(f64, Option<f64>)>) -> Cell {
+    match measured {
         None => Cell::NotRun,
         Some((mean, None)) => Cell::number(mean, 4),
         Some((mean, Some(sd))) => Cell::estimate(mean, sd, 4),
@@ -199,7 +199,7 @@ fn cell(found: Option<(f64, Option<f64>)>) -> Cell {
 fn tabulate(
     which: Which,
     rows: &[(&str, Schedule)],
-    found: &[[Found; 2]],
+    measured: &[[RunScores; 2]],
     shown: &[usize],
 ) -> (Table, serde_json::Value) {
     let counts = which == Which::Counting;
@@ -229,24 +229,25 @@ fn tabulate(
         let (model, schedule) = rows[row];
         let published = SCORES.iter().find(|s| s.model == model);
         let mut cells: Vec<Cell> = vec![model.into(), schedule.name().into()];
-        for (column, found) in columns.iter().zip(&found[row]) {
+        for (column, measured) in columns.iter().zip(&measured[row]) {
             let paper = published.map(column.paper);
             let number = |value: Option<f64>| value.map_or("".into(), |v| Cell::number(v, 4));
-            let accuracy = over_runs(&found.scores, |e| e.accuracy);
-            let strict = over_runs(&found.scores, |e| e.strict_accuracy);
-            let error = over_runs(&found.scores, |e| Some(e.mean_absolute_error));
+            let accuracy = over_runs(&measured.scores, |e| e.accuracy);
+            let strict = over_runs(&measured.scores, |e| e.strict_accuracy);
+            let error = over_runs(&measured.scores, |e| Some(e.mean_absolute_error));
             cells.extend([number(paper.map(|p| p.0)), cell(accuracy)]);
             if counts {
                 cells.extend([cell(strict), number(paper.and_then(|p| p.1)), cell(error)]);
             }
-            let sd = |found: Option<(f64, Option<f64>)>| found.and_then(|f| f.1);
-            let mean = |found: Option<(f64, Option<f64>)>| found.map(|f| f.0);
+            let sd = |measured: Option<(f64, Option<f64>)>| measured.and_then(|f| f.1);
+            let mean = |measured: Option<(f64, Option<f64>)>| measured.map(|f| f.0);
             json.push(json!({
                 "model": model, "schedule": schedule.name(), "column": column.title,
                 "paper": { "accuracy": paper.map(|p| p.0), "mean_absolute_error": paper.and_then(|p| p.1) },
                 "accuracy": mean(accuracy), "accuracy_sd": sd(accuracy),
-                "strict_accuracy": mean(strict), "mean_absolute_error": mean(error), "mean_absolute_error_sd": sd(error),
-                "runs": found.scores, "trained": found.trained,
+                "strict_accuracy": mean(strict),
+                "mean_absolute_error": mean(error), "mean_absolute_error_sd": sd(error),
+                "runs": measured.scores, "trained": measured.trained,
             }));
         }
         table.push(cells);
@@ -260,7 +261,7 @@ mod tests {
     use crate::experiment::Metric;
 
     #[test]
-    fn every_column_has_an_experiment_of_its_kind() {
+    fn every_column_has_an_experiment_with_its_metric() {
         for which in [Which::Counting, Which::Alignment, Which::Distinguish] {
             for column in which.columns() {
                 let metric = find(column.experiment).unwrap().task.metric();
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_the_papers_whatever_its_seed_and_preset_but_not_with_other_steps() {
+    fn the_papers_schedule_allows_any_seed_and_preset_but_no_other_steps() {
         let paper = find("paper/align-words").unwrap();
         let mut run = paper.clone();
         (run.seed, _) = (7, run.set_preset("pine"));
@@ -290,15 +291,15 @@ mod tests {
             of("ours/kl-mixture-features-d2", "multi-set-transformer"),
             Schedule::Ours { elements: true, mixture_features: true }
         );
-        // A dimension-equivariant model sees no appended columns.
+        // Dimension-equivariant models ignore appended columns.
         assert_eq!(of("ours/kl-mixture-features-d2", "multi-set-transformer-equi"), elements);
     }
 
     #[test]
     fn several_runs_have_a_mean_and_a_standard_deviation() {
         let run = |accuracy| Evaluation { accuracy: Some(accuracy), ..Evaluation::of([(0.0, 0.0)]) };
-        let found = over_runs(&[run(0.5), run(0.7), run(0.9)], |e| e.accuracy).unwrap();
-        assert!((found.0 - 0.7).abs() < 1e-12 && (found.1.unwrap() - 0.2).abs() < 1e-12);
+        let measured = over_runs(&[run(0.5), run(0.7), run(0.9)], |e| e.accuracy).unwrap();
+        assert!((measured.0 - 0.7).abs() < 1e-12 && (measured.1.unwrap() - 0.2).abs() < 1e-12);
         assert_eq!(over_runs(&[run(0.5)], |e| e.accuracy), Some((0.5, None)));
         assert_eq!(over_runs(&[], |e| e.accuracy), None);
     }

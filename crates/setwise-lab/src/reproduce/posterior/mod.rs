@@ -1,9 +1,13 @@
-//! Mixtures given their points: a Markov chain that leaves the posterior of a [`MixtureLaw`] as it is.
+//! The posterior of a mixture given its points: a Markov chain that is stationary under it.
 //!
-//! A step draws, each given everything else: which component each point is of; how many components there are, with their
-//! weights and those that have no points; then mean and factor of each component that has points ([`gaussian`]). Nothing is tuned.
-//! In a simulation the mixture that made the points is itself a draw of the posterior, so that a chain started there is
-//! stationary from its first step.
+//! A Gibbs step draws each of these given the rest, without tuning:
+//!
+//! 1. the component of each point,
+//! 2. mean and Cholesky factor of each component with points ([`gaussian`]),
+//! 3. the number of components, their weights, and the components without points.
+//!
+//! In a simulation the true mixture is a draw of the posterior. So a chain that starts there is stationary from its
+//! first step.
 
 mod gaussian;
 mod slice;
@@ -15,7 +19,7 @@ use setwise::distributions::{Mixture, MixtureLaw, ln_gamma};
 
 use gaussian::Prior;
 
-/// A chain over the mixtures that may have made some points.
+/// A Markov chain over mixtures, given points.
 pub struct Chain<'a> {
     law: &'a MixtureLaw,
     rows: &'a [f64],
@@ -23,20 +27,20 @@ pub struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    /// A chain from a mixture of the law, given row-major points, of which there is at least one.
+    /// A chain that starts at a mixture, given at least one row-major point.
     pub fn new(law: &'a MixtureLaw, rows: &'a [f64], start: Mixture) -> Self {
         Chain { law, rows, mixture: start }
     }
 
-    /// Where the chain is.
+    /// The current mixture.
     pub fn mixture(&self) -> &Mixture {
         &self.mixture
     }
 
-    /// A step.
+    /// Makes a Gibbs step.
     pub fn step(&mut self, rng: &mut impl Rng) {
         let dim = self.mixture.dim();
-        let groups = self.assign(rng);
+        let groups = self.assign_components(rng);
         let (mut means, mut factors) = (Vec::new(), Vec::new());
         let prior = Prior { law: self.law, dim };
         let gaussians: Vec<(&[f64], &[f64])> = self.mixture.gaussians().collect();
@@ -62,8 +66,8 @@ impl<'a> Chain<'a> {
         self.mixture = Mixture::new(dim, &weights, &means, &factors);
     }
 
-    /// Draws the component of each point; returns the points of each component that has any.
-    fn assign(&self, rng: &mut impl Rng) -> Vec<(usize, Vec<f64>)> {
+    /// Draws the component of each point. Returns the points of each component with points.
+    fn assign_components(&self, rng: &mut impl Rng) -> Vec<(usize, Vec<f64>)> {
         let dim = self.mixture.dim();
         let count = self.mixture.weights().count();
         let mut groups: Vec<(usize, Vec<f64>)> = (0..count).map(|k| (k, Vec::new())).collect();
@@ -84,23 +88,24 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// Draws the number of components given how the points fall into groups: with K components, each as likely as the others before,
-/// and weights integrated out, a partition into k groups has the probability K!/(K − k)!·Γ(K)/Γ(K + n) times what does not depend on K
-/// (Miller and Harrison, 2018).
+/// Draws the number K of components given the partition of n points into k groups.
+///
+/// With a uniform prior of K and weights integrated out, P(K | partition) ∝ K!/(K − k)!·Γ(K)/Γ(K + n) (Miller and
+/// Harrison, 2018).
 fn draw_count(law: &MixtureLaw, sizes: &[usize], rng: &mut impl Rng) -> usize {
     let (k, n) = (sizes.len(), sizes.iter().sum::<usize>() as f64);
-    let least = law.components.min.max(k);
+    let min = law.components.min.max(k);
     let log = |count: usize| {
         let c = count as f64;
         ln_gamma(c + 1.0) - ln_gamma(c - k as f64 + 1.0) + ln_gamma(c) - ln_gamma(c + n)
     };
-    let highest = log(least);
-    let shares: Vec<f64> = (least..=law.components.max).map(|count| (log(count) - highest).exp()).collect();
+    let highest = log(min);
+    let shares: Vec<f64> = (min..=law.components.max).map(|count| (log(count) - highest).exp()).collect();
     let mut u = shares.iter().sum::<f64>() * rng.random::<f64>();
     for (i, share) in shares.iter().enumerate() {
         u -= share;
         if u < 0.0 {
-            return least + i;
+            return min + i;
         }
     }
     law.components.max
@@ -115,7 +120,9 @@ mod tests {
 
     use super::*;
 
-    /// Numbers of a mixture whose means under the law are known: of one component, drawn at random, all but the first and last.
+    /// Statistics of a mixture with known means under the prior.
+    ///
+    /// All but the first two and the last are of one random component.
     fn numbers(m: &Mixture, rng: &mut Generator) -> Vec<f64> {
         let count = m.weights().count();
         let (mean, factor) = m.gaussians().nth(rng.random_range(0..count)).unwrap();
@@ -135,7 +142,7 @@ mod tests {
         numbers
     }
 
-    /// What their means should be.
+    /// The means of these statistics.
     fn expected(law: &MixtureLaw, dim: usize) -> Vec<f64> {
         let counts = law.components.min..=law.components.max;
         let share = 1.0 / counts.clone().count() as f64;
@@ -153,27 +160,28 @@ mod tests {
         expected
     }
 
-    /// Alternates steps with fresh points of the mixture: whatever the kernel moves, all laws of the mixture must stay the prior's
-    /// (Geweke, 2004). Returns how far means are off, in standard errors found from long stretches of the chain.
+    /// Geweke's test (2004): alternates steps with fresh points of the mixture, which must leave the prior invariant.
+    ///
+    /// Returns differences of means from those of the prior, in standard errors by batch means.
     fn distances(law: &MixtureLaw, dim: usize, points: usize, steps: usize) -> Vec<f64> {
         let mut rng = Generator::seed_from_u64(17);
         let expected = expected(law, dim);
-        const STRETCHES: usize = 40;
+        const BATCHES: usize = 40;
         let mut mixture = Mixture::draw(law, dim, &mut rng);
-        let mut means = vec![vec![0.0; expected.len()]; STRETCHES];
+        let mut means = vec![vec![0.0; expected.len()]; BATCHES];
         for mean in &mut means {
-            for _ in 0..steps / STRETCHES {
+            for _ in 0..steps / BATCHES {
                 let mut rows = Vec::new();
                 mixture.sample(points, &mut rng, &mut rows);
                 let mut chain = Chain::new(law, &rows, mixture);
                 chain.step(&mut rng);
                 mixture = chain.mixture;
                 for (mean, x) in mean.iter_mut().zip(numbers(&mixture, &mut rng)) {
-                    *mean += x / (steps / STRETCHES) as f64;
+                    *mean += x / (steps / BATCHES) as f64;
                 }
             }
         }
-        let n = STRETCHES as f64;
+        let n = BATCHES as f64;
         expected
             .iter()
             .enumerate()
@@ -185,25 +193,25 @@ mod tests {
             .collect()
     }
 
-    fn paper(least: usize, most: usize) -> MixtureLaw {
-        MixtureLaw { components: IntRange::new(least, most), lkj: Lkj::Paper, ..Default::default() }
+    fn paper(min: usize, max: usize) -> MixtureLaw {
+        MixtureLaw { components: IntRange::new(min, max), lkj: Lkj::Paper, ..Default::default() }
     }
 
     #[test]
-    fn mixtures_whose_points_are_drawn_anew_keep_the_law_they_came_from() {
+    fn alternating_steps_and_fresh_points_leaves_the_prior_invariant() {
         for (law, dim, points) in [
             (paper(1, 3), 3, 7),
             (paper(1, 1), 4, 12),
             (MixtureLaw { components: IntRange::new(1, 2), spread: 2.5, ..Default::default() }, 3, 3),
         ] {
             let distances = distances(&law, dim, points, 40_000);
-            let most = distances.iter().fold(0.0f64, |a, d| a.max(d.abs()));
-            assert!(most < 4.2, "{law:?}: {distances:.1?}");
+            let max = distances.iter().fold(0.0f64, |a, d| a.max(d.abs()));
+            assert!(max < 4.2, "{law:?}: {distances:.1?}");
         }
     }
 
     #[test]
-    fn the_median_of_a_chain_is_that_of_the_posterior_by_importance_sampling() {
+    fn quantiles_of_a_chain_agree_with_importance_sampling() {
         for (dim, points) in [(1, 5), (2, 8)] {
             let law = paper(1, 1);
             let mut rng = Generator::seed_from_u64(dim as u64);
@@ -247,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_components_follows_the_groups() {
+    fn the_number_of_components_given_the_groups_has_its_posterior() {
         let law = paper(1, 4);
         let mut rng = Generator::seed_from_u64(5);
         let draws: Vec<usize> = (0..20_000).map(|_| draw_count(&law, &[1, 1], &mut rng)).collect();
