@@ -3,7 +3,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`reproduce`] | the paper's tables and figures, ours beside the paper's |
-//! | [`selftest`] | a GPU against the CPU in double precision (feature `cuda`) |
+//! | `selftest` | a GPU against the CPU in double precision (feature `cuda`) |
 //! | [`estimator`] | training of the pretrained KL estimator's second network |
 //! | [`run`] | training runs with checkpoints and a log, evaluation |
 //! | [`experiment`] | tasks, models and training as TOML; the built-in experiments |
