@@ -1,4 +1,4 @@
-//! What is compared: models of every kind, and programs with shapes no model has.
+//! Compared cases: models of every kind, and programs with shapes that no model has.
 
 use setwise::models::{
     AttentionScale, ImageEncoder, Images, Merge, ModelConfig, OutputKind, PRESETS, Pooling, RelationPool, Relations,
@@ -8,18 +8,18 @@ use setwise_engine::{Activation, Image, Linear, Mode, Op, Program, Value, Window
 
 use crate::Result;
 
-/// Sizes of one set: a single element, around tiles of 64, and others.
+/// Set sizes: one element, around tiles of 64, and others.
 pub(super) const SIZES: [usize; 7] = [1, 130, 64, 65, 17, 63, 2];
-/// Sizes whose pairs are too many for what a block can count.
+/// Set sizes with more pairs than a block can count.
 pub(super) const LARGE: [usize; 4] = [300, 1, 5, 230];
-/// Sizes whose pairs are counted, but of whose rows a block has no room for all.
+/// Set sizes whose pairs a block can count but whose rows exceed its shared memory.
 pub(super) const SORTED: [usize; 4] = [190, 1, 7, 150];
-/// Sizes of more elements than a GPU has blocks for at once.
+/// Set sizes with more elements than a GPU has concurrent blocks.
 pub(super) const MANY: [usize; 3] = [1, 9_000, 3_777];
-/// Enough for every processor of a GPU to have a block.
+/// Set sizes with a block for every multiprocessor of a GPU.
 pub(super) const SOME: [usize; 3] = [1_000, 1, 1_777];
 
-/// Models and batches to compare on.
+/// Names, models and dimensions of the cases.
 pub(super) fn cases() -> Result<Vec<(String, ModelConfig, usize)>> {
     let mut cases = Vec::new();
     let small = |name: &str, dim| -> Result<ModelConfig> {
@@ -35,7 +35,7 @@ pub(super) fn cases() -> Result<Vec<(String, ModelConfig, usize)>> {
             let config = small(preset.name, 3)?.with_sets(sets);
             cases.push((format!("{}, {sets} sets", preset.name), config, 3));
         }
-        // The sizes of the paper in four dimensions, and widths that are no multiple of anything.
+        // The paper's sizes in four dimensions, and widths that are no multiples of vectors or tiles.
         cases.push((format!("{}, latent 64", preset.name), ModelConfig::preset(preset.name, 4)?, 4));
         let mut odd = small(preset.name, 5)?.with_latent(6).with_hidden(7).with_heads(2);
         odd.projections = 3;
@@ -44,11 +44,12 @@ pub(super) fn cases() -> Result<Vec<(String, ModelConfig, usize)>> {
     let base = || small("multi-set-transformer", 3);
     let mut option = |name: &str, config: ModelConfig, dim: usize| cases.push((name.to_owned(), config, dim));
     option("latent 256, hidden 512", ModelConfig::preset("multi-set-transformer", 16)?.with_blocks(1), 16);
-    // Rows in sixteens, some of which are no multiple of 32: chains of a GPU hold them.
+    // Widths that are multiples of 16 but not of 32, for row kernels.
     for (latent, hidden) in [(16, 48), (48, 16)] {
         option(&format!("latent {latent}, hidden {hidden}"), base()?.with_latent(latent).with_hidden(hidden), 3);
     }
-    // Second layers of pair networks that stay in shared memory, as halves and not, that pass through it, and of widths that are no multiple of a tile.
+    // Second layers of pair networks that stay in shared memory, in f16 or not, or stream through it.
+    // Some widths are no multiples of a tile.
     for (latent, hidden, blocks) in [(128, 256, 2), (256, 512, 1), (140, 300, 1), (24, 48, 1), (72, 600, 1)] {
         let config = ModelConfig::preset("multi-set-rn", 8)?.with_latent(latent).with_hidden(hidden);
         option(&format!("relation network, latent {latent}, hidden {hidden}"), config.with_blocks(blocks), 8);
@@ -101,7 +102,7 @@ pub(super) fn cases() -> Result<Vec<(String, ModelConfig, usize)>> {
     Ok(cases)
 }
 
-/// Convolutions of windows, strides and sizes no encoder has, with and without biases, around a batch norm without ReLU and a pooling.
+/// Convolutions with windows, strides and sizes that no encoder has, with a batch norm without ReLU and a pooling.
 pub(super) fn windows() -> Vec<(String, Program, Image)> {
     let mut all = Vec::new();
     let mut add = |image: Image, window: Window, filters: usize, bias: bool| {
@@ -116,18 +117,18 @@ pub(super) fn windows() -> Vec<(String, Program, Image)> {
     };
     for (kernel, stride, padding) in [(1, 1, 0), (2, 3, 2), (3, 2, 0), (5, 1, 4), (4, 2, 1)] {
         let window = Window { kernel, stride, padding };
-        // Filters that are not in chunks, and more than a block has.
+        // Numbers of filters that are no multiples of a chunk, and more than a block has.
         for (channels, filters, bias) in [(1, 7, true), (4, 10, true), (35, 41, true), (3, 36, false)] {
             add(Image { height: 7, width: 9, channels }, window, filters, bias);
         }
     }
-    // Too large to be held whole, cut where images end and where they do not.
+    // Images too large for shared memory, split at ends of images and elsewhere.
     add(Image { height: 70, width: 33, channels: 1 }, Window { kernel: 3, stride: 1, padding: 1 }, 8, false);
     add(Image { height: 45, width: 47, channels: 3 }, Window { kernel: 7, stride: 1, padding: 3 }, 4, false);
     all
 }
 
-/// Linear maps in all the ways that layers of transformers have them: plain, with a ReLU, with a residual and a norm.
+/// Linear layers as in transformers: plain, with a ReLU, with a residual and a norm.
 pub(super) fn layers(latent: usize, hidden: usize) -> Program {
     let mut b = Program::builder(&[16; 2], false, Mode::Train, true);
     let inputs = [b.input(0), b.input(1)];

@@ -1,6 +1,8 @@
-//! A GPU held against the CPU in double precision: every architecture and option, forward and backward, on fresh random inputs.
+//! Comparison of a GPU with the CPU in double precision: every architecture and option, forward and backward.
 //!
-//! `cases` has the models and programs, `compare` holds one against the other, `steps` does so for whole training steps.
+//! * `cases`: models and programs.
+//! * `compare`: one program on random inputs.
+//! * `steps`: training steps.
 
 mod cases;
 mod compare;
@@ -26,57 +28,57 @@ use crate::Result;
 pub struct Check {
     /// Architecture and options.
     pub case: String,
-    /// Outputs, gradients of inputs or parameters, statistics of batch norms, answers, a loss, what steps come to.
+    /// The compared quantity: outputs, gradients, statistics of batch norms, losses or moments.
     pub what: &'static str,
-    /// ‖GPU − CPU‖ / ‖CPU‖; of steps by Muon how far two falls of the loss are apart, or parameters from where they were.
+    /// ‖GPU − CPU‖ / ‖CPU‖. For Muon: the difference of decreases of the loss, or the change of parameters.
     pub error: f64,
-    /// What is allowed.
+    /// The largest allowed error.
     pub tolerance: f64,
 }
 
 impl Check {
-    /// Whether it holds; an error that is no number does not.
+    /// Whether the error is within the tolerance. NaN is not.
     pub fn passed(&self) -> bool {
         self.error <= self.tolerance
     }
 }
 
-/// What was compared, its error, and how large that may be.
-type Found = (&'static str, f64, f64);
+/// The compared quantity, its error and its tolerance.
+type Comparison = (&'static str, f64, f64);
 
 /// A run over some cases.
 struct Suite<'a> {
     only: Option<&'a str>,
     seed: u64,
-    tell: &'a mut dyn FnMut(&Check),
+    report: &'a mut dyn FnMut(&Check),
     checks: Vec<Check>,
 }
 
 impl Suite<'_> {
-    /// Runs a case if it is wanted; its numbers follow from the seed and its name.
-    fn case(&mut self, name: &str, check: impl FnOnce(&mut Generator) -> Result<Vec<Found>>) -> Result<()> {
+    /// Runs a case if its name contains `only`. The seed and the name determine its random values.
+    fn case(&mut self, name: &str, check: impl FnOnce(&mut Generator) -> Result<Vec<Comparison>>) -> Result<()> {
         if self.only.is_some_and(|part| !name.contains(part)) {
             return Ok(());
         }
         let found = check(&mut Generator::seed_from_u64(self.seed ^ u64::from(crc32fast::hash(name.as_bytes()))))?;
         for (what, error, tolerance) in found {
             let check = Check { case: name.to_owned(), what, error, tolerance };
-            (self.tell)(&check);
+            (self.report)(&check);
             self.checks.push(check);
         }
         Ok(())
     }
 }
 
-/// Runs all comparisons, or those of cases whose name has a part in it, and tells of each as it is done.
+/// Runs all cases, or those whose names contain `only`, and reports each check.
 pub fn run(
     device: &Arc<Device>,
     precision: Precision,
     seed: u64,
     only: Option<&str>,
-    tell: &mut dyn FnMut(&Check),
+    report: &mut dyn FnMut(&Check),
 ) -> Result<Vec<Check>> {
-    let mut suite = Suite { only, seed, tell, checks: Vec::new() };
+    let mut suite = Suite { only, seed, report, checks: Vec::new() };
     for (case, config, dim) in cases()? {
         suite.case(&case, |rng| {
             let config = config.validate()?;
@@ -85,7 +87,7 @@ pub fn run(
             let of = |mode| Arc::new(program(&config, mode, true));
             let mut found = compare(device, precision, of(Mode::Train), model.params(), &inputs, rng)?;
             if config.images.is_some() {
-                // Batch norms do something else when they answer.
+                // Batch norms use running averages in inference.
                 let infer = of(Mode::Infer);
                 found.extend(compare(device, precision, infer, model.params(), &inputs, rng)?);
             }
@@ -99,7 +101,7 @@ pub fn run(
             compare(device, precision, Arc::new(program), &params, &inputs, rng)
         })?;
     }
-    // More pairs of elements than are sorted at once; hidden layers too large, and weights too small, for halves.
+    // More pairs of elements than are sorted at once, and values out of the range of f16.
     for (case, latent, hidden, sizes, scale) in [
         ("relation network of large sets, hidden 24", 16, 24, &LARGE[..], 1.0),
         ("relation network of large sets, hidden 136", 16, 136, &LARGE, 1.0),
@@ -117,7 +119,7 @@ pub fn run(
             })
         })?;
     }
-    // Sets that blocks of a GPU hold as a whole, also with heads that are pieces of a row for each dimension; and numbers that are too large and too small for halves.
+    // Sets that fit into one block, also with heads per dimension, and values out of the range of f16.
     let mut attentions = Vec::new();
     for n in [50, 120] {
         for latent in [32, 64, 128, 256] {
@@ -143,7 +145,7 @@ pub fn run(
             })
         })?;
     }
-    // Rows of 384 are too wide for a norm within a product, and have an odd number of tiles.
+    // Rows of 384 are too wide for a norm in the epilogue, and have an odd number of tiles.
     for (case, [latent, hidden], sizes) in [
         ("many rows", [256, 512], &MANY),
         ("wide rows", [384, 256], &SOME),
@@ -167,7 +169,7 @@ pub fn run(
     Ok(suite.checks)
 }
 
-/// Compares a model on sets of some sizes and dimensions, after multiplying those parameters that a name gives a factor to, of which there must be some.
+/// Compares a model after scaling parameters. `factor` maps the name of a parameter to its factor, if it has one.
 fn compare_multiplied(
     device: &Arc<Device>,
     precision: Precision,
@@ -175,7 +177,7 @@ fn compare_multiplied(
     (sizes, dims): (&[usize], usize),
     rng: &mut Generator,
     factor: impl Fn(&str) -> Option<f32>,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<Comparison>> {
     let mut params = Model::new(config.clone(), rng.random()).params().to_vec();
     let program = program(config, Mode::Train, true);
     let mut multiplied = 0;
@@ -185,7 +187,7 @@ fn compare_multiplied(
             multiplied += 1;
         }
     }
-    assert!(multiplied > 0, "the program has parameters of these names");
+    assert!(multiplied > 0, "no parameter has one of these names");
     let inputs = Inputs::random(config.sets, sizes, dims, rng);
     compare(device, precision, Arc::new(program), &params, &inputs, rng)
 }

@@ -1,4 +1,4 @@
-//! Whole training steps, on a GPU and on the CPU.
+//! Training steps on GPU and CPU.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use setwise::train::{Optimizer, Training};
 use setwise::{Loss, Model, SetBatch, Trainer};
 use setwise_engine::cuda::{Device, Precision};
 
-use super::Found;
-use super::compare::{ALLOWED, drawn, hold, off, relative, unit};
+use super::Comparison;
+use super::compare::{ERROR_FACTOR, compare_results, perturbed, random_values, relative_error, unit_roundoff};
 use crate::Result;
 
 /// A trainer after two steps on a batch, and their losses.
@@ -27,8 +27,12 @@ fn on_gpu(device: &Arc<Device>, precision: Precision, limits: BatchLimits, mut t
     Ok(trainer)
 }
 
-/// A whole step of a classifier: its loss, and the running averages after it.
-pub(super) fn classifier_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -> Result<Vec<Found>> {
+/// Training steps of a classifier: losses, and running averages after them.
+pub(super) fn classifier_steps(
+    device: &Arc<Device>,
+    precision: Precision,
+    rng: &mut Generator,
+) -> Result<Vec<Comparison>> {
     let images = Images::new(ImageEncoder::Mnist).with_size(9, 10, 1);
     let (classes, count) = (37, 50);
     let config = ModelConfig::classifier(images, classes).validate()?;
@@ -43,41 +47,49 @@ pub(super) fn classifier_steps(device: &Arc<Device>, precision: Precision, rng: 
         let trained = t.model().layout().trained();
         t.model().params()[trained..].iter().map(|&v| f64::from(v)).collect()
     };
-    let tolerance = ALLOWED * unit(precision);
-    let averages = relative(&averages(&mut gpu), &averages(&mut cpu));
-    let losses = relative(&found, &expected);
+    let tolerance = ERROR_FACTOR * unit_roundoff(precision);
+    let averages = relative_error(&averages(&mut gpu), &averages(&mut cpu));
+    let losses = relative_error(&found, &expected);
     Ok(vec![("losses of two steps", losses, tolerance), ("running averages", averages, tolerance)])
 }
 
-/// Examples of two sets of random points, with these widths and numbers of points.
-fn drawn_batch(widths: [usize; 2], sizes: &[[usize; 2]], rng: &mut Generator) -> Result<SetBatch> {
-    let mut set = |n: usize, set: usize| drawn(widths[set] * n, rng);
+/// Examples of two sets of random points with the given widths and sizes.
+fn random_batch(widths: [usize; 2], sizes: &[[usize; 2]], rng: &mut Generator) -> Result<SetBatch> {
+    let mut set = |n: usize, set: usize| random_values(widths[set] * n, rng);
     let examples: Vec<[Vec<f32>; 2]> = sizes.iter().map(|&[a, b]| [set(a, 0), set(b, 1)]).collect();
     let examples: Vec<Vec<&[f32]>> = examples.iter().map(|e| e.iter().map(|s| &s[..]).collect()).collect();
     Ok(SetBatch::from_widths(&widths, &examples)?)
 }
 
-/// Whole steps of a model that answers for every element, with the loss of single elements and their means.
-pub(super) fn element_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -> Result<Vec<Found>> {
+/// Training steps of a model with outputs per element, with the loss of elements and their means.
+pub(super) fn element_steps(
+    device: &Arc<Device>,
+    precision: Precision,
+    rng: &mut Generator,
+) -> Result<Vec<Comparison>> {
     let config = ModelConfig::preset("multi-set-transformer", 3)?.with_latent(32).with_hidden(64);
     let config = config.with_output(OutputKind::Equivariant).validate()?;
     let trainer = || Trainer::new(Model::new(config.clone(), 4), Loss::Elements { weight: 0.5 });
     let sizes = [[1, 40], [33, 7], [130, 64]];
-    let targets = drawn(sizes.as_flattened().iter().sum(), rng);
-    steps_and_moments(device, precision, trainer, &drawn_batch([3, 3], &sizes, rng)?, &targets, rng)
+    let targets = random_values(sizes.as_flattened().iter().sum(), rng);
+    steps_and_moments(device, precision, trainer, &random_batch([3, 3], &sizes, rng)?, &targets, rng)
 }
 
-/// Whole steps of a model one of whose sets is as wide as its rows, so that nothing leads back from the first operation on it.
-pub(super) fn wide_input_steps(device: &Arc<Device>, precision: Precision, rng: &mut Generator) -> Result<Vec<Found>> {
+/// Training steps with an input set of the latent width, whose first operation has no gradient to propagate.
+pub(super) fn wide_input_steps(
+    device: &Arc<Device>,
+    precision: Precision,
+    rng: &mut Generator,
+) -> Result<Vec<Comparison>> {
     let config = ModelConfig::preset("multi-set-transformer", 8)?.with_latent(16).with_hidden(32).with_blocks(1);
     let config = ModelConfig { input_widths: vec![16, 32], ..config }.validate()?;
     let trainer = || Trainer::new(Model::new(config.clone(), 6), Loss::L1);
     let sizes = [[1, 40], [33, 7], [130, 64]];
-    let targets = drawn(sizes.len(), rng);
-    steps_and_moments(device, precision, trainer, &drawn_batch([16, 32], &sizes, rng)?, &targets, rng)
+    let targets = random_values(sizes.len(), rng);
+    steps_and_moments(device, precision, trainer, &random_batch([16, 32], &sizes, rng)?, &targets, rng)
 }
 
-/// Two steps: losses, and both moments after them, which come back in several pieces.
+/// Two training steps: losses, and both Adam moments after them.
 fn steps_and_moments(
     device: &Arc<Device>,
     precision: Precision,
@@ -85,7 +97,7 @@ fn steps_and_moments(
     batch: &SetBatch,
     targets: &[f32],
     rng: &mut Generator,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<Comparison>> {
     let limits = BatchLimits { examples: 4, set_size: 150, dims: 1 };
     let all = |(mut trainer, losses): (Trainer, Vec<f64>)| {
         let adam = trainer.adam();
@@ -94,25 +106,26 @@ fn steps_and_moments(
     };
     let found = all(two_steps(on_gpu(device, precision, limits, trainer())?, batch, targets)?);
     let expected = all(two_steps(trainer(), batch, targets)?);
-    let unit = unit(precision);
+    let unit_roundoff = unit_roundoff(precision);
     let names = ["losses of two steps", "first moments", "second moments"];
-    hold(&names, &found, &expected, unit, 0, || {
+    compare_results(&names, &found, &expected, unit_roundoff, 0, || {
         let mut trainer = trainer();
         let params = trainer.model().params_mut();
-        let rounded = off(params, unit, rng);
+        let rounded = perturbed(params, unit_roundoff, rng);
         params.iter_mut().zip(rounded).for_each(|(p, r)| *p = r as f32);
         Ok(all(two_steps(trainer, batch, targets)?))
     })
 }
 
-/// Steps of a model whose matrices move by Muon: what the loss falls by. Single weights may differ: directions in which the gradient is nothing but
-/// rounding are as long as all others once they are made orthogonal.
+/// Training steps by Muon: the decrease of the loss.
+///
+/// Single weights may differ, because orthogonalisation scales up directions whose gradient is rounding noise.
 pub(super) fn muon_steps(
     device: &Arc<Device>,
     precision: Precision,
     [latent, hidden]: [usize; 2],
     rng: &mut Generator,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<Comparison>> {
     let config =
         ModelConfig::preset("multi-set-transformer", 3)?.with_latent(latent).with_hidden(hidden).with_blocks(2);
     let config = config.validate()?;
@@ -120,9 +133,9 @@ pub(super) fn muon_steps(
         Training { optimizer: Optimizer::Muon { learning_rate: 0.01 }, learning_rate: 1e-3, ..Training::default() };
     let trainer = || Trainer::of(Model::new(config.clone(), 5), &training, 0);
     let sizes: Vec<[usize; 2]> = (0..24).map(|i| [1 + 5 * i % 40, 3 + 7 * i % 50]).collect();
-    let batch = drawn_batch([3, 3], &sizes, rng)?;
+    let batch = random_batch([3, 3], &sizes, rng)?;
     let limits = BatchLimits { examples: 24, set_size: 60, dims: 1 };
-    let targets = drawn(24, rng);
+    let targets = random_values(24, rng);
     let mut both = [on_gpu(device, precision, limits, trainer())?, trainer()];
     let (mut losses, mut moved) = ([Vec::new(), Vec::new()], 0.0f64);
     for (trainer, losses) in both.iter_mut().zip(&mut losses) {
@@ -140,8 +153,8 @@ pub(super) fn muon_steps(
     let fall = |losses: &[f64]| (losses[0] - losses[3]) / losses[0];
     let falls = (fall(&losses[0]) - fall(&losses[1])).abs();
     Ok(vec![
-        // Besides what the gradient loses, matrices are made orthogonal in bf16.
-        ("what the loss falls by", falls, 0.01 + ALLOWED * unit(precision)),
-        ("parameters after a loss that is no number", moved, 0.0),
+        // Besides the error of gradients, matrices are orthogonalised in bf16.
+        ("decrease of the loss", falls, 0.01 + ERROR_FACTOR * unit_roundoff(precision)),
+        ("parameters after a NaN loss", moved, 0.0),
     ])
 }

@@ -1,7 +1,8 @@
-//! One Gaussian of a mixture given the points it produced: steps that leave its posterior as it is.
+//! The posterior of one Gaussian of a mixture given its points: Markov steps that leave it invariant.
 //!
-//! The factor L of the covariance is taken row by row, each row as a plain vector (ℓ, λ) with λ on the diagonal. Its prior depends on
-//! |ℓ| and λ alone, and given λ the likelihood is Gaussian in ℓ, so that elliptical slice sampling moves ℓ almost freely.
+//! Steps update the Cholesky factor L of the covariance row by row. A row is a vector (ℓ, λ) with λ on the diagonal.
+//! Its prior depends on |ℓ| and λ alone. Given λ the likelihood is Gaussian in ℓ, so elliptical slice sampling of ℓ
+//! mixes fast.
 
 use rand::Rng;
 use rand_distr::{Distribution, StandardNormal};
@@ -11,20 +12,20 @@ use setwise::linalg::{cholesky, solve_lower, solve_lower_transposed};
 
 use super::slice;
 
-/// Width of the first interval for logarithms of scales, which the law keeps within a few tenths.
+/// Width of the first slice for logarithms of scales. Their prior deviation is a few tenths.
 const LOG_WIDTH: f64 = 2.0;
 
-/// The law of a component's mean and factor.
+/// The prior of a component's mean and factor.
 pub struct Prior<'a> {
     pub law: &'a MixtureLaw,
     pub dim: usize,
 }
 
 impl Prior<'_> {
-    /// log density of row `i` as a vector in i + 1 coordinates, up to a constant: `square` is |ℓ|², `last` is λ.
+    /// Log density of row `i` as a vector of i + 1 coordinates, up to a constant: `square` is |ℓ|², `last` is λ.
     ///
-    /// With the row's length s and angle θ (y = sin²θ), s is log-normal, θ has density sin^(2a−1)·cos^(2b−1), and the volume
-    /// is s^i·sin^(i−1) ds dθ dΩ.
+    /// The row's length s is log-normal. Its angle θ, with y = sin²θ, has density sin^(2a−1)·cos^(2b−1). The volume
+    /// element is s^i·sin^(i−1) ds dθ dΩ.
     fn row_log_density(&self, i: usize, square: f64, last: f64) -> f64 {
         let length = (square + last * last).sqrt();
         let log_length = length.ln();
@@ -40,29 +41,30 @@ impl Prior<'_> {
         scale + sine + (2.0 * b - 1.0) * (last.ln() - log_length)
     }
 
-    /// Mean square of a coordinate of ℓ: the scale of the Gaussian that stands for the prior in proposals.
+    /// Mean square of a coordinate of ℓ: the variance of the Gaussian that approximates the prior in proposals.
     fn row_variance(&self, i: usize) -> f64 {
         let (a, b) = self.law.lkj.shapes(self.dim, self.law.concentration, i);
         (2.0 * self.law.log_scale_sd.powi(2)).exp() * a / (a + b) / i as f64
     }
 }
 
-/// Steps of mean and factor given row-major points, of which there is at least one.
-pub fn refresh(prior: &Prior, mean: &mut [f64], factor: &mut [f64], points: &[f64], rng: &mut impl Rng) {
+/// Steps of mean and factor, given at least one row-major point.
+pub fn step(prior: &Prior, mean: &mut [f64], factor: &mut [f64], points: &[f64], rng: &mut impl Rng) {
     let (d, n) = (prior.dim, points.len() / prior.dim);
     let mut centre = vec![0.0; d];
     for row in points.chunks_exact(d) {
         centre.iter_mut().zip(row).for_each(|(c, x)| *c += x / n as f64);
     }
-    refresh_mean(prior.law.spread, mean, factor, &centre, n, rng);
+    step_mean(prior.law.spread, mean, factor, &centre, n, rng);
     let centred: Vec<f64> =
         (0..d).flat_map(|i| points[i..].iter().step_by(d).map(move |x| (i, x))).map(|(i, x)| x - mean[i]).collect();
-    Rows::new(prior, factor, &centred, n).refresh(rng);
+    Rows::new(prior, factor, &centred, n).step(rng);
 }
 
-/// Given the factor, the mean is Gaussian around the points' centre with covariance L·Lᵀ/n, within the cube with that
-/// side. In the coordinates of L it is moved along one after another.
-fn refresh_mean(side: f64, mean: &mut [f64], factor: &[f64], centre: &[f64], n: usize, rng: &mut impl Rng) {
+/// Steps of the mean given the factor: a Gaussian around the points' centre with covariance L·Lᵀ/n, truncated to a cube.
+///
+/// The steps update one coordinate after another, in the coordinates of L.
+fn step_mean(side: f64, mean: &mut [f64], factor: &[f64], centre: &[f64], n: usize, rng: &mut impl Rng) {
     let (d, root) = (mean.len(), (n as f64).sqrt());
     let mut whitened: Vec<f64> = mean.iter().zip(centre).map(|(m, c)| (m - c) * root).collect();
     solve_lower(factor, d, &mut whitened);
@@ -74,7 +76,7 @@ fn refresh_mean(side: f64, mean: &mut [f64], factor: &[f64], centre: &[f64], n: 
             low = low.max(at_zero.min(at_side));
             high = high.min(at_zero.max(at_side));
         }
-        let next = slice::within(*t, low, high, rng);
+        let next = slice::truncated_normal_step(*t, low, high, rng);
         for (i, m) in mean.iter_mut().enumerate().skip(j) {
             *m = (*m + slope(i) * (next - *t)).clamp(0.0, side);
         }
@@ -82,16 +84,16 @@ fn refresh_mean(side: f64, mean: &mut [f64], factor: &[f64], centre: &[f64], n: 
     }
 }
 
-/// Rows of the factor, moved one after another.
+/// Steps of the rows of the factor, one after another.
 struct Rows<'a> {
     prior: &'a Prior<'a>,
     factor: &'a mut [f64],
     n: usize,
-    /// Coordinates of the points less the mean, a row for each coordinate.
+    /// Points minus the mean, `[dim, points]`.
     centred: &'a [f64],
-    /// The same times L⁻¹.
+    /// L⁻¹ times the centred points, `[dim, points]`.
     whitened: Vec<f64>,
-    /// Products of the rows of `whitened` up to the one that is moved.
+    /// Gram matrix of the rows of `whitened`, up to the current row.
     gram: Vec<f64>,
 }
 
@@ -111,16 +113,17 @@ impl<'a> Rows<'a> {
         Rows { prior, factor, n, centred, whitened, gram: vec![0.0; d * d] }
     }
 
-    fn refresh(&mut self, rng: &mut impl Rng) {
+    fn step(&mut self, rng: &mut impl Rng) {
         for i in 0..self.prior.dim {
-            self.refresh_row(i, rng);
+            self.step_row(i, rng);
         }
     }
 
-    /// Moves row i. The whitened coordinate i of the points is w = (x − Σ ℓ_k·w_k)/λ, and those after it are c_j + g_j·w, where
-    /// neither c nor g depends on the row. So with G = Σ g_j² and h = Σ g_j·c_j the log likelihood is
-    /// −n·log λ − ½(1 + G)|w|² − h·w.
-    fn refresh_row(&mut self, i: usize, rng: &mut impl Rng) {
+    /// Steps of row i.
+    ///
+    /// Whitened coordinate i is w = (x − Σ ℓ_k·w_k)/λ. Coordinates j > i are c_j + g_j·w, where neither c nor g depends
+    /// on the row. With G = Σ g_j² and h = Σ g_j·c_j, the log likelihood is −n·log λ − ½(1 + G)|w|² − h·w.
+    fn step_row(&mut self, i: usize, rng: &mut impl Rng) {
         let (d, n) = (self.prior.dim, self.n);
         let (before, rest) = self.whitened.split_at_mut(i * n);
         let (current, after) = rest.split_at_mut(n);
@@ -149,12 +152,12 @@ impl<'a> Rows<'a> {
                 p.iter_mut().zip(&self.gram[k * d..]).take(k + 1).for_each(|(p, q)| *p = weight / (last * last) * q);
                 p[k] += 1.0 / variance;
             }
-            refresh_before(&mut row[..i], &mut precision, linear, rng, |square| {
+            step_off_diagonal(&mut row[..i], &mut precision, linear, rng, |square| {
                 prior.row_log_density(i, square, last) + 0.5 * square / variance
             });
         }
 
-        // The diagonal alone, and the whole row by a factor: scalars of the points serve for both.
+        // Steps of the diagonal, and of a factor of the full row. Both need only scalar products of the points.
         let mut part = vec![0.0; n];
         for (l, w) in row[..i].iter().zip(before.chunks_exact(n)) {
             add(&mut part, *l, w);
@@ -167,9 +170,9 @@ impl<'a> Rows<'a> {
             let likelihood = -points * last.ln() - 0.5 * weight * residual / (last * last) - product / last;
             likelihood + prior.row_log_density(i, c * c * square, last)
         };
-        let last = slice::along_line(last.ln(), LOG_WIDTH, rng, |t| fit(1.0, t.exp()) + t).exp();
+        let last = slice::slice_sample(last.ln(), LOG_WIDTH, rng, |t| fit(1.0, t.exp()) + t).exp();
         let volume = (i + 1) as f64;
-        let c = slice::along_line(0.0, LOG_WIDTH, rng, |t| fit(t.exp(), t.exp() * last) + volume * t).exp();
+        let c = slice::slice_sample(0.0, LOG_WIDTH, rng, |t| fit(t.exp(), t.exp() * last) + volume * t).exp();
         row[..i].iter_mut().for_each(|l| *l *= c);
         row[i] = c * last;
 
@@ -186,9 +189,10 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Moves `entries`, whose density is a Gaussian with this precision (its lower half is read) and linear term, times a factor
-/// that depends on the square of their length.
-fn refresh_before(
+/// A step of `entries`, whose density is a Gaussian times a factor of the square of their length.
+///
+/// The Gaussian has the given precision matrix, of which the lower half is read, and linear term.
+fn step_off_diagonal(
     entries: &mut [f64],
     precision: &mut [f64],
     mut linear: Vec<f64>,
@@ -197,28 +201,28 @@ fn refresh_before(
 ) {
     let i = entries.len();
     if cholesky(precision, i).is_err() {
-        // Decided by what does not move, so that standing still leaves everything as it is too.
+        // The precision does not depend on `entries`, so skipping the step leaves the posterior invariant.
         return;
     }
     solve_lower(precision, i, &mut linear);
     solve_lower_transposed(precision, i, &mut linear);
     let mut other: Vec<f64> = (0..i).map(|_| StandardNormal.sample(rng)).collect();
     solve_lower_transposed(precision, i, &mut other);
-    let own: Vec<f64> = entries.iter().zip(&linear).map(|(l, m)| l - m).collect();
-    // |m + own·cos + other·sin|², from six products.
-    let (mm, oo, vv) = (dot(&linear, &linear), dot(&own, &own), dot(&other, &other));
-    let (mo, mv, ov) = (dot(&linear, &own), dot(&linear, &other), dot(&own, &other));
+    let offset: Vec<f64> = entries.iter().zip(&linear).map(|(l, m)| l - m).collect();
+    // |m + offset·cos + other·sin|² from six scalar products.
+    let (mm, oo, vv) = (dot(&linear, &linear), dot(&offset, &offset), dot(&other, &other));
+    let (mo, mv, ov) = (dot(&linear, &offset), dot(&linear, &other), dot(&offset, &other));
     let square = |angle: f64| {
         let (s, c) = angle.sin_cos();
         (mm + c * c * oo + s * s * vv + 2.0 * (c * mo + s * mv + c * s * ov)).max(0.0)
     };
-    let (s, c) = slice::along_ellipse(rng, |angle| log_factor(square(angle))).sin_cos();
-    for (entry, ((m, o), v)) in entries.iter_mut().zip(linear.iter().zip(&own).zip(&other)) {
+    let (s, c) = slice::elliptical_slice_sample(rng, |angle| log_factor(square(angle))).sin_cos();
+    for (entry, ((m, o), v)) in entries.iter_mut().zip(linear.iter().zip(&offset).zip(&other)) {
         *entry = m + c * o + s * v;
     }
 }
 
-/// Product of two vectors, four sums side by side.
+/// Scalar product with four partial sums.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0; 4];
     let (fours, others) = (a.chunks_exact(4).zip(b.chunks_exact(4)), a.len() / 4 * 4);

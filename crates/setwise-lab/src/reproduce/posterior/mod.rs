@@ -46,7 +46,7 @@ impl<'a> Chain<'a> {
         let gaussians: Vec<(&[f64], &[f64])> = self.mixture.gaussians().collect();
         for (k, points) in &groups {
             let (mut mean, mut factor) = (gaussians[*k].0.to_vec(), gaussians[*k].1.to_vec());
-            gaussian::refresh(&prior, &mut mean, &mut factor, points, rng);
+            gaussian::step(&prior, &mut mean, &mut factor, points, rng);
             means.extend(mean);
             factors.extend(factor);
         }
