@@ -369,7 +369,7 @@ fn what_is_wrong_with_one_of_several_experiments_is_told_with_its_name() {
         assert!(code == Some(2) && said.contains("bad.toml: ") && said.contains(expected), "{said}");
     }
     let (code, said) = all(b"\xff\xfe\x00");
-    assert!(code == Some(2) && said.contains("bad.toml: is no text"), "{said}");
+    assert!(code == Some(2) && said.contains("bad.toml: is not text"), "{said}");
 }
 
 #[test]
@@ -429,7 +429,7 @@ fn points_in_fewer_dimensions_than_coordinates_are_told_of() {
     let flat = experiment(&dir, &text);
     let out = dir.path().join("run");
     let (code, said) = train(&flat, &out, &[]);
-    assert!(code == Some(0) && said.contains("8 of 8 examples have points in fewer dimensions"), "{said}");
+    assert!(code == Some(0) && said.contains("8 of 8 examples have a singular covariance"), "{said}");
     let (code, said) = run([Path::new("eval"), &out, Path::new("--examples"), Path::new("10")]);
     assert!(code == Some(0) && said.contains("10 of them have points in fewer dimensions"), "{said}");
 }

@@ -119,7 +119,7 @@ def test_how_to_learn_can_be_chosen(options):
         ({"loss": {"pinball": {"level": 1.5}}}, ValueError, "level: is 1.5"),
         ({"schedule": "linear"}, ValueError, "linear"),
         ({"clip_norm": -1.0}, ValueError, "clip_norm: is -1"),
-        ({"muon": 0.0}, ValueError, "muon.rate: is 0"),
+        ({"muon": 0.0}, ValueError, "muon.learning_rate: is 0"),
         ({"muon": 0.01, "weight_decay": 0.1}, ValueError, "weight_decay: .*muon"),
         ({"seed": -1}, ValueError, "seed"),
         ({"steps": "many"}, ValueError, "steps: .*many"),
