@@ -49,7 +49,8 @@ fn with_columns(page: Page, explanation: &Explanation) -> Page {
         .with_heading("Which columns contribute")
         .with_paragraph(
             "Own KL is the estimate from a column alone. The loss is how much smaller the estimate is without the \
-             column: small where other columns say the same, large where the difference is in how it depends on others.",
+             column: small where other columns say the same, large where the difference is in how it depends on \
+             others.",
         )
         .with_notes(&explanation.warnings);
     let caption = match explanation.columns.len() {
