@@ -1,26 +1,26 @@
-//! Batches: drawn from seeds, and prepared for models.
+//! Batches: raw_batch_of from seeds, and prepared for models.
 
 use setwise::data::{RawBatch, Targets};
 use setwise::distributions::{IntRange, MixtureLaw};
 use setwise::sets::{Append, Axes, Coordinates, SetView, mixture_features};
 use setwise_lab::samplers::{Divergence, Label, Split, batch_seed, draw_batch};
 
-fn drawn(examples: usize, seed: u64) -> RawBatch {
+fn raw_batch_of(examples: usize, seed: u64) -> RawBatch {
     let sampler = Divergence { mixture: MixtureLaw::default(), label: Label::Sample };
     draw_batch(&sampler, &Targets::Label, 3, IntRange::new(1, 9), examples, seed)
 }
 
 #[test]
-fn the_same_seed_draws_the_same_and_fewer_examples_are_the_first_of_more() {
-    let (few, many) = (drawn(3, 7), drawn(8, 7));
-    assert_eq!(many, drawn(8, 7));
-    assert_ne!(many.labels, drawn(8, 8).labels);
+fn the_same_seed_draws_the_same_examples_and_fewer_are_a_prefix() {
+    let (few, many) = (raw_batch_of(3, 7), raw_batch_of(8, 7));
+    assert_eq!(many, raw_batch_of(8, 7));
+    assert_ne!(many.labels, raw_batch_of(8, 8).labels);
     assert_eq!(few.labels, many.labels[..3]);
     assert_eq!(few.rows(1, 2), many.rows(1, 2));
 }
 
 #[test]
-fn examples_in_fewer_dimensions_than_coordinates_are_counted() {
+fn examples_with_a_singular_covariance_are_counted() {
     let sampler = Divergence { mixture: MixtureLaw::default(), label: Label::Sample };
     // Two points span a line.
     let batch = draw_batch(&sampler, &Targets::Label, 3, IntRange::new(1, 1), 5, 1)
@@ -39,7 +39,7 @@ fn examples_in_fewer_dimensions_than_coordinates_are_counted() {
 
 #[test]
 fn appended_columns_follow_the_coordinates() {
-    let raw_batch = drawn(4, 2);
+    let raw_batch = raw_batch_of(4, 2);
     for axes in [Axes::Whitened, Axes::Canonical] {
         let plain = raw_batch.prepare(Coordinates::of(axes), &Targets::Label).unwrap();
         for (raw, mixture_log_densities) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -18,10 +18,10 @@ const KL: &str = "kind = 'kl'\ndim = 2";
 const ELEMENTS: &str = "{ elements = { weight = 1.0 } }";
 
 #[test]
-fn a_model_learns_the_ratio_at_every_element_and_answers_with_the_mean() {
+fn a_model_learns_the_log_ratio_of_every_element_and_estimates_by_their_mean() {
     let valid = experiment(KL, "preset = 'cross-only'", ELEMENTS).validate().unwrap();
     let mut trainer = Trainer::of(Model::new(valid.model().clone(), 1), &valid.training, 1);
-    // The same examples again and again, which it can learn by heart.
+    // Training repeats one batch, which the model can memorise.
     let batch = valid.training_batch(0).unwrap();
     let losses: Vec<f64> = (0..200).map(|_| trainer.step(&batch.sets, &batch.targets, 3e-3).unwrap()).collect();
     assert!(losses[199] < 0.6 * losses[0], "{losses:?}");
@@ -56,15 +56,15 @@ fn examples_are_those_of_the_label_alone() {
 }
 
 #[test]
-fn what_has_no_labels_of_elements_is_refused() {
-    for (task, model, said) in [
+fn tasks_and_models_without_labels_of_elements_are_errors() {
+    for (task, model, expected) in [
         ("kind = 'mi'\ndim = 2\nrho = [-0.9, 0.9]", "preset = 'sum-merge'", "training.loss"),
         ("kind = 'kl'\ndim = 2\nlabel = { true = { points = 100 } }", "preset = 'sum-merge'", "training.loss"),
         (KL, "preset = 'sum-merge'\noutput = 'invariant'", "model.output"),
         (KL, "preset = 'pine'", "output"),
     ] {
         let error = experiment(task, model, ELEMENTS).validate().err().unwrap().to_string();
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(expected), "{error}");
     }
     let valid = experiment(KL, "preset = 'sum-merge'", "'l1'").validate().unwrap();
     let batch = valid.training_batch(0).unwrap();

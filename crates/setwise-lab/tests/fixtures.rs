@@ -1,8 +1,16 @@
 //! Outputs, gradients and training losses of the published PyTorch code, on tiny cases (`fixtures/`).
 //!
-//! `w.*` is the state dict, `in.*` the inputs, `out` the output, `grad.*` and `gw.*` the gradients of the sum of the output with
-//! respect to inputs and parameters, `train.*` five Adam steps. The files under `fixtures/made` hold the architectures and options
-//! of that code for which it left no case; `make.py` there, a second implementation, made them.
+//! | tensor | content |
+//! | --- | --- |
+//! | `w.*` | the state dict |
+//! | `in.*` | inputs |
+//! | `out` | the output |
+//! | `grad.*` | gradients of the sum of the output with respect to inputs |
+//! | `gw.*` | gradients of the sum of the output with respect to parameters |
+//! | `train.*` | five Adam steps |
+//!
+//! Files in `fixtures/synthetic` cover the other architectures and options of the published code. A second
+//! implementation, `make.py`, creates them.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -153,11 +161,11 @@ fn pine_equals_the_published_one() {
     check_model("pine", ReferenceOptions::default());
 }
 
-/// Imports a case made by the second implementation and compares its output.
-fn check_made(name: &str, options: ReferenceOptions) -> Model {
-    let weights = Fixture::read(&format!("made/{name}"));
+/// Imports a case of the second implementation and compares its output.
+fn check_synthetic(name: &str, options: ReferenceOptions) -> Model {
+    let weights = Fixture::read(&format!("synthetic/{name}"));
     let values = if weights.tensors.contains_key("out") { name.to_owned() } else { format!("{name}_io") };
-    let values = Fixture::read(&format!("made/{values}"));
+    let values = Fixture::read(&format!("synthetic/{values}"));
     let mut model = import_reference(&weights.path, options).unwrap();
     close(&format!("{name}: output"), model.predict(&values.batch()).unwrap().values(), values.get("out"), 1e-5);
     model
@@ -169,21 +177,21 @@ fn every_other_architecture_and_option_of_the_published_code_is_imported() {
     for name in
         ["mst_cross", "mst_noln", "mst_dec0", "mst_dec3", "mst_noproj", "equi3", "mst_noprefix", "cross_only_shared"]
     {
-        check_made(name, max);
+        check_synthetic(name, max);
     }
-    assert_eq!(check_made("cross_only", max).config().relations, Relations::Cross);
-    assert_eq!(check_made("mst_sym", max).config().sharing, Sharing::Sym);
-    assert_eq!(check_made("mst_dedup", max).config().sharing, Sharing::Sym);
-    assert_eq!(check_made("multi_rn_max", max).config().encoder, Encoder::RelationNetwork);
-    check_made("multi_rn_sym", max);
-    assert_eq!(check_made("single_rn", max).config().relation_pool, RelationPool::Sum);
-    assert_eq!(check_made("single_rff", max).config().encoder, Encoder::FeedForward);
-    assert_eq!(check_made("single_st_shared", max).config().sharing, Sharing::Sym);
-    assert!(check_made("union_enc", max).config().set_encoding);
+    assert_eq!(check_synthetic("cross_only", max).config().relations, Relations::Cross);
+    assert_eq!(check_synthetic("mst_sym", max).config().sharing, Sharing::Sym);
+    assert_eq!(check_synthetic("mst_dedup", max).config().sharing, Sharing::Sym);
+    assert_eq!(check_synthetic("multi_rn_max", max).config().encoder, Encoder::RelationNetwork);
+    check_synthetic("multi_rn_sym", max);
+    assert_eq!(check_synthetic("single_rn", max).config().relation_pool, RelationPool::Sum);
+    assert_eq!(check_synthetic("single_rff", max).config().encoder, Encoder::FeedForward);
+    assert_eq!(check_synthetic("single_st_shared", max).config().sharing, Sharing::Sym);
+    assert!(check_synthetic("union_enc", max).config().set_encoding);
 }
 
 #[test]
-fn what_is_not_understood_is_refused_by_name() {
+fn errors_name_tensors_that_are_not_understood() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("odd.safetensors");
     let refused = |change: &dyn Fn(&str) -> Option<String>| -> String {
@@ -244,11 +252,11 @@ fn check_block(
 fn attention_block(b: &mut ProgramBuilder, x: Value, y: Value, heads: usize, bias: bool) -> Value {
     let spec = b.spec(x);
     let width = spec.cols;
-    let asked = b.fresh(spec.space, width, spec.per_dim);
-    let answers = b.fresh(b.spec(y).space, 2 * width, spec.per_dim);
-    let query = b.full(asked);
-    let key = Slice { value: answers, col: 0, cols: width };
-    let value = Slice { value: answers, col: width, cols: width };
+    let query_value = b.fresh(spec.space, width, spec.per_dim);
+    let key_value = b.fresh(b.spec(y).space, 2 * width, spec.per_dim);
+    let query = b.full(query_value);
+    let key = Slice { value: key_value, col: 0, cols: width };
+    let value = Slice { value: key_value, col: width, cols: width };
     let maps = [("w_q", x, query), ("w_k", y, key), ("w_v", y, value)]
         .map(|(name, from, to)| b.map(name, b.full(from), to, bias))
         .to_vec();

@@ -1,4 +1,4 @@
-//! Models carry how sets are prepared for them, as in the experiment they were trained in.
+//! Models store the preparation of their inputs, as in their experiment.
 
 use setwise::data::{Preparation, compress};
 use setwise::files::{Sample, batch_of};
@@ -9,7 +9,8 @@ use setwise_lab::experiment::Experiment;
 fn model(task: &str, loss: &str) -> Model {
     let mut model = Model::new(ModelConfig::preset("cross-only", 2).unwrap().validate().unwrap(), 1);
     let text = format!(
-        "[task]\n{task}\nset-size = [10, 20]\n[model]\npreset = \"cross-only\"\n[training]\nsteps = 10\nlearning-rate = 1e-3\n{loss}"
+        "[task]\n{task}\nset-size = [10, 20]\n[model]\npreset = \"cross-only\"\n\
+         [training]\nsteps = 10\nlearning-rate = 1e-3\n{loss}"
     );
     Experiment::parse(&text).unwrap().describe(&mut model);
     model
@@ -21,7 +22,7 @@ fn sample(name: &str, seed: usize, map: impl Fn(f64) -> f64) -> Sample {
 }
 
 #[test]
-fn sets_are_whitened_where_the_task_has_them_so() {
+fn sets_are_whitened_where_the_task_has_whitened_axes() {
     let samples = |map: fn(f64) -> f64| vec![sample("a.npy", 1, map), sample("b.npy", 2, map)];
     let batch = |task: &str, map| Preparation::of(&model(task, "")).unwrap().batch(samples(map)).unwrap();
     let near = |a: &SetBatch, b: &SetBatch| {
@@ -63,7 +64,7 @@ fn raw_coordinates_and_mixture_log_densities_are_appended_unless_the_model_is_di
         let seen = batch(&model, 2, 2).unwrap();
         assert_eq!(seen.sets()[0].width(), width);
         assert!(!append.contains("'raw'") || seen.sets()[0].data()[2..4] == [0.0, 2.0]);
-        // An example alone is seen as it is beside others.
+        // The preparation of an example does not depend on others in the batch.
         assert_eq!(batch(&model, 2, 1).unwrap().sets()[1].data(), seen.sets()[1].example(0));
         assert_eq!(model.predict(&seen).unwrap().examples(), 2);
         let error = batch(&model, 1, 2).unwrap_err().to_string();
@@ -88,7 +89,7 @@ fn quantiles_are_those_of_the_label_in_order() {
 }
 
 #[test]
-fn of_labels_of_elements_the_mean_over_the_first_set_is_the_answer() {
+fn the_mean_of_element_labels_over_the_first_set_is_the_estimate() {
     let of = Preparation::of(&model("kind = \"kl\"\ndim = 2", "loss = { elements = { weight = 1.0 } }")).unwrap();
     let config = ModelConfig::preset("cross-only", 2).unwrap().with_output(OutputKind::Equivariant);
     let mut per_element = Model::new(config.validate().unwrap(), 1);
@@ -100,13 +101,13 @@ fn of_labels_of_elements_the_mean_over_the_first_set_is_the_answer() {
 }
 
 #[test]
-fn models_that_do_not_tell_take_sets_as_they_are() {
+fn models_without_a_stored_preparation_take_raw_sets() {
     let model = Model::new(ModelConfig::preset("cross-only", 2).unwrap().validate().unwrap(), 1);
     assert_eq!(Preparation::of(&model).unwrap(), Preparation::identity());
 }
 
 #[test]
-fn a_shared_model_is_prepared_for_as_its_latest_parameters_were_trained() {
+fn the_preparation_of_a_shared_model_follows_its_latest_parameters() {
     let trained = model("kind = \"kl\"\ndim = 2", "");
     let plain = || Model::new(ModelConfig::preset("cross-only", 2).unwrap().validate().unwrap(), 1);
     let shared = SharedModel::new(plain());
@@ -120,7 +121,7 @@ fn a_shared_model_is_prepared_for_as_its_latest_parameters_were_trained() {
 }
 
 #[test]
-fn a_preparation_survives_the_file_and_a_bad_one_is_refused() {
+fn a_preparation_survives_the_file_and_an_invalid_one_is_an_error() {
     let mut trained = model("kind = \"kl\"\ndim = 2\naxes = \"canonical\"\nappend = [\"raw\"]", "");
     let read = Model::from_bytes("a", &trained.to_bytes()).unwrap();
     assert_eq!(Preparation::of(&read).unwrap(), Preparation::of(&trained).unwrap());

@@ -39,7 +39,7 @@ fn assert_close(found: &[f64], expected: &[f64], tolerance: f64, what: &str) {
 }
 
 #[test]
-fn whitening_is_that_of_the_published_code() {
+fn whitening_agrees_with_the_published_code() {
     for i in 0..4 {
         let (x, y) = (example("whiten.in.x", i), example("whiten.in.y", i));
         let w = Whitening::of(&[&x, &y], 3);
@@ -47,7 +47,7 @@ fn whitening_is_that_of_the_published_code() {
         for (rows, name) in [(&x, "x"), (&y, "y")] {
             let mut out = vec![0.0; rows.len()];
             w.apply(rows, &mut out);
-            // Inputs stand in single precision, so the double-precision result is known to that.
+            // Inputs are in single precision.
             assert_close(&out, &example(&format!("whiten.out64.{name}"), i), 1e-9, name);
             assert_close(&out, &example(&format!("whiten.out.{name}"), i), 1e-4, name);
         }
@@ -66,7 +66,7 @@ fn mixture(which: &str, i: usize) -> Mixture {
 }
 
 #[test]
-fn log_densities_and_divergences_of_mixtures_are_those_of_the_published_code() {
+fn log_densities_and_divergences_of_mixtures_agree_with_the_published_code() {
     for i in 0..3 {
         let (p, q, x) = (mixture("p", i), mixture("q", i), example("gmm.x", i));
         assert_close(&p.log_density(&x), &example("gmm.logp", i), 1e-5, "log p");
@@ -80,7 +80,7 @@ fn log_densities_and_divergences_of_mixtures_are_those_of_the_published_code() {
 }
 
 #[test]
-fn information_of_correlated_gaussians_is_that_of_the_published_code() {
+fn mutual_information_of_correlated_gaussians_agrees_with_the_published_code() {
     let (_, rho) = fixture("mi_corr.rho");
     for (dim, name) in [(2, "mi_corr.d2"), (8, "mi_corr.d8")] {
         let found: Vec<f64> = rho.iter().map(|&r| Dependence::information(dim, r)).collect();

@@ -1,19 +1,18 @@
-//! What a figure is drawn with: the few operations that SVG and PNG both have. Lengths are in points of the SVG, with y
-//! downwards.
+//! Drawing operations of SVG and PNG. Lengths are in points of the SVG, and y points down.
 
-/// A place on the canvas.
+/// A position on the canvas.
 pub(super) type Point = (f64, f64);
 
 /// Red, green, blue.
 pub(super) type Colour = [u8; 3];
 
-/// Text, axes, the lines behind the data, and what all is drawn on.
+/// Colours of text, axes, grid lines and background.
 pub(super) const INK: Colour = [0x22, 0x22, 0x22];
 pub(super) const AXIS: Colour = [0x55, 0x55, 0x55];
 pub(super) const GRID: Colour = [0xe4, 0xe4, 0xe4];
 pub(super) const PAPER: Colour = [0xff, 0xff, 0xff];
 
-/// How a line is drawn. Ends and corners are round.
+/// The style of a line. Ends and corners are round.
 #[derive(Clone, Copy)]
 pub(super) struct Stroke {
     pub colour: Colour,
@@ -21,17 +20,17 @@ pub(super) struct Stroke {
     pub dashed: bool,
 }
 
-/// Lengths of a dash and of the gap after it.
+/// Lengths of a dash and of the gap between dashes.
 pub(super) const DASH: [f64; 2] = [5.0, 4.5];
 
-/// The width of the white edge that keeps filled shapes apart from what lies below them.
+/// Width of the white edge around filled shapes.
 pub(super) const EDGE: f64 = 0.8;
 
-/// How much of what lies below an area and a dot they cover.
+/// Opacities of areas and dots.
 pub(super) const AREA_OPACITY: f64 = 0.22;
 pub(super) const DOT_OPACITY: f64 = 0.55;
 
-/// Which point of a text is given.
+/// The horizontal alignment of text.
 #[derive(Clone, Copy)]
 pub(super) enum Anchor {
     Start,
@@ -39,7 +38,7 @@ pub(super) enum Anchor {
     End,
 }
 
-/// How text is drawn.
+/// The style of text.
 #[derive(Clone, Copy)]
 pub(super) struct Font {
     pub size: f64,
@@ -54,23 +53,22 @@ pub(super) trait Canvas {
     fn polygon(&mut self, points: &[Point], fill: Colour);
     /// A filled circle with a white edge.
     fn circle(&mut self, centre: Point, radius: f64, fill: Colour);
-    /// A lightly filled shape without an edge.
+    /// A translucent shape without an edge.
     fn area(&mut self, points: &[Point], fill: Colour);
-    /// Circles that let others shine through.
+    /// Translucent circles.
     fn dots(&mut self, centres: &[Point], radius: f64, fill: Colour);
-    /// Text with its baseline at a point; what stands in `^{…}` is raised. Text may run upwards, turned about the
-    /// point.
+    /// Text with its baseline at a point. Text in `^{…}` is raised. With `upwards` the text is rotated about the point.
     fn text(&mut self, at: Point, text: &str, font: Font, anchor: Anchor, upwards: bool);
 }
 
-/// A stretch of text at one height.
+/// A run of text at one height.
 #[derive(Debug, PartialEq)]
 pub(super) struct Run<'a> {
     pub text: &'a str,
     pub raised: bool,
 }
 
-/// Size of raised text, and how far it is raised, in sizes of the text around it.
+/// Size and rise of raised text, relative to the size of normal text.
 pub(super) const RAISED: (f64, f64) = (0.72, 0.42);
 
 /// Splits text at `^{…}`.

@@ -1,4 +1,4 @@
-//! Noto Sans, carried by this program: how wide text is, and the outlines of its letters.
+//! Noto Sans, embedded in this crate: widths of text and outlines of letters.
 
 use std::sync::OnceLock;
 
@@ -14,7 +14,7 @@ fn face(bold: bool) -> &'static Face<'static> {
     })
 }
 
-/// Calls `visit` for each letter with the letter, its size, and where it begins; answers with the width of all.
+/// Calls `visit` with each letter, its size and its position. Returns the width of the text.
 fn place(text: &str, size: f64, bold: bool, mut visit: impl FnMut(char, f64, (f64, f64))) -> f64 {
     let face = face(bold);
     let mut x = 0.0;
@@ -30,13 +30,12 @@ fn place(text: &str, size: f64, bold: bool, mut visit: impl FnMut(char, f64, (f6
     x
 }
 
-/// How wide a text is.
+/// Width of a text.
 pub(super) fn width(text: &str, size: f64, bold: bool) -> f64 {
     place(text, size, bold, |_, _, _| {})
 }
 
-/// A builder of outlines that is told where each letter begins before it is drawn: scale, x, and y upwards from the
-/// baseline.
+/// A builder of outlines. `begin` gets scale and position of each letter, y upwards from the baseline.
 pub(super) trait Letters: OutlineBuilder {
     fn begin(&mut self, scale: f64, at: (f64, f64));
 }

@@ -1,4 +1,4 @@
-//! One panel: its ticks, its axes, and what is drawn between them.
+//! One panel: its ticks, axes and series.
 
 use super::canvas::{AXIS, Anchor, Canvas, Font, GRID, INK, Point, Stroke};
 use super::font;
@@ -10,11 +10,11 @@ const PANEL_TITLE: Font = Font { size: 12.5, bold: true, colour: INK };
 pub(super) const LABEL: Font = Font { size: 12.0, bold: false, colour: INK };
 pub(super) const TICK: Font = Font { size: 11.0, bold: false, colour: INK };
 
-/// Between the frame and the ends of the axes, so that markers at the ends are whole.
+/// Distance between the frame and the ends of the axes, so that markers at the ends are not clipped.
 pub(super) const INSET: f64 = 8.0;
 
-/// How thick a bar may be.
-const THICKEST: f64 = 26.0;
+/// Largest thickness of a bar.
+const MAX_BAR_THICKNESS: f64 = 26.0;
 
 pub(super) fn text_width(text: &str, font: Font) -> f64 {
     font::width(text, font.size, font.bold)
@@ -28,56 +28,63 @@ pub(super) struct PanelPlan<'a> {
 }
 
 impl PanelPlan<'_> {
-    /// What the labels of the y axis's ticks need.
-    pub fn tick_room(&self) -> f64 {
+    /// Width of the tick labels of the y axis.
+    pub fn tick_label_width(&self) -> f64 {
         self.y.major.iter().map(|(_, label)| text_width(label, TICK)).fold(0.0, f64::max).ceil() + 8.0
     }
 }
 
-/// Chooses the ticks: as many as fit between the axes with room between their labels.
+/// Chooses the ticks: as many as fit with space between their labels.
 pub(super) fn plan(panel: &Panel, area: (f64, f64)) -> PanelPlan<'_> {
-    // Logarithmic ticks are uneven and few: they may stand closer.
-    let room = if panel.y.scale == Scale::Log { 26.0 } else { 38.0 };
+    // Logarithmic ticks are uneven and few, so they may be closer.
+    let spacing = if panel.y.scale == Scale::Log { 26.0 } else { 38.0 };
     let y = match &panel.y.names[..] {
-        [] => axis_ticks(panel, &panel.y, |p| p.1, false, (area.1 / room) as usize),
+        [] => axis_ticks(panel, &panel.y, |p| p.1, false, (area.1 / spacing) as usize),
         names => named_ticks(names),
     };
     let bars = panel.series.iter().any(|series| series.style == Style::Bars);
-    let most = (area.0 / 45.0) as usize;
+    let max_ticks = (area.0 / 45.0) as usize;
     let fits = |ticks: &Ticks| {
-        let place = |v: f64| fraction(v, ticks, panel.x.scale) * (area.0 - 2.0 * INSET);
+        let position = |v: f64| fraction(v, ticks, panel.x.scale) * (area.0 - 2.0 * INSET);
         ticks.major.windows(2).all(|pair| {
-            let room = (text_width(&pair[0].1, TICK) + text_width(&pair[1].1, TICK)) / 2.0 + 8.0;
-            place(pair[1].0) - place(pair[0].0) >= room
+            let spacing = (text_width(&pair[0].1, TICK) + text_width(&pair[1].1, TICK)) / 2.0 + 8.0;
+            position(pair[1].0) - position(pair[0].0) >= spacing
         })
     };
-    let candidates = (1..=most.max(2)).rev().map(|most| axis_ticks(panel, &panel.x, |p| p.0, bars, most));
+    let candidates =
+        (1..=max_ticks.max(2)).rev().map(|max_ticks| axis_ticks(panel, &panel.x, |p| p.0, bars, max_ticks));
     let mut last = None;
     let x = candidates.inspect(|ticks| last = Some(ticks.clone())).find(fits);
     let x = x.or(last).unwrap_or_else(|| ticks::linear(0.0, 1.0, 2, false));
     PanelPlan { panel, x, y }
 }
 
-/// The first name at the top.
+/// Ticks of names, the first at the top.
 fn named_ticks(names: &[String]) -> Ticks {
     let major = names.iter().enumerate().map(|(i, name)| (i as f64, name.clone())).collect();
     Ticks { lo: names.len() as f64 - 0.5, hi: -0.5, major, minor: Vec::new() }
 }
 
-/// Round numbers that hold the data, and zero where bars begin there.
-fn axis_ticks(panel: &Panel, axis: &Axis, coordinate: fn(&(f64, f64)) -> f64, from_zero: bool, most: usize) -> Ticks {
+/// Ticks that cover the data, and zero for bars.
+fn axis_ticks(
+    panel: &Panel,
+    axis: &Axis,
+    coordinate: fn(&(f64, f64)) -> f64,
+    from_zero: bool,
+    max_ticks: usize,
+) -> Ticks {
     let drawn = |v: f64| can_draw(v, axis.scale);
     let fixed = axis.range.filter(|&(lo, hi)| drawn(lo) && drawn(hi) && lo < hi);
     let points = panel.series.iter().flat_map(|series| &series.points);
-    // A point that cannot be drawn does not stretch the axis on which it could be.
+    // A point that cannot be drawn on one axis does not extend the other axis.
     let points = points.filter(|p| can_draw(p.0, panel.x.scale) && can_draw(p.1, panel.y.scale)).map(coordinate);
     let zero = (from_zero && axis.scale == Scale::Linear).then_some(0.0);
     let data = points.chain(zero).fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(v), hi.max(v)));
     let nothing = if axis.scale == Scale::Log { (1.0, 10.0) } else { (0.0, 1.0) };
     let (lo, hi) = fixed.unwrap_or(if data.0 <= data.1 { data } else { nothing });
     match axis.scale {
-        Scale::Linear => ticks::linear(lo, hi, most.max(1), fixed.is_some()),
-        Scale::Log => ticks::log(lo, hi, most.max(1), fixed.is_some()),
+        Scale::Linear => ticks::linear(lo, hi, max_ticks.max(1), fixed.is_some()),
+        Scale::Log => ticks::log(lo, hi, max_ticks.max(1), fixed.is_some()),
     }
 }
 
@@ -85,8 +92,7 @@ fn can_draw(v: f64, scale: Scale) -> bool {
     v.abs() <= LARGEST && (scale == Scale::Linear || v >= 1.0 / LARGEST)
 }
 
-/// Where a value lies on its axis, from 0 to 1; what lies far outside of a fixed range is brought near enough to reckon
-/// with.
+/// Position of a value on its axis, from 0 to 1. Values far outside of a fixed range are clamped.
 fn fraction(v: f64, ticks: &Ticks, scale: Scale) -> f64 {
     let fraction = match scale {
         Scale::Linear => (v - ticks.lo) / (ticks.hi - ticks.lo),
@@ -95,7 +101,7 @@ fn fraction(v: f64, ticks: &Ticks, scale: Scale) -> f64 {
     fraction.clamp(-1e6, 1e6)
 }
 
-/// A panel in its place.
+/// A panel and its position in the figure.
 pub(super) struct Frame<'a> {
     pub plan: &'a PanelPlan<'a>,
     pub left: f64,
@@ -117,14 +123,14 @@ impl Frame<'_> {
     pub fn draw_axes(&self, canvas: &mut impl Canvas) {
         let PanelPlan { panel, x, y } = self.plan;
         let (right, bottom) = (self.left + self.width, self.top + self.height);
-        // Thin lines are sharp where they fill whole pixels.
+        // Thin lines are sharp at centres of pixels.
         let sharp = |v: f64| v.floor() + 0.5;
         let stroke = |colour| Stroke { colour, width: 1.0, dashed: false };
         for (v, _) in &x.major {
             let at = sharp(self.x(*v));
             canvas.polyline(&[(at, self.top), (at, bottom)], stroke(GRID));
         }
-        // Names are places, not numbers to read a height from.
+        // Names need no grid lines, because they are not values.
         let numbers = panel.y.names.is_empty();
         for (v, _) in y.major.iter().filter(|_| numbers) {
             let at = sharp(self.y(*v));
@@ -164,10 +170,10 @@ impl Frame<'_> {
     pub fn draw_series(&self, canvas: &mut impl Canvas, series: &Series, look: Look) {
         let panel = self.plan.panel;
         let drawn = |&&(x, y): &&(f64, f64)| can_draw(x, panel.x.scale) && can_draw(y, panel.y.scale);
-        let place = |&(x, y): &(f64, f64)| (self.x(x), self.y(y));
+        let position = |&(x, y): &(f64, f64)| (self.x(x), self.y(y));
         if series.style == Style::Bars {
             let (offset, thickness) = self.band(series);
-            for (x, y) in series.points.iter().filter(drawn).map(place).filter(|p| self.holds((self.left, p.1))) {
+            for (x, y) in series.points.iter().filter(drawn).map(position).filter(|p| self.holds((self.left, p.1))) {
                 let (left, right, top, bottom) = self.bounds();
                 let across = |x: f64| x.clamp(left, right);
                 let base = if panel.x.scale == Scale::Linear { across(self.x(0.0)) } else { left };
@@ -177,24 +183,24 @@ impl Frame<'_> {
             return;
         }
         for stretch in series.points.split(|p| !drawn(&p)) {
-            let points: Vec<Point> = stretch.iter().map(place).collect();
+            let points: Vec<Point> = stretch.iter().map(position).collect();
             for line in self.clip(&points) {
                 draw_line(canvas, &line, series.style, look);
             }
         }
-        let points: Vec<Point> = series.points.iter().filter(drawn).map(place).filter(|&p| self.holds(p)).collect();
+        let points: Vec<Point> = series.points.iter().filter(drawn).map(position).filter(|&p| self.holds(p)).collect();
         draw_markers(canvas, &points, series.style, look);
     }
 
-    /// Where a series' bars lie about their places, and how thick they are: bars of several series stand side by side.
+    /// Offset and thickness of a series' bars. Bars of several series are side by side.
     fn band(&self, series: &Series) -> (f64, f64) {
         let bars = || self.plan.panel.series.iter().filter(|s| s.style == Style::Bars);
         let (count, index) = (bars().count().max(1), bars().position(|s| std::ptr::eq(s, series)).unwrap_or(0));
-        let thickness = (0.78 * (self.y(1.0) - self.y(0.0)).abs() / count as f64).clamp(1.0, THICKEST);
+        let thickness = (0.78 * (self.y(1.0) - self.y(0.0)).abs() / count as f64).clamp(1.0, MAX_BAR_THICKNESS);
         ((index as f64 - (count as f64 - 1.0) / 2.0) * thickness, thickness)
     }
 
-    /// Half a point of slack, so that rounding does not lose what lies on the edge.
+    /// Bounds of the frame, with a tolerance of half a point for rounding.
     fn bounds(&self) -> (f64, f64, f64, f64) {
         (self.left - 0.5, self.left + self.width + 0.5, self.top - 0.5, self.top + self.height + 0.5)
     }
@@ -204,7 +210,7 @@ impl Frame<'_> {
         (left..=right).contains(&x) && (top..=bottom).contains(&y)
     }
 
-    /// The parts of a line inside the frame; a line of one point stays a point.
+    /// Clips a line to the frame. A line of one point stays a point.
     fn clip(&self, points: &[Point]) -> Vec<Vec<Point>> {
         if let &[point] = points {
             return if self.holds(point) { vec![vec![point]] } else { Vec::new() };
@@ -220,7 +226,7 @@ impl Frame<'_> {
         lines
     }
 
-    /// The part of a segment inside the frame (Liang and Barsky): each edge cuts the span of t in a + t·(b − a).
+    /// Clips a segment to the frame (Liang and Barsky): each edge bounds t in a + t·(b − a).
     fn clip_segment(&self, a: Point, b: Point) -> Option<(Point, Point)> {
         if self.holds(a) && self.holds(b) {
             return Some((a, b));
@@ -228,15 +234,15 @@ impl Frame<'_> {
         let (left, right, top, bottom) = self.bounds();
         let (dx, dy) = (b.0 - a.0, b.1 - a.1);
         let (mut enter, mut leave) = (0.0f64, 1.0f64);
-        for (towards, room) in [(-dx, a.0 - left), (dx, right - a.0), (-dy, a.1 - top), (dy, bottom - a.1)] {
+        for (towards, distance) in [(-dx, a.0 - left), (dx, right - a.0), (-dy, a.1 - top), (dy, bottom - a.1)] {
             if towards == 0.0 {
-                if room < 0.0 {
+                if distance < 0.0 {
                     return None;
                 }
             } else if towards < 0.0 {
-                enter = enter.max(room / towards);
+                enter = enter.max(distance / towards);
             } else {
-                leave = leave.min(room / towards);
+                leave = leave.min(distance / towards);
             }
         }
         let inside = |p: Point| (p.0.clamp(left, right), p.1.clamp(top, bottom));
@@ -253,7 +259,7 @@ impl Frame<'_> {
 mod tests {
     use super::*;
 
-    /// A panel with 100 points to the left and above its area, axes from 0 to 10.
+    /// A panel at offset (100, 100) with axes from 0 to 10.
     fn with_frame(check: impl Fn(Frame)) {
         let panel = Panel::new("", Axis::linear("").with_range(0.0, 10.0), Axis::linear("").with_range(0.0, 10.0));
         let plan = plan(&panel, (216.0, 216.0));
@@ -269,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_cut_where_they_leave_the_frame() {
+    fn lines_are_clipped_to_the_frame() {
         with_frame(|frame| {
             let (left, right, top, bottom) = frame.bounds();
             let out_and_in = [(200.0, 200.0), (200.0, 0.0), (250.0, 0.0), (250.0, 200.0)];
@@ -286,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_begin_at_zero_and_stand_side_by_side_from_the_first_name_down() {
+    fn bars_start_at_zero_and_are_side_by_side_from_the_first_name_down() {
         let names = ["a".to_owned(), "b".to_owned()];
         let bars = |name: &str| Series::new(name, [(4.0, 0.0), (2.0, 1.0)]).with_style(Style::Bars);
         let panel = Panel::new("", Axis::linear(""), Axis::names(names)).with_series(bars("x")).with_series(bars("y"));

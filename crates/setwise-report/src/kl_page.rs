@@ -5,8 +5,9 @@ use setwise::estimate::{Estimate, Explanation, Points};
 use super::two_samples::{CHARTED, DOTS, contributions, histograms, scatters};
 use super::{Cell, Page, Table, decimals};
 
-/// A divergence with everything that was found about it: the interval, what to take heed of, columns, and pictures of both samples, which
-/// must be those that were explained. The seed chooses the rows that are drawn of large samples.
+/// The page of a divergence: interval, warnings, columns, and figures of both samples.
+///
+/// `p` and `q` must be the explained samples. The seed selects the rows of large samples in scatter plots.
 pub fn kl_page(estimate: &Estimate, explanation: &Explanation, p: Points, q: Points, seed: u64) -> Page {
     let interval = match estimate.interval {
         Some([low, high]) => {
@@ -47,8 +48,9 @@ fn with_columns(page: Page, explanation: &Explanation) -> Page {
     let page = page
         .with_heading("Which columns contribute")
         .with_paragraph(
-            "Own KL is the estimate from a column alone. The loss is how much smaller the estimate is without the column: small \
-             where other columns say the same, large where the difference is in how it depends on others.",
+            "Own KL is the estimate from a column alone. The loss is how much smaller the estimate is without the \
+             column: small where other columns say the same, large where the difference is in how it depends on \
+             others.",
         )
         .with_notes(&explanation.warnings);
     let caption = match explanation.columns.len() {
@@ -92,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_shows_the_answer_the_columns_and_both_samples() {
+    fn the_page_shows_the_estimate_the_columns_and_both_samples() {
         let html = page(3);
         for expected in [
             "KL(P‖Q) = ",
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_column_has_a_histogram_alone() {
+    fn a_single_column_has_only_a_histogram() {
         let html = page(1);
         assert_eq!(html.matches("<figure>").count(), 1);
         assert!(!html.contains("Which columns contribute"));

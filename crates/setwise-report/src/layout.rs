@@ -1,5 +1,4 @@
-//! Where everything of a figure goes: margins are as wide as the text in them, and the legend stands outside of the
-//! panels, to the right of a single one and below several.
+//! Layout of a figure. Margins fit their text. The legend is to the right of a single panel and below several.
 
 use super::canvas::{Anchor, Canvas, Font, INK, Point};
 use super::frame::{Frame, INSET, LABEL, PanelPlan, TICK, plan, text_width};
@@ -8,33 +7,34 @@ use super::plot::{Figure, Panel, Series};
 
 const TITLE: Font = Font { size: 15.0, bold: true, colour: INK };
 
-/// White around everything.
+/// Margin of the figure.
 const MARGIN: f64 = 14.0;
-/// Between panels.
+/// Gap between panels.
 const GAP: f64 = 20.0;
 /// Height of a line of the legend, length of the line drawn in it.
 const LEGEND: (f64, f64) = (19.0, 28.0);
 
-/// The label of a neighbour with the same axis would only be repeated.
+/// Whether panel `i` shows its y label. A neighbour to the left with the same label makes it redundant.
 fn shows_y_label(panels: &[PanelPlan], columns: usize, i: usize) -> bool {
     let label = &panels[i].panel.y.label;
     !label.is_empty() && (i.is_multiple_of(columns) || panels[i - 1].panel.y.label != *label)
 }
 
-/// A figure with all lengths known.
+/// A figure with all lengths computed.
 pub(super) struct Layout<'a> {
     figure: &'a Figure,
     pub width: f64,
     pub height: f64,
     panels: Vec<PanelPlan<'a>>,
-    /// The left end of each column's area; its y labels stand to the left of it.
+    /// Left end of each column's area. The y labels are to the left of it.
     lefts: Vec<f64>,
-    /// Of a row of panels with their titles and labels.
+    /// Height of a row of panels with titles and labels.
     row_height: f64,
-    /// Of the area between the axes.
+    /// Size of the area between the axes.
     area: (f64, f64),
-    /// Of the first row, and from there to its area.
+    /// Top of the first row.
     first_row: f64,
+    /// Distance from the top of a row to its areas.
     top: f64,
     columns: usize,
     legend: Vec<(&'a Series, Look)>,
@@ -54,16 +54,16 @@ impl<'a> Layout<'a> {
         let panels: Vec<PanelPlan> = figure.panels.iter().map(|panel| plan(panel, area)).collect();
         let any = |text: fn(&Panel) -> &str| figure.panels.iter().any(|p| !text(p).is_empty());
 
-        // Half of a label may stand out at the end of the x axis.
+        // Half of a label may extend beyond the end of the x axis.
         let right = panels.iter().filter_map(|p| p.x.major.last()).map(|(_, l)| text_width(l, TICK) / 2.0 - INSET);
         let right = right.fold(0.0, f64::max).ceil();
         let mut lefts = Vec::new();
         let mut end = -GAP;
         for column in 0..columns {
             let inside = (column..panels.len()).step_by(columns);
-            let room =
-                inside.map(|i| panels[i].tick_room() + if shows_y_label(&panels, columns, i) { 20.0 } else { 0.0 });
-            lefts.push(end + GAP + room.fold(0.0, f64::max));
+            let label_width = inside
+                .map(|i| panels[i].tick_label_width() + if shows_y_label(&panels, columns, i) { 20.0 } else { 0.0 });
+            lefts.push(end + GAP + label_width.fold(0.0, f64::max));
             end = lefts[column] + area.0 + right;
         }
         let top = if any(|p| &p.title) { 24.0 } else { 4.0 };
@@ -78,7 +78,7 @@ impl<'a> Layout<'a> {
         let longest = legend.iter().map(|(series, _)| text_width(&series.name, LABEL)).fold(0.0, f64::max).ceil();
         let legend_column = LEGEND.1 + 8.0 + longest + 18.0;
         let beside = columns == 1 && rows <= 1;
-        // As many columns as fit below the panels, then as few as need no more lines than that.
+        // The number of columns that fit below the panels, reduced as long as the number of lines stays the same.
         let fitting = ((panels_width / legend_column) as usize).clamp(1, legend.len().max(1));
         let legend_columns =
             if beside { 1 } else { legend.len().div_ceil(legend.len().div_ceil(fitting).max(1)).max(1) };
@@ -136,7 +136,7 @@ impl<'a> Layout<'a> {
             };
             frame.draw_axes(canvas);
             if shows_y_label(&self.panels, self.columns, i) {
-                let at = (frame.left - plan.tick_room() - 9.0, frame.top + frame.height / 2.0);
+                let at = (frame.left - plan.tick_label_width() - 9.0, frame.top + frame.height / 2.0);
                 canvas.text(at, &plan.panel.y.label, LABEL, Anchor::Middle, true);
             }
             for (j, series) in plan.panel.series.iter().enumerate() {
@@ -144,7 +144,7 @@ impl<'a> Layout<'a> {
             }
         }
         for (i, &(series, look)) in self.legend.iter().enumerate() {
-            // Down the columns, as one reads a list.
+            // Column by column.
             let rows = self.legend.len().div_ceil(self.legend_columns);
             let x = self.legend_at.0 + (i / rows) as f64 * self.legend_column;
             let y = self.legend_at.1 + (i % rows) as f64 * LEGEND.0 + LEGEND.0 / 2.0;
@@ -153,14 +153,14 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// By name; a series without one by its place in the panel.
-    fn look(&self, series: &Series, place: usize) -> Look {
+    /// The look of a series by its name, or by its index in the panel if it has no name.
+    fn look(&self, series: &Series, index: usize) -> Look {
         let named = self.legend.iter().find(|(s, _)| !s.name.is_empty() && s.name == series.name);
-        named.map_or(Look::of(place), |(_, look)| *look)
+        named.map_or(Look::of(index), |(_, look)| *look)
     }
 }
 
-/// Every name once, in the order in which they appear.
+/// Series of the legend: each name once, in order of appearance.
 fn legend(figure: &Figure) -> Vec<(&Series, Look)> {
     let mut legend: Vec<(&Series, Look)> = Vec::new();
     for series in figure.panels.iter().flat_map(|panel| &panel.series) {
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_legend_stands_outside_of_the_panels() {
+    fn the_legend_is_outside_of_the_panels() {
         let panel = || {
             let panel = Panel::new("d", Axis::linear("x"), Axis::linear("y"));
             (0..12).fold(panel, |p, i| p.with_series(Series::new(format!("series {i}"), [(0.0, i as f64)])))

@@ -1,10 +1,9 @@
 //! Tables and plots of results.
 //!
-//! * [`Table`]: Markdown to read, CSV and JSON with every digit for programs.
-//! * [`Figure`]: charts as SVG or PNG. Text is drawn with a font that is part of this crate, so that a machine without
-//!   any font draws the same picture.
-//! * [`sparkline`], [`bars`] and [`bar_table`]: a glance in the terminal; [`decimals`]: a number in it.
-//! * [`Page`]: text, tables and figures as one HTML file; [`kl_page`] is that of a divergence.
+//! * [`Table`]: Markdown for people, CSV and JSON with full precision for programs.
+//! * [`Figure`]: charts as SVG or PNG. The font is part of this crate, so figures do not depend on the machine.
+//! * [`sparkline`], [`bars`] and [`bar_table`]: plots for the terminal; [`decimals`]: a number with four decimals.
+//! * [`Page`]: text, tables and figures as one HTML file; [`kl_page`]: the page of a divergence.
 //!
 //! ```
 //! use setwise_report::{Axis, Cell, Figure, Goal, Panel, Series, Table};
@@ -22,6 +21,7 @@
 //! ```
 
 mod canvas;
+mod cell;
 mod font;
 mod frame;
 mod kl_page;
@@ -38,14 +38,15 @@ mod two_samples;
 
 use std::path::Path;
 
+pub use cell::Cell;
 pub use kl_page::kl_page;
 pub use page::Page;
 pub use plot::{Axis, Figure, Panel, Scale, Series, Style};
-pub use table::{Cell, Goal, Table};
+pub use table::{Goal, Table};
 pub use terminal::{bar_table, bars, decimals, sparkline};
 pub use two_samples::{contributions, histograms, scatters};
 
-/// The extension of a file in lower case, or an error that names what can be written.
+/// The extension of a file in lower case. The error names the known extensions.
 fn extension(path: &Path, known: &str) -> setwise::Result<String> {
     match path.extension() {
         Some(extension) => Ok(extension.to_string_lossy().to_lowercase()),
@@ -54,6 +55,6 @@ fn extension(path: &Path, known: &str) -> setwise::Result<String> {
 }
 
 fn unknown_extension(path: &Path, known: &str) -> setwise::Error {
-    let reason = format!("the extension does not name a format that can be written; there are {known}");
+    let reason = format!("the extension names no supported format; there are {known}");
     setwise::Error::io(path)(std::io::Error::new(std::io::ErrorKind::InvalidInput, reason))
 }

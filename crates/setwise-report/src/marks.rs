@@ -1,10 +1,9 @@
-//! How series look: colours, lines and markers.
+//! Colours, lines and markers of series.
 
 use super::canvas::{Canvas, Colour, Point, Stroke};
 use super::plot::Style;
 
-/// Colours that people with any colour vision can tell apart (Okabe and Ito's, then three of Tol's), in pairs with
-/// markers.
+/// Colour-blind safe colours: those of Okabe and Ito, then three of Tol's.
 pub(super) const PALETTE: [Colour; 10] = [
     [0x00, 0x72, 0xb2],
     [0xd5, 0x5e, 0x00],
@@ -21,7 +20,7 @@ pub(super) const PALETTE: [Colour; 10] = [
 const LINE: f64 = 1.7;
 const DOT: f64 = 1.9;
 
-/// How a series is told from others.
+/// Colour and marker of a series.
 #[derive(Clone, Copy)]
 pub(super) struct Look {
     colour: Colour,
@@ -29,7 +28,7 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// Colours repeat after ten, then with other markers.
+    /// The look of series `index`. Colours repeat after ten, with other markers.
     pub fn of(index: usize) -> Look {
         let round = index / PALETTE.len();
         Look { colour: PALETTE[index % PALETTE.len()], marker: (index + 3 * round) % PALETTE.len() }
@@ -40,7 +39,7 @@ impl Look {
 pub(super) fn draw_line(canvas: &mut impl Canvas, points: &[Point], style: Style, look: Look) {
     match (style, points) {
         (Style::Markers | Style::Dots | Style::Bars, _) => {}
-        // A line of one point would not be seen.
+        // A line of one point is drawn as a circle, because it would be invisible.
         (Style::Line | Style::Dashed | Style::Filled, &[point]) => canvas.circle(point, LINE + 0.5, look.colour),
         (_, [_, _, ..]) => {
             if style == Style::Filled {
@@ -71,12 +70,12 @@ pub(super) fn draw_markers(canvas: &mut impl Canvas, points: &[Point], style: St
     }
 }
 
-/// A bar between two places across and two places down.
+/// A bar between two x coordinates and two y coordinates.
 pub(super) fn draw_bar(canvas: &mut impl Canvas, (x0, x1): Point, (y0, y1): Point, look: Look) {
     canvas.polygon(&[(x0, y0), (x1, y0), (x1, y1), (x0, y1)], look.colour);
 }
 
-/// How a series looks, in a line of the legend that begins at a point and is as long as told.
+/// The key of a series in the legend: a line of the given length from a point.
 pub(super) fn draw_key(canvas: &mut impl Canvas, (x, y): Point, length: f64, style: Style, look: Look) {
     let (left, right, middle) = (x + 0.2 * length, x + 0.8 * length, x + length / 2.0);
     match style {
@@ -85,7 +84,7 @@ pub(super) fn draw_key(canvas: &mut impl Canvas, (x, y): Point, length: f64, sty
             let outline = [(left, y + 5.5), (left, y - 5.5), (right, y - 5.5), (right, y + 5.5)];
             draw_line(canvas, &outline, style, look);
         }
-        // Larger than in the picture, so that its colour is seen.
+        // Larger than in the panel, so that its colour is visible.
         Style::Dots => canvas.dots(&[(middle, y)], 2.0 * DOT, look.colour),
         _ => {
             draw_line(canvas, &[(x, y), (x + length, y)], style, look);
@@ -94,9 +93,9 @@ pub(super) fn draw_key(canvas: &mut impl Canvas, (x, y): Point, length: f64, sty
     }
 }
 
-/// Corners of a marker about its middle; none for the circle. Radii differ so that all look equally heavy.
+/// Corners of a marker around its centre. None for the circle. Radii give all markers the same visual weight.
 fn marker(kind: usize) -> Option<Vec<Point>> {
-    // Corners on circles of the radii given, in turn, beginning at an angle clockwise from the top.
+    // Corners on circles of alternating radii, from an angle clockwise from the top.
     let star = |corners: usize, radii: &[f64], first: f64| -> Vec<Point> {
         let corner = |i: usize| {
             let angle = (first + 360.0 * i as f64 / corners as f64).to_radians();
@@ -105,15 +104,15 @@ fn marker(kind: usize) -> Option<Vec<Point>> {
         };
         (0..corners).map(corner).collect()
     };
-    // Arms of a cross, turned by an angle.
-    let cross = |turn: f64| -> Vec<Point> {
+    // A cross, rotated by an angle.
+    let cross = |angle: f64| -> Vec<Point> {
         let (long, half) = (4.9, 1.5);
         let quarter = [(-half, -long), (half, -long), (half, -half)];
-        let turned = |(x, y): Point, degrees: f64| {
+        let rotated = |(x, y): Point, degrees: f64| {
             let (sin, cos) = degrees.to_radians().sin_cos();
             (x * cos - y * sin, x * sin + y * cos)
         };
-        (0..4).flat_map(|q| quarter.map(|p| turned(p, turn + 90.0 * q as f64))).collect()
+        (0..4).flat_map(|q| quarter.map(|p| rotated(p, angle + 90.0 * q as f64))).collect()
     };
     Some(match kind {
         1 => star(4, &[4.9], 45.0),

@@ -1,5 +1,6 @@
-//! One self-contained HTML page: text, tables and figures, in light or dark as the reader's system is. It needs no script, no network
-//! and no file beside it.
+//! A self-contained HTML page of text, tables and figures, without scripts, network access or other files.
+//!
+//! Colours follow the reader's light or dark mode.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -12,7 +13,7 @@ use super::marks::PALETTE;
 use super::svg::{colour, escaped};
 use super::{Figure, Table};
 
-/// A page that grows from top to bottom. All text is shown as it is, markup in it has no effect.
+/// A page, built from top to bottom. All text is escaped.
 ///
 /// ```
 /// use setwise_report::Page;
@@ -47,18 +48,18 @@ impl Page {
         self.push(format_args!("<p>{}</p>", escaped(text)))
     }
 
-    /// The answer the page is about: a large line, and a small one below it.
+    /// The main result: a large line and a small one below it.
     pub fn with_answer(self, answer: &str, below: &str) -> Page {
         self.push(format_args!("<p class=\"answer\">{}<small>{}</small></p>", escaped(answer), escaped(below)))
     }
 
-    /// Terms and what they are.
+    /// A list of terms and descriptions.
     pub fn with_facts<S: AsRef<str>>(self, facts: &[(&str, S)]) -> Page {
         let item = |(term, text): &(&str, S)| format!("<dt>{}</dt><dd>{}</dd>", escaped(term), escaped(text.as_ref()));
         self.push(format_args!("<dl>{}</dl>", facts.iter().map(item).collect::<String>()))
     }
 
-    /// What the reader should take heed of; nothing where there is nothing.
+    /// A list of warnings. An empty list adds nothing.
     pub fn with_notes(self, notes: &[String]) -> Page {
         if notes.is_empty() {
             return self;
@@ -67,13 +68,13 @@ impl Page {
         self.push(format_args!("<ul class=\"notes\">{items}</ul>"))
     }
 
-    /// A table; numbers stand to the right.
+    /// A table with right-aligned numbers.
     pub fn with_table(self, table: &Table) -> Page {
         let cells = |tag: &str, row: Vec<(String, bool)>| -> String {
             let class = |right: bool| if right { " class=\"number\"" } else { "" };
             row.iter().map(|(text, right)| format!("<{tag}{}>{}</{tag}>", class(*right), escaped(text))).collect()
         };
-        let mut rows = table.shown().into_iter();
+        let mut rows = table.texts().into_iter();
         let heading = cells("th", rows.next().unwrap_or_default());
         let rows: String = rows.map(|row| format!("<tr>{}</tr>\n", cells("td", row))).collect();
         let caption = match table.title() {
@@ -91,7 +92,7 @@ impl Page {
         self.push(format_args!("<figure><div class=\"wide\">{svg}</div><figcaption>{caption}</figcaption></figure>"))
     }
 
-    /// The whole page.
+    /// The complete page.
     pub fn to_html(&self) -> String {
         let title = escaped(&self.title);
         format!(
@@ -104,14 +105,14 @@ impl Page {
         )
     }
 
-    /// Writes the page as a whole or not at all.
+    /// Writes the page atomically.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         Self::check_extension(path)?;
         write_atomically(path, self.to_html().as_bytes()).map_err(Error::io(path))
     }
 
-    /// Whether a file's name is that of a page; worth asking before long work.
+    /// Checks the extension of a file name, for example before long work.
     pub fn check_extension(path: impl AsRef<Path>) -> Result<()> {
         const KNOWN: &str = ".html and .htm";
         let path = path.as_ref();
@@ -122,7 +123,7 @@ impl Page {
     }
 }
 
-/// Colours of figures with the name CSS calls them by, and what they are on dark paper.
+/// Colours of figures, their CSS variables, and their colours in dark mode.
 const THEMED: [(Colour, &str, Colour); 6] = [
     (PAPER, "paper", [0x17, 0x19, 0x1d]),
     (INK, "ink", [0xe2, 0xe4, 0xe8]),
@@ -157,7 +158,7 @@ figcaption { color: var(--axis); font-size: 0.9rem; margin-top: 0.25rem; }
 @media print { main { max-width: none; padding: 0; } h2 { break-after: avoid; } figure { break-inside: avoid; } }
 ";
 
-/// A figure's colours are attributes of its elements, which rules of a style sheet overrule.
+/// The style sheet. Its rules override the colour attributes of figures.
 fn style() -> String {
     let variables = |pick: fn(&(Colour, &str, Colour)) -> Colour| -> String {
         THEMED.iter().map(|theme| format!(" --{}: {};", theme.1, colour(pick(theme)))).collect()
@@ -196,7 +197,7 @@ mod tests {
     #[test]
     fn all_text_is_escaped_and_the_page_is_well_formed() {
         let html = page().to_html();
-        // A page of this kind is XML too, but for the elements that HTML leaves open and its doctype.
+        // Without the doctype and with closed elements the page is XML.
         let xml = html.trim_start_matches("<!DOCTYPE html>\n").replace("<meta ", "<meta x='/' ");
         let xml: String = xml
             .lines()
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_fetched_from_elsewhere() {
+    fn the_page_refers_to_no_other_file() {
         let html = page().to_html().replace("http://www.w3.org/2000/svg", "");
         for word in ["http:", "https:", "src=", "href=", "url(", "@import", "<link", "<script"] {
             assert!(!html.contains(word), "{word}");
@@ -223,14 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn figures_follow_the_readers_colours() {
+    fn colours_of_figures_follow_the_readers_mode() {
         let css = style();
         assert!(css.contains("@media (prefers-color-scheme: dark)"));
         assert!(css.contains("svg [fill=\"#ffffff\"] { fill: var(--paper); }"), "{css}");
     }
 
     #[test]
-    fn a_page_that_cannot_be_written_leaves_the_old_one() {
+    fn pages_are_written_atomically_and_other_extensions_are_errors() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page.html");
         page().save(&path).unwrap();

@@ -1,4 +1,4 @@
-//! What a chart shows: figures of panels, panels of series.
+//! Charts: figures of panels, panels of series.
 
 use std::path::Path;
 
@@ -8,16 +8,16 @@ use super::layout::Layout;
 use super::png::Png;
 use super::svg::Svg;
 
-/// How numbers become lengths.
+/// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Equal differences are equally long.
+    /// Equal differences have equal length.
     Linear,
-    /// Equal ratios are equally long; numbers that are not positive are not drawn.
+    /// Equal ratios have equal length. Non-positive values are not drawn.
     Log,
 }
 
-/// One axis of a panel. In labels, as in all text of a figure, `^{…}` raises what it holds.
+/// One axis of a panel. `^{…}` raises text in labels, as in all text of a figure.
 #[derive(Clone, Debug)]
 pub struct Axis {
     pub(super) label: String,
@@ -42,20 +42,19 @@ impl Axis {
         Axis::new(label, Scale::Log)
     }
 
-    /// A y axis of names instead of numbers: the first stands at the top and is place 0, the next is place 1.
+    /// A y axis of names. Name i is at coordinate i, the first one at the top.
     pub fn names(names: impl IntoIterator<Item = String>) -> Axis {
         Axis { names: names.into_iter().collect(), ..Axis::linear("") }
     }
 
-    /// Shows this range only; lines are cut at its ends. A range that is empty or that the scale cannot show is
-    /// ignored.
+    /// Sets the range of the axis. Lines are clipped to it. A range that is empty or invalid for the scale is ignored.
     pub fn with_range(mut self, lo: f64, hi: f64) -> Axis {
         self.range = Some((lo, hi));
         self
     }
 }
 
-/// How a series is drawn.
+/// The style of a series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
     /// A line through the points.
@@ -65,17 +64,17 @@ pub enum Style {
     /// Both.
     #[default]
     LineMarkers,
-    /// A broken line, for what is compared against.
+    /// A dashed line, for baselines.
     Dashed,
-    /// A line, and the area between it and the straight line from its end to its beginning lightly filled.
+    /// A line, and a translucent area between it and the segment from its end to its start.
     Filled,
-    /// Small points that shine through each other, for samples.
+    /// Small translucent points, for samples.
     Dots,
-    /// A bar from zero to each point's x at the height of its y; several series stand side by side.
+    /// A horizontal bar from zero to each point's x at its y. Bars of several series are side by side.
     Bars,
 }
 
-/// Points that belong together. Those that are not finite, or beyond ±10^300, are left out and interrupt the line.
+/// A series of points. Points that are not finite, or beyond ±10^300, are omitted and interrupt the line.
 #[derive(Clone, Debug)]
 pub struct Series {
     pub(super) name: String,
@@ -84,20 +83,20 @@ pub struct Series {
 }
 
 impl Series {
-    /// A series with lines and markers. Series of the same name share colour, marker and place in the legend; one
-    /// without a name is not in the legend.
+    /// A series with lines and markers. Series of the same name share colour, marker and legend entry. A series without
+    /// a name is not in the legend.
     pub fn new(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Series {
         Series { name: name.into(), points: points.into_iter().collect(), style: Style::default() }
     }
 
-    /// Draws it in another style.
+    /// Sets the style.
     pub fn with_style(mut self, style: Style) -> Series {
         self.style = style;
         self
     }
 }
 
-/// A pair of axes and what is drawn between them.
+/// A pair of axes with series.
 #[derive(Clone, Debug)]
 pub struct Panel {
     pub(super) title: String,
@@ -112,7 +111,7 @@ impl Panel {
         Panel { title: title.into(), x, y, series: Vec::new() }
     }
 
-    /// Adds a series, drawn over those before it.
+    /// Adds a series, drawn over the earlier ones.
     pub fn with_series(mut self, series: Series) -> Panel {
         self.series.push(series);
         self
@@ -140,7 +139,7 @@ impl Figure {
         self
     }
 
-    /// Begins a new row after this many panels; 3 unless told.
+    /// Sets the number of panels in a row; default 3.
     pub fn with_columns(mut self, columns: usize) -> Figure {
         self.columns = columns.max(1);
         self
@@ -218,13 +217,13 @@ mod tests {
         let svg = figure().to_svg();
         let document = roxmltree::Document::parse(&svg).unwrap();
         let size = |name| document.root_element().attribute(name).unwrap().parse::<f64>().unwrap();
-        let picture = tiny_skia::Pixmap::decode_png(&figure().to_png().unwrap()).unwrap();
-        assert_eq!((picture.width() as f64, picture.height() as f64), (size("width") * 2.0, size("height") * 2.0));
-        let ink = picture.pixels().iter().filter(|p| (p.red(), p.green(), p.blue()) != (255, 255, 255)).count();
-        let share = ink as f64 / picture.pixels().len() as f64;
+        let pixmap = tiny_skia::Pixmap::decode_png(&figure().to_png().unwrap()).unwrap();
+        assert_eq!((pixmap.width() as f64, pixmap.height() as f64), (size("width") * 2.0, size("height") * 2.0));
+        let ink = pixmap.pixels().iter().filter(|p| (p.red(), p.green(), p.blue()) != (255, 255, 255)).count();
+        let share = ink as f64 / pixmap.pixels().len() as f64;
         assert!((0.005..0.5).contains(&share), "{share}");
-        // The edge of the sheet stays free.
-        assert!(picture.pixels()[..picture.width() as usize].iter().all(|p| p.red() == 255));
+        // The edge of the figure stays white.
+        assert!(pixmap.pixels()[..pixmap.width() as usize].iter().all(|p| p.red() == 255));
     }
 
     #[test]
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_without_data_is_still_a_figure() {
+    fn a_figure_without_data_is_valid() {
         let empty = Figure::new("");
         assert!(texts(&empty.to_svg()).is_empty());
         assert!(empty.to_png().is_ok());
@@ -300,7 +299,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
         #[test]
-        fn any_data_gives_a_picture_inside_its_sheet(
+        fn any_data_is_drawn_inside_the_figure(
             (x, y) in (any_axis(), any_y_axis()),
             series in prop::collection::vec(any_series(), 0..4),
         ) {

@@ -12,19 +12,19 @@ use super::font;
 /// Pixels to a point.
 pub(super) const SCALE: f32 = 2.0;
 
-/// At four bytes each, what a machine with little memory can still hold.
-const MOST_PIXELS: u64 = 100_000_000;
+/// Largest number of pixels. Each takes four bytes.
+const MAX_PIXELS: u64 = 100_000_000;
 
-/// A picture in memory.
+/// An image in memory.
 pub(super) struct Png(Pixmap);
 
 impl Png {
-    /// An empty white sheet.
+    /// An empty white image.
     pub fn new(width: f64, height: f64) -> io::Result<Png> {
         let pixels = |length: f64| (length as f32 * SCALE).ceil() as u32;
         let (columns, rows) = (pixels(width), pixels(height));
-        let sensible = u64::from(columns) * u64::from(rows) <= MOST_PIXELS;
-        let mut pixmap = sensible.then(|| Pixmap::new(columns, rows)).flatten().ok_or_else(|| {
+        let small_enough = u64::from(columns) * u64::from(rows) <= MAX_PIXELS;
+        let mut pixmap = small_enough.then(|| Pixmap::new(columns, rows)).flatten().ok_or_else(|| {
             let reason =
                 format!("a figure of {width:.0} by {height:.0} points is too large for a PNG; SVG has no such limit");
             io::Error::new(io::ErrorKind::InvalidInput, reason)
@@ -114,16 +114,16 @@ impl Canvas for Png {
         };
         let mut letters = Outlines { builder: PathBuilder::new(), scale: 1.0, at: (0.0, 0.0) };
         font::outline(text, font.size, font.bold, &mut letters);
-        let turn = if upwards { -90.0 } else { 0.0 };
+        let angle = if upwards { -90.0 } else { 0.0 };
         let transform = Transform::from_translate(start as f32, 0.0)
-            .post_concat(Transform::from_rotate(turn))
+            .post_concat(Transform::from_rotate(angle))
             .post_translate(x as f32, y as f32)
             .post_scale(SCALE, SCALE);
         self.fill(letters.builder.finish(), font.colour, 1.0, transform);
     }
 }
 
-/// Letters as one path; fonts count y upwards, pictures downwards.
+/// Letters as one path. The y axis points up in fonts and down in images.
 struct Outlines {
     builder: PathBuilder,
     scale: f32,

@@ -10,7 +10,7 @@ use super::canvas::{
 pub(super) struct Svg(String);
 
 impl Svg {
-    /// An empty white sheet; the title is for programs that read pictures aloud.
+    /// An empty white image. Screen readers read the title.
     pub fn new(width: f64, height: f64, title: &str) -> Svg {
         let (w, h) = (number(width), number(height));
         let mut svg = format!(
@@ -24,7 +24,7 @@ impl Svg {
         Svg(svg)
     }
 
-    /// The whole file.
+    /// The complete file.
     pub fn finish(mut self) -> String {
         self.0 += "</svg>\n";
         self.0
@@ -36,7 +36,7 @@ impl Svg {
     }
 }
 
-/// Hundredths of a point, without zeros that say nothing.
+/// A number with at most two decimals, without trailing zeros.
 fn number(x: f64) -> String {
     let text = format!("{x:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
@@ -52,7 +52,7 @@ fn coordinates(points: &[Point]) -> String {
     points.iter().map(|&(x, y)| format!("{},{}", number(x), number(y))).collect::<Vec<_>>().join(" ")
 }
 
-/// Text as XML and HTML hold it; control characters, which XML cannot hold, become the replacement character.
+/// Escapes text for XML and HTML. Control characters, which XML forbids, become the replacement character.
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -123,7 +123,7 @@ impl Canvas for Svg {
             Anchor::End => "end",
         };
         let bold = if font.bold { " font-weight=\"bold\"" } else { "" };
-        let turn = if upwards { format!(" transform=\"rotate(-90 {x} {y})\"") } else { String::new() };
+        let rotation = if upwards { format!(" transform=\"rotate(-90 {x} {y})\"") } else { String::new() };
         let mut inside = String::new();
         let mut was_raised = false;
         for run in runs(text) {
@@ -139,7 +139,7 @@ impl Canvas for Svg {
         }
         let fill = colour(font.colour);
         self.push(format_args!(
-            "<text x=\"{x}\" y=\"{y}\" font-size=\"{size}\" fill=\"{fill}\" text-anchor=\"{anchor}\"{bold}{turn}>\
+            "<text x=\"{x}\" y=\"{y}\" font-size=\"{size}\" fill=\"{fill}\" text-anchor=\"{anchor}\"{bold}{rotation}>\
              {inside}</text>"
         ));
     }
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_have_no_trailing_zeros() {
         assert_eq!(number(1.0), "1");
         assert_eq!(number(0.125), "0.12");
         assert_eq!(number(-0.001), "0");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn text_with_markup_and_control_characters_is_still_xml() {
+    fn text_with_markup_and_control_characters_is_valid_xml() {
         let mut svg = Svg::new(10.0, 10.0, "a < b & \"c\"");
         let font = Font { size: 10.0, bold: true, colour: [0; 3] };
         svg.text((1.0, 2.0), "</text>\u{1}\u{ffff} 10^{<3>} & s^{a}^{b}", font, Anchor::End, true);

@@ -1,10 +1,10 @@
-//! Plots for a glance in the terminal, in Unicode blocks.
+//! Plots for the terminal, in Unicode blocks.
 
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Eighths of a character, from the left.
 const WIDTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
-/// One character for each value, from the lowest to the highest; a space where a value is not finite.
+/// One block for each value, its height from the lowest to the highest value. Non-finite values are spaces.
 ///
 /// ```
 /// assert_eq!(setwise_report::sparkline(&[0.0, 1.0, f64::NAN, 7.0]), "▁▂ █");
@@ -13,17 +13,18 @@ pub fn sparkline(values: &[f64]) -> String {
     let finite = || values.iter().copied().filter(|v| v.is_finite());
     let (lo, hi) = (finite().fold(f64::INFINITY, f64::min), finite().fold(f64::NEG_INFINITY, f64::max));
     let height = |v: f64| {
-        // Halves, because the span of two finite numbers may not be finite.
+        // Halved, because the difference of two finite values may overflow.
         let share = (v / 2.0 - lo / 2.0) / (hi / 2.0 - lo / 2.0);
-        // 0 / 0 where all values are the same: the middle.
+        // 0/0 if all values are equal: the middle.
         let share = if share.is_nan() { 0.5 } else { share };
         HEIGHTS[((share * 7.0).round() as usize).min(7)]
     };
     values.iter().map(|&v| if v.is_finite() { height(v) } else { ' ' }).collect()
 }
 
-/// A line for each label: a bar from zero, `width` characters for the largest value, then the value. Values below zero
-/// and those that are not finite have no bar.
+/// A line for each label: a bar from zero, then the value. The largest value has a bar of `width` characters.
+///
+/// Negative and non-finite values have no bar.
 ///
 /// ```
 /// let text = setwise_report::bars(&[("one", 1.0), ("a half", 0.5)], 4);
@@ -39,8 +40,9 @@ pub fn bars<S: AsRef<str>>(values: &[(S, f64)], width: usize) -> String {
     text
 }
 
-/// A line for each label with several values, each followed by a bar from zero; the largest value of all has `width` characters. A value
-/// that is missing is a dash.
+/// A line for each label with several values, each followed by a bar from zero.
+///
+/// The largest value has a bar of `width` characters. A missing value is a dash.
 ///
 /// ```
 /// let rows = [("one", vec![Some(1.0), Some(0.5)]), ("two", vec![None, Some(0.25)])];
@@ -79,7 +81,7 @@ pub fn bar_table<S: AsRef<str>, const N: usize>(
     text
 }
 
-/// Four decimals; what is nothing to as many has no sign.
+/// A number with four decimals, without the sign of a rounded zero.
 ///
 /// ```
 /// use setwise_report::decimals;
@@ -90,7 +92,7 @@ pub fn decimals(value: f64) -> String {
     if text == "-0.0000" { text[1..].to_owned() } else { text }
 }
 
-/// A bar of at most `width` characters, to an eighth of one.
+/// A bar of at most `width` characters, in eighths of a character.
 fn bar(value: f64, largest: f64, width: usize) -> String {
     let share = if value.is_finite() && largest > 0.0 { (value / largest).max(0.0) } else { 0.0 };
     let eighths = (share * 8.0 * width as f64).round() as usize;
@@ -101,7 +103,7 @@ fn bar(value: f64, largest: f64, width: usize) -> String {
     bar
 }
 
-/// Four significant digits, without zeros that say nothing.
+/// A number with four significant digits, without trailing zeros.
 fn short(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return value.to_string();
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sparklines_take_any_numbers() {
+    fn sparklines_accept_any_values() {
         assert_eq!(sparkline(&[]), "");
         assert_eq!(sparkline(&[3.0; 3]).chars().count(), 3);
         assert_eq!(sparkline(&[f64::NAN, f64::INFINITY]), "  ");
@@ -127,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_bar_has_the_width_asked_for() {
+    fn the_longest_bar_has_the_given_width() {
         let text = bars(&[("a", 2.0), ("b", 1.0 / 16.0), ("c", -3.0), ("d", f64::NAN)], 8);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "a ████████ 2");
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_bars_share_their_scale_and_stand_under_their_headings() {
+    fn columns_of_bars_share_their_scale_and_align_with_their_headings() {
         let rows = [("a", vec![Some(2.0), Some(-0.5)]), ("longer", vec![Some(1.0), Some(f64::NAN)])];
         let text = bar_table(["", "own", "loss"], &rows, 8);
         let lines: Vec<&str> = text.lines().collect();
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_shown_shortly() {
+    fn values_have_four_significant_digits() {
         assert_eq!(short(0.123456), "0.1235");
         assert_eq!(short(12345.6), "12346");
         assert_eq!(short(1e-9), "1.000e-9");

@@ -1,4 +1,4 @@
-//! Figures of two samples: how their columns are distributed, and which of them an estimate comes from.
+//! Figures of two samples: distributions of columns, and contributions of columns to an estimate.
 
 use setwise::estimate::{Contribution, Explanation, Points};
 
@@ -8,23 +8,23 @@ use super::{Axis, Figure, Panel, Series, Style};
 pub const CHARTED: usize = 20;
 /// Columns with a histogram.
 const HISTOGRAMS: usize = 6;
-/// Columns whose pairs are scattered: six pairs.
+/// Columns with scatter plots of all pairs: six plots.
 const SCATTERED: usize = 4;
 /// Rows of each sample in a scatter plot.
 pub const DOTS: usize = 1000;
-/// Turns in which the dots of both samples are drawn.
-const TURNS: usize = 10;
-/// Most letters of a column's name in a figure.
-const NAME: usize = 28;
+/// Rounds in which the dots of both samples are drawn alternately.
+const ROUNDS: usize = 10;
+/// Largest number of letters of a column's name in a figure.
+const MAX_NAME_LENGTH: usize = 28;
 
-/// Bars of the own divergence of columns and of the loss without them, the most important first.
+/// Bars of each column's own KL and of the loss without it, the most important column first.
 pub fn contributions(explanation: &Explanation) -> Figure {
     let columns = &explanation.columns[..explanation.columns.len().min(CHARTED)];
     let series = |name: &str, value: fn(&Contribution) -> Option<f64>| {
         let points = columns.iter().enumerate().filter_map(|(i, c)| Some((value(c)?, i as f64)));
         Series::new(name, points).with_style(Style::Bars)
     };
-    let names = columns.iter().map(|c| shortened(&c.label(), NAME));
+    let names = columns.iter().map(|c| shortened(&c.label(), MAX_NAME_LENGTH));
     let panel = Panel::new("", Axis::linear("nats"), Axis::names(names))
         .with_series(series("own KL", |c| c.alone))
         .with_series(series("loss without it", |c| c.loss));
@@ -39,7 +39,7 @@ pub fn histograms(explanation: &Explanation, p: Points, q: Points) -> Figure {
     columns.iter().fold(figure, |figure, column| {
         let values = [p, q].map(|points| points.columns(&[column.column - 1]));
         let bins = Bins::of(&values);
-        let axis = Axis::linear(shortened(&column.label(), NAME)).with_range(bins.low, bins.high());
+        let axis = Axis::linear(shortened(&column.label(), MAX_NAME_LENGTH)).with_range(bins.low, bins.high());
         let panel = Panel::new("", axis, Axis::linear("density"));
         let names = ["P", "Q"].into_iter().zip(&values);
         figure.with_panel(names.fold(panel, |panel, (name, values)| {
@@ -48,8 +48,9 @@ pub fn histograms(explanation: &Explanation, p: Points, q: Points) -> Figure {
     })
 }
 
-/// Scatter plots of the pairs of the most important columns; none with a single column. Of large samples some rows are drawn with the
-/// seed.
+/// Scatter plots of pairs of the most important columns. None with a single column.
+///
+/// Large samples are subsampled by the seed.
 pub fn scatters(explanation: &Explanation, p: Points, q: Points, seed: u64) -> Option<Figure> {
     let columns = &explanation.columns[..explanation.columns.len().min(SCATTERED)];
     let pairs: Vec<(usize, usize)> = (0..columns.len()).flat_map(|b| (0..b).map(move |a| (a, b))).collect();
@@ -61,8 +62,8 @@ pub fn scatters(explanation: &Explanation, p: Points, q: Points, seed: u64) -> O
         .iter()
         .map(|column| {
             let (low, high) = central(&[p, q].map(|points| points.columns(&[column.column - 1])));
-            let room = 0.02 * (high - low);
-            Axis::linear(shortened(&column.label(), NAME)).with_range(low - room, high + room)
+            let margin = 0.02 * (high - low);
+            Axis::linear(shortened(&column.label(), MAX_NAME_LENGTH)).with_range(low - margin, high + margin)
         })
         .collect();
     let figure = Figure::new("").with_columns(pairs.len().min(3));
@@ -70,10 +71,10 @@ pub fn scatters(explanation: &Explanation, p: Points, q: Points, seed: u64) -> O
     Some(pairs.into_iter().fold(figure, |figure, (a, b)| {
         let (x, y) = (columns[a].column - 1, columns[b].column - 1);
         let mut panel = Panel::new("", axes[a].clone(), axes[b].clone());
-        // In turns, or the sample drawn last would hide the other.
-        for turn in 0..TURNS {
+        // Alternating rounds, because the sample drawn last would hide the other.
+        for round in 0..ROUNDS {
             for (name, (points, rows)) in ["P", "Q"].into_iter().zip([p, q].into_iter().zip(&rows)) {
-                let dots = rows.iter().skip(turn).step_by(TURNS).map(|&i| (points.row(i)[x], points.row(i)[y]));
+                let dots = rows.iter().skip(round).step_by(ROUNDS).map(|&i| (points.row(i)[x], points.row(i)[y]));
                 panel = panel.with_series(Series::new(name, dots).with_style(Style::Dots));
             }
         }
@@ -81,15 +82,15 @@ pub fn scatters(explanation: &Explanation, p: Points, q: Points, seed: u64) -> O
     }))
 }
 
-/// Text of at most so many letters.
-pub(super) fn shortened(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
+/// Text truncated to `max_length` letters.
+pub(super) fn shortened(text: &str, max_length: usize) -> String {
+    if text.chars().count() <= max_length {
         return text.to_owned();
     }
-    text.chars().take(most - 1).chain(['…']).collect()
+    text.chars().take(max_length - 1).chain(['…']).collect()
 }
 
-/// Where nearly all values of both samples lie: values far out in thin tails would press all others together.
+/// The range of nearly all values of both samples, without thin tails.
 fn central(values: &[Vec<f64>; 2]) -> (f64, f64) {
     let sorted = sorted(values);
     let (low, high) = (quantile(&sorted, 0.005), quantile(&sorted, 0.995));
@@ -114,25 +115,25 @@ struct Bins {
     count: usize,
 }
 
-/// Most bins of a histogram.
-const MOST_BINS: f64 = 60.0;
+/// Largest number of bins of a histogram.
+const MAX_BINS: f64 = 60.0;
 
 impl Bins {
-    /// One for each number where there are few whole ones, otherwise as wide as Freedman and Diaconis would have them.
+    /// One bin for each integer where there are few, otherwise bins by the rule of Freedman and Diaconis.
     fn of(values: &[Vec<f64>; 2]) -> Bins {
         let (low, high) = central(values);
         let span = high - low;
         if !span.is_finite() || span <= 0.0 {
             return Bins { low: low - 0.5, width: 1.0, count: 1 };
         }
-        if span < MOST_BINS && values.iter().flatten().all(|x| x.fract() == 0.0) {
+        if span < MAX_BINS && values.iter().flatten().all(|x| x.fract() == 0.0) {
             return Bins { low: low.ceil() - 0.5, width: 1.0, count: (high.floor() - low.ceil()) as usize + 1 };
         }
         let sorted = sorted(values);
         let n = sorted.len() as f64;
-        let wanted = 2.0 * (quantile(&sorted, 0.75) - quantile(&sorted, 0.25)) / (n / 2.0).cbrt();
-        let count = if wanted > 0.0 { (span / wanted).ceil() } else { n.sqrt() };
-        let count = count.clamp(8.0, MOST_BINS) as usize;
+        let bin_width = 2.0 * (quantile(&sorted, 0.75) - quantile(&sorted, 0.25)) / (n / 2.0).cbrt();
+        let count = if bin_width > 0.0 { (span / bin_width).ceil() } else { n.sqrt() };
+        let count = count.clamp(8.0, MAX_BINS) as usize;
         Bins { low, width: span / count as f64, count }
     }
 
@@ -140,12 +141,12 @@ impl Bins {
         self.low + self.width * self.count as f64
     }
 
-    /// The outline of a sample's density, from zero back to zero.
+    /// The outline of a sample's density, which starts and ends at zero.
     fn outline(&self, values: &[f64]) -> Vec<(f64, f64)> {
         let mut counts = vec![0usize; self.count];
         for &x in values {
             let bin = (x - self.low) / self.width;
-            // The highest value belongs to the last bin; rounding may push it a little further.
+            // The largest value belongs to the last bin, also if rounding moves it beyond.
             if (0.0..=self.count as f64 * (1.0 + 1e-9)).contains(&bin) {
                 counts[(bin as usize).min(self.count - 1)] += 1;
             }
@@ -180,22 +181,22 @@ mod tests {
     }
 
     #[test]
-    fn one_far_value_does_not_squeeze_the_others_and_one_value_alone_has_a_bin() {
+    fn an_outlier_does_not_widen_the_bins_and_a_constant_has_one_bin() {
         let mut p: Vec<f64> = (0..1000).map(|i| f64::from(i) / 1000.0).collect();
         p[500] = 1e9;
         let bins = Bins::of(&[p.clone(), p]);
         assert!(bins.high() < 2.0);
         let bins = Bins::of(&[vec![3.0; 5], vec![3.0; 5]]);
         assert_eq!((bins.count, bins.outline(&[3.0])[1].1), (1, 1.0));
-        let whole = Bins::of(&[vec![1.0, 2.0, 2.0], vec![5.0]]);
-        assert_eq!((whole.low, whole.high(), whole.count), (0.5, 5.5, 5));
-        // A range beyond all numbers does not panic.
+        let integers = Bins::of(&[vec![1.0, 2.0, 2.0], vec![5.0]]);
+        assert_eq!((integers.low, integers.high(), integers.count), (0.5, 5.5, 5));
+        // A range that overflows does not panic.
         let bins = Bins::of(&[vec![-1.7e308, 1.7e308], vec![0.0]]);
         assert_eq!(bins.outline(&[0.0]).len(), 2 + 2 * bins.count);
     }
 
     #[test]
-    fn long_names_are_shortened_by_letters() {
+    fn long_names_are_truncated_by_letters() {
         assert_eq!(shortened("äöüß", 4), "äöüß");
         assert_eq!(shortened("äöüßx", 4), "äöü…");
     }

@@ -1,4 +1,4 @@
-//! Examples the combining network learns from: drawn, looked at, and kept in files, so that work that was done is not done again.
+//! Examples of the combining network: drawn, turned into features, and cached in files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ use setwise::files::atomic::write_atomically;
 use setwise::files::tensors::{TensorFile, to_bytes};
 use setwise::random::Generator;
 
-/// Examples of one width that are drawn together; two samples of each pair of distributions.
+/// Examples of one dimension that are drawn together: two pairs of samples of each pair of distributions.
 const GROUP: usize = 16;
-/// Groups of a file.
+/// Number of groups in a file.
 const GROUPS: usize = 128;
-/// Changes when the same pair of samples gives other numbers.
+/// Version of the features. It changes with their computation.
 const VERSION: u32 = 2;
 
 /// Examples as rows of numbers, with their labels.
@@ -38,7 +38,7 @@ pub struct Examples {
     pub labels: Vec<f32>,
 }
 
-/// Where examples come from.
+/// The source of examples.
 pub struct Source<'a> {
     task: BroadKlTask,
     settings: Combiner,
@@ -47,7 +47,7 @@ pub struct Source<'a> {
     loader_threads: usize,
     /// Folder of the files, if they are kept.
     folder: Option<&'a Path>,
-    /// What the numbers depend on.
+    /// Everything the features depend on.
     key: String,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Source<'a> {
             );
         };
         let settings = experiment.combiner.clone().unwrap_or_default();
-        // Streams of the set model's own training have other seeds.
+        // The training of the set model has other seeds.
         let seed = experiment.seed ^ 0x6b6c;
         let mut sum = crc32fast::Hasher::new();
         parts.params().iter().for_each(|x| sum.update(&x.to_le_bytes()));
@@ -83,7 +83,7 @@ impl<'a> Source<'a> {
         Ok(Source { task: task.clone(), settings, targets, seed, loader_threads, folder, key })
     }
 
-    /// At least `count` examples of a stream, whole files of them. `done` hears how many have come.
+    /// Gathers complete files with at least `count` examples of a split. `done` receives the number of new examples.
     pub fn gather(
         &self,
         stream: Split,
@@ -119,7 +119,7 @@ impl<'a> Source<'a> {
         Ok(all)
     }
 
-    /// Groups from `first` on.
+    /// Prefetches groups from `first` on.
     fn feed(&self, stream: Split, first: u64) -> Prefetcher<Result<Vec<(ChunkFeatures, f64)>>> {
         let (task, settings, seed) = (self.task.clone(), self.settings.clone(), self.seed);
         Prefetcher::new(self.loader_threads, first, move |i| {
@@ -177,7 +177,7 @@ impl<'a> Source<'a> {
         write_atomically(&path, &bytes).map_err(Error::io(&path))
     }
 
-    /// A file's examples, if it is whole and holds these.
+    /// Reads the examples of a file, if it is complete and has the same key.
     fn read(&self, path: &Path) -> Option<Examples> {
         let mut file = TensorFile::read(path).ok().filter(|f| f.metadata.get("key") == Some(&self.key))?;
         let (labels, rows) = (file.tensors.remove("labels")?.data, file.tensors.remove("rows")?.data);
@@ -187,7 +187,9 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Every other time the logarithm is uniform: in few dimensions classical estimates are good, and what is best is hard to tell.
+/// Draws a dimension: uniform or log-uniform, each with probability one half.
+///
+/// The log-uniform half favours few dimensions, where classical estimates are good and the choice is hard.
 fn dimension(dims: IntRange, rng: &mut Generator) -> usize {
     if rng.random_bool(0.5) {
         return dims.draw(rng);
@@ -205,7 +207,7 @@ fn name(stream: Split) -> &'static str {
 }
 
 impl Combiner {
-    /// Sizes of two samples: logarithms uniform in the range, every other time both the same.
+    /// Draws log-uniform sizes of two samples, which are equal with probability one half.
     fn sizes(&self, rng: &mut Generator) -> (usize, usize) {
         let (least, most) = (self.set_size.min as f64, self.set_size.max as f64);
         let mut one = || (least * (most / least).powf(rng.random::<f64>())).round() as usize;

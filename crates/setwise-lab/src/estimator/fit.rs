@@ -1,4 +1,4 @@
-//! Training of the network that combines the set model's answers with classical estimates.
+//! Training of the network that combines the set model's predictions with classical estimates.
 
 use std::path::Path;
 
@@ -15,19 +15,19 @@ use setwise::models::{Encoder, Merge, Pooling, Relations};
 use setwise::random::Generator;
 use setwise::{Loss, Model, ModelConfig, Trainer};
 
-/// What is being done, and how much of it has been.
+/// Progress of the training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FitProgress {
-    /// Examples looked at, of all.
+    /// Examples with features, and their total.
     Examples(usize, usize),
-    /// Steps made, of all, and the loss.
+    /// Finished steps, their total, and the smoothed loss.
     Steps(u64, u64, f64),
 }
 
 /// Trains the combiner of an experiment on the outputs of its trained set model.
 ///
-/// The same experiment, set model and device give the same combiner. Features of examples are kept in `folder`, if one is given, and
-/// read from there. An error of `observe` ends the training.
+/// The same experiment, set model and device give the same combiner. Features are cached in `folder`, if it is given.
+/// An error of `observe` ends the training.
 pub fn fit(
     experiment: &ValidExperiment,
     parts: &mut Model,
@@ -158,7 +158,7 @@ fn train(
     Ok(model)
 }
 
-/// One network that answers with the mean of several: each has a set of its own, all of which are given the same rows.
+/// One network whose output is the mean of several. Each member has its own set, and all sets have the same rows.
 fn averaged(members: Vec<Model>) -> Result<Model> {
     let count = members.len();
     let plain = members[0].config();
@@ -211,7 +211,7 @@ impl Scaling {
         }
     }
 
-    /// Makes a network trained on scaled numbers take them as they are.
+    /// Folds the scaling into a network's first layer, so that its inputs are unscaled.
     fn fold_into(&self, model: &mut Model) -> Result<()> {
         let (weight, bias) = (range(model, "input.0.weight")?, range(model, "input.0.bias")?);
         let params = model.params_mut();
@@ -235,8 +235,10 @@ fn range(model: &Model, name: &str) -> Result<std::ops::Range<usize>> {
     found.ok_or_else(|| setwise::Error::Estimate(format!("the combining network has no {name:?}")).into())
 }
 
-/// Moves the outer quantiles out or in, by the share of their distance that makes nine of ten held-out examples lie between
-/// (conformalised quantile regression; Romano, Patterson, Candès, 2019, with scores in units of the interval's width).
+/// Calibrates the outer quantiles so that nine of ten held-out labels lie between them.
+///
+/// This is conformalised quantile regression (Romano, Patterson, Candès, 2019) with scores relative to the interval's
+/// width.
 fn calibrate(model: &mut Model, held_out: &StandardisedExamples, levels: usize) -> Result<()> {
     let answers = model.predict(&single_element_sets(&held_out.rows, &model.config().input_widths)?)?;
     let mut scores: Vec<f64> = held_out
@@ -252,12 +254,12 @@ fn calibrate(model: &mut Model, held_out: &StandardisedExamples, levels: usize) 
         .collect();
     scores.sort_by(f64::total_cmp);
     let place = (setwise::estimate::LEVEL * (scores.len() + 1) as f64).ceil() as usize;
-    // Never so far in that the quantiles would cross.
+    // The clamp keeps the quantiles from crossing.
     let share = scores[place.clamp(1, scores.len()) - 1].clamp(-0.2, 5.0);
     widen(model, levels, share)
 }
 
-/// low − share·(high − low) and high + share·(high − low) in place of low and high: linear in what the last layer computes.
+/// Replaces low by low − share·(high − low) and high by high + share·(high − low), which are linear in the last layer.
 fn widen(model: &mut Model, levels: usize, share: f64) -> Result<()> {
     let (weight, bias) = (range(model, "decoder.0.weight")?, range(model, "decoder.0.bias")?);
     let columns = weight.len() / levels;

@@ -1,7 +1,7 @@
 //! Training of the pretrained KL estimator: a set model by [`run`](crate::run), then its combiner here.
 //!
 //! * [`fit`]: the combiner of a trained set model, in memory.
-//! * [`train_combiner`]: the same in the folder of a run, where it can be stopped and goes on.
+//! * [`train_combiner`]: the same in the folder of a run, where it can be stopped and resumed.
 
 mod examples;
 mod fit;
@@ -22,9 +22,9 @@ pub fn lacks_combiner_only(plan: &RunPlan) -> Result<bool> {
     Ok(plan.experiment.combiner.is_some() && RunFolder::new(&plan.folder).finished(&plan.experiment)?)
 }
 
-/// Trains the combiner of an estimator beside the set model in the folder of a run, and returns its file; none where it was stopped.
+/// Trains the combiner of an estimator in the folder of the set model's run. Returns its file, or none if stopped.
 ///
-/// Features that were computed before a stop are kept in the folder and read when training goes on.
+/// The folder caches features for a resumed training.
 pub fn train_combiner(
     plan: &RunPlan,
     options: &RunOptions,

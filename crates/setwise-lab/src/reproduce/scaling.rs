@@ -128,7 +128,7 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
             options.batch,
             rayon::current_num_threads()
         ),
-        "exponents are fitted over the larger half of the sizes; for sums of orders, such as n·d² + n²·d, they lie between"
+        "exponents are fitted over the larger half of sizes; for sums of orders, as n·d² + n²·d, they lie between"
             .to_owned(),
     ];
     Ok(Reproduction { name: "scaling", table, json: json.into(), figures: vec![("scaling".to_owned(), figure)], notes })

@@ -218,7 +218,8 @@ impl Dimension {
             "paper_best": self.paper_best(), "lower_bound": by_part(&|o, k| o.spread[k]),
             "median_from_truth": by_part(&|o, k| o.error[k]),
             "median_from_prior": by_part(&|o, k| o.expected_error(o.from_prior[k])),
-            "effective_sample_size": self.effective_size(), "methods": self.methods.iter().map(method_json).collect::<Vec<_>>(),
+            "effective_sample_size": self.effective_size(),
+            "methods": self.methods.iter().map(method_json).collect::<Vec<_>>(),
         })
     }
 }
