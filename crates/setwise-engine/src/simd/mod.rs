@@ -172,10 +172,11 @@ pub fn test_with_narrower_vectors(only: &str) {
     test_again_with(CHOICE, &["avx2", "portable"], only);
 }
 
-/// The same with each of these values of an environment variable, unless the variable is set.
+/// Reruns the tests whose names contain `only` with each of these values of an environment variable, unless the
+/// variable is set.
 ///
 /// # Panics
-/// If a test fails.
+/// If a test fails, or if no test has such a name.
 #[doc(hidden)]
 pub fn test_again_with(variable: &str, values: &[&str], only: &str) {
     if std::env::var_os(variable).is_some() {
@@ -184,8 +185,10 @@ pub fn test_again_with(variable: &str, values: &[&str], only: &str) {
     let executable = std::env::current_exe().expect("a test has its executable");
     for value in values {
         let run = std::process::Command::new(&executable).env(variable, value).arg(only).output();
-        let run = run.expect("it runs again");
-        assert!(run.status.success(), "{value}: {}", String::from_utf8_lossy(&run.stdout));
+        let run = run.expect("the test executable runs again");
+        let stdout = String::from_utf8_lossy(&run.stdout);
+        assert!(run.status.success(), "{variable}={value}: {stdout}");
+        assert!(!stdout.contains(" 0 passed"), "{variable}={value}: no test is named {only:?}");
     }
 }
 
