@@ -9,7 +9,13 @@ pub fn check() -> Outcome {
     let environment = Environment::create("python-environment")?;
     environment.pip("install --quiet pytest")?;
     // A user's is a release build; this one has the crates that were just tested.
-    run(environment.program("pip").args(["install", "--quiet", "--config-settings", "build-args=--profile dev", "."]))?;
+    run(environment.program("pip").args([
+        "install",
+        "--quiet",
+        "--config-settings",
+        "build-args=--profile dev --features setwise-engine/f64",
+        ".",
+    ]))?;
     let setwise = target().join("debug/setwise");
     run(environment.program("pytest").arg("--quiet").env("SETWISE_COMMAND", setwise))?;
     // Frames, where their packages can be had; the tests are skipped without them.

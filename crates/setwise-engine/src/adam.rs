@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use crate::cpu::Compiled;
 use crate::muon::{self, Muon};
 use crate::real::Real;
 
@@ -50,7 +51,9 @@ impl<T: Real> Adam<T> {
             muon: None,
         }
     }
+}
 
+impl<T: Compiled> Adam<T> {
     /// One step: `p −= lr · m̂ / (√v̂ + ε)`, except for matrices of [`Muon`]. Parameters beyond the moments are
     /// running averages: they move a tenth of the way to the batch's statistic, which stands in the gradient buffer.
     ///

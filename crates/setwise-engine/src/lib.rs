@@ -35,7 +35,7 @@ mod splitmix;
 
 pub use adam::Adam;
 pub use batch::{BatchView, SetView};
-pub use cpu::{Cpu, Outputs};
+pub use cpu::{Compiled, Cpu, Outputs};
 pub use error::Error;
 pub use loss::{Loss, MAX_QUANTILE_LEVELS, QuantileLevels};
 pub use muon::{Matrix, Muon};

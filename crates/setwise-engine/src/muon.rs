@@ -1,6 +1,7 @@
 //! Muon (Jordan and others, 2024): weight matrices move along the orthogonal matrix nearest to their momentum.
 //! Directions with small gradients are then learnt as fast as those with large gradients.
 
+use crate::cpu::Compiled;
 use crate::cpu::packed_product::{PackedProduct, pack_matrix, packed_len};
 use crate::real::Real;
 
@@ -67,7 +68,7 @@ impl Muon {
 }
 
 /// Updates one matrix with Nesterov momentum: `p −= rate · gain · orthogonalise(g + μ m)` with `m = μ m + g`.
-pub(crate) fn step<T: Real>(matrix: &Matrix, params: &mut [T], grads: &[T], momentum: &mut [T], rate: f64) {
+pub(crate) fn step<T: Compiled>(matrix: &Matrix, params: &mut [T], grads: &[T], momentum: &mut [T], rate: f64) {
     let decay = T::from_f64(MOMENTUM);
     let mut nesterov = Vec::with_capacity(params.len());
     for (m, &g) in momentum.iter_mut().zip(grads) {

@@ -4,7 +4,6 @@ use std::fmt::{Debug, Display};
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
-use crate::cpu::Compiled;
 use crate::simd::{self, Kernel};
 
 /// A floating-point type the engine can be instantiated with.
@@ -27,7 +26,6 @@ pub trait Real:
     + AddAssign
     + MulAssign
     + Sum
-    + Compiled
     + 'static
 {
     /// Zero.

@@ -52,7 +52,7 @@ fn offsets(sizes: &[(usize, usize)], of: fn(&(usize, usize)) -> usize) -> Vec<us
 }
 
 /// Gradients of both inputs.
-fn gradients<T: Real>(sizes: &[(usize, usize)], dims: usize, scale: f64) -> [Vec<f64>; 2] {
+fn gradients<T: Compiled>(sizes: &[(usize, usize)], dims: usize, scale: f64) -> [Vec<f64>; 2] {
     let (queries, keys) = (offsets(sizes, |s| s.0), offsets(sizes, |s| s.1));
     let [q, kv, d] = [queries[sizes.len()] * 8, keys[sizes.len()] * 16, queries[sizes.len()] * 8].map(|n| n * dims);
     let real = |n, seed| numbers(n, seed).into_iter().map(|x| T::from_f64(x.into())).collect::<Vec<T>>();

@@ -8,10 +8,10 @@ use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 use setwise::models::{SharedModel, program};
 use setwise::{Device, Model, ModelConfig};
-use setwise_engine::{Cpu, Mode, Outputs, Real};
+use setwise_engine::{Compiled, Cpu, Mode, Outputs};
 
 /// Outputs, and gradients of inputs and parameters of the sum of all outputs, as doubles.
-fn all<T: Real>(cpu: &mut Cpu<T>, params: &[f64], batch: &Ragged<f64>) -> [Vec<f64>; 3] {
+fn all<T: Compiled>(cpu: &mut Cpu<T>, params: &[f64], batch: &Ragged<f64>) -> [Vec<f64>; 3] {
     let narrow = |x: &[f64]| -> Vec<T> { x.iter().map(|&x| T::from_f64(x)).collect() };
     let wide = |x: &[T]| -> Vec<f64> { x.iter().map(|x| x.to_f64()).collect() };
     let batch = Ragged { sets: batch.sets.iter().map(|s| (narrow(&s.0), s.1, s.2.clone())).collect() };

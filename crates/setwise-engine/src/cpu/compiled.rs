@@ -1,8 +1,10 @@
 //! Compiles the passes once for each number type, in this crate and not in every crate that runs a program.
 //!
 //! Everything that runs programs is generic over [`Real`], and generic code is compiled where its type is known. Calls
-//! to the passes of a [`Worker`], and to the products of an optimiser, go through this trait. Its methods are not
+//! to the passes of a [`Worker`], and to the products of an optimiser, go through [`Compiled`]. Its methods are not
 //! generic, so other crates only call them.
+//!
+//! Double precision is for checks of gradients. The feature `f64` compiles it.
 //!
 //! The engine's unit tests run single kernels, so they do not compile the passes. The tests in `tests` and other
 //! crates run programs.
@@ -16,9 +18,10 @@ use crate::error::Error;
 use crate::program::Program;
 use crate::real::Real;
 
-/// The compiled passes of a number type. The trait cannot be named outside of the engine, so no other type can be a
-/// [`Real`].
-pub trait Compiled: Sized {
+/// A number type that programs run in: `f32`, and `f64` with the feature `f64`.
+///
+/// No other crate can implement the trait, since its methods take private types.
+pub trait Compiled: Real {
     #[doc(hidden)]
     fn forward(
         worker: &mut Worker<Self>,
@@ -26,24 +29,16 @@ pub trait Compiled: Sized {
         packed: &PackedWeights<Self>,
         batch: &BatchView<Self>,
         examples: Range<usize>,
-    ) -> Result<(), Error>
-    where
-        Self: Real;
+    ) -> Result<(), Error>;
 
     #[doc(hidden)]
-    fn backward(worker: &mut Worker<Self>, run: &mut Run<Self>, output_grads: &[Vec<Self>])
-    where
-        Self: Real;
+    fn backward(worker: &mut Worker<Self>, run: &mut Run<Self>, output_grads: &[Vec<Self>]);
 
     #[doc(hidden)]
-    fn pack(packed: &mut PackedWeights<Self>, program: &Program, params: &[Self], backward: bool)
-    where
-        Self: Real;
+    fn pack(packed: &mut PackedWeights<Self>, program: &Program, params: &[Self], backward: bool);
 
     #[doc(hidden)]
-    fn orthogonalise(matrix: &mut [Self], rows: usize, cols: usize)
-    where
-        Self: Real;
+    fn orthogonalise(matrix: &mut [Self], rows: usize, cols: usize);
 }
 
 macro_rules! compiled {
@@ -88,4 +83,5 @@ macro_rules! compiled {
 }
 
 compiled!(f32);
+#[cfg(any(feature = "f64", test))]
 compiled!(f64);

@@ -45,7 +45,6 @@ use rayon::prelude::*;
 use crate::batch::BatchView;
 use crate::error::Error;
 use crate::program::{Mode, Program, Space};
-use crate::real::Real;
 pub use compiled::Compiled;
 use packed_weights::PackedWeights;
 use tasks::Threads;
@@ -80,7 +79,7 @@ const CHUNK_ELEMENTS: usize = 1 << 22;
 /// cpu.forward(&params, &BatchView { sets }).unwrap();
 /// assert_eq!(cpu.output(0).len(), 2 * 3);
 /// ```
-pub struct Cpu<T: Real> {
+pub struct Cpu<T: Compiled> {
     program: Arc<Program>,
     packed: PackedWeights<T>,
     /// Uses all threads for each operation.
@@ -143,7 +142,7 @@ pub struct Outputs<'a, T> {
     pub grads: &'a mut [Vec<T>],
 }
 
-impl<T: Real> Cpu<T> {
+impl<T: Compiled> Cpu<T> {
     /// Prepares to run a program.
     pub fn new(program: impl Into<Arc<Program>>) -> Self {
         let program = program.into();
@@ -423,7 +422,7 @@ impl<T: Real> Cpu<T> {
 
 /// Runs some examples forward, through the loss and backward.
 #[allow(clippy::too_many_arguments)]
-fn chunk_step<T: Real>(
+fn chunk_step<T: Compiled>(
     worker: &mut Worker<T>,
     packed: &PackedWeights<T>,
     params: &[T],
