@@ -82,19 +82,23 @@ impl<T: Real> Worker<T> {
                     if !accumulate {
                         into.fill(T::ZERO);
                     }
-                    if op.reduce == Reduce::Max {
+                    let factor = match op.reduce {
+                        Reduce::Max => None,
+                        Reduce::Mean => Some(T::ONE / T::from_usize(rows.len())),
+                        Reduce::Sum => Some(T::ONE),
+                    };
+                    if let Some(factor) = factor {
+                        for row in into.chunks_exact_mut(cols) {
+                            for (o, &g) in row.iter_mut().zip(d) {
+                                *o += g * factor;
+                            }
+                        }
+                    } else {
                         let best = std::slice::from_raw_parts(y.at(i * y_row), cols);
                         let data = std::slice::from_raw_parts(x.at(rows.start * cols), rows.len() * cols);
                         for c in 0..cols {
                             if let Some(r) = (0..rows.len()).find(|r| data[r * cols + c] == best[c]) {
                                 into[r * cols + c] += d[c];
-                            }
-                        }
-                    } else {
-                        let share = if op.reduce == Reduce::Mean { T::ONE / T::from_usize(rows.len()) } else { T::ONE };
-                        for row in into.chunks_exact_mut(cols) {
-                            for (o, &g) in row.iter_mut().zip(d) {
-                                *o += g * share;
                             }
                         }
                     }

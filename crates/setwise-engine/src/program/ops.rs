@@ -318,8 +318,9 @@ impl Op {
             Op::Pool(p) => {
                 u.reads.push(p.x);
                 u.writes.push(p.y.value);
-                if p.reduce == Reduce::Max {
-                    u.saved.extend([p.x, p.y.value]);
+                match p.reduce {
+                    Reduce::Max => u.saved.extend([p.x, p.y.value]),
+                    Reduce::Mean | Reduce::Sum => {}
                 }
             }
             Op::Pairs(p) => {

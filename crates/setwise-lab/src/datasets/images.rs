@@ -157,7 +157,8 @@ fn read_packed(data: &DataFolder, set: DataSet) -> Result<(String, Vec<u8>, Vec<
         DataSet::Gtsrb => "gtsrb",
         DataSet::Dtd10 => "dtd10",
         DataSet::Flowers5 => "flowers5",
-        _ => "tiny_imagenet200",
+        DataSet::TinyImagenet200 => "tiny_imagenet200",
+        other => return Err(bad(Path::new(other.folder()), "has no packed images".to_owned())),
     };
     let path = data.file(set, &[&format!("{name}.npz")])?;
     let mut arrays = read_arrays(&path)?;

@@ -118,14 +118,15 @@ impl CountTask {
             DataSet::Mnist => Err(bad("task.side", format!("is {side}, must be {MNIST_SIDE} for mnist"))),
             DataSet::Omniglot if (1..=OMNIGLOT_SIDE).contains(&side) => Ok(()),
             DataSet::Omniglot => Err(bad("task.side", format!("is {side}, must be between 1 and {OMNIGLOT_SIDE}"))),
-            other => Err(bad("task.data", format!("is {other:?}, must be mnist or omniglot"))),
+            other => Err(cannot_count(other)),
         }
     }
 
     pub(super) fn load(&self, data: &DataFolder) -> Result<Arc<dyn Picker>> {
         let counting = match self.data {
             DataSet::Mnist => mnist_counting(data)?,
-            _ => omniglot_counting(data, self.image_shape()[0])?,
+            DataSet::Omniglot => omniglot_counting(data, self.image_shape()[0])?,
+            other => return Err(cannot_count(other)),
         };
         match counting.shortage(self.set_size.max) {
             None => Ok(Arc::new(counting)),
@@ -154,6 +155,10 @@ impl DistinguishImagesTask {
             Some((split, classes)) => Err(too_few(self.set_size, split, format!("{classes} classes"))),
         }
     }
+}
+
+fn cannot_count(set: DataSet) -> Error {
+    bad("task.data", format!("is {set:?}, must be mnist or omniglot"))
 }
 
 /// Checks that every split is large enough for the task's sets.
