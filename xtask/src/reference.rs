@@ -29,6 +29,7 @@ const PAGES: &[Page] = &[
             ("`[task]` with `kind = \"align-captions\"`", "AlignCaptionsTask", "setwise-lab"),
             ("`[task]` with `kind = \"count\"`", "CountTask", "setwise-lab"),
             ("`[task]` with `kind = \"distinguish-images\"`", "DistinguishImagesTask", "setwise-lab"),
+            ("`data`", "DataSet", "setwise-lab"),
             ("`axes`", "Axes", "setwise"),
             ("`[task.mixture]`", "MixtureLaw", "setwise"),
             ("`[training]`", "Training", "setwise"),

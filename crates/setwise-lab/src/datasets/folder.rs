@@ -7,26 +7,39 @@ use serde::{Deserialize, Serialize};
 use super::readers::bad;
 use crate::Result;
 
-/// A data set with a name.
+/// A data set by its key. The how-to page on data sets says where each is read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs)]
 pub enum DataSet {
+    /// Handwritten digits.
     Mnist,
+    /// Grey images of clothes.
     FashionMnist,
+    /// Letters in many fonts.
     #[serde(rename = "notmnist")]
     NotMnist,
+    /// Handwritten characters of fifty alphabets.
     Omniglot,
+    /// Photographs of ten kinds of objects.
     Cifar10,
+    /// German traffic signs.
     Gtsrb,
+    /// Ten classes of describable textures.
     Dtd10,
+    /// Photographs of five kinds of flowers.
     Flowers5,
+    /// Photographs of 200 classes of ImageNet.
     #[serde(rename = "tiny-imagenet200")]
     TinyImagenet200,
+    /// English and French word vectors with a dictionary.
     EnglishFrench,
+    /// Photographs with five captions each.
     Flickr8k,
+    /// As `flickr8k`, larger.
     Flickr30k,
+    /// Photographs of Microsoft COCO with captions.
     Coco,
+    /// All data sets of Meta-Dataset.
     MetaDataset,
 }
 
