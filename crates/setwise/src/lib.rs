@@ -1,21 +1,22 @@
 //! Two samples and a question, or a function of several sets to learn.
 //!
-//! A *set* is an unordered collection of vectors; an *example* is one or more sets. Models answer with one vector per example,
-//! which no permutation inside a set changes, or with one vector per element, which moves with it.
+//! A *set* is an unordered collection of vectors; an *example* is one or more sets. An invariant model gives one
+//! vector per example, an equivariant model one vector per element.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`estimate`] | KL divergence and mutual information with intervals: pretrained and classical |
 //! | [`two_sample`] | permutation tests of whether two samples have one distribution |
-//! | [`models`] | one validated config for all architectures, trained models and their files |
+//! | [`estimate`] | KL divergence and mutual information with intervals: pretrained and classical |
 //! | [`train`] | gradient steps, optimisers and schedules |
 //! | [`data`] | examples, their preparation, and what outputs mean |
-//! | [`sets`] | packed ragged batches, whitening, canonical axes |
+//! | [`models`] | one validated config for all architectures, trained models and their files |
 //! | [`nn`] | the blocks that models are made of |
 //! | [`files`] | sample files (CSV, TSV, NPY) and tensors |
-//! | [`distributions`], [`linalg`], [`random`] | Gaussian mixtures with known densities, small symmetric matrices, the generator |
+//! | [`sets`] | packed ragged batches, whitening, canonical axes |
+//! | [`distributions`] | Gaussian mixtures with known densities |
+//! | [`linalg`], [`random`] | small symmetric matrices, the random generator |
 //!
-//! No module imports one that stands above it in this table, and `crates/setwise/src/lib.rs` is the list that a check reads.
+//! A module imports only modules below it in this table.
 //!
 //! ```
 //! use setwise::{Model, ModelConfig, SetBatch};

@@ -16,9 +16,9 @@ const MIN_CHUNK: usize = 8192;
 /// Approximate maximal number of blocks, which keeps the task table small.
 const MAX_CHUNKS: usize = 4096;
 
-/// Regions of the parameter vector whose gradients have been grad_started.
+/// Regions of the parameter vector whose gradients have been started.
 pub(super) struct ParamGrads {
-    grad_started: Vec<Range<usize>>,
+    started: Vec<Range<usize>>,
     /// Those that are overwritten instead of added to.
     written: Vec<Range<usize>>,
 }
@@ -34,22 +34,22 @@ impl ParamGrads {
                 _ => Vec::new(),
             }
         };
-        let grad_started = program.ops.iter().flat_map(added).map(|p| program.params.spec(p).range()).collect();
-        ParamGrads { grad_started, written: Vec::new() }
+        let started = program.ops.iter().flat_map(added).map(|p| program.params.spec(p).range()).collect();
+        ParamGrads { started, written: Vec::new() }
     }
 
-    /// Whether no part of a region has been grad_started.
+    /// Whether no part of a region has been started.
     pub fn is_unwritten(&self, region: &Range<usize>) -> bool {
-        !self.grad_started.iter().any(|b| overlap(b, region))
+        !self.started.iter().any(|b| overlap(b, region))
     }
 
-    /// Marks a region as grad_started; returns whether it must be overwritten instead of added to.
+    /// Marks a region as started; returns whether it must be overwritten instead of added to.
     pub fn begin(&mut self, region: Range<usize>) -> bool {
         let is_unwritten = self.is_unwritten(&region);
         if is_unwritten {
             self.written.push(region.clone());
         }
-        self.grad_started.push(region);
+        self.started.push(region);
         is_unwritten
     }
 
