@@ -68,6 +68,8 @@ fn fmt() -> Outcome {
 
 fn lint() -> Outcome {
     cargo("clippy --workspace --all-targets -- -D warnings")?;
+    // Models and training alone.
+    cargo("clippy --package setwise --no-default-features -- -D warnings")?;
     // The CUDA backend compiles everywhere; it runs where there is a GPU (`setwise selftest --device cuda`).
     cargo("clippy --workspace --all-targets --features cuda -- -D warnings")?;
     run(shell::command("cargo doc --workspace --no-deps --quiet").env("RUSTDOCFLAGS", "-D warnings"))

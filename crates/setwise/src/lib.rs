@@ -18,6 +18,14 @@
 //!
 //! A module imports only modules below it in this table.
 //!
+//! | feature | default | adds |
+//! | --- | --- | --- |
+//! | `estimate` | yes | `estimate`, `two_sample`, `distributions` |
+//! | `samples` | yes | sample files in `files`, and what models do with them |
+//! | `cuda` | no | NVIDIA GPUs; the CUDA libraries are loaded at run time |
+//!
+//! Sets, models and training need none of them.
+//!
 //! ```
 //! use setwise::{Model, ModelConfig, SetBatch};
 //!
@@ -32,8 +40,10 @@
 
 pub mod data;
 mod device;
+#[cfg(any(feature = "estimate", test))]
 pub mod distributions;
 mod error;
+#[cfg(feature = "estimate")]
 pub mod estimate;
 pub mod files;
 pub mod linalg;
@@ -42,6 +52,7 @@ pub mod nn;
 pub mod random;
 pub mod sets;
 pub mod train;
+#[cfg(feature = "estimate")]
 pub mod two_sample;
 
 pub use device::Device;
@@ -55,3 +66,12 @@ pub use train::Trainer;
 
 /// Results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Compiles the Rust blocks of the documentation with the doctests.
+#[cfg(doctest)]
+mod documentation {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/tutorials/train-a-function.md")]
+    struct TrainAFunction;
+}

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{RawBatch, RawSet, Scale, Targets, scale};
+#[cfg(feature = "samples")]
 use crate::files::{Sample, batch_of};
 use crate::models::{Model, Prediction};
 use crate::sets::{Axes, Coordinates, PackedSet};
@@ -73,6 +74,7 @@ impl Preparation {
     }
 
     /// Packs one sample per set, prepared.
+    #[cfg(feature = "samples")]
     pub fn batch(&self, samples: Vec<Sample>) -> Result<SetBatch> {
         let one_width = samples.iter().all(|s| s.width == samples[0].width);
         let one_count = samples.iter().all(|s| s.examples == samples[0].examples);

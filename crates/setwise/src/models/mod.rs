@@ -7,6 +7,7 @@
 mod build;
 mod config;
 mod file;
+#[cfg(feature = "samples")]
 mod image_sets;
 mod images;
 mod model;
