@@ -1,8 +1,12 @@
 //! Outputs, gradients and training losses of the published PyTorch code, on tiny cases (`fixtures/`).
 //!
-//! `w.*` is the state dict, `in.*` the inputs, `out` the output, `grad.*` and `gw.*` the gradients of the sum of the output with
-//! respect to inputs and parameters, `train.*` five Adam steps. The files under `fixtures/made` hold the architectures and options
-//! of that code for which it left no case; `make.py` there, a second implementation, made them.
+//! * `w.*`: the state dict
+//! * `in.*`, `out`: the inputs and the output
+//! * `grad.*`, `gw.*`: gradients of the sum of the output with respect to inputs and parameters
+//! * `train.*`: five Adam steps
+//!
+//! The files under `fixtures/made` hold architectures and options of that code without a published case. A second
+//! implementation, `make.py` in the same folder, wrote them.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -5,8 +5,9 @@ use setwise::estimate::{Estimate, Explanation, Points};
 use super::two_samples::{CHARTED, DOTS, contributions, histograms, scatters};
 use super::{Cell, Page, Table, decimals};
 
-/// A divergence with everything that was found about it: the interval, what to take heed of, columns, and pictures of both samples, which
-/// must be those that were explained. The seed chooses the rows that are drawn of large samples.
+/// A page about an estimate: the interval, warnings, columns, and plots of both samples.
+///
+/// `p` and `q` must be the samples of the explanation. The seed selects the rows of large samples that are plotted.
 pub fn kl_page(estimate: &Estimate, explanation: &Explanation, p: Points, q: Points, seed: u64) -> Page {
     let interval = match estimate.interval {
         Some([low, high]) => {

@@ -1,5 +1,5 @@
-//! One self-contained HTML page: text, tables and figures, in light or dark as the reader's system is. It needs no script, no network
-//! and no file beside it.
+//! A self-contained HTML page of text, tables and figures, in the light or dark scheme of the reader's system. It needs
+//! no scripts, no network and no other files.
 
 use std::fmt::Write;
 use std::path::Path;

@@ -39,8 +39,9 @@ pub fn bars<S: AsRef<str>>(values: &[(S, f64)], width: usize) -> String {
     text
 }
 
-/// A line for each label with several values, each followed by a bar from zero; the largest value of all has `width` characters. A value
-/// that is missing is a dash.
+/// A table with a line for each label. A bar from zero follows every value. A missing value is a dash.
+///
+/// The bar of the largest value has `width` characters.
 ///
 /// ```
 /// let rows = [("one", vec![Some(1.0), Some(0.5)]), ("two", vec![None, Some(0.25)])];

@@ -48,8 +48,9 @@ pub fn histograms(explanation: &Explanation, p: Points, q: Points) -> Figure {
     })
 }
 
-/// Scatter plots of the pairs of the most important columns; none with a single column. Of large samples some rows are drawn with the
-/// seed.
+/// Scatter plots of the pairs of the most important columns; none with a single column.
+///
+/// The seed selects the rows of large samples that are plotted.
 pub fn scatters(explanation: &Explanation, p: Points, q: Points, seed: u64) -> Option<Figure> {
     let columns = &explanation.columns[..explanation.columns.len().min(SCATTERED)];
     let pairs: Vec<(usize, usize)> = (0..columns.len()).flat_map(|b| (0..b).map(move |a| (a, b))).collect();

@@ -1,4 +1,4 @@
-//! Examples the combining network learns from: drawn, looked at, and kept in files, so that work that was done is not done again.
+//! Training examples of the combiner: drawn, converted to features, and cached in files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -187,7 +187,9 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Every other time the logarithm is uniform: in few dimensions classical estimates are good, and what is best is hard to tell.
+/// A dimension, uniform or log-uniform with equal probability.
+///
+/// Few dimensions are more frequent: classical estimates are good there, and the best of them is hard to find.
 fn dimension(dims: IntRange, rng: &mut Generator) -> usize {
     if rng.random_bool(0.5) {
         return dims.draw(rng);

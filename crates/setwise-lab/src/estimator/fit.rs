@@ -26,8 +26,8 @@ pub enum FitProgress {
 
 /// Trains the combiner of an experiment on the outputs of its trained set model.
 ///
-/// The same experiment, set model and device give the same combiner. Features of examples are kept in `folder`, if one is given, and
-/// read from there. An error of `observe` ends the training.
+/// The same experiment, set model and device give the same combiner. `folder` caches the features of examples. An error
+/// of `observe` ends the training.
 pub fn fit(
     experiment: &ValidExperiment,
     parts: &mut Model,
@@ -235,8 +235,10 @@ fn range(model: &Model, name: &str) -> Result<std::ops::Range<usize>> {
     found.ok_or_else(|| setwise::Error::Estimate(format!("the combining network has no {name:?}")).into())
 }
 
-/// Moves the outer quantiles out or in, by the share of their distance that makes nine of ten held-out examples lie between
-/// (conformalised quantile regression; Romano, Patterson, Candès, 2019, with scores in units of the interval's width).
+/// Widens or narrows the interval of the outer quantiles, so that it holds 90 % of the held-out labels.
+///
+/// This is conformalised quantile regression (Romano, Patterson, Candès, 2019), with scores in units of the interval's
+/// width.
 fn calibrate(model: &mut Model, held_out: &StandardisedExamples, levels: usize) -> Result<()> {
     let answers = model.predict(&single_element_sets(&held_out.rows, &model.config().input_widths)?)?;
     let mut scores: Vec<f64> = held_out
@@ -257,7 +259,9 @@ fn calibrate(model: &mut Model, held_out: &StandardisedExamples, levels: usize) 
     widen(model, levels, share)
 }
 
-/// low − share·(high − low) and high + share·(high − low) in place of low and high: linear in what the last layer computes.
+/// Replaces low by low − share·(high − low) and high by high + share·(high − low).
+///
+/// Both are linear in the outputs of the last layer, so its parameters change.
 fn widen(model: &mut Model, levels: usize, share: f64) -> Result<()> {
     let (weight, bias) = (range(model, "decoder.0.weight")?, range(model, "decoder.0.bias")?);
     let columns = weight.len() / levels;

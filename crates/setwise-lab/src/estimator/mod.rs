@@ -22,7 +22,9 @@ pub fn lacks_combiner_only(plan: &RunPlan) -> Result<bool> {
     Ok(plan.experiment.combiner.is_some() && RunFolder::new(&plan.folder).finished(&plan.experiment)?)
 }
 
-/// Trains the combiner of an estimator beside the set model in the folder of a run, and returns its file; none where it was stopped.
+/// Trains the combiner of an estimator whose set model is in the folder of a run.
+///
+/// Returns the combiner's file, or none if the training was stopped.
 ///
 /// Features that were computed before a stop are kept in the folder and read when training goes on.
 pub fn train_combiner(

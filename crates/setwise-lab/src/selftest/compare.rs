@@ -94,7 +94,8 @@ const MAX_ROUNDINGS: usize = 64;
 /// The error of each named result and its tolerance.
 ///
 /// The tolerance is the largest movement of the exact result under random roundings of parameters and inputs, as the
-/// GPU rounds operands. The first `draws` roundings count [`ERROR_FACTOR`] times, because the GPU rounds in every layer.
+/// GPU rounds operands. The first `draws` roundings count [`ERROR_FACTOR`] times, because the GPU rounds in every
+/// layer.
 ///
 /// A ReLU, a maximum or a row of almost equal values can move a result far, which few roundings may not show. So a
 /// result beyond its tolerance gets up to [`MAX_ROUNDINGS`] roundings. One of them must move it half as far.

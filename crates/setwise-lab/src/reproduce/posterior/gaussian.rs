@@ -61,7 +61,9 @@ pub fn step(prior: &Prior, mean: &mut [f64], factor: &mut [f64], points: &[f64],
     Rows::new(prior, factor, &centred, n).step(rng);
 }
 
-/// Steps of the mean given the factor: a Gaussian around the points' centre with covariance L·Lᵀ/n, truncated to a cube.
+/// Steps of the mean given the factor.
+///
+/// The mean is Gaussian around the points' centre with covariance L·Lᵀ/n, truncated to a cube.
 ///
 /// The steps update one coordinate after another, in the coordinates of L.
 fn step_mean(side: f64, mean: &mut [f64], factor: &[f64], centre: &[f64], n: usize, rng: &mut impl Rng) {
