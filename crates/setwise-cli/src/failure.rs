@@ -1,4 +1,6 @@
-//! How a command fails: what is said, and the exit code scripts rely on (2 bad usage or input, 1 anything else).
+//! Failures of commands: a message and an exit code.
+//!
+//! Scripts rely on the exit code: 2 for bad usage or input, 1 for anything else.
 
 use std::fmt;
 
@@ -10,18 +12,18 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The user asked for something that cannot be, or handed in bad data.
+    /// Bad usage or bad input.
     pub fn usage(message: impl Into<String>) -> Self {
         Failure { message: message.into(), code: 2 }
     }
 
-    /// Something else went wrong.
+    /// Any other failure.
     pub fn other(message: impl Into<String>) -> Self {
         Failure { message: message.into(), code: 1 }
     }
 
-    /// Another message for the same kind of failure.
-    pub fn instead(self, message: impl Into<String>) -> Self {
+    /// The same failure with another message.
+    pub fn with_message(self, message: impl Into<String>) -> Self {
         Failure { message: message.into(), ..self }
     }
 
@@ -40,7 +42,7 @@ impl fmt::Display for Failure {
 impl From<setwise::Error> for Failure {
     fn from(error: setwise::Error) -> Self {
         match &error {
-            // A file that is not there is the user's; a disk that is full is not.
+            // A missing or unreadable file is bad input. A full disk is not.
             setwise::Error::Io { source, .. } => match source.kind() {
                 std::io::ErrorKind::NotFound
                 | std::io::ErrorKind::InvalidInput

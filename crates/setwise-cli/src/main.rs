@@ -20,12 +20,15 @@ use failure::Failure;
 #[derive(Parser)]
 #[command(name = "setwise", version, arg_required_else_help = true, max_term_width = 100)]
 struct Cli {
-    /// Threads to compute with [default: all cores].
+    /// Number of threads [default: all cores].
     #[arg(long, global = true, value_name = "N")]
     threads: Option<usize>,
     #[command(subcommand)]
     command: Command,
 }
+
+const EMBED: &str = "Run an ONNX image encoder over a folder of images";
+const SELFTEST: &str = "Compare a GPU with the CPU: every architecture, forward and backward";
 
 #[derive(Subcommand)]
 enum Command {
@@ -33,27 +36,27 @@ enum Command {
     Kl(kl::Args),
     /// Estimate the mutual information of paired rows.
     Mi(mi::Args),
-    /// Test whether two samples are of one distribution.
+    /// Test whether two samples come from the same distribution.
     Test(test::Args),
     /// Apply a trained model to sets in files.
     Predict(predict::Args),
-    /// Train a model in an experiment.
+    /// Train the models of experiments.
     Train(train::Args),
     /// Measure the error of a trained model on fresh examples of its task.
     Eval(eval::Args),
-    /// Measure a table or figure of the paper again.
+    /// Reproduce a table or figure of the paper.
     Reproduce(reproduce::Args),
     /// Run an ONNX image encoder over a folder of images.
-    #[command(about = needs("Run an ONNX image encoder over a folder of images", cfg!(feature = "onnx"), "onnx"))]
+    #[command(about = about_with_feature(EMBED, cfg!(feature = "onnx"), "onnx"))]
     Embed(embed::Args),
     /// Draw examples of an experiment into NPY files.
     Sample(sample::Args),
-    /// List the architectures there are presets for.
+    /// List the preset architectures.
     Models(models::Args),
-    /// Read weights saved by the paper's PyTorch code.
+    /// Convert weights of the paper's PyTorch code to a model file.
     Import(import::Args),
     /// Compare a GPU with the CPU in double precision: every architecture, forward and backward.
-    #[command(about = needs("Compare a GPU with the CPU: every architecture, forward and backward", cfg!(feature = "cuda"), "cuda"))]
+    #[command(about = about_with_feature(SELFTEST, cfg!(feature = "cuda"), "cuda"))]
     Selftest(selftest::Args),
     /// Time forward passes and training steps.
     Bench(bench::Args),
@@ -63,13 +66,13 @@ enum Command {
     Man(man::Args),
 }
 
-/// What a subcommand does, and the feature it lacks in this build.
-fn needs(about: &str, built: bool, feature: &str) -> String {
+/// The summary of a command that needs a feature. It names the feature if this build lacks it.
+fn about_with_feature(about: &str, built: bool, feature: &str) -> String {
     if built { about.to_owned() } else { format!("{about} (not in this build: needs --features {feature})") }
 }
 
 fn main() -> ExitCode {
-    // clap itself exits with 2 on bad usage and with 0 for --help and --version.
+    // clap exits with 2 on bad usage and with 0 for --help and --version.
     let cli = Cli::parse();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -88,7 +91,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         }
         pool = pool.num_threads(n);
     }
-    let pool = pool.build().map_err(|e| Failure::other(format!("threads could not be started: {e}")))?;
+    let pool = pool.build().map_err(|e| Failure::other(format!("cannot start threads: {e}")))?;
     pool.install(|| match cli.command {
         Command::Kl(args) => kl::run(args),
         Command::Mi(args) => mi::run(args),

@@ -1,4 +1,4 @@
-//! The reference page of all commands, made from their definitions.
+//! The reference page of all commands, generated from their definitions.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use clap::{Arg, Command, CommandFactory};
 
 use crate::Cli;
 
-/// The page.
+/// The Markdown text of the page.
 fn page() -> String {
     let mut cli = Cli::command();
     cli.build();
@@ -27,7 +27,7 @@ fn page() -> String {
 fn section(command: &Command, level: &str, text: &mut String) {
     let name = command.get_bin_name().unwrap_or(command.get_name());
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-    // What a build lacks is no property of the command.
+    // The page is the same for all builds.
     let about = about.split(" (not in this build").next().unwrap_or_default();
     let _ = write!(text, "\n{level} {name}\n\n{about}.\n\n", about = about.trim_end_matches('.'));
     let usage = command.clone().render_usage().to_string();
@@ -44,19 +44,19 @@ fn section(command: &Command, level: &str, text: &mut String) {
 
 fn row(argument: &Arg, text: &mut String) {
     let value = argument.get_value_names().map(|names| names.join(" ")).unwrap_or_default();
-    let takes = argument.get_action().takes_values();
+    let takes_value = argument.get_action().takes_values();
     let name = match (argument.get_short(), argument.get_long()) {
         (Some(short), Some(long)) => format!("-{short}, --{long}"),
         (None, Some(long)) => format!("--{long}"),
         _ => value.clone(),
     };
-    let name = if takes && argument.get_long().is_some() { format!("{name} {value}") } else { name };
+    let name = if takes_value && argument.get_long().is_some() { format!("{name} {value}") } else { name };
     let help = argument.get_long_help().or(argument.get_help()).map(ToString::to_string).unwrap_or_default();
     let mut about = help.split_whitespace().collect::<Vec<_>>().join(" ");
     if !about.ends_with(['.', ']']) {
         about.push('.');
     }
-    if takes {
+    if takes_value {
         let values: Vec<String> = argument
             .get_possible_values()
             .iter()
@@ -79,13 +79,13 @@ fn row(argument: &Arg, text: &mut String) {
 }
 
 #[test]
-fn the_page_of_commands_is_that_of_the_code() {
+fn the_reference_page_matches_the_commands() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/commands.md");
     if std::env::var_os("SETWISE_WRITE_REFERENCE").is_some() {
         std::fs::write(&path, page()).unwrap();
     }
-    let there = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(there == page(), "docs/reference/commands.md is stale; `cargo xtask write-reference` writes it");
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == page(), "docs/reference/commands.md is stale; `cargo xtask write-reference` writes it");
 }
 
 #[test]

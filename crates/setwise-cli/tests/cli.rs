@@ -17,7 +17,7 @@ fn fixture(name: &str) -> PathBuf {
     repository(&format!("crates/setwise-lab/tests/fixtures/{name}.safetensors"))
 }
 
-/// A folder with the imported multi-set transformer of the fixtures as `model.safetensors` (two sets, width 2).
+/// A folder with `model.safetensors`: the imported multi-set transformer of the fixtures, two sets of width 2.
 fn with_model() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("model.safetensors");
@@ -33,7 +33,7 @@ fn write(dir: &TempDir, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
     path
 }
 
-/// A NPY file of `f32`.
+/// The bytes of a NPY file of `f32`.
 fn npy(shape: &[usize], data: &[f32]) -> Vec<u8> {
     let shape = shape.iter().map(|n| format!("{n},")).collect::<String>();
     let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
@@ -58,7 +58,7 @@ fn the_shipped_model_counts_the_symbols_of_the_shipped_sets() {
 }
 
 #[test]
-fn trained_models_see_sets_and_tell_answers_as_in_their_training() {
+fn trained_models_prepare_sets_and_transform_outputs_as_in_training() {
     let [p, q] = ["p.csv", "q.csv"].map(|f| repository(&format!("examples/samples/{f}")));
     let dir = tempfile::tempdir().unwrap();
     let moved = |file: &Path, name: &str| {
@@ -80,7 +80,7 @@ fn trained_models_see_sets_and_tell_answers_as_in_their_training() {
     let (near, far, raw) = (answer(&model, &[&p, &q]), answer(&model, &[&far_p, &far_q]), Path::new("--raw"));
     assert!((near[0] - far[0]).abs() < 1e-3, "{near:?} and {far:?}");
     assert!((answer(&model, &[&p, &q, raw])[0] - answer(&model, &[&far_p, &far_q, raw])[0]).abs() > 0.1);
-    // Quantiles of log(1 + KL) in nats.
+    // The outputs are quantiles of log(1 + KL); answers are in nats.
     let model = repository("crates/setwise/weights/kl-estimator/model.safetensors");
     let (nats, logs) = (answer(&model, &[&p, &q]), answer(&model, &[&p, &q, raw]));
     assert!(nats.len() == 5 && nats.is_sorted() && nats[4] < 10.0, "{nats:?}");
@@ -113,7 +113,7 @@ fn a_stack_of_examples_gives_the_published_outputs_one_a_line() {
     assert_eq!(json["examples"], 3);
     assert!((json["results"][1][0].as_f64().unwrap() - f64::from(answers[1])).abs() < 1e-6);
 
-    // The same with one thread, and from standard input, to the last digit.
+    // One thread and standard input give the same digits.
     let one = run([Path::new("predict"), &model, &x, &y, Path::new("--threads"), Path::new("1")]);
     assert_eq!(one.1.lines().collect::<Vec<_>>(), answers.iter().map(f32::to_string).collect::<Vec<_>>());
     let piped =
@@ -122,7 +122,7 @@ fn a_stack_of_examples_gives_the_published_outputs_one_a_line() {
 }
 
 #[test]
-fn models_of_images_take_stacks_of_pictures_and_rows_of_pixels_alike() {
+fn models_of_images_take_stacks_of_images_and_rows_of_pixels_alike() {
     let dir = tempfile::tempdir().unwrap();
     let images = Images::new(ImageEncoder::Mnist).with_size(6, 5, 1);
     let config = ModelConfig::preset("cross-only", 1).unwrap().with_images(images).with_latent(8).with_hidden(8);
@@ -130,8 +130,8 @@ fn models_of_images_take_stacks_of_pictures_and_rows_of_pixels_alike() {
     Model::new(config.validate().unwrap(), 1).save(&model).unwrap();
     let bytes: Vec<u8> = (0..4 * 30).map(|i| (i * 37 % 256) as u8).collect();
     let numbers: Vec<f32> = bytes.iter().map(|&b| f32::from(b) / 255.0).collect();
-    let pictures = dir.path().join("pictures.npy");
-    write_npy(&pictures, &[4, 6, 5], &bytes).unwrap();
+    let image_stack = dir.path().join("images.npy");
+    write_npy(&image_stack, &[4, 6, 5], &bytes).unwrap();
     let stack = write(&dir, "stack.npy", npy(&[2, 4, 6, 5, 1], &[numbers.clone(), numbers.clone()].concat()));
     let rows = write(&dir, "rows.npy", npy(&[4, 30], &numbers));
     let answer = |a: &Path, b: &Path| {
@@ -139,8 +139,8 @@ fn models_of_images_take_stacks_of_pictures_and_rows_of_pixels_alike() {
         assert_eq!(code, 0, "{error}");
         out
     };
-    let one = answer(&pictures, &rows);
-    assert_eq!(one, answer(&rows, &pictures));
+    let one = answer(&image_stack, &rows);
+    assert_eq!(one, answer(&rows, &image_stack));
     assert_eq!(answer(&stack, &stack), one.repeat(2));
     let raw: Vec<f32> = bytes.iter().map(|&b| f32::from(b)).collect();
     let raw = write(&dir, "raw.npy", npy(&[4, 6, 5], &raw));
@@ -183,7 +183,7 @@ fn bad_sets_are_refused_with_file_row_and_column() {
 }
 
 #[test]
-fn bad_models_are_refused_by_name() {
+fn damaged_and_foreign_models_are_refused_by_name() {
     let (dir, model) = with_model();
     let set = write(&dir, "set.csv", "0,1\n");
     let bytes = std::fs::read(&model).unwrap();
@@ -215,18 +215,18 @@ fn import_takes_heads_and_pooling_as_options() {
 }
 
 #[test]
-fn weights_are_not_replaced_by_the_model_made_of_them() {
+fn import_does_not_overwrite_its_input() {
     let dir = tempfile::tempdir().unwrap();
     let weights = write(&dir, "weights.safetensors", std::fs::read(fixture("mst_concat")).unwrap());
     for out in ["-o", "--out", "--output"] {
         let error = refused([Path::new("import"), &weights, Path::new(out), &weights]);
-        assert!(error.contains("weights.safetensors: is an input and the output"), "{error}");
+        assert!(error.contains("weights.safetensors: is both input and output; choose another output"), "{error}");
     }
     assert_eq!(std::fs::read(&weights).unwrap(), std::fs::read(fixture("mst_concat")).unwrap());
 }
 
 #[test]
-fn bench_answers_in_words_and_in_json() {
+fn bench_prints_text_and_json() {
     let args = ["bench", "--model", "cross-only", "--dim", "2", "--batch", "4", "--points", "9", "--seconds", "0.01"];
     let (code, out, _) = run(args.iter().chain(&["--threads", "2", "--json"]));
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
@@ -242,7 +242,7 @@ fn bench_answers_in_words_and_in_json() {
 }
 
 #[test]
-fn products_on_tile_units_are_made_or_refused() {
+fn amx_products_are_computed_or_refused() {
     let (code, _, error) = run(["bench", "--precision", "bf16x3", "--batch", "2", "--points", "5", "--seconds", "0"]);
     assert!(code == 0 || error.contains("AMX is not available"), "{code}: {error}");
 }
@@ -252,7 +252,7 @@ fn impossible_requests_are_refused() {
     assert!(refused(["bench", "--model", "transformer"]).contains("multi-set-rn"));
     assert!(refused(["bench", "--heads", "5"]).contains("heads: is 5"));
     assert!(refused(["bench", "--dim", "0"]).contains("is 0"));
-    assert!(refused(["bench", "--points", "18446744073709551615"]).contains("no batch of this size"));
+    assert!(refused(["bench", "--points", "18446744073709551615"]).contains("must be between 1 and 268435456"));
     assert!(refused(["bench", "--batch", "1", "--points", "40000000", "--dim", "2"]).contains("memory"));
     assert!(refused(["bench", "--threads", "0"]).contains("--threads 0"));
     for seconds in ["nan", "-1", "1e300"] {
@@ -264,7 +264,7 @@ fn impossible_requests_are_refused() {
 }
 
 #[test]
-fn models_lists_every_preset_and_shows_configs_that_can_be_read_back() {
+fn models_lists_every_preset_and_prints_configs_that_can_be_read_back() {
     let (code, out, _) = run(["models"]);
     assert_eq!(code, 0);
     let (_, json, _) = run(["models", "--json"]);
@@ -288,22 +288,22 @@ fn models_lists_every_preset_and_shows_configs_that_can_be_read_back() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_named_with_what_is_missing() {
+fn a_missing_device_is_refused_with_the_reason() {
     let (dir, model) = with_model();
     let set = write(&dir, "a.csv", "1,2\n3,4\n");
-    let ask = |device: &str| {
+    let predict = |device: &str| {
         let paths = [model.as_path(), &set, &set].map(|p| p.as_os_str().to_owned());
         let mut args: Vec<std::ffi::OsString> = vec!["predict".into()];
         args.extend(paths);
         args.extend(["--device".into(), device.into()]);
         args
     };
-    let error = refused(ask("tpu"));
+    let error = refused(predict("tpu"));
     assert!(error.contains("\"tpu\"") && error.contains("cuda:N"), "{error}");
-    let (code, _, _) = run(ask("cpu"));
+    let (code, _, _) = run(predict("cpu"));
     assert_eq!(code, 0);
-    // Where there is a GPU and a build for it, this answers; elsewhere it says what is missing.
-    let (code, _, error) = run(ask("cuda"));
+    // With a GPU and a CUDA build this succeeds; otherwise the message names the missing part.
+    let (code, _, error) = run(predict("cuda"));
     let named = ["--features cuda", "libcuda", "libnvrtc", "GPU"].iter().any(|m| error.contains(m));
     assert!(code == 0 || (code == 2 && named), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Training and tables on recorded data, as a user runs them: made files here, the real ones where they are beside the repository.
+//! Training and tables on recorded data, as a user runs them, with generated files.
 
 mod common;
 
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use common::{refused, run, setwise};
 use serde_json::Value;
 
-/// A folder with vectors of a few hundred words in two languages: the second is the first turned, with some noise.
-fn words(dir: &Path) {
+/// Writes vectors of 300 words in two languages: the second has the coordinates of the first permuted and one negated.
+fn write_words(dir: &Path) {
     let folder = dir.join("wordvec_en_fr");
     std::fs::create_dir_all(&folder).unwrap();
     let (mut english, mut french, mut pairs) = (String::from("300 3\n"), String::new(), String::new());
@@ -36,36 +36,37 @@ fn experiment(dir: &Path) -> PathBuf {
     path
 }
 
-fn told(args: &[&str]) -> String {
+/// Runs without failure; returns standard output.
+fn ok(args: &[&str]) -> String {
     let (code, out, error) = run(args);
     assert_eq!(code, 0, "{args:?}: {error}");
     out
 }
 
 #[test]
-fn words_are_aligned_from_made_files_and_accuracy_is_told() {
+fn words_are_aligned_from_generated_files_and_the_accuracy_is_printed() {
     let dir = tempfile::tempdir().unwrap();
-    words(dir.path());
+    write_words(dir.path());
     let (experiment, out) = (experiment(dir.path()), dir.path().join("run"));
     let [data, experiment, out] = [dir.path(), &experiment, &out].map(|p| p.to_str().unwrap());
-    let said = told(&["train", experiment, "--data", data, "--out", out]);
-    assert!(said.contains("30 steps, accuracy 0."), "{said}");
-    let said = told(&["eval", out, "--data", data, "--examples", "200"]);
-    assert!(said.starts_with("accuracy ") && said.contains("200 fresh examples in 3 dimensions"), "{said}");
+    let printed = ok(&["train", experiment, "--data", data, "--out", out]);
+    assert!(printed.contains("30 steps, accuracy 0."), "{printed}");
+    let printed = ok(&["eval", out, "--data", data, "--examples", "200"]);
+    assert!(printed.starts_with("accuracy ") && printed.contains("200 fresh examples in 3 dimensions"), "{printed}");
     let found: Value =
-        serde_json::from_str(&told(&["eval", out, "--data", data, "--examples", "200", "--json"])).unwrap();
+        serde_json::from_str(&ok(&["eval", out, "--data", data, "--examples", "200", "--json"])).unwrap();
     assert!(found["evaluation"]["accuracy"].as_f64().unwrap() > 0.3, "{found}");
-    // The variable serves as well as the option.
+    // The environment variable replaces the option.
     let by_variable =
         setwise().env("SETWISE_DATA", data).args(["eval", out, "--examples", "200", "--json"]).output().unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&by_variable.stdout).unwrap(), found);
     let examples = dir.path().join("examples");
-    told(&["sample", experiment, "--data", data, "--examples", "5", "-o", examples.to_str().unwrap()]);
+    ok(&["sample", experiment, "--data", data, "--examples", "5", "-o", examples.to_str().unwrap()]);
     assert!(examples.join("x.npy").exists());
 }
 
 #[test]
-fn data_that_is_not_there_is_told_with_where_it_comes_from() {
+fn missing_data_is_refused_with_its_source() {
     let dir = tempfile::tempdir().unwrap();
     let empty = dir.path().to_str().unwrap();
     for (experiment, parts) in [
@@ -82,17 +83,17 @@ fn data_that_is_not_there_is_told_with_where_it_comes_from() {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(2) && error.contains("--data DIR or SETWISE_DATA"), "{error}");
     assert!(refused(["train", "paper/align-words", "--data", "nowhere"]).contains("--data nowhere"));
-    assert!(!dir.path().join("run").exists(), "nothing was begun");
+    assert!(!dir.path().join("run").exists(), "no run was started");
 }
 
 #[test]
-fn tables_of_accuracies_hold_the_paper_and_what_was_run() {
+fn tables_of_accuracies_hold_the_papers_numbers_and_those_of_runs() {
     let dir = tempfile::tempdir().unwrap();
     let runs = dir.path().join("runs");
-    // The paper's experiment on mixtures with two steps: no longer the paper's schedule.
+    // With two steps the paper's experiment on mixtures has another schedule than the paper's.
     for seed in ["0", "1"] {
         let out = runs.join(seed);
-        told(&[
+        ok(&[
             "train",
             "paper/distinguish-synthetic",
             "--steps",
@@ -119,7 +120,7 @@ fn tables_of_accuracies_hold_the_paper_and_what_was_run() {
         "--out",
         folder,
     ];
-    let table = told(&args);
+    let table = ok(&args);
     let row = |name: &str, schedule: &str| -> Vec<String> {
         let cells = |l: &str| l.trim_matches('|').split('|').map(|c| c.trim().to_owned()).collect::<Vec<_>>();
         table
@@ -142,12 +143,12 @@ fn tables_of_accuracies_hold_the_paper_and_what_was_run() {
 }
 
 #[test]
-fn pictures_need_a_folder_an_encoder_and_options_that_can_be() {
+fn embed_needs_a_folder_an_encoder_and_valid_options() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().to_str().unwrap();
     let encoder = format!("{folder}/none.onnx");
     let embed = |more: &[&str]| refused([&["embed", folder, "--encoder", &encoder, "-o", "f.npy"], more].concat());
-    assert!(embed(&["--mean", "1,2"]).contains("--mean: one number"));
+    assert!(embed(&["--mean", "1,2"]).contains("--mean: has 2 numbers; give 1, or 3 for red, green and blue"));
     assert!(embed(&["--crop", "0"]).contains("--crop 0"));
     assert!(embed(&["--std", "0"]).contains("--std"));
     let error = embed(&[]);

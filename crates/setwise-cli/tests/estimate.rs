@@ -16,7 +16,7 @@ fn json<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> serde_j
 }
 
 #[test]
-fn kl_answers_in_json_as_scripts_expect() {
+fn kl_prints_the_documented_json() {
     let s = Samples::new();
     let p = s.table("p.csv", 600, 2, normal);
     let q = s.table("q.csv", 500, 2, |i, c| 1.0 + normal(i, 10 + c));
@@ -38,7 +38,7 @@ fn kl_answers_in_json_as_scripts_expect() {
 }
 
 #[test]
-fn the_pretrained_estimator_answers_unless_another_is_asked_for() {
+fn the_pretrained_estimator_is_the_default() {
     let s = Samples::new();
     let p = s.table("p.csv", 300, 2, normal);
     let q = s.table("q.csv", 200, 2, |i, c| 1.0 + normal(i, 10 + c));
@@ -49,7 +49,7 @@ fn the_pretrained_estimator_answers_unless_another_is_asked_for() {
     let estimate = answer["estimate"].as_f64().unwrap();
     let (low, high) = (answer["interval"][0].as_f64().unwrap(), answer["interval"][1].as_f64().unwrap());
     assert!(0.0 <= low && low < estimate && estimate < high && low < 1.0 && high > 1.0, "{answer}");
-    // Other units, and another number of threads, say the same.
+    // Units and the number of threads do not change the estimate.
     let scaled = s.table("scaled.csv", 300, 2, |i, c| 5.0 - 1e3 * normal(i, c));
     let other = s.table("other.csv", 200, 2, |i, c| 5.0 - 1e3 * (1.0 + normal(i, 10 + c)));
     let same = json([path("kl"), &scaled, &other, path("--threads"), path("1"), path("--json")]);
@@ -75,7 +75,7 @@ fn the_same_seed_gives_the_same_answer_with_any_number_of_threads() {
 }
 
 #[test]
-fn people_get_a_few_readable_lines_and_notes() {
+fn text_output_has_estimate_method_warnings_and_fallback() {
     let s = Samples::new();
     let p = s.table("p.csv", 200, 1, |i, _| (noise(i, 0) * 5.0).floor());
     let q = s.table("q.csv", 200, 1, |i, _| (noise(i, 1) * 5.0).floor());
@@ -83,12 +83,12 @@ fn people_get_a_few_readable_lines_and_notes() {
     assert_eq!(code, 0, "{error}");
     assert!(out.starts_with("KL(P‖Q) = ") && out.contains("90 % interval"), "{out}");
     assert!(out.contains("rows 200 and 200, columns 1, method pretrained"), "{out}");
-    assert!(out.contains("beside it, method knn, k = 3"), "{out}");
+    assert!(out.contains("fallback, method knn, k = 3"), "{out}");
     assert!(out.contains("p.csv: 195 of 200 rows repeat an earlier row"), "{out}");
 }
 
 #[test]
-fn a_negative_estimate_is_reported_with_a_note() {
+fn a_negative_estimate_is_reported_with_a_warning() {
     let s = Samples::new();
     let p = s.table("p.csv", 100, 1, |i, _| i as f64);
     let q = s.table("q.csv", 100, 1, |i, _| i as f64 + 0.25);
@@ -98,7 +98,7 @@ fn a_negative_estimate_is_reported_with_a_note() {
 }
 
 #[test]
-fn mi_takes_two_files_or_one_and_its_columns() {
+fn mi_takes_two_files_or_one_file_and_two_dimensions() {
     let s = Samples::new();
     let x = |i: usize, c: usize| normal(i, c);
     let y = |i: usize| 0.8 * normal(i, 0) + 0.6 * normal(i, 20);
@@ -119,14 +119,14 @@ fn mi_takes_two_files_or_one_and_its_columns() {
     let second = json([path("mi"), &of_x, &of_y, path("--variant"), path("2"), path("--k"), path("5"), path("--json")]);
     assert_eq!(second["method"], "ksg 2, k = 5");
     for option in ["--variant", "--k"] {
-        let (code, _, said) =
+        let (code, _, stderr) =
             run([path("mi"), &of_x, &of_y, path("--method"), path("gaussian"), path(option), path("2")]);
-        assert!(code == 2 && said.contains(&format!("{option} is for --method ksg")), "{said}");
+        assert!(code == 2 && stderr.contains(&format!("{option} is for --method ksg")), "{stderr}");
     }
 }
 
 #[test]
-fn mine_answers_with_the_kind_of_its_interval() {
+fn mine_names_the_method_of_its_interval() {
     let s = Samples::new();
     let x = s.table("x.csv", 300, 1, |i, _| normal(i, 0));
     let y = s.table("y.csv", 300, 1, |i, _| normal(i, 0) + 0.3 * normal(i, 1));
@@ -137,17 +137,17 @@ fn mine_answers_with_the_kind_of_its_interval() {
 }
 
 #[test]
-fn standard_input_is_one_sample() {
+fn standard_input_can_be_only_one_sample() {
     let s = Samples::new();
     let p = s.table("p.csv", 50, 1, |i, _| noise(i, 0));
     let text = std::fs::read(&p).unwrap();
     let out = setwise().args([path("mi"), path("-"), &p]).write_stdin(text).output().unwrap();
     assert!(out.status.success(), "{out:?}");
-    assert!(refused(["kl", "-", "-"]).contains("standard input can be one sample only"));
+    assert!(refused(["kl", "-", "-"]).contains("standard input (-) can be only one of the two samples"));
 }
 
 #[test]
-fn samples_that_cannot_be_used_are_refused_by_name_and_place() {
+fn samples_that_cannot_be_used_are_refused_by_file_row_and_column() {
     let s = Samples::new();
     let p = s.table("p.csv", 30, 2, noise);
     let wide = s.table("wide.csv", 30, 3, noise);
@@ -155,52 +155,55 @@ fn samples_that_cannot_be_used_are_refused_by_name_and_place() {
     let constant = s.table("constant.csv", 30, 2, |i, c| if c == 1 { 7.0 } else { noise(i, 0) });
     let words = s.write("words.csv", "a,b\n1,2\n3,red\n");
     let same = s.table("same.csv", 30, 2, |_, _| 1.0);
-    let says = |args: &[&Path], expected: &str| {
+    let refuses = |args: &[&Path], expected: &str| {
         let error = refused(args);
         assert!(error.contains(expected), "{error:?} lacks {expected:?}");
     };
     let [kl, mi, method, gaussian] = ["kl", "mi", "--method", "gaussian"].map(path);
-    says(&[kl, &p, &wide], "wide.csv has 3");
-    says(&[kl, &p, &wide], "p.csv has 2 columns");
-    says(&[kl, &short, &p, path("--k"), path("4")], "short.csv: has 4 rows, k = 4 needs at least 5");
-    says(&[kl, &p, &words], "words.csv: line 3, column 2 (\"b\"): \"red\" is not a number");
-    says(&[kl, &p, &constant, method, gaussian], "constant.csv: column 2 holds one value only");
-    says(&[mi, &constant, &p, method, gaussian], "constant.csv: column 2 holds one value only");
-    says(&[kl, &same, &p], "same.csv: all rows are one point");
-    says(&[kl, &p, &p, path("--k"), path("0")], "k is 0");
-    says(&[mi, &p, &short], "short.csv has 4: rows are pairs");
-    says(&[mi, &short, &short, path("--k"), path("4")], "has 4 rows, k = 4 needs at least 5");
-    says(&[mi, &same, &p], "same.csv: all rows are one point");
-    says(&[mi, &short, &short, method, path("mine")], "MINE needs at least 20");
-    says(&[mi, &p, &same, method, path("mine")], "same.csv: all rows are one point");
-    says(&[mi, &wide, path("2"), path("2")], "wide.csv: has 3 columns, DIM_X and DIM_Y are 2 and 2");
-    says(
+    refuses(&[kl, &p, &wide], "wide.csv has 3");
+    refuses(&[kl, &p, &wide], "p.csv has 2 columns");
+    refuses(&[kl, &short, &p, path("--k"), path("4")], "short.csv: has 4 rows, k = 4 needs at least 5");
+    refuses(&[kl, &p, &words], "words.csv: line 3, column 2 (\"b\"): \"red\" is not a number");
+    refuses(&[kl, &p, &constant, method, gaussian], "constant.csv: column 2 holds one value only");
+    refuses(&[mi, &constant, &p, method, gaussian], "constant.csv: column 2 holds one value only");
+    refuses(&[kl, &same, &p], "same.csv: all rows are one point");
+    refuses(&[kl, &p, &p, path("--k"), path("0")], "k is 0");
+    refuses(&[mi, &p, &short], "short.csv has 4: rows are pairs");
+    refuses(&[mi, &short, &short, path("--k"), path("4")], "has 4 rows, k = 4 needs at least 5");
+    refuses(&[mi, &same, &p], "same.csv: all rows are one point");
+    refuses(&[mi, &short, &short, method, path("mine")], "MINE needs at least 20");
+    refuses(&[mi, &p, &same, method, path("mine")], "same.csv: all rows are one point");
+    refuses(
+        &[mi, &wide, path("2"), path("2")],
+        "wide.csv: has 3 columns, DIM_X and DIM_Y are 2 and 2; their sum must be 3",
+    );
+    refuses(
         &[mi, &constant, path("1"), path("1"), method, gaussian],
         "constant.csv (columns 2 to 2): column 1 holds one value",
     );
-    says(&[mi, &wide, path("two"), path("1")], "\"two\" is no number of columns");
-    says(&[mi, &p, &p, path("--variant"), path("3")], "--variant");
-    says(&[kl, &p, path("missing.csv")], "missing.csv");
-    // A constant column alone leaves neighbours defined, with a note.
+    refuses(&[mi, &wide, path("two"), path("1")], "\"two\": is not a number of columns");
+    refuses(&[mi, &p, &p, path("--variant"), path("3")], "--variant");
+    refuses(&[kl, &p, path("missing.csv")], "missing.csv");
+    // With a constant column neighbours are still defined; a warning names the column.
     let answer = json([kl, &constant, &p, path("--json")]);
     assert!(answer["warnings"].to_string().contains("constant.csv: column 2 holds one value only"), "{answer}");
 }
 
 #[test]
-fn a_column_that_counts_rows_is_told_of_and_headers_of_x_and_y_may_differ() {
+fn a_column_that_counts_rows_is_a_warning_and_headers_of_x_and_y_may_differ() {
     let s = Samples::new();
     let rows: String = (0..40).map(|i| format!("{i},{}\n", noise(i, 0))).collect();
     let (x, y) = (s.write("x.csv", format!("row,height\n{rows}")), s.table("y.csv", 40, 2, noise));
-    let said = |args: &[&Path]| json(args)["warnings"].to_string();
+    let warnings = |args: &[&Path]| json(args)["warnings"].to_string();
     let [mi, as_json] = ["mi", "--json"].map(path);
-    let text = said(&[mi, &x, &y, as_json]);
+    let text = warnings(&[mi, &x, &y, as_json]);
     assert!(text.contains("x.csv: column 1 counts the rows") && !text.contains("compared by position"), "{text}");
-    let text = said(&[mi, &x, path("1"), path("1"), as_json]);
+    let text = warnings(&[mi, &x, path("1"), path("1"), as_json]);
     assert!(text.contains("x.csv (columns 1 to 1): column 1 counts the rows"), "{text}");
 }
 
 #[test]
-fn the_examples_of_the_readme_answer_as_it_shows() {
+fn the_readme_shows_the_output_of_kl_and_mi() {
     let readme = include_str!("../../../README.md");
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/samples");
     let [p, q, x, y] = ["p.csv", "q.csv", "x.csv", "y.csv"].map(|f| examples.join(f));

@@ -21,7 +21,7 @@ fn ok<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> String {
 }
 
 #[test]
-fn explain_orders_columns_by_what_they_contribute_with_every_method() {
+fn explain_orders_columns_by_their_contribution_with_every_method() {
     let s = Samples::new();
     // The third column differs most, the second not at all.
     let p = s.table("p.csv", 300, 3, normal);
@@ -49,18 +49,18 @@ fn explain_orders_columns_by_what_they_contribute_with_every_method() {
 }
 
 #[test]
-fn explain_shows_a_dozen_columns_and_json_all_of_them() {
+fn explain_prints_twelve_columns_and_json_all() {
     let s = Samples::new();
     let p = s.table("p.csv", 60, 15, normal);
     let q = s.table("q.csv", 60, 15, |i, c| normal(i, 20 + c));
     let out = ok([path("kl"), &p, &q, path("--explain")]);
-    assert!(out.contains("\nand 3 more columns; --json has all of them\n"), "{out}");
+    assert!(out.contains("\nand 3 more columns; --json prints all\n"), "{out}");
     let answer: Value = serde_json::from_str(&ok([path("kl"), &p, &q, path("--explain"), path("--json")])).unwrap();
     assert_eq!(answer["explanation"]["columns"].as_array().unwrap().len(), 15);
 }
 
 #[test]
-fn columns_without_a_header_are_numbered_and_names_do_not_command_the_terminal() {
+fn columns_without_a_header_are_numbered_and_names_are_printed_without_control_characters() {
     let s = Samples::new();
     let rows = |stream| (0..40).map(|i| format!("{},{}\n", noise(i, stream), noise(i, stream + 1))).collect::<String>();
     let (p, q) = (s.write("p.csv", rows(0)), s.write("q.csv", rows(2)));
@@ -71,7 +71,7 @@ fn columns_without_a_header_are_numbered_and_names_do_not_command_the_terminal()
 }
 
 #[test]
-fn a_column_that_cannot_stand_alone_is_noted_and_the_others_are_explained() {
+fn a_column_without_an_estimate_is_a_warning_and_the_others_are_explained() {
     let s = Samples::new();
     let p = s.table("p.csv", 50, 2, |i, c| if c == 1 { 7.0 } else { normal(i, 0) });
     let q = s.table("q.csv", 50, 2, |i, c| normal(i, 10 + c));
@@ -81,7 +81,7 @@ fn a_column_that_cannot_stand_alone_is_noted_and_the_others_are_explained() {
 }
 
 #[test]
-fn the_report_is_one_page_of_its_own() {
+fn the_report_is_one_self_contained_page() {
     let s = Samples::new();
     let page = s.0.path().join("page.html");
     let p = s.write("a<b>.csv", std::fs::read(examples().join("p.csv")).unwrap());
@@ -99,7 +99,7 @@ fn the_report_is_one_page_of_its_own() {
     for word in ["<script", "src=", "href=", "url(", "a<b>"] {
         assert!(!html.contains(word), "{word}");
     }
-    // The same page again, and nothing but the page.
+    // A second call writes the same page and no other file.
     ok([path("kl"), &p, &examples().join("q.csv"), path("--report"), &page]);
     assert_eq!(std::fs::read_to_string(&page).unwrap(), html);
     assert_eq!(std::fs::read_dir(s.0.path()).unwrap().count(), 2);
@@ -108,19 +108,19 @@ fn the_report_is_one_page_of_its_own() {
 }
 
 #[test]
-fn a_report_that_could_not_be_written_is_refused_before_the_work() {
+fn a_report_that_cannot_be_written_is_refused_before_the_work() {
     let s = Samples::new();
     let [p, q] = ["p.csv", "q.csv"].map(|f| examples().join(f));
     let error = refused([path("kl"), &p, &q, path("--report"), &s.0.path().join("none/page.html")]);
-    assert!(error.contains("there is no folder") && error.contains("none"), "{error}");
+    assert!(error.contains("none does not exist; create it first"), "{error}");
     let error = refused([path("kl"), &p, &q, path("--report"), s.0.path()]);
-    assert!(error.contains("is no ordinary file"), "{error}");
+    assert!(error.contains("is not a regular file"), "{error}");
     let error = refused([path("kl"), &p, &q, path("--report"), &s.0.path().join("page.pdf")]);
     assert!(error.contains("page.pdf") && error.contains("there are .html"), "{error}");
 }
 
 #[test]
-fn no_output_is_written_over_an_input() {
+fn no_output_overwrites_an_input() {
     let s = Samples::new();
     let p = s.table("p.html", 60, 2, normal);
     let q = s.table("q.csv", 60, 2, |i, c| normal(i, 10 + c));
@@ -128,23 +128,23 @@ fn no_output_is_written_over_an_input() {
     let before = || [&p, &q, &list].map(|f| std::fs::read(f).unwrap());
     let content = before();
     let error = refused([path("kl"), &p, &q, path("--report"), &p]);
-    assert!(error.contains("p.html: is an input and the output"), "{error}");
+    assert!(error.contains("p.html: is both input and output"), "{error}");
     let error = refused([path("kl"), path("--pairs"), &list, path("-o"), &list]);
-    assert!(error.contains("list.csv: is an input and the output"), "{error}");
+    assert!(error.contains("list.csv: is both input and output"), "{error}");
     let error = refused([path("kl"), path("--pairs"), &list, path("-o"), &s.0.path().join(".").join("q.csv")]);
-    assert!(error.contains("q.csv: is an input and the output"), "{error}");
+    assert!(error.contains("q.csv: is both input and output"), "{error}");
     #[cfg(unix)]
     {
         let link = s.0.path().join("link.html");
         std::os::unix::fs::symlink(&p, &link).unwrap();
         let error = refused([path("kl"), &p, &q, path("--report"), &link]);
-        assert!(error.contains("link.html: is the input ") && error.contains("p.html"), "{error}");
+        assert!(error.contains("link.html: is the same file as the input ") && error.contains("p.html"), "{error}");
     }
     assert_eq!(before(), content);
 }
 
 #[test]
-fn options_that_would_do_nothing_are_refused() {
+fn options_without_an_effect_are_refused() {
     let [p, q] = ["p.csv", "q.csv"].map(|f| examples().join(f));
     for (options, expected) in [
         (["--method", "gaussian", "--k", "5"], "--k is for --method knn"),
@@ -158,7 +158,7 @@ fn options_that_would_do_nothing_are_refused() {
 }
 
 #[test]
-fn a_list_of_pairs_answers_each_as_it_would_alone() {
+fn a_list_of_pairs_gives_the_estimates_of_single_calls() {
     let s = Samples::new();
     let p = s.table("p.csv", 80, 2, normal);
     let q = s.table("q q.csv", 90, 2, |i, c| normal(i, 10 + c) + 0.5);
@@ -193,7 +193,7 @@ fn a_list_of_pairs_answers_each_as_it_would_alone() {
 }
 
 #[test]
-fn tables_of_pairs_hold_what_json_prints() {
+fn tables_of_pairs_hold_the_values_of_the_json() {
     let s = Samples::new();
     s.table("p.csv", 60, 17, normal);
     s.table("q.csv", 60, 17, |i, c| normal(i, 20 + c) + 0.5);
@@ -235,17 +235,17 @@ fn a_bad_list_is_refused_with_line_and_file_before_anything_is_written() {
     s.table("p.csv", 30, 2, normal);
     s.table("wide.csv", 30, 3, normal);
     let csv = s.0.path().join("out.csv");
-    let says = |text: &str, expected: &str| {
+    let refuses = |text: &str, expected: &str| {
         let list = s.write("list.txt", text);
         let error = refused([path("kl"), path("--pairs"), &list, path("-o"), &csv]);
         assert!(error.contains(expected), "{error:?} lacks {expected:?}");
         assert!(!csv.exists());
     };
-    says("p.csv,p.csv\np.csv,none.csv\n", "list.txt: line 2: ");
-    says("p.csv,p.csv\np.csv,none.csv\n", "none.csv: No such file");
-    says("p.csv p.csv p.csv\n", "line 1: \"p.csv p.csv p.csv\" names 3 files");
-    says("p.csv wide.csv\n", "line 1: p.csv has 2 columns, wide.csv has 3");
-    says("", "names no files");
+    refuses("p.csv,p.csv\np.csv,none.csv\n", "list.txt: line 2: ");
+    refuses("p.csv,p.csv\np.csv,none.csv\n", "none.csv: No such file");
+    refuses("p.csv p.csv p.csv\n", "line 1: \"p.csv p.csv p.csv\" names 3 files");
+    refuses("p.csv wide.csv\n", "line 1: p.csv has 2 columns, wide.csv has 3");
+    refuses("", "names no files");
     let list = s.write("list.txt", "p.csv,p.csv\n");
     let with = |args: &[&Path]| refused([&[path("kl"), path("--pairs"), &list], args].concat());
     assert!(with(&[path("-o"), &s.0.path().join("out.xls")]).contains("there are .md, .csv and .json"));
@@ -254,7 +254,7 @@ fn a_bad_list_is_refused_with_line_and_file_before_anything_is_written() {
 }
 
 #[test]
-fn a_pair_without_an_estimate_leaves_the_others_theirs() {
+fn a_pair_without_an_estimate_does_not_affect_the_others() {
     let s = Samples::new();
     s.table("p.csv", 30, 2, normal);
     s.table("short.csv", 2, 2, normal);
@@ -271,18 +271,18 @@ fn a_pair_without_an_estimate_leaves_the_others_theirs() {
 }
 
 #[test]
-fn headers_that_do_not_match_and_row_counters_are_told_of() {
+fn headers_that_differ_and_columns_that_count_rows_are_warnings() {
     let s = Samples::new();
     let rows = |stream| (0..40).map(|i| format!("{i},{}\n", noise(i, stream))).collect::<String>();
     let p = s.write("p.csv", format!(",x\n{}", rows(0)));
     let q = s.write("q.csv", format!("x,y\n{}", rows(1)));
     let out = ok([path("kl"), &p, &q]);
-    assert!(out.contains("note: column 1 is \"\" in") && out.contains("compared by position"), "{out}");
+    assert!(out.contains("warning: column 1 is \"\" in") && out.contains("compared by position"), "{out}");
     assert!(out.contains("p.csv: column 1 counts the rows"), "{out}");
 }
 
 #[test]
-fn tabs_and_standard_input_are_read_and_named_and_other_formats_are_refused_by_name() {
+fn tabs_and_standard_input_are_read_and_other_formats_are_refused_by_name() {
     let s = Samples::new();
     let q = s.table("q.csv", 50, 2, normal);
     let tabs: String = (0..50).map(|i| format!("{}\t{}\n", normal(i, 5), normal(i, 6))).collect();
@@ -298,7 +298,7 @@ fn tabs_and_standard_input_are_read_and_named_and_other_formats_are_refused_by_n
 }
 
 #[test]
-fn the_readme_shows_what_explain_and_pairs_print() {
+fn the_readme_shows_the_output_of_explain_and_pairs() {
     let readme = include_str!("../../../README.md");
     let [p, q] = ["p.csv", "q.csv"].map(|f| examples().join(f));
     let out = ok([path("kl"), &p, &q, path("--explain")]);

@@ -12,14 +12,15 @@ fn run(dir: &Path, args: &str) -> (i32, String, String) {
     (out.status.code().unwrap(), text(out.stdout), text(out.stderr))
 }
 
-fn answer(dir: &Path, args: &str) -> String {
+/// Runs without failure; returns standard output.
+fn ok(dir: &Path, args: &str) -> String {
     let (code, out, error) = run(dir, args);
     assert_eq!(code, 0, "{args}: {error}");
     out
 }
 
 fn json(dir: &Path, args: &str) -> Value {
-    serde_json::from_str(&answer(dir, args)).unwrap()
+    serde_json::from_str(&ok(dir, args)).unwrap()
 }
 
 fn refused(dir: &Path, args: &str, expected: &[&str]) {
@@ -51,7 +52,7 @@ fn the_errors_of_classical_and_trivial_estimators_are_the_known_ones() {
 }
 
 #[test]
-fn runs_stand_in_the_table_with_what_they_took_and_the_rest_is_not_run() {
+fn the_table_lists_runs_with_their_training_and_marks_other_cells_not_run() {
     let dir = tempfile::tempdir().unwrap();
     let kl = include_str!("../../setwise-lab/experiments/paper/kl-d2.toml");
     let small = "latent = 8\nhidden = 8\nblocks = 1\n[training]";
@@ -60,25 +61,24 @@ fn runs_stand_in_the_table_with_what_they_took_and_the_rest_is_not_run() {
     let text = small_batch(kl.replace("[training]", small));
     std::fs::write(dir.path().join("small.toml"), text).unwrap();
     for seed in 0..2 {
-        answer(dir.path(), &format!("train small.toml --steps 5 --seed {seed} --model cross-only"));
+        ok(dir.path(), &format!("train small.toml --steps 5 --seed {seed} --model cross-only"));
     }
-    // A run of another task does not belong here.
+    // A run of another task is not listed.
     let other = include_str!("../../setwise-lab/experiments/paper/kl-d2.toml").replace("[training]", small);
     let other = small_batch(other.replace("components = [1, 10]", "components = 1"));
     std::fs::write(dir.path().join("other.toml"), other).unwrap();
-    answer(dir.path(), "train other.toml --steps 5 --model cross-only");
-    let table =
-        answer(dir.path(), "reproduce kl --models cross-only,sum-merge,median --dims 2,4 --examples 64 --out o");
+    ok(dir.path(), "train other.toml --steps 5 --model cross-only");
+    let table = ok(dir.path(), "reproduce kl --models cross-only,sum-merge,median --dims 2,4 --examples 64 --out o");
     let cells = row(&table, "cross-only");
-    assert!(cells[1..4] == ["paper", "0.0792", "not run"], "the paper's schedule has not been run: {table}");
+    assert!(cells[1..4] == ["paper", "0.0792", "not run"], "the paper's schedule was not run: {table}");
     let ours = |name: &str| table.lines().find(|l| l.contains(name) && l.contains("| ours"));
-    let cells = row(ours("cross-only").expect("a row of its own for other schedules"), "cross-only");
+    let cells = row(ours("cross-only").expect("a separate row for other schedules"), "cross-only");
     assert!(cells[2] == "0.0792" && cells[3].contains(" ± ") && cells[5] == "not run", "{table}");
     assert!(row(&table, "sum-merge")[3] == "not run" && row(&table, "median")[2].is_empty(), "{table}");
     assert!(ours("sum-merge").is_none(), "{table}");
     for seed in 0..2 {
-        let note = format!("d = 2, cross-only: runs/small-cross-only-s{seed}: 5 steps of 4, ");
-        assert!(table.contains(&note), "{table} lacks {note}");
+        let line = format!("d = 2, cross-only: runs/small-cross-only-s{seed}: 5 steps of 4, ");
+        assert!(table.contains(&line), "{table} lacks {line}");
     }
     assert!(!table.contains("other-cross-only"), "{table}");
     assert_eq!(std::fs::read_to_string(dir.path().join("o/kl.md")).unwrap(), table);
@@ -87,13 +87,17 @@ fn runs_stand_in_the_table_with_what_they_took_and_the_rest_is_not_run() {
     assert_eq!(found[2]["runs"].as_array().unwrap().len(), 2);
     assert!(found[2]["trained"][1].as_str().unwrap().contains("5 steps of 4"), "{found}");
     assert_eq!(found[0]["mean_absolute_error"], Value::Null);
-    refused(dir.path(), "reproduce kl --models median --runs elsewhere", &["--runs elsewhere", "no such folder"]);
+    refused(
+        dir.path(),
+        "reproduce kl --models median --runs elsewhere",
+        &["--runs elsewhere", "folder does not exist"],
+    );
 }
 
 #[test]
 fn the_figure_of_mutual_information_is_written_in_every_form() {
     let dir = tempfile::tempdir().unwrap();
-    let table = answer(dir.path(), "reproduce mi --models ksg,gaussian,pine --dims 2 --examples 20 --out out/mi");
+    let table = ok(dir.path(), "reproduce mi --models ksg,gaussian,pine --dims 2 --examples 20 --out out/mi");
     assert_eq!(row(&table, "ksg").len(), 15);
     assert!(row(&table, "pine")[2..].iter().all(|c| *c == "not run"), "{table}");
     let read = |name: &str| std::fs::read(dir.path().join("out/mi").join(name)).unwrap();
@@ -122,7 +126,7 @@ fn lower_bounds_are_compared_with_errors_of_estimates_on_the_same_examples() {
     let names: Vec<&str> = methods.iter().map(|m| m["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["posterior median, computed", "gaussian", "knn"]);
     for method in methods {
-        // No estimate is nearer to the draws of the posterior than their median.
+        // The posterior median has the smallest expected error.
         let (expected, excess) = (method["expected_error"]["mean"].as_f64(), method["excess"]["mean"].as_f64());
         assert!(excess.unwrap() > 0.0 && (expected.unwrap() - full - excess.unwrap()).abs() < 1e-9, "{method}");
     }
@@ -132,11 +136,11 @@ fn lower_bounds_are_compared_with_errors_of_estimates_on_the_same_examples() {
     refused(dir.path(), "reproduce lower-bounds --steps 5", &["5 steps", "at least 32"]);
     refused(dir.path(), "reproduce lower-bounds --size 4", &["sets of 4 points", "20"]);
     refused(dir.path(), "reproduce lower-bounds --dims 3", &["3 dimensions", "[2, 4, 8, 16]"]);
-    refused(dir.path(), "reproduce lower-bounds --runs elsewhere", &["--runs elsewhere", "no such folder"]);
+    refused(dir.path(), "reproduce lower-bounds --runs elsewhere", &["--runs elsewhere", "folder does not exist"]);
 }
 
 #[test]
-fn scaling_is_measured_over_the_sizes_given() {
+fn scaling_is_measured_over_the_given_sizes() {
     let dir = tempfile::tempdir().unwrap();
     let found = json(
         dir.path(),
@@ -156,7 +160,7 @@ fn scaling_is_measured_over_the_sizes_given() {
 }
 
 #[test]
-fn what_there_is_not_is_refused_with_what_there_is() {
+fn unknown_tables_models_and_dimensions_are_refused_with_the_known_ones() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     refused(dir, "reproduce counting-sheep", &["counting-sheep"]);
@@ -170,7 +174,7 @@ fn what_there_is_not_is_refused_with_what_there_is() {
     refused(dir, "reproduce scaling --batch 0", &["batch 0", "4096"]);
     std::fs::write(dir.join("file"), "").unwrap();
     refused(dir, "reproduce kl --models knn --out file", &["file: is a file"]);
-    // A dimension asked for twice is measured once.
+    // A dimension given twice is measured once.
     let found = json(dir, "reproduce kl --models knn --dims 4,2,2 --examples 8 --json");
     assert_eq!(found.as_array().unwrap().iter().map(|c| c["dim"].as_u64()).collect::<Vec<_>>(), [Some(2), Some(4)]);
 }
@@ -189,10 +193,10 @@ fn the_sampler_is_timed_on_one_thread_and_on_all() {
             (rate["batches_per_second"].as_f64().unwrap(), rate["ms_per_batch_per_thread"].as_f64().unwrap());
         assert!(speed > 0.0 && (speed * ms - 1e3 * threads).abs() < 1e-6, "{found}");
     }
-    let said = answer(dir.path(), "bench --sampler paper/mi-d2 --threads 1 --seconds 0.1");
+    let printed = ok(dir.path(), "bench --sampler paper/mi-d2 --threads 1 --seconds 0.1");
     assert!(
-        said.lines().count() == 2 && said.contains("1 thread ") && said.contains("ms per batch and thread"),
-        "{said}"
+        printed.lines().count() == 2 && printed.contains("1 thread ") && printed.contains("ms per batch and thread"),
+        "{printed}"
     );
     refused(dir.path(), "bench --sampler paper/kl-d3", &["paper/kl-d3", "paper/kl-d16"]);
     refused(dir.path(), "bench --sampler paper/kl-d2 --dim 3", &["--dim"]);

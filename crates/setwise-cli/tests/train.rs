@@ -1,4 +1,5 @@
-//! Training on the command line: runs that are killed, interrupted, out of space or out of numbers.
+//! `setwise train`, `eval` and `sample` as a user runs them: runs that are killed, interrupted, out of disk space or
+//! diverging.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -37,7 +38,7 @@ fn experiment(dir: &TempDir, text: &str) -> PathBuf {
     path
 }
 
-/// Runs to the end; returns the exit code and what was said on both streams.
+/// Runs to the end; returns the exit code, and standard output followed by standard error.
 fn run<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> (Option<i32>, String) {
     let out = binary().args(args).output().unwrap();
     (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr))
@@ -49,7 +50,7 @@ fn train(experiment: &Path, out: &Path, more: &[&str]) -> (Option<i32>, String) 
     run(args)
 }
 
-/// The model's bytes and the log without times.
+/// The bytes of the model, and the log without times.
 fn result(out: &Path) -> (Vec<u8>, Vec<String>) {
     let log = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
     let lines = log.lines().map(|l| l.split(",\"seconds\"").next().unwrap().to_owned()).collect();
@@ -57,12 +58,12 @@ fn result(out: &Path) -> (Vec<u8>, Vec<String>) {
 }
 
 #[test]
-fn a_run_killed_at_any_moment_ends_with_the_bits_of_one_that_was_not() {
+fn a_run_killed_at_any_moment_ends_with_the_bits_of_an_uninterrupted_run() {
     let dir = tempfile::tempdir().unwrap();
     let tiny = experiment(&dir, TINY);
-    let (whole, killed) = (dir.path().join("whole"), dir.path().join("killed"));
-    let (code, said) = train(&tiny, &whole, &["--threads", "2"]);
-    assert_eq!(code, Some(0), "{said}");
+    let (uninterrupted, killed) = (dir.path().join("uninterrupted"), dir.path().join("killed"));
+    let (code, printed) = train(&tiny, &uninterrupted, &["--threads", "2"]);
+    assert_eq!(code, Some(0), "{printed}");
     let kills = std::env::var("SETWISE_KILLS").ok().and_then(|k| k.parse().ok()).unwrap_or(6);
     for kill in 0..kills {
         let mut child = binary()
@@ -72,19 +73,19 @@ fn a_run_killed_at_any_moment_ends_with_the_bits_of_one_that_was_not() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        // Moments spread over start, steps, and writing of checkpoints.
+        // The moments spread over the start, steps, and the writing of checkpoints.
         std::thread::sleep(Duration::from_micros(7_000 + 13_331 * (kill * 7 % 11)));
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    let (code, said) = train(&tiny, &killed, &["--resume", "--threads", "2", "--loader-threads", "3"]);
-    assert_eq!(code, Some(0), "{said}");
-    let (a, b) = (result(&whole), result(&killed));
+    let (code, printed) = train(&tiny, &killed, &["--resume", "--threads", "2", "--loader-threads", "3"]);
+    assert_eq!(code, Some(0), "{printed}");
+    let (a, b) = (result(&uninterrupted), result(&killed));
     assert_eq!(a.1, b.1, "the logs differ");
     assert!(a.0 == b.0, "the models differ");
-    // A finished run stays as it is.
+    // Resuming a finished run changes nothing.
     assert_eq!(train(&tiny, &killed, &["--resume"]).0, Some(0));
-    assert!(result(&whole) == result(&killed), "resuming a finished run changed it");
+    assert!(result(&uninterrupted) == result(&killed), "resuming a finished run changed it");
 }
 
 #[cfg(unix)]
@@ -99,32 +100,35 @@ fn an_interrupt_saves_and_exits_cleanly() {
     }
     Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("--resume goes on"), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && stdout.contains("--resume continues"), "{stdout}");
     assert!(!out.join("model.safetensors").exists());
 }
 
 #[test]
-fn a_loss_that_is_no_number_stops_the_run_and_names_step_seed_and_checkpoint() {
+fn a_loss_that_is_not_finite_stops_the_run_and_names_step_seed_and_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
-    let wild = experiment(&dir, &TINY.replace("learning-rate = 1e-3", "learning-rate = 10.0\nloss = 'mse'"));
-    let text = std::fs::read_to_string(&wild)
+    let diverging = experiment(&dir, &TINY.replace("learning-rate = 1e-3", "learning-rate = 10.0\nloss = 'mse'"));
+    let text = std::fs::read_to_string(&diverging)
         .unwrap()
         .replace("[training]", "inner-norm = false\nouter-norm = false\npool-norm = false\n[training]");
-    std::fs::write(&wild, text).unwrap();
+    std::fs::write(&diverging, text).unwrap();
     let out = dir.path().join("run");
-    let (code, said) = train(&wild, &out, &[]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("of step") && said.contains("batch seed") && said.contains("checkpoint"), "{said}");
+    let (code, printed) = train(&diverging, &out, &[]);
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(
+        printed.contains("of step") && printed.contains("batch seed") && printed.contains("checkpoint"),
+        "{printed}"
+    );
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_disk_without_space_is_reported_and_the_last_checkpoint_stays_good() {
+fn a_full_disk_is_reported_and_the_last_checkpoint_stays_intact() {
     let dir = tempfile::tempdir().unwrap();
     let tiny = experiment(&dir, TINY);
     let out = dir.path().join("run");
-    // The first part of the run fits.
+    // The first part of the run has enough space.
     let mut child = binary()
         .arg("train")
         .arg(&tiny)
@@ -139,11 +143,11 @@ fn a_disk_without_space_is_reported_and_the_last_checkpoint_stays_good() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // One that was killed between the two renames of a save left the last one under its other name.
+    // A run killed between the two renames of a save leaves its last checkpoint under the other name.
     let last = ["checkpoint.safetensors", "checkpoint.previous.safetensors"].map(|name| out.join(name));
     let last = last.iter().find(|path| path.exists()).unwrap();
-    let good = std::fs::read(last).unwrap();
-    // A limit on file sizes fails writes in the middle, as a full disk does.
+    let intact = std::fs::read(last).unwrap();
+    // A limit on file sizes makes a write fail halfway, as a full disk does.
     let limited = format!(
         "trap '' XFSZ; ulimit -f 4; exec '{}' train '{}' --out '{}' --resume",
         assert_cmd::cargo::cargo_bin("setwise").display(),
@@ -151,39 +155,39 @@ fn a_disk_without_space_is_reported_and_the_last_checkpoint_stays_good() {
         out.display()
     );
     let output = Command::new("bash").args(["-c", &limited]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("could not be written") && said.contains("is intact"), "{said}");
-    assert!(std::fs::read(last).unwrap() == good, "the last good checkpoint changed");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("could not be written") && stderr.contains("is intact"), "{stderr}");
+    assert!(std::fs::read(last).unwrap() == intact, "the last checkpoint changed");
     assert!(!out.join("checkpoint.safetensors.partial").exists());
     assert_eq!(train(&tiny, &out, &["--resume"]).0, Some(0));
 }
 
 #[test]
-fn a_folder_with_another_run_is_not_touched() {
+fn the_folder_of_another_run_is_not_changed() {
     let dir = tempfile::tempdir().unwrap();
     let tiny = experiment(&dir, &TINY.replace("steps = 600", "steps = 20"));
     let out = dir.path().join("run");
     assert_eq!(train(&tiny, &out, &[]).0, Some(0));
     let before = result(&out);
-    let (code, said) = train(&tiny, &out, &[]);
-    assert!(code == Some(2) && said.contains("already holds a run") && said.contains("--resume"), "{said}");
-    let (code, said) = train(&tiny, &out, &["--resume", "--seed", "5"]);
-    assert!(code == Some(2) && said.contains("seed was 0, is now 5"), "{said}");
-    let (code, said) = train(&tiny, &out, &["--resume", "--model", "pine"]);
-    assert!(code == Some(2) && said.contains("model.preset"), "{said}");
+    let (code, printed) = train(&tiny, &out, &[]);
+    assert!(code == Some(2) && printed.contains("already holds a run") && printed.contains("--resume"), "{printed}");
+    let (code, printed) = train(&tiny, &out, &["--resume", "--seed", "5"]);
+    assert!(code == Some(2) && printed.contains("seed was 0, is now 5"), "{printed}");
+    let (code, printed) = train(&tiny, &out, &["--resume", "--model", "pine"]);
+    assert!(code == Some(2) && printed.contains("model.preset"), "{printed}");
     assert_eq!(before, result(&out));
 }
 
 #[test]
-fn presets_and_seeds_are_trained_side_by_side_and_gone_on_with() {
+fn presets_and_seeds_are_trained_side_by_side_and_resumed() {
     let dir = tempfile::tempdir().unwrap();
     let tiny = experiment(&dir, &TINY.replace("steps = 600", "steps = 20"));
     let out = dir.path().join("runs");
     let several = ["--model", "pine,cross-only", "--seed", "1,2", "--jobs", "3", "--json"];
-    let (code, said) = train(&tiny, &out, &several);
-    assert_eq!(code, Some(0), "{said}");
-    let mut found: Vec<(String, u64)> = said
+    let (code, printed) = train(&tiny, &out, &several);
+    assert_eq!(code, Some(0), "{printed}");
+    let mut found: Vec<(String, u64)> = printed
         .lines()
         .filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok())
         .inspect(|v| assert!(v["finished"].as_bool().unwrap() && v["validation"].is_object(), "{v}"))
@@ -191,63 +195,66 @@ fn presets_and_seeds_are_trained_side_by_side_and_gone_on_with() {
         .collect();
     found.sort();
     assert_eq!(found, [("cross-only".into(), 1), ("cross-only".into(), 2), ("pine".into(), 1), ("pine".into(), 2)]);
-    // A run of several has the bits of one made alone.
+    // One of several runs has the bits of a single run.
     let alone = dir.path().join("alone");
     assert_eq!(train(&tiny, &alone, &["--model", "pine", "--seed", "2"]).0, Some(0));
     let model = |folder: &Path| std::fs::read(folder.join("model.safetensors")).unwrap();
     let pine = std::fs::read_dir(&out).unwrap().map(|e| e.unwrap().path());
     let pine = pine.into_iter().find(|p| p.to_string_lossy().ends_with("pine-s2")).unwrap();
     assert_eq!(model(&pine), model(&alone));
-    // The folders are taken, and one cannot be two runs.
-    let (code, said) = train(&tiny, &out, &several[..4]);
-    assert!(code == Some(2) && said.contains("already holds a run") && said.contains("4 of 4 runs failed"), "{said}");
-    // Each is named once.
-    assert_eq!(said.matches("pine-s1").count(), 1, "{said}");
-    let (code, said) = train(&tiny, &out, &["--seed", "1,1"]);
-    assert!(code == Some(2) && said.contains("two of the runs"), "{said}");
+    // The folders hold runs, and two runs cannot share one.
+    let (code, printed) = train(&tiny, &out, &several[..4]);
+    assert!(
+        code == Some(2) && printed.contains("already holds a run") && printed.contains("4 of 4 runs failed"),
+        "{printed}"
+    );
+    // The message names each run once.
+    assert_eq!(printed.matches("pine-s1").count(), 1, "{printed}");
+    let (code, printed) = train(&tiny, &out, &["--seed", "1,1"]);
+    assert!(code == Some(2) && printed.contains("is the folder of two runs"), "{printed}");
     assert_eq!(train(&tiny, &out, &[&several[..], &["--resume"]].concat()).0, Some(0));
 }
 
 #[test]
-fn a_trained_model_is_measured_on_fresh_examples_of_its_task() {
+fn a_trained_model_is_evaluated_on_fresh_examples_of_its_task() {
     let dir = tempfile::tempdir().unwrap();
     let tiny = experiment(&dir, &TINY.replace("steps = 600", "steps = 20"));
     let out = dir.path().join("run");
-    let (code, said) = train(&tiny, &out, &["--json"]);
-    assert_eq!(code, Some(0), "{said}");
-    let trained: serde_json::Value = serde_json::from_str(said.trim()).unwrap();
+    let (code, printed) = train(&tiny, &out, &["--json"]);
+    assert_eq!(code, Some(0), "{printed}");
+    let trained: serde_json::Value = serde_json::from_str(printed.trim()).unwrap();
     assert_eq!((trained["steps"].as_u64(), trained["finished"].as_bool()), (Some(20), Some(true)));
-    let measure = |what: &Path| {
-        let (code, said) =
-            run([Path::new("eval"), what, Path::new("--examples"), Path::new("130"), Path::new("--json")]);
-        assert_eq!(code, Some(0), "{said}");
-        serde_json::from_str::<serde_json::Value>(said.trim()).unwrap()["evaluation"].clone()
+    let evaluate = |model: &Path| {
+        let (code, printed) =
+            run([Path::new("eval"), model, Path::new("--examples"), Path::new("130"), Path::new("--json")]);
+        assert_eq!(code, Some(0), "{printed}");
+        serde_json::from_str::<serde_json::Value>(printed.trim()).unwrap()["evaluation"].clone()
     };
-    let by_run = measure(&out);
+    let by_run = evaluate(&out);
     assert_eq!(by_run["examples"], 130);
-    assert_eq!(by_run, measure(&out.join("model.safetensors")));
-    // On another experiment the model is still itself.
+    assert_eq!(by_run, evaluate(&out.join("model.safetensors")));
+    // Another experiment changes the examples, not the model.
     let other = dir.path().join("other.toml");
     std::fs::write(&other, TINY.replace("[model]", "[model]\npreset = 'pine'").replace("[5, 9]", "[7, 9]")).unwrap();
     let args = [Path::new("eval"), &out, Path::new("--on"), &other, Path::new("--examples"), Path::new("10")];
-    let (code, said) = run(args.into_iter().chain([Path::new("--json")]));
-    assert_eq!(code, Some(0), "{said}");
-    let on_other: serde_json::Value = serde_json::from_str(said.trim()).unwrap();
+    let (code, printed) = run(args.into_iter().chain([Path::new("--json")]));
+    assert_eq!(code, Some(0), "{printed}");
+    let on_other: serde_json::Value = serde_json::from_str(printed.trim()).unwrap();
     assert_eq!(on_other["preset"], "multi-set-transformer");
-    let (code, said) = run([Path::new("eval"), dir.path()]);
-    assert!(code == Some(2) && said.contains("no model yet"), "{said}");
+    let (code, printed) = run([Path::new("eval"), dir.path()]);
+    assert!(code == Some(2) && printed.contains("no model yet"), "{printed}");
 }
 
 #[test]
-fn a_model_with_appended_columns_and_outputs_per_element_predicts_and_is_measured_like_any_other() {
+fn a_model_with_appended_columns_and_outputs_per_element_predicts_and_is_evaluated_like_any_other() {
     let dir = tempfile::tempdir().unwrap();
     let text = TINY
         .replace("dim = 2", "dim = 2\naxes = 'canonical'\nappend = ['raw', 'mixture-log-densities']")
         .replace("steps = 600", "steps = 20");
     let text = text.replace("learning-rate = 1e-3", "learning-rate = 1e-3\nloss = { elements = { weight = 1.0 } }");
-    let (seen, out) = (experiment(&dir, &text), dir.path().join("run"));
-    let (code, said) = train(&seen, &out, &[]);
-    assert_eq!(code, Some(0), "{said}");
+    let (appended, out) = (experiment(&dir, &text), dir.path().join("run"));
+    let (code, printed) = train(&appended, &out, &[]);
+    assert_eq!(code, Some(0), "{printed}");
     let file = |name: &str, rows: &str| {
         let path = dir.path().join(name);
         std::fs::write(&path, rows).unwrap();
@@ -255,18 +262,18 @@ fn a_model_with_appended_columns_and_outputs_per_element_predicts_and_is_measure
     };
     let (p, q) = (file("p.csv", "0.5,1\n2,3\n1,4\n0,2\n3,1\n"), file("q.csv", "1,1\n2,2.5\n0,3\n4,0\n"));
     let predict = |p: &Path| run([Path::new("predict"), &out.join("model.safetensors"), p, &q]);
-    let (code, said) = predict(&p);
-    assert!(code == Some(0) && said.trim().parse::<f32>().is_ok(), "{said}");
-    let (code, said) = predict(&file("wide.csv", "1,2,3,4\n5,6,7,9\n"));
-    assert!(code == Some(2) && said.contains("wide.csv: has 4 columns, the model takes 2"), "{said}");
-    // The same examples, whatever experiment of that task they come from: the model sees and answers as it learnt to.
+    let (code, printed) = predict(&p);
+    assert!(code == Some(0) && printed.trim().parse::<f32>().is_ok(), "{printed}");
+    let (code, printed) = predict(&file("wide.csv", "1,2,3,4\n5,6,7,9\n"));
+    assert!(code == Some(2) && printed.contains("wide.csv: has 4 columns, the model takes 2"), "{printed}");
+    // The model prepares the examples of any experiment of its task as in training.
     let plain = dir.path().join("plain.toml");
     std::fs::write(&plain, TINY).unwrap();
     let error = |more: &[&Path]| {
         let args = [Path::new("eval"), &out, Path::new("--examples"), Path::new("50"), Path::new("--json")];
-        let (code, said) = run([&args[..], more].concat());
-        assert_eq!(code, Some(0), "{said}");
-        serde_json::from_str::<serde_json::Value>(said.trim()).unwrap()["evaluation"]["mean_absolute_error"].clone()
+        let (code, printed) = run([&args[..], more].concat());
+        assert_eq!(code, Some(0), "{printed}");
+        serde_json::from_str::<serde_json::Value>(printed.trim()).unwrap()["evaluation"]["mean_absolute_error"].clone()
     };
     assert_eq!(error(&[]), error(&[Path::new("--on"), &plain]));
 }
@@ -278,8 +285,8 @@ fn sampled_examples_are_those_of_training_before_whitening() {
     let draw = |name: &str, count: &str, threads: &str| {
         let out = dir.path().join(name);
         let args = ["sample", tiny.to_str().unwrap(), "--examples", count, "--seed", "3", "--threads", threads, "-o"];
-        let (code, said) = run(args.iter().map(Path::new).chain([out.as_path()]));
-        assert_eq!(code, Some(0), "{said}");
+        let (code, printed) = run(args.iter().map(Path::new).chain([out.as_path()]));
+        assert_eq!(code, Some(0), "{printed}");
         ["x", "x_offsets", "y", "y_offsets", "label"].map(|f| std::fs::read(out.join(format!("{f}.npy"))).unwrap())
     };
     let all = draw("a", "20", "1");
@@ -287,13 +294,13 @@ fn sampled_examples_are_those_of_training_before_whitening() {
     // Labels are 64-bit numbers after a header of 128 bytes.
     assert_eq!(all[4].len(), 128 + 20 * 8);
     assert_eq!(draw("c", "10", "2")[4][128..], all[4][128..128 + 80]);
-    let (code, said) = run(["sample", "paper/kl-d2", "--examples", "0", "-o", "/nowhere"]);
-    assert!(code == Some(2) && said.contains("--examples 0"), "{said}");
-    let (code, said) = run(["sample", "paper/kl-d5", "-o", "/nowhere"]);
-    assert!(code == Some(2) && said.contains("paper/kl-d16"), "{said}");
+    let (code, printed) = run(["sample", "paper/kl-d2", "--examples", "0", "-o", "/nowhere"]);
+    assert!(code == Some(2) && printed.contains("--examples 0"), "{printed}");
+    let (code, printed) = run(["sample", "paper/kl-d5", "-o", "/nowhere"]);
+    assert!(code == Some(2) && printed.contains("paper/kl-d16"), "{printed}");
 }
 
-/// Shape and bytes of the numbers of a NPY file.
+/// The shape of a NPY file, and the bytes of its numbers.
 fn npy(path: &Path) -> (Vec<usize>, Vec<u8>) {
     let bytes = std::fs::read(path).unwrap();
     let (header, data) = bytes.split_at(10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]])));
@@ -303,15 +310,15 @@ fn npy(path: &Path) -> (Vec<usize>, Vec<u8>) {
 }
 
 #[test]
-fn sampled_examples_of_several_dimensions_are_filled_with_zeros_and_tell_their_own() {
+fn sampled_examples_of_several_dimensions_are_padded_with_zeros_and_listed_with_their_dimensions() {
     let dir = tempfile::tempdir().unwrap();
     let text = "[task]\nkind = 'broad-kl'\ndims = [1, 5]\nset-size = [30, 40]\nmax-divergence = 20.0
         [model]\npreset = 'multi-set-transformer-equi'\n[training]\nbatch-size = 3\n";
     let broad = experiment(&dir, text);
     let out = dir.path().join("examples");
-    let (code, said) =
+    let (code, printed) =
         run([Path::new("sample"), &broad, Path::new("--examples"), Path::new("14"), Path::new("-o"), &out]);
-    assert!(code == Some(0) && said.contains("14 examples in 1 to 5 dimensions"), "{said}");
+    assert!(code == Some(0) && printed.contains("14 examples in 1 to 5 dimensions"), "{printed}");
     let integers = |name: &str| -> Vec<usize> {
         npy(&out.join(name)).1.chunks(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as usize).collect()
     };
@@ -333,7 +340,7 @@ fn sampled_examples_of_several_dimensions_are_filled_with_zeros_and_tell_their_o
 }
 
 #[test]
-fn a_folder_whose_run_is_under_way_is_nobody_elses_until_it_ends() {
+fn the_folder_of_a_run_is_locked_until_the_run_ends() {
     let dir = tempfile::tempdir().unwrap();
     let long = experiment(&dir, &TINY.replace("steps = 600", "steps = 1000000"));
     let out = dir.path().join("run");
@@ -341,18 +348,18 @@ fn a_folder_whose_run_is_under_way_is_nobody_elses_until_it_ends() {
     while !out.join("checkpoint.safetensors").exists() {
         std::thread::sleep(Duration::from_millis(10));
     }
-    let (code, said) = train(&long, &out, &["--resume", "--threads", "1"]);
+    let (code, printed) = train(&long, &out, &["--resume", "--threads", "1"]);
     let ended = child.try_wait().unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(code == Some(2) && said.contains("run: a run is under way in this folder"), "{said}");
-    // It went on as if nobody had asked, and what is left of it keeps nobody out.
+    assert!(code == Some(2) && printed.contains("run: a run is under way in this folder"), "{printed}");
+    // The first run continues undisturbed. The lock ends with its process.
     assert_eq!(ended, None);
     setwise_lab::run::RunFolder::new(&out).lock().unwrap();
 }
 
 #[test]
-fn what_is_wrong_with_one_of_several_experiments_is_told_with_its_name() {
+fn the_error_of_one_of_several_experiments_names_the_experiment() {
     let dir = tempfile::tempdir().unwrap();
     let good = experiment(&dir, TINY);
     let bad = dir.path().join("bad.toml");
@@ -365,55 +372,61 @@ fn what_is_wrong_with_one_of_several_experiments_is_told_with_its_name() {
         (TINY.replace("latent = 8", "latent = 8\nheads = 3"), "bad.toml: model config: heads: "),
         (TINY.replace("dim = 2", "dim = -2"), "4 | dim = -2"),
     ] {
-        let (code, said) = all(text.as_bytes());
-        assert!(code == Some(2) && said.contains("bad.toml: ") && said.contains(expected), "{said}");
+        let (code, printed) = all(text.as_bytes());
+        assert!(code == Some(2) && printed.contains("bad.toml: ") && printed.contains(expected), "{printed}");
     }
-    let (code, said) = all(b"\xff\xfe\x00");
-    assert!(code == Some(2) && said.contains("bad.toml: is not text"), "{said}");
+    let (code, printed) = all(b"\xff\xfe\x00");
+    assert!(code == Some(2) && printed.contains("bad.toml: is not text"), "{printed}");
 }
 
 #[test]
-fn a_damaged_checkpoint_is_said_put_aside_and_the_one_before_it_taken() {
+fn a_damaged_checkpoint_is_reported_and_renamed_and_the_previous_one_is_used() {
     let dir = tempfile::tempdir().unwrap();
     let tiny = experiment(&dir, &TINY.replace("steps = 600", "steps = 30"));
     let out = dir.path().join("run");
     assert_eq!(train(&tiny, &out, &[]).0, Some(0));
     let before = result(&out);
     std::fs::write(out.join("checkpoint.safetensors"), "short").unwrap();
-    let (code, said) = train(&tiny, &out, &["--resume"]);
-    assert!(code == Some(0) && said.contains("going back to the checkpoint before it"), "{said}");
-    assert!(said.contains("going on after 28 steps") && out.join("checkpoint.damaged.safetensors").exists(), "{said}");
+    let (code, printed) = train(&tiny, &out, &["--resume"]);
+    assert!(code == Some(0) && printed.contains("going back to the checkpoint before it"), "{printed}");
+    assert!(
+        printed.contains("resumed after 28 steps") && out.join("checkpoint.damaged.safetensors").exists(),
+        "{printed}"
+    );
     assert!(before == result(&out), "the result differs");
     for name in ["checkpoint.safetensors", "checkpoint.previous.safetensors"] {
         std::fs::write(out.join(name), "short").unwrap();
     }
-    let (code, said) = train(&tiny, &out, &["--resume"]);
-    assert!(code == Some(2) && said.contains("no checkpoint that is whole") && said.contains("--out"), "{said}");
-    // A checkpoint of nobody knows which experiment is no ground to go on from.
+    let (code, printed) = train(&tiny, &out, &["--resume"]);
+    assert!(
+        code == Some(2) && printed.contains("no checkpoint that is whole") && printed.contains("--out"),
+        "{printed}"
+    );
+    // Without its experiment a checkpoint cannot be resumed.
     std::fs::remove_file(out.join("experiment.toml")).unwrap();
-    let (code, said) = train(&tiny, &out, &["--resume"]);
-    assert!(code == Some(2) && said.contains("experiment.toml is gone"), "{said}");
+    let (code, printed) = train(&tiny, &out, &["--resume"]);
+    assert!(code == Some(2) && printed.contains("experiment.toml is gone"), "{printed}");
 }
 
 #[test]
-fn a_file_in_the_place_of_a_folder_is_refused_before_any_work() {
+fn a_file_in_place_of_a_folder_is_refused_before_the_work() {
     let dir = tempfile::tempdir().unwrap();
     let tiny = experiment(&dir, TINY);
-    let (code, said) = train(&tiny, &tiny, &[]);
-    assert!(code == Some(2) && said.contains("tiny.toml: is a file"), "{said}");
-    let (code, said) = run([Path::new("sample"), &tiny, Path::new("-o"), &tiny]);
-    assert!(code == Some(2) && said.contains("tiny.toml: is a file"), "{said}");
+    let (code, printed) = train(&tiny, &tiny, &[]);
+    assert!(code == Some(2) && printed.contains("tiny.toml: is a file"), "{printed}");
+    let (code, printed) = run([Path::new("sample"), &tiny, Path::new("-o"), &tiny]);
+    assert!(code == Some(2) && printed.contains("tiny.toml: is a file"), "{printed}");
 }
 
 #[cfg(unix)]
 #[test]
-fn a_run_goes_on_when_nobody_reads_what_it_says() {
+fn a_run_continues_if_standard_error_is_closed() {
     let dir = tempfile::tempdir().unwrap();
     let tiny = experiment(&dir, &TINY.replace("steps = 600", "steps = 20"));
     let out = dir.path().join("run");
     assert_eq!(train(&tiny, &out, &[]).0, Some(0));
     std::fs::remove_file(out.join("model.safetensors")).unwrap();
-    // Standard error is a pipe whose reader has gone; resuming has something to say.
+    // Standard error is a pipe without a reader, and resuming prints a line to it.
     let mut reader = Command::new("true").stdin(Stdio::piped()).spawn().unwrap();
     let pipe = reader.stdin.take().unwrap();
     reader.wait().unwrap();
@@ -423,13 +436,13 @@ fn a_run_goes_on_when_nobody_reads_what_it_says() {
 }
 
 #[test]
-fn points_in_fewer_dimensions_than_coordinates_are_told_of() {
+fn examples_with_a_singular_covariance_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let text = TINY.replace("steps = 600", "steps = 3").replace("[5, 9]", "[1, 1]").replace("dim = 2", "dim = 3");
     let flat = experiment(&dir, &text);
     let out = dir.path().join("run");
-    let (code, said) = train(&flat, &out, &[]);
-    assert!(code == Some(0) && said.contains("8 of 8 examples have a singular covariance"), "{said}");
-    let (code, said) = run([Path::new("eval"), &out, Path::new("--examples"), Path::new("10")]);
-    assert!(code == Some(0) && said.contains("10 of them have points in fewer dimensions"), "{said}");
+    let (code, printed) = train(&flat, &out, &[]);
+    assert!(code == Some(0) && printed.contains("8 of 8 examples have a singular covariance"), "{printed}");
+    let (code, printed) = run([Path::new("eval"), &out, Path::new("--examples"), Path::new("10")]);
+    assert!(code == Some(0) && printed.contains("10 of 10 examples have a singular covariance"), "{printed}");
 }

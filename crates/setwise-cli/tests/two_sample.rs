@@ -15,7 +15,7 @@ fn ok<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> String {
 }
 
 #[test]
-fn different_samples_are_told_apart_and_equal_ones_are_not() {
+fn different_samples_have_a_small_p_value_and_equal_ones_do_not() {
     let s = Samples::new();
     let p = s.table("p.csv", 150, 2, normal);
     let same = s.table("same.csv", 120, 2, |i, c| normal(i, 10 + c));
@@ -51,39 +51,39 @@ fn the_same_seed_gives_the_same_answer_with_any_number_of_threads() {
 }
 
 #[test]
-fn people_get_the_p_value_first_and_notes_last() {
+fn text_output_begins_with_the_p_value_and_ends_with_warnings() {
     let s = Samples::new();
     let p = s.table("p.csv", 300, 1, normal);
     let q = s.table("q.csv", 40, 1, |i, c| normal(i, 10 + c) + 2.0);
     let out = ok([path("test"), &p, &q, path("--rows"), path("100"), path("--permutations"), path("99")]);
-    assert!(out.starts_with("p = 0.01, if P and Q are the same distribution\n"), "{out}");
-    assert!(
-        out.contains("of 99 permutations none as large\nrows 300 and 40, columns 1, method energy distance\n"),
-        "{out}"
-    );
+    assert!(out.starts_with("p = 0.01: P and Q differ (permutation test, energy distance)\nstatistic "), "{out}");
+    assert!(out.contains(", reached by 0 of 99 permutations\nrows 300 and 40, columns 1\nwarning: "), "{out}");
     assert!(out.contains("p.csv: 100 of 300 rows of P are used"), "{out}");
+    let same = s.table("same.csv", 40, 1, |i, c| normal(i, 20 + c));
+    let out = ok([path("test"), &p, &same]);
+    assert!(out.contains(": no evidence that P and Q differ (permutation test, energy distance)\n"), "{out}");
 }
 
 #[test]
-fn what_cannot_be_tested_is_refused_by_name() {
+fn samples_and_options_that_cannot_be_tested_are_refused_by_name() {
     let s = Samples::new();
     let p = s.table("p.csv", 30, 2, normal);
-    let wide = s.table("wide.csv", 30, 3, normal);
+    let three = s.table("three.csv", 30, 3, normal);
     let one = s.table("one.csv", 1, 2, normal);
-    let says = |args: &[&std::path::Path], expected: &str| {
+    let refuses = |args: &[&std::path::Path], expected: &str| {
         let error = refused([&[path("test")], args].concat());
         assert!(error.contains(expected), "{error:?} lacks {expected:?}");
     };
-    says(&[&p, &wide], "wide.csv has 3");
-    says(&[&p, &one], "one.csv: has 1 rows, a two-sample test needs at least 2");
-    says(&[&p, &p, path("--permutations"), path("0")], "1 to 100000");
-    says(&[&p, &p, path("--bandwidth"), path("1")], "--bandwidth is for --method mmd");
-    says(&[&p, &p, path("--method"), path("mmd"), path("--bandwidth"), path("0")], "must be positive");
-    says(&[&p, path("missing.csv")], "missing.csv");
+    refuses(&[&p, &three], "three.csv has 3");
+    refuses(&[&p, &one], "one.csv: has 1 rows, a two-sample test needs at least 2");
+    refuses(&[&p, &p, path("--permutations"), path("0")], "1 to 100000");
+    refuses(&[&p, &p, path("--bandwidth"), path("1")], "--bandwidth is for --method mmd");
+    refuses(&[&p, &p, path("--method"), path("mmd"), path("--bandwidth"), path("0")], "must be positive");
+    refuses(&[&p, path("missing.csv")], "missing.csv");
 }
 
 #[test]
-fn the_readme_shows_what_it_prints() {
+fn the_readme_shows_the_output_of_test() {
     let readme = include_str!("../../../README.md");
     let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/samples");
     let out = ok([path("test"), &examples.join("p.csv"), &examples.join("q.csv")]);

@@ -1,4 +1,4 @@
-//! Which exception an error is.
+//! Errors as Python exceptions.
 
 use pyo3::PyErr;
 use pyo3::exceptions::{PyFloatingPointError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
@@ -6,7 +6,7 @@ use setwise::Error;
 
 use crate::options::python_name;
 
-/// What went wrong while the interpreter ran on: no exception can be made there.
+/// A failure outside the interpreter lock, where no exception can be created.
 pub enum Failure {
     /// A `ValueError` with this text.
     Value(String),
@@ -24,16 +24,16 @@ impl From<Failure> for PyErr {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Value(text) => value_error(text),
-            Failure::Library(error) => raised(error),
+            Failure::Library(error) => exception(error),
         }
     }
 }
 
-/// The exception of a library error; options are called by their Python names.
-pub fn raised(error: Error) -> PyErr {
+/// The exception of a library error. Settings have their Python names.
+pub fn exception(error: Error) -> PyErr {
     let text = error.to_string();
     match error {
-        // FileNotFoundError, PermissionError and so on.
+        // The kind determines the subclass of OSError, such as FileNotFoundError.
         Error::Io { source, .. } => std::io::Error::new(source.kind(), text).into(),
         Error::Config { field, reason } => PyValueError::new_err(format!("{}: {reason}", python_name(field))),
         Error::Setting { key, reason } => {

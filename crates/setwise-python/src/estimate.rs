@@ -7,8 +7,8 @@ use setwise::estimate::{
     Dim, Estimate, KlMethod, KlOptions, MiMethod, MiOptions, Points, Quantity, Variant, kl_batch, mi_batch,
 };
 
-use crate::arrays::{Given, Set};
-use crate::errors::{Failure, raised, value_error};
+use crate::arrays::{Set, SetArgument};
+use crate::errors::{Failure, exception, value_error};
 use crate::pool::compute;
 
 /// Estimate the KL divergence of two samples, in nats.
@@ -16,20 +16,21 @@ use crate::pool::compute;
 /// Parameters
 /// ----------
 /// p, q : array-like
-///     Samples of P and of Q, with as many columns: rows are elements, columns dimensions, of any number and stride.
-///     An array of one axis is a sample of single numbers. Lists of arrays of two axes (or arrays of three) are a batch;
-///     a list of arrays of one axis is a sample whose rows they are.
+///     Samples of P and of Q with the same number of columns. Rows are elements, columns are dimensions.
+///     An array with one axis is a sample with one column. A list of arrays with two axes is a batch, and so is an
+///     array with three axes. A list of arrays with one axis is a sample; the arrays are its rows.
 /// method : {"pretrained", "knn", "gaussian", "logistic"}, optional
-///     The trained estimator (the default, unless k is given), nearest neighbours (Wang, Kulkarni, Verdú), the closed
-///     form for Gaussians with the samples' moments, or a logistic regression of P against Q.
+///     "pretrained": the trained estimator, the default unless k is given. "knn": nearest neighbours (Wang, Kulkarni,
+///     Verdú). "gaussian": closed form for Gaussians with the samples' moments. "logistic": logistic regression of P
+///     against Q.
 /// k : int, optional
-///     Which neighbour "knn" measures the distance to; 3 if not given.
+///     Rank of the neighbour that "knn" measures the distance to, 3 by default.
 /// seed : int
 ///     Seed of the interval.
 ///
 /// Returns
 /// -------
-/// Estimate, or for a batch a list of one Estimate per pair
+/// Estimate, or a list with one Estimate per pair of a batch
 ///
 /// Examples
 /// --------
@@ -55,9 +56,9 @@ pub fn kl<'py>(
     k: Option<i128>,
     seed: i128,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let method = method.map(str::parse::<KlMethod>).transpose().map_err(raised)?;
-    let k = k.map(|k| whole("k", k)).transpose()?.map(|k| k as usize);
-    let options = KlOptions::of(method, k, whole("seed", seed)?);
+    let method = method.map(str::parse::<KlMethod>).transpose().map_err(exception)?;
+    let k = k.map(|k| to_u64("k", k)).transpose()?.map(|k| k as usize);
+    let options = KlOptions::of(method, k, to_u64("seed", seed)?);
     estimates(py, [(p, "p"), (q, "q")], |pairs| kl_batch(pairs, &options))
 }
 
@@ -66,21 +67,21 @@ pub fn kl<'py>(
 /// Parameters
 /// ----------
 /// x, y : array-like
-///     Samples with as many rows; row i of one belongs to row i of the other. An array of one axis is a sample of
-///     single numbers. Lists of arrays (or arrays of three axes) are a batch.
+///     Samples with the same number of rows; row i of one belongs to row i of the other. An array with one axis is a
+///     sample with one column. A list of arrays is a batch, and so is an array with three axes.
 /// method : {"ksg", "gaussian", "mine"}, optional
-///     Nearest neighbours (Kraskov, Stögbauer, Grassberger), the closed form for a Gaussian with the pairs' moments, or
-///     a lower bound from trained networks (Belghazi et al.). The default is that of the command ``setwise mi``.
+///     "ksg", the default: nearest neighbours (Kraskov, Stögbauer, Grassberger). "gaussian": closed form for a Gaussian
+///     with the pairs' moments. "mine": lower bound from trained networks (Belghazi et al.).
 /// variant : {1, 2}
-///     Which of Kraskov's two estimators "ksg" is.
+///     Kraskov's first or second estimator, for "ksg".
 /// k : int
-///     Which neighbour "ksg" measures the distance to.
+///     Rank of the neighbour that "ksg" measures the distance to.
 /// seed : int
 ///     Seed of the interval, and of the networks of "mine".
 ///
 /// Returns
 /// -------
-/// Estimate, or for a batch a list of one Estimate per pair
+/// Estimate, or a list with one Estimate per pair of a batch
 ///
 /// Examples
 /// --------
@@ -101,43 +102,43 @@ pub fn mi<'py>(
     k: i128,
     seed: i128,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let method = method.map(str::parse::<MiMethod>).transpose().map_err(raised)?.unwrap_or_default();
+    let method = method.map(str::parse::<MiMethod>).transpose().map_err(exception)?.unwrap_or_default();
     let variant = match variant {
         1 => Variant::One,
         2 => Variant::Two,
         other => return Err(value_error(format!("variant: is {other}, must be 1 or 2"))),
     };
-    let options = MiOptions { method, variant, k: whole("k", k)? as usize, seed: whole("seed", seed)? };
+    let options = MiOptions { method, variant, k: to_u64("k", k)? as usize, seed: to_u64("seed", seed)? };
     estimates(py, [(x, "x"), (y, "y")], |pairs| mi_batch(pairs, &options))
 }
 
-/// A number that counts something.
-pub fn whole(name: &str, value: i128) -> PyResult<u64> {
+/// An integer argument that must not be negative.
+pub fn to_u64(name: &str, value: i128) -> PyResult<u64> {
     u64::try_from(value).map_err(|_| value_error(format!("{name}: is {value}, must be between 0 and {}", u64::MAX)))
 }
 
-/// Reads both samples, or both lists of samples, and estimates.
+/// Reads two samples or two batches, and estimates.
 fn estimates<'py>(
     py: Python<'py>,
     [(first, first_name), (second, second_name)]: [(&Bound<'py, PyAny>, &str); 2],
     estimate: impl Fn(&[(Points, Points)]) -> setwise::Result<Vec<Estimate>> + Send + Sync,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (a, b) = (Given::read(first, first_name)?, Given::read(second, second_name)?);
+    let (a, b) = (SetArgument::read(first, first_name)?, SetArgument::read(second, second_name)?);
     if a.single != b.single {
-        let (list, one) = if a.single { (second_name, first_name) } else { (first_name, second_name) };
+        let (batch, sample) = if a.single { (second_name, first_name) } else { (first_name, second_name) };
         return Err(value_error(format!(
-            "{list} is a batch of samples and {one} is a single one; both must be one or the other"
+            "{batch} is a batch of samples and {sample} is a single one; give two samples or two batches"
         )));
     }
     if a.examples() != b.examples() {
         let (n, m) = (a.examples(), b.examples());
-        return Err(value_error(format!("{first_name} has {n} samples, {second_name} has {m}; they go in pairs")));
+        return Err(value_error(format!("{first_name} has {n} samples, {second_name} has {m}; give equal numbers")));
     }
     let views = [a.views(), b.views()].concat();
     let (of_a, of_b) = (a.sets(), b.sets());
-    let found = compute(py, || -> Result<Vec<Estimate>, Failure> {
+    let estimates = compute(py, || -> Result<Vec<Estimate>, Failure> {
         views.iter().try_for_each(|v| v.check(false))?;
-        let (data_a, data_b) = (doubles(&of_a), doubles(&of_b));
+        let (data_a, data_b) = (to_f64(&of_a), to_f64(&of_b));
         let pairs: Vec<(Points, Points)> = of_a
             .iter()
             .zip(&data_a)
@@ -146,7 +147,7 @@ fn estimates<'py>(
             .collect();
         Ok(estimate(&pairs)?)
     })??;
-    let mut objects = found.iter().map(|e| object(py, e)).collect::<PyResult<Vec<_>>>()?;
+    let mut objects = estimates.iter().map(|e| to_object(py, e)).collect::<PyResult<Vec<_>>>()?;
     match objects.pop() {
         Some(only) if a.single => Ok(only),
         last => {
@@ -156,12 +157,12 @@ fn estimates<'py>(
     }
 }
 
-fn doubles<'a>(sets: &[Set<'a>]) -> Vec<std::borrow::Cow<'a, [f64]>> {
-    sets.iter().map(|s| s.numbers.double()).collect()
+fn to_f64<'a>(sets: &[Set<'a>]) -> Vec<std::borrow::Cow<'a, [f64]>> {
+    sets.iter().map(|s| s.numbers.to_f64()).collect()
 }
 
-/// An estimate as Python sees it: `setwise.Estimate`.
-fn object<'py>(py: Python<'py>, e: &Estimate) -> PyResult<Bound<'py, PyAny>> {
+/// An estimate as a `setwise.Estimate`.
+fn to_object<'py>(py: Python<'py>, e: &Estimate) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     static FALLBACK: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let quantity = match e.quantity {
@@ -174,8 +175,8 @@ fn object<'py>(py: Python<'py>, e: &Estimate) -> PyResult<Bound<'py, PyAny>> {
     };
     let pair = |interval: Option<[f64; 2]>| interval.map(|[low, high]| (low, high));
     let interval = pair(e.interval);
-    let fallback = e.fallback.as_ref().map(|other| {
-        let parts = (&other.method, other.value, pair(other.interval));
+    let fallback = e.fallback.as_ref().map(|f| {
+        let parts = (&f.method, f.value, pair(f.interval));
         FALLBACK.import(py, "setwise._results", "Fallback")?.call1(parts)
     });
     let fallback = fallback.transpose()?;

@@ -1,4 +1,4 @@
-//! The native half of `setwise.fit`: one step at a time.
+//! The native part of `setwise.fit`: single steps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,17 +11,17 @@ use setwise::models::OutputKind;
 use setwise::train::Training;
 use setwise::{ModelConfig, train};
 
-use crate::arrays::{Array, Given, sequence};
-use crate::errors::{Failure, raised, type_error, value_error};
-use crate::estimate::whole;
+use crate::arrays::{Array, SetArgument, sequence};
+use crate::errors::{Failure, exception, type_error, value_error};
+use crate::estimate::to_u64;
 use crate::model::Model;
-use crate::options::{changed, settings};
+use crate::options::{settings, with_settings};
 use crate::pool::compute;
 
-/// A training under way; after every step the model has what was learnt.
+/// A training in progress. Every step updates the model.
 ///
-/// `training` holds settings of the library's Training. `data`, if given, is a list of (sets, target), of which every step takes a
-/// batch; otherwise every step is given its own.
+/// `training` holds settings of the library's Training. `data` is a list of (sets, target) from which every step takes
+/// a batch. Without `data`, every step needs a batch as its argument.
 #[pyclass(frozen, module = "setwise._setwise")]
 pub struct Fit {
     model: Py<Model>,
@@ -31,7 +31,7 @@ pub struct Fit {
 }
 
 impl Drop for Fit {
-    /// An interrupt may come before Python knows of this, and nobody would close it.
+    /// Python may be interrupted before it can call `close`.
     fn drop(&mut self) {
         self.close();
     }
@@ -53,8 +53,8 @@ impl Fit {
         seed: i128,
         data: Option<&Bound<'_, PyList>>,
     ) -> PyResult<Self> {
-        let seed = whole("seed", seed)?;
-        let training = changed(&Training::default(), settings(training)?)?;
+        let seed = to_u64("seed", seed)?;
+        let training = with_settings(&Training::default(), settings(training)?)?;
         let shared = &model.get().shared;
         let data = match data {
             Some(list) if list.is_empty() => return Err(value_error("the data set has no examples")),
@@ -65,13 +65,13 @@ impl Fit {
             }
             None => None,
         };
-        let fit = compute(py, || train::Fit::new(shared.snapshot(), training, seed))?.map_err(raised)?;
-        // The last thing that can fail: from here on `close` gives the model free.
-        model.get().begin_learning()?;
+        let fit = compute(py, || train::Fit::new(shared.snapshot(), training, seed))?.map_err(exception)?;
+        // This is the last call that can fail. `close` releases the model.
+        model.get().reserve()?;
         Ok(Fit { model, state: Mutex::new(State { fit, data }), reserved: AtomicBool::new(true) })
     }
 
-    /// One step; its loss before it, the length of its gradient, and its learning rate.
+    /// Make one step; returns the loss before it, the norm of the gradient, and the learning rate.
     #[pyo3(signature = (batch=None))]
     fn step(&self, py: Python<'_>, batch: Option<&Bound<'_, PyList>>) -> PyResult<(f64, f64, f64)> {
         let shared = &self.model.get().shared;
@@ -83,7 +83,9 @@ impl Fit {
             let batch = match (batch, data) {
                 (Some(batch), _) => batch,
                 (None, Some((all, epochs))) => all.select(&epochs.next_indices(size.min(all.len()))),
-                (None, None) => return Err(Failure::Value("there is no data set to take a batch of".to_owned())),
+                (None, None) => {
+                    return Err(Failure::Value("step() needs a batch, because there is no data set".to_owned()));
+                }
             };
             let (sets, targets) = batch.into_batch()?;
             let rate = fit.rate();
@@ -94,17 +96,17 @@ impl Fit {
         .map_err(PyErr::from)
     }
 
-    /// Gives the model free for another training.
+    /// Release the model for another training.
     fn close(&self) {
         if self.reserved.swap(false, Ordering::AcqRel) {
-            self.model.get().end_learning();
+            self.model.get().release();
         }
     }
 }
 
-/// An example whose arrays are still Python's.
-struct Read<'py> {
-    sets: Vec<Given<'py>>,
+/// An example as arrays of Python.
+struct Example<'py> {
+    sets: Vec<SetArgument<'py>>,
     targets: Vec<Array<'py>>,
 }
 
@@ -112,14 +114,14 @@ struct Read<'py> {
 fn examples(py: Python<'_>, list: &Bound<'_, PyList>, config: &ModelConfig) -> PyResult<Examples> {
     let mut read = Vec::with_capacity(list.len());
     for (i, item) in list.iter().enumerate() {
-        read.push(example(&item, config).map_err(|error| about(py, i, error))?);
+        read.push(example(&item, config).map_err(|error| with_index(py, i, error))?);
     }
     let views: Vec<_> = read
         .iter()
         .map(|e| {
             let targets: Vec<_> = e.targets.iter().map(Array::view).collect();
-            let views = e.sets.iter().flat_map(Given::views).chain(targets.iter().copied()).collect::<Vec<_>>();
-            let sets: Vec<_> = e.sets.iter().flat_map(Given::sets).collect();
+            let views = e.sets.iter().flat_map(SetArgument::views).chain(targets.iter().copied()).collect::<Vec<_>>();
+            let sets: Vec<_> = e.sets.iter().flat_map(SetArgument::sets).collect();
             (views, sets, targets)
         })
         .collect();
@@ -128,8 +130,8 @@ fn examples(py: Python<'_>, list: &Bound<'_, PyList>, config: &ModelConfig) -> P
         for (i, (views, sets, targets)) in views.iter().enumerate() {
             let mut push = || -> Result<(), Failure> {
                 views.iter().try_for_each(|v| v.check(true))?;
-                let sets: Vec<_> = sets.iter().map(|s| (s.numbers.single(), s.width)).collect();
-                let targets: Vec<_> = targets.iter().map(|t| t.numbers.single()).collect();
+                let sets: Vec<_> = sets.iter().map(|s| (s.numbers.to_f32(), s.width)).collect();
+                let targets: Vec<_> = targets.iter().map(|t| t.numbers.to_f32()).collect();
                 let sets: Vec<(&[f32], usize)> = sets.iter().map(|(rows, width)| (&**rows, *width)).collect();
                 Ok(examples.push(&sets, &targets.iter().map(|t| &**t).collect::<Vec<_>>())?)
             };
@@ -137,11 +139,11 @@ fn examples(py: Python<'_>, list: &Bound<'_, PyList>, config: &ModelConfig) -> P
         }
         Ok(examples)
     };
-    compute(py, fill)?.map_err(|(i, failure): (usize, Failure)| about(py, i, failure.into()))
+    compute(py, fill)?.map_err(|(i, failure): (usize, Failure)| with_index(py, i, failure.into()))
 }
 
-/// The same exception, saying which example it is about.
-fn about(py: Python<'_>, example: usize, error: PyErr) -> PyErr {
+/// The same exception with the index of the example in its message.
+fn with_index(py: Python<'_>, example: usize, error: PyErr) -> PyErr {
     let text = format!("example {example}: {}", error.value(py));
     if !error.is_instance_of::<PyException>(py) {
         return error;
@@ -152,37 +154,37 @@ fn about(py: Python<'_>, example: usize, error: PyErr) -> PyErr {
     }
 }
 
-fn example<'py>(item: &Bound<'py, PyAny>, config: &ModelConfig) -> PyResult<Read<'py>> {
+fn example<'py>(item: &Bound<'py, PyAny>, config: &ModelConfig) -> PyResult<Example<'py>> {
     let pair = item.cast::<PyTuple>().ok().filter(|t| t.len() == 2);
     let Some(pair) = pair else {
-        return Err(type_error(format!("is of type {}; a tuple (sets, target) is wanted", item.get_type().name()?)));
+        return Err(type_error(format!("is of type {}; must be a tuple (sets, target)", item.get_type().name()?)));
     };
     let (sets, target) = (pair.get_item(0)?, pair.get_item(1)?);
     let read = |(k, set): (usize, &Bound<'py, PyAny>)| {
-        let given = Given::read(set, &format!("sets[{k}]"))?;
-        match given.single {
-            true => Ok(given),
-            false => Err(value_error(format!("sets[{k}]: is a batch of sets, one set [rows, columns] is wanted"))),
+        let argument = SetArgument::read(set, &format!("sets[{k}]"))?;
+        match argument.single {
+            true => Ok(argument),
+            false => Err(value_error(format!("sets[{k}]: is a batch of sets; must be one set [rows, columns]"))),
         }
     };
-    let listed = of_each(&sets, config.sets, "sets")?;
+    let sets = items_per_set(&sets, config.sets, "sets")?;
     let per_element = config.output == OutputKind::Equivariant;
-    let targets = if per_element { of_each(&target, config.sets, "target")? } else { vec![target] };
+    let targets = if per_element { items_per_set(&target, config.sets, "target")? } else { vec![target] };
     let name = |k: usize| if per_element { format!("target[{k}]") } else { "target".to_owned() };
-    Ok(Read {
-        sets: listed.iter().enumerate().map(read).collect::<PyResult<_>>()?,
+    Ok(Example {
+        sets: sets.iter().enumerate().map(read).collect::<PyResult<_>>()?,
         targets: targets.iter().enumerate().map(|(k, t)| Array::read(t, name(k))).collect::<PyResult<_>>()?,
     })
 }
 
-/// A list with an item for each of `count` sets; where there is one set only it need not be a list.
-fn of_each<'py>(object: &Bound<'py, PyAny>, count: usize, name: &str) -> PyResult<Vec<Bound<'py, PyAny>>> {
+/// The items of a list with an item for each of `count` sets. A single set needs no list.
+fn items_per_set<'py>(object: &Bound<'py, PyAny>, count: usize, name: &str) -> PyResult<Vec<Bound<'py, PyAny>>> {
     match sequence(object) {
         Some(items) if items.len() == count => Ok(items),
         Some(items) => Err(value_error(format!("{name}: has {} items, the model takes {count} sets", items.len()))),
         None if count == 1 => Ok(vec![object.clone()]),
         None => Err(type_error(format!(
-            "{name}: is of type {}, a list or tuple with an array for each of {count} sets is wanted",
+            "{name}: is of type {}; must be a list or tuple with an array for each of {count} sets",
             object.get_type().name()?
         ))),
     }

@@ -1,8 +1,12 @@
-//! The native half of the Python package `setwise`: arrays in, the library's answers out.
+//! The native module of the Python package `setwise`: conversions around calls of the library.
 //!
-//! Everything is computed by the library; here are the conversions. `arrays` reads what counts as an array, `errors` says which exception an
-//! error is, `options` turns keyword arguments into settings, `pool` has the threads that compute while the interpreter runs on. `estimate`, `model` and `fit` hold what the module
-//! offers. The other half, in `python/setwise`, holds result classes, the loop of `fit` and its progress line.
+//! * `arrays`: array-like objects as slices
+//! * `errors`: library errors as exceptions
+//! * `options`: keyword arguments as settings
+//! * `pool`: the threads that compute without the interpreter lock
+//! * `estimate`, `model`, `fit`: the functions and classes of the module
+//!
+//! The folder `python/setwise` holds result classes, the loop of `fit` and its progress line.
 
 mod arrays;
 mod errors;
@@ -14,7 +18,7 @@ mod pool;
 
 use pyo3::prelude::*;
 
-/// The native half of setwise.
+/// The native module of setwise.
 #[pymodule]
 mod _setwise {
     #[pymodule_export]

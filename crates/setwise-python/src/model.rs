@@ -1,4 +1,4 @@
-//! `Model`: made, loaded, saved and asked.
+//! `Model`: created, loaded, saved and called.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -14,16 +14,16 @@ use setwise::models::{PRESETS, SharedModel};
 use setwise::sets::{BatchView, SetView};
 use setwise::{ModelConfig, Prediction, SetBatch};
 
-use crate::arrays::{Given, Set, Slice};
-use crate::errors::{Failure, raised, type_error, value_error};
-use crate::estimate::whole;
-use crate::options::{changed, python_name, settings};
+use crate::arrays::{Set, SetArgument, Slice};
+use crate::errors::{Failure, exception, type_error, value_error};
+use crate::estimate::to_u64;
+use crate::options::{python_name, settings, with_settings};
 use crate::pool::compute;
 
-/// A function of several sets: fresh, learnt or loaded.
+/// A model of a function of several sets.
 ///
-/// Make one with ``Model.create`` or ``Model.load``, let it learn with ``setwise.fit``, and call it with one argument
-/// per set. Many threads may call one model at once.
+/// ``Model.create`` and ``Model.load`` make one, ``setwise.fit`` trains it, and a call with one argument per set
+/// predicts. Many threads may call one model at once.
 ///
 /// Examples
 /// --------
@@ -38,43 +38,45 @@ use crate::pool::compute;
 #[pyclass(frozen, module = "setwise")]
 pub struct Model {
     pub shared: SharedModel,
-    learning: AtomicBool,
+    /// Whether a training has reserved the model.
+    reserved: AtomicBool,
 }
 
 impl Model {
     fn of(model: setwise::Model) -> Self {
-        Model { shared: SharedModel::new(model), learning: AtomicBool::new(false) }
+        Model { shared: SharedModel::new(model), reserved: AtomicBool::new(false) }
     }
 
     /// Reserves the model for one training at a time.
-    pub fn begin_learning(&self) -> PyResult<()> {
-        match self.learning.swap(true, Ordering::AcqRel) {
-            true => Err(PyRuntimeError::new_err("the model is learning already; one fit at a time")),
+    pub fn reserve(&self) -> PyResult<()> {
+        match self.reserved.swap(true, Ordering::AcqRel) {
+            true => Err(PyRuntimeError::new_err("the model is in training; run one fit at a time")),
             false => Ok(()),
         }
     }
 
-    /// Ends what [`Model::begin_learning`] began.
-    pub fn end_learning(&self) {
-        self.learning.store(false, Ordering::Release);
+    /// Releases a reserved model.
+    pub fn release(&self) {
+        self.reserved.store(false, Ordering::Release);
     }
 }
 
 #[pymethods]
 impl Model {
-    /// Make a model with fresh parameters.
+    /// Create a model with random parameters.
     ///
     /// Parameters
     /// ----------
     /// preset : str
     ///     An architecture of ``setwise.presets()``.
     /// dim : int, optional
-    ///     Columns of the sets. Not needed where ``input_widths`` gives those of each set, or the architecture takes any.
+    ///     Columns of the sets. Not needed with ``input_widths``, the columns of each set, or if the architecture takes
+    ///     any number of columns.
     /// seed : int
     ///     Seed of the parameters.
     /// **config
-    ///     Fields of the config that are to differ from the preset's, such as ``sets``, ``latent``, ``hidden``, ``blocks``,
-    ///     ``heads``, ``pooling``, ``output_width`` or ``output="equivariant"``; ``Model.config`` shows all.
+    ///     Fields of the config that differ from the preset's, such as ``sets``, ``latent``, ``hidden``, ``blocks``,
+    ///     ``heads``, ``pooling``, ``output_width`` or ``output="equivariant"``. ``Model.config`` has all fields.
     ///
     /// Examples
     /// --------
@@ -91,22 +93,22 @@ impl Model {
         seed: i128,
         config: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let seed = whole("seed", seed)?;
+        let seed = to_u64("seed", seed)?;
         let fields = config.map(settings).transpose()?.unwrap_or_default();
-        let widest = || fields.get("input-widths")?.as_array()?.iter().filter_map(Value::as_u64).max();
+        let max_width = || fields.get("input-widths")?.as_array()?.iter().filter_map(Value::as_u64).max();
         let dim = match dim {
-            Some(dim) => Some(whole("dim", dim)?),
-            None => widest(),
+            Some(dim) => Some(to_u64("dim", dim)?),
+            None => max_width(),
         };
-        let config = ModelConfig::preset(preset, dim.unwrap_or(1).try_into()?).map_err(raised)?;
+        let config = ModelConfig::preset(preset, dim.unwrap_or(1).try_into()?).map_err(exception)?;
         if dim.is_none() && !config.dimension_equivariant {
             return Err(type_error("create() needs dim, the number of columns of the sets, or input_widths"));
         }
-        let config = overlaid(config, fields)?.validate().map_err(raised)?;
+        let config = with_fields(config, fields)?.validate().map_err(exception)?;
         compute(py, || Model::of(setwise::Model::new(config, seed)))
     }
 
-    /// Read a model file (safetensors), as ``Model.save`` and the command line write it.
+    /// Read a model file (safetensors) of ``Model.save`` or the command line.
     ///
     /// Examples
     /// --------
@@ -119,15 +121,15 @@ impl Model {
     /// True
     #[staticmethod]
     fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        py.detach(|| setwise::Model::load(&path)).map(Model::of).map_err(raised)
+        py.detach(|| setwise::Model::load(&path)).map(Model::of).map_err(exception)
     }
 
-    /// Write a model file (safetensors); an old file is replaced only when the new one is complete.
+    /// Write a model file (safetensors). An existing file is replaced only by a complete one.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        py.detach(|| self.shared.snapshot().save(&path)).map_err(raised)
+        py.detach(|| self.shared.snapshot().save(&path)).map_err(exception)
     }
 
-    /// Everything the model is made of but its parameters, as a dict.
+    /// The config of the model as a dict.
     #[getter]
     fn config<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let config: &ModelConfig = self.shared.config();
@@ -143,29 +145,31 @@ impl Model {
         self.shared.snapshot().params().len()
     }
 
-    /// Answer for one example, or for a batch of them.
+    /// Predict for one example or for a batch.
     ///
-    /// One argument per set: an array [rows, columns] each for one example, an array [examples, rows, columns] or a list of
-    /// arrays [rows, columns] each for a batch. A model that answers per example gives a number, or a vector where its
-    /// ``output_width`` is above one; a batch an array of these. A model that answers per element gives a tuple with an
-    /// array for each set; a batch a list of these. Numbers are of type float32.
+    /// There is one argument per set. For one example it is an array [rows, columns]. For a batch it is an array
+    /// [examples, rows, columns] or a list of arrays [rows, columns].
     ///
-    /// For a model of ``setwise train`` sets are prepared as they were in training (whitened together, for instance), and its
-    /// answers are told in the unit of the labels, as ``setwise predict`` does; with ``raw=True`` sets and answers are the
-    /// network's own. A model that has learnt by ``setwise.fit`` takes sets as it was given them there.
+    /// A model with one output per example returns a number, or a vector if ``output_width`` is above one. A batch
+    /// gives an array of these. A model with outputs per element returns a tuple with an array for each set. A batch
+    /// gives a list of these. Numbers are of type float32.
+    ///
+    /// Sets of a model of ``setwise train`` are prepared as in training, for instance whitened. Its outputs are
+    /// transformed to the unit of the labels, as by ``setwise predict``. With ``raw=True`` sets and outputs are those
+    /// of the network. A model of ``setwise.fit`` takes sets as in its training.
     #[pyo3(signature = (*sets, raw=false))]
     fn __call__<'py>(&self, py: Python<'py>, sets: &Bound<'py, PyTuple>, raw: bool) -> PyResult<Bound<'py, PyAny>> {
-        let wanted = self.shared.config().sets;
-        if sets.len() != wanted {
-            return Err(type_error(format!("the model takes {wanted} sets, {} given", sets.len())));
+        let expected = self.shared.config().sets;
+        if sets.len() != expected {
+            return Err(type_error(format!("the model takes {expected} sets, {} given", sets.len())));
         }
-        let read = |(k, set): (usize, Bound<'py, PyAny>)| Given::read(&set, &format!("sets[{k}]"));
-        let given = sets.iter().enumerate().map(read).collect::<PyResult<Vec<Given>>>()?;
-        let (single, examples) = (given[0].single, given[0].examples());
-        for (k, other) in given.iter().enumerate() {
+        let read = |(k, set): (usize, Bound<'py, PyAny>)| SetArgument::read(&set, &format!("sets[{k}]"));
+        let arguments = sets.iter().enumerate().map(read).collect::<PyResult<Vec<SetArgument>>>()?;
+        let (single, examples) = (arguments[0].single, arguments[0].examples());
+        for (k, other) in arguments.iter().enumerate() {
             if other.single != single {
                 return Err(value_error(format!(
-                    "sets[0] and sets[{k}]: one is a batch, the other a single set; all must be one or the other"
+                    "sets[0] and sets[{k}]: one is a batch, the other a single set; give batches for all sets or for none"
                 )));
             }
             if other.examples() != examples {
@@ -173,15 +177,13 @@ impl Model {
                 return Err(value_error(format!("sets[0] has {examples} examples, sets[{k}] has {found}")));
             }
         }
-        let views: Vec<_> = given.iter().flat_map(Given::views).collect();
-        let sets: Vec<Vec<Set>> = given.iter().map(Given::sets).collect();
-        let wholes: Vec<Option<Slice>> = given.iter().map(Given::whole).collect();
+        let views: Vec<_> = arguments.iter().flat_map(SetArgument::views).collect();
+        let sets: Vec<Vec<Set>> = arguments.iter().map(SetArgument::sets).collect();
+        let slices: Vec<Option<Slice>> = arguments.iter().map(SetArgument::contiguous).collect();
         let preparation = match raw {
             true => Preparation::identity(),
             false => self.shared.with_metadata(Preparation::from_metadata).map_err(|e| {
-                value_error(format!(
-                    "the model's experiment cannot be followed: {e}; raw=True takes sets and answers as they are"
-                ))
+                value_error(format!("cannot prepare sets as in training: {e}; raw=True predicts without preparation"))
             })?,
         };
         let answers = compute(py, || -> Result<Prediction, Failure> {
@@ -190,8 +192,8 @@ impl Model {
                 let prepared = prepared(&preparation, &sets)?;
                 return Ok(preparation.read(self.shared.predict(&prepared.view())?));
             }
-            let pack = |(sets, whole): (&Vec<_>, &Option<_>)| Packed::of(sets, *whole);
-            let packed = sets.iter().zip(&wholes).map(pack).collect::<Result<Vec<_>, _>>()?;
+            let pack = |(sets, slice): (&Vec<_>, &Option<_>)| Packed::of(sets, *slice);
+            let packed = sets.iter().zip(&slices).map(pack).collect::<Result<Vec<_>, _>>()?;
             let sets = packed.iter().map(|p| SetView { data: &p.data, width: p.width, offsets: &p.offsets }).collect();
             Ok(self.shared.predict(&BatchView { sets })?)
         })??;
@@ -231,17 +233,17 @@ impl Model {
 
     #[classmethod]
     fn _from_bytes(_class: &Bound<'_, PyType>, py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
-        py.detach(|| setwise::Model::from_bytes("the pickled model", bytes)).map(Model::of).map_err(raised)
+        py.detach(|| setwise::Model::from_bytes("the pickled model", bytes)).map(Model::of).map_err(exception)
     }
 
-    /// Models travel between processes as their file's content.
+    /// A model is pickled as the content of its file.
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
         let bytes = slf.get().shared.snapshot().to_bytes();
         Ok((slf.get_type().getattr("_from_bytes")?, (PyBytes::new(slf.py(), &bytes),)))
     }
 }
 
-/// One set of all examples, one after another; not copied where they lie so already.
+/// One set of all examples, one after another. One array is not copied.
 struct Packed<'a> {
     data: Cow<'a, [f32]>,
     width: usize,
@@ -249,19 +251,19 @@ struct Packed<'a> {
 }
 
 impl<'a> Packed<'a> {
-    fn of(sets: &[Set<'a>], whole: Option<Slice<'a>>) -> Result<Self, Failure> {
+    fn of(sets: &[Set<'a>], slice: Option<Slice<'a>>) -> Result<Self, Failure> {
         let (width, offsets) = layout(sets)?;
-        let joined = || sets.iter().flat_map(|s| s.numbers.single().into_owned()).collect();
-        Ok(Packed { data: whole.map_or_else(joined, Slice::single), width, offsets })
+        let concatenate = || sets.iter().flat_map(|s| s.numbers.to_f32().into_owned()).collect();
+        Ok(Packed { data: slice.map_or_else(concatenate, Slice::to_f32), width, offsets })
     }
 }
 
-/// Columns of one set of all examples, which must be the same, and where the rows of each begin.
+/// The columns of one set of all examples, which must be equal, and the offsets of their rows.
 fn layout(sets: &[Set]) -> Result<(usize, Vec<usize>), Failure> {
     let width = sets[0].width;
     if let Some(other) = sets.iter().find(|s| s.width != width) {
         return Err(Failure::Value(format!(
-            "{} has {} columns, {} has {width}: in a batch all must have the same",
+            "{} has {} columns, {} has {width}; sets of a batch must have the same columns",
             other.name, other.width, sets[0].name
         )));
     }
@@ -272,22 +274,22 @@ fn layout(sets: &[Set]) -> Result<(usize, Vec<usize>), Failure> {
     Ok((width, offsets))
 }
 
-/// The sets of all examples as a trained model expects them.
+/// The sets of all examples, prepared as in training.
 fn prepared(preparation: &Preparation, sets: &[Vec<Set>]) -> Result<SetBatch, Failure> {
-    let (mut drawn, mut widths) = (Vec::new(), Vec::new());
+    let (mut raw_sets, mut widths) = (Vec::new(), Vec::new());
     for sets in sets {
         let (width, offsets) = layout(sets)?;
         if let Some(empty) = sets.iter().find(|s| s.rows() == 0) {
             return Err(Failure::Value(format!("{}: has no rows", empty.name)));
         }
-        drawn.push(RawSet { rows: sets.iter().flat_map(|s| s.numbers.double().into_owned()).collect(), offsets });
+        raw_sets.push(RawSet { rows: sets.iter().flat_map(|s| s.numbers.to_f64().into_owned()).collect(), offsets });
         widths.push(width);
     }
     let names: Vec<String> = (0..sets.len()).map(|k| format!("sets[{k}]")).collect();
-    Ok(preparation.pack(drawn, &widths, &names)?)
+    Ok(preparation.pack(raw_sets, &widths, &names)?)
 }
 
-/// The answers for the elements of one example, set by set.
+/// The outputs of the elements of one example, as an array for each set.
 fn per_element<'py>(
     py: Python<'py>,
     answers: &Prediction,
@@ -305,8 +307,8 @@ fn per_element<'py>(
     PyTuple::new(py, arrays)
 }
 
-/// A preset with some fields changed.
-fn overlaid(mut config: ModelConfig, fields: Map<String, Value>) -> PyResult<ModelConfig> {
+/// A config with some fields replaced.
+fn with_fields(mut config: ModelConfig, fields: Map<String, Value>) -> PyResult<ModelConfig> {
     if let Some(sets) = fields.get("sets").and_then(Value::as_u64) {
         config = config.with_sets(sets.try_into()?);
     }
@@ -315,12 +317,14 @@ fn overlaid(mut config: ModelConfig, fields: Map<String, Value>) -> PyResult<Mod
         let known =
             all.as_object().into_iter().flat_map(Map::keys).map(|k| python_name(k)).collect::<Vec<_>>().join(", ");
         let other = python_name(other);
-        return Err(type_error(format!("create() got {other:?}, which is no field of a config; there are {known}")));
+        return Err(type_error(format!(
+            "create() got {other:?}, which is not a field of a config; the fields are {known}"
+        )));
     }
-    changed(&config, fields)
+    with_settings(&config, fields)
 }
 
-/// The names of the architectures a model can be created from, each with a line on what it is.
+/// Names and summaries of the preset architectures.
 ///
 /// Examples
 /// --------

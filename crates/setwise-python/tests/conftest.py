@@ -1,4 +1,4 @@
-"""What tests share."""
+"""Fixtures of all tests."""
 
 import json
 import os
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def _find_command():
     given = os.environ.get("SETWISE_COMMAND")
     if given:
-        assert Path(given).is_file(), f"SETWISE_COMMAND is {given}, where there is no file"
+        assert Path(given).is_file(), f"SETWISE_COMMAND: {given} is not a file"
         return str(Path(given).resolve())
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     built = [target / profile / "setwise" for profile in ("release", "debug")]
@@ -26,16 +26,16 @@ def _find_command():
 
 @pytest.fixture(scope="session")
 def program():
-    """The command line."""
+    """Path of the command line."""
     found = _find_command()
     if found is None:
-        pytest.skip("the command line has not been built: cargo build")
+        pytest.skip("the command line is not built; run cargo build")
     return found
 
 
 @pytest.fixture(scope="session")
 def command(program):
-    """Runs the command line and returns what it answers in JSON."""
+    """Runs the command line and returns its JSON output."""
 
     def run(*arguments):
         done = subprocess.run([program, *map(str, arguments), "--json"], capture_output=True, text=True, check=False)

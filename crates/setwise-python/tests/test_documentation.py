@@ -1,4 +1,4 @@
-"""Documentation that runs, and stubs that are true."""
+"""Examples of the documentation run, and stubs match the module."""
 
 import ast
 import doctest
@@ -33,9 +33,9 @@ def test_everything_is_documented_and_the_examples_run(name, text):
     assert text and text.strip(), name
     test = doctest.DocTestParser().get_doctest(text, {}, name, None, 0)
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-    said = []
-    runner.run(test, out=said.append)
-    assert runner.summarize(verbose=False).failed == 0, "".join(said)
+    output = []
+    runner.run(test, out=output.append)
+    assert runner.summarize(verbose=False).failed == 0, "".join(output)
 
 
 def test_functions_show_an_example():
@@ -47,7 +47,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(language):
-    """All fenced blocks of a language in the README and the documentation, by page and number."""
+    """Fenced blocks of a language in the README and the documentation, by page and number."""
     for page in PAGES:
         found = re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
         for number, block in enumerate(found, start=1):
@@ -56,7 +56,7 @@ def blocks(language):
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
-    """A folder with the repository's examples, where blocks may write."""
+    """A temporary folder with links to the repository's examples."""
     for name in ("examples", "weights"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
@@ -69,7 +69,7 @@ def test_python_blocks_run(block, workplace):
 
 
 @pytest.mark.parametrize("block", blocks("console"))
-def test_console_blocks_print_what_they_claim(block, workplace, program):
+def test_console_blocks_show_the_output_of_their_commands(block, workplace, program):
     calls = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
     assert calls, "a console block has lines that begin with `$ `"
     for call in calls:
@@ -90,7 +90,7 @@ def test_experiments_can_be_run(block, workplace, program):
     assert done.returncode == 0, done.stderr
 
 
-def test_links_between_pages_lead_somewhere():
+def test_links_between_pages_lead_to_files():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
@@ -98,7 +98,7 @@ def test_links_between_pages_lead_somewhere():
 
 
 def test_sentences_are_short():
-    """At most 25 words a sentence, tables, code and quotations of output aside; the log is exempt."""
+    """Sentences have at most 25 words. Tables, code, lists and the log are exempt."""
     for page in PAGES:
         if "log" in page.relative_to(ROOT).parts or page.name in ("commands.md", "experiment.md", "model-config.md"):
             continue
@@ -111,7 +111,7 @@ def test_sentences_are_short():
 
 
 def parameters(node):
-    """Names of a function's parameters in the stubs, in order."""
+    """Names of a function's parameters in the stubs."""
     a = node.args
     names = [x.arg for x in a.posonlyargs + a.args]
     names += [f"*{a.vararg.arg}"] if a.vararg else []
@@ -124,7 +124,7 @@ def runtime(function):
     return [star.get(p.kind, "") + p.name for p in inspect.signature(function).parameters.values()]
 
 
-def test_the_stubs_name_what_the_module_has():
+def test_the_stubs_name_the_members_of_the_module():
     path = Path(_setwise.__file__).with_name("_setwise.pyi")
     assert path.with_name("py.typed").exists()
     stubs = ast.parse(path.read_text(encoding="utf-8")).body
@@ -146,5 +146,5 @@ def test_the_stubs_name_what_the_module_has():
                 assert inspect.isgetsetdescriptor(member), method
 
 
-def test_the_version_is_the_crates():
+def test_the_version_is_that_of_the_crate():
     assert f'version = "{setwise.__version__}"' in (ROOT / "Cargo.toml").read_text(encoding="utf-8")

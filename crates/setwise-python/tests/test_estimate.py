@@ -1,4 +1,4 @@
-"""`kl` and `mi`: the command line's numbers to the last digit."""
+"""`kl` and `mi` give the numbers of the command line to the last digit."""
 
 import copy
 import pickle
@@ -10,8 +10,8 @@ import setwise
 from conftest import ROOT
 
 
-def same(estimate, answer):
-    """Holds an estimate against the command line's JSON."""
+def assert_equal(estimate, answer):
+    """Compares an estimate with the JSON of the command line."""
     dim = answer["dim"] if isinstance(answer["dim"], list) else [answer["dim"]]
     interval = None if answer["interval"] is None else tuple(answer["interval"])
     assert estimate.value == answer["estimate"]
@@ -20,17 +20,18 @@ def same(estimate, answer):
     assert (list(estimate.n), list(estimate.dim)) == (answer["n"], dim)
     assert (estimate.method, estimate.interval_method) == (answer["method"], answer["interval_method"])
     assert len(estimate.warnings) == len(answer["warnings"])
-    other = answer.get("fallback")
-    assert (estimate.fallback is None) == (other is None)
-    if other is not None:
-        found = estimate.fallback
-        assert (found.method, found.value) == (other["method"], other["estimate"])
-        assert found.interval == (None if other["interval"] is None else tuple(other["interval"]))
+    expected = answer.get("fallback")
+    assert (estimate.fallback is None) == (expected is None)
+    if expected is not None:
+        fallback = estimate.fallback
+        assert (fallback.method, fallback.value) == (expected["method"], expected["estimate"])
+        interval = expected["interval"]
+        assert fallback.interval == (None if interval is None else tuple(interval))
 
 
 @pytest.fixture
 def saved(tmp_path, samples):
-    """The samples, also as files."""
+    """The samples, and their files."""
     paths = tmp_path / "p.npy", tmp_path / "q.npy"
     for path, sample in zip(paths, samples):
         np.save(path, sample)
@@ -41,26 +42,26 @@ def saved(tmp_path, samples):
     "options",
     [{}, {"method": "knn", "k": 1}, {"k": 2}, {"method": "gaussian"}, {"method": "logistic"}, {"seed": 9}, {"method": "knn", "k": 7, "seed": 2**63 + 1}],
 )
-def test_kl_is_the_command_lines_to_the_last_digit(command, saved, options):
+def test_kl_equals_the_command_line_to_the_last_digit(command, saved, options):
     (p, q), paths = saved
     flags = [flag for key, value in options.items() for flag in (f"--{key}", value)]
-    same(setwise.kl(p, q, **options), command("kl", *paths, *flags))
+    assert_equal(setwise.kl(p, q, **options), command("kl", *paths, *flags))
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"method": "ksg", "k": 5, "variant": 2}, {"method": "gaussian"}, {"method": "mine", "seed": 4}]
 )
-def test_mi_is_the_command_lines_to_the_last_digit(command, saved, options):
+def test_mi_equals_the_command_line_to_the_last_digit(command, saved, options):
     (p, q), paths = saved
     np.save(paths[0], p[:90])
     flags = [flag for key, value in options.items() for flag in (f"--{key}", value)]
-    same(setwise.mi(p[:90], q, **options), command("mi", *paths, *flags))
+    assert_equal(setwise.mi(p[:90], q, **options), command("mi", *paths, *flags))
 
 
-def test_files_of_text_and_arrays_give_the_same(command):
+def test_text_files_and_arrays_give_the_same_estimate(command):
     paths = [ROOT / "examples/samples" / name for name in ("p.csv", "q.csv")]
     p, q = (np.loadtxt(path, delimiter=",", skiprows=1) for path in paths)
-    same(setwise.kl(p, q), command("kl", *paths))
+    assert_equal(setwise.kl(p, q), command("kl", *paths))
 
 
 def test_single_precision_is_read_exactly(command, saved):
@@ -68,10 +69,10 @@ def test_single_precision_is_read_exactly(command, saved):
     p, q = p.astype(np.float32), q.astype(np.float32)
     np.save(paths[0], p)
     np.save(paths[1], q)
-    same(setwise.kl(p, q), command("kl", *paths))
+    assert_equal(setwise.kl(p, q), command("kl", *paths))
 
 
-def test_a_batch_is_its_estimates_one_by_one(samples):
+def test_a_batch_gives_the_estimates_of_single_calls(samples):
     p, q = samples
     batch = setwise.kl([p, q, p[:50]], (q, p, q), seed=2)
     assert batch == [setwise.kl(p, q, seed=2), setwise.kl(q, p, seed=2), setwise.kl(p[:50], q, seed=2)]
@@ -80,7 +81,7 @@ def test_a_batch_is_its_estimates_one_by_one(samples):
     assert setwise.kl([p.tolist()], [q.tolist()]) == [setwise.kl(p, q)]
 
 
-def test_an_estimate_is_a_number_that_says_what_it_is(samples):
+def test_an_estimate_converts_to_float_and_prints_its_method(samples):
     estimate = setwise.kl(*samples)
     assert float(estimate) == estimate.value
     text = repr(estimate)
@@ -90,7 +91,7 @@ def test_an_estimate_is_a_number_that_says_what_it_is(samples):
         estimate.value = 0.0
 
 
-def test_what_the_trained_estimator_was_not_made_for_has_a_fallback(command, tmp_path):
+def test_samples_outside_the_trained_ranges_have_a_fallback(command, tmp_path):
     rng = np.random.default_rng(5)
     p, q = rng.normal(size=(20, 2)), rng.normal(size=(25, 2)) + 0.5
     np.save(tmp_path / "p.npy", p)
@@ -98,15 +99,15 @@ def test_what_the_trained_estimator_was_not_made_for_has_a_fallback(command, tmp
     estimate = setwise.kl(p, q)
     assert estimate.method == "pretrained" and estimate.fallback.method != "pretrained"
     assert float(estimate.fallback) == estimate.fallback.value
-    assert f"beside it, method {estimate.fallback.method}" in repr(estimate)
-    same(estimate, command("kl", tmp_path / "p.npy", tmp_path / "q.npy"))
+    assert f"fallback, method {estimate.fallback.method}" in repr(estimate)
+    assert_equal(estimate, command("kl", tmp_path / "p.npy", tmp_path / "q.npy"))
 
 
-def test_what_makes_data_unfit_is_said_under_the_arguments_names():
+def test_warnings_name_the_arguments():
     p = np.repeat(np.arange(20.0), 2)
     estimate = setwise.kl(p, p + 0.5, method="knn")
     assert any(w.startswith("p: 20 of 40 rows repeat") for w in estimate.warnings), estimate.warnings
-    assert "note: p: 20 of 40 rows" in repr(estimate)
+    assert "warning: p: 20 of 40 rows" in repr(estimate)
     batch = setwise.kl([p[:, None]], [p[:, None] + 0.5], method="knn")
     assert any(w.startswith("p[0]: ") for w in batch[0].warnings)
 
@@ -118,7 +119,7 @@ def test_one_axis_is_one_column(samples):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "said"),
+    ("arguments", "options", "message"),
     [
         (([[1.0, 2.0]], [[1.0]]), {}, "p has 2 columns, q has 1"),
         ((np.ones((3, 1)), np.ones((3, 1))), {"method": "knn"}, "p: has 3 rows, k = 3 needs at least 4"),
@@ -132,12 +133,12 @@ def test_one_axis_is_one_column(samples):
         (([np.ones((9, 1)), np.ones(9)], [np.ones((9, 1))] * 2), {}, r"p\[1\]: has shape \(9,\)"),
     ],
 )
-def test_samples_that_cannot_be_estimated_from_are_value_errors(arguments, options, said):
-    with pytest.raises(ValueError, match=said):
+def test_samples_without_an_estimate_are_value_errors(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
         setwise.kl(*arguments, **options)
 
 
-def test_pairs_must_be_pairs(samples):
+def test_unpaired_rows_and_unknown_variants_are_value_errors(samples):
     with pytest.raises(ValueError, match="x has 120 rows, y has 90"):
         setwise.mi(*samples)
     with pytest.raises(ValueError, match="variant: is 3"):

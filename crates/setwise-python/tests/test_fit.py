@@ -1,4 +1,4 @@
-"""Learning: from samplers and from arrays, and however it ends."""
+"""Training: with samplers and with arrays, to the end or interrupted."""
 
 import signal
 import threading
@@ -24,7 +24,7 @@ def fresh(**config):
 X, Y = np.array([[1.0], [2.0]]), np.array([[0.5], [-1.0], [0.0]])
 
 
-def test_a_model_learns_from_a_sampler():
+def test_a_sampler_trains_a_model():
     model = fresh()
     history = setwise.fit(model, difference, steps=300, batch_size=32, learning_rate=5e-3, progress=False)
     assert len(history) == len(history.loss) == len(history.gradient) == len(history.learning_rate) == 300
@@ -36,27 +36,27 @@ def test_a_model_learns_from_a_sampler():
     assert np.mean(errors) < 0.25
 
 
-def test_a_model_learns_from_arrays_of_equal_and_of_other_sizes():
+def test_sets_of_equal_and_of_different_sizes_train_a_model():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(200, 5, 1)), [rng.normal(size=(n, 1)) for n in rng.integers(3, 8, size=200)]
     targets = x.mean(axis=(1, 2)) - np.array([s.mean() for s in y])
     history = setwise.fit(fresh(), ([x, y], targets), steps=200, batch_size=32, learning_rate=5e-3, progress=False)
     assert np.mean(history.loss[-20:]) < 0.5 * np.mean(history.loss[:10])
-    # A data set smaller than a batch is the batch.
+    # A data set smaller than a batch becomes the batch.
     few = setwise.fit(fresh(), ([x[:3], y[:3]], targets[:3]), steps=5, schedule="constant", progress=False)
     assert few.loss[4] < few.loss[0]
 
 
-def test_the_same_seed_learns_the_same():
-    def learnt(seed):
+def test_the_same_seed_gives_the_same_training():
+    def train(seed):
         model = fresh(dropout=0.1)
         return setwise.fit(model, difference, steps=5, batch_size=8, seed=seed, progress=False).loss, model(X, Y)
 
-    assert learnt(1) == learnt(1)
-    assert learnt(1) != learnt(2)
+    assert train(1) == train(1)
+    assert train(1) != train(2)
 
 
-def test_a_step_is_the_librarys_whatever_form_the_arrays_have():
+def test_the_form_of_the_arrays_does_not_change_the_steps():
     def first_losses(convert):
         def draw(rng):
             sets, target = difference(rng)
@@ -69,7 +69,7 @@ def test_a_step_is_the_librarys_whatever_form_the_arrays_have():
         assert first_losses(convert) == expected
 
 
-def test_targets_may_be_vectors_and_may_belong_to_elements():
+def test_targets_may_be_vectors_or_per_element():
     model = fresh(output_width=2)
     draw = lambda rng: ([X, Y], [1.0, np.float32(2.0)])  # noqa: E731
     history = setwise.fit(model, draw, steps=150, batch_size=1, learning_rate=1e-2, progress=False)
@@ -99,21 +99,21 @@ def test_one_set_needs_no_list():
         {"muon": 0.01},
     ],
 )
-def test_how_to_learn_can_be_chosen(options):
+def test_settings_of_the_training_are_accepted(options):
     draw = lambda rng: ([X, Y], 0.5)  # noqa: E731
     history = setwise.fit(fresh(), draw, **{"steps": 4, "batch_size": 2, "progress": False, **options})
     assert len(history) == 4 and np.isfinite(history.loss).all()
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    ("options", "error", "message"),
     [
         ({"steps": 0}, ValueError, "steps: is 0"),
         ({"steps": -1}, ValueError, "steps: .*-1"),
         ({"steps": 2.5}, ValueError, "steps: .*2.5"),
         ({"batch_size": 0}, ValueError, "batch_size: is 0"),
         ({"learning_rate": 0.0}, ValueError, "learning_rate: is 0"),
-        ({"learning_rate": float("nan")}, ValueError, "learning_rate: is NaN"),
+        ({"learning_rate": float("nan")}, ValueError, "learning_rate: is NaN; numbers must be finite"),
         ({"loss": "l3"}, ValueError, "loss: .*l3.*mse"),
         ({"loss": abs}, TypeError, "loss: is of type builtin_function_or_method"),
         ({"loss": {"pinball": {"level": 1.5}}}, ValueError, "level: is 1.5"),
@@ -125,17 +125,17 @@ def test_how_to_learn_can_be_chosen(options):
         ({"steps": "many"}, ValueError, "steps: .*many"),
     ],
 )
-def test_what_cannot_be_learnt_by_is_refused_by_name(options, error, said):
-    with pytest.raises(error, match=said):
+def test_invalid_settings_are_refused_by_name(options, error, message):
+    with pytest.raises(error, match=message):
         setwise.fit(fresh(), difference, **{"steps": 2, "progress": False, **options})
 
 
 @pytest.mark.parametrize(
-    ("example", "error", "said"),
+    ("example", "error", "message"),
     [
-        (None, TypeError, "example 0: is of type NoneType; a tuple"),
-        (([X, Y], 1.0, 2.0), TypeError, "a tuple \\(sets, target\\) is wanted"),
-        ((X, 1.0), TypeError, "sets: is of type ndarray, a list or tuple with an array for each of 2 sets"),
+        (None, TypeError, "example 0: is of type NoneType; must be a tuple"),
+        (([X, Y], 1.0, 2.0), TypeError, "must be a tuple \\(sets, target\\)"),
+        ((X, 1.0), TypeError, "sets: is of type ndarray; must be a list or tuple with an array for each of 2 sets"),
         (([X], 1.0), ValueError, "sets: has 1 items, the model takes 2 sets"),
         (([X, np.ones((3, 2))], 1.0), ValueError, "set 1 has rows of width 2, the model takes 1"),
         (([X, Y[:0]], 1.0), ValueError, r"example 0: sets\[1\]: is empty"),
@@ -147,17 +147,17 @@ def test_what_cannot_be_learnt_by_is_refused_by_name(options, error, said):
         (([X, np.array([[1.0], [np.nan]])], 1.0), ValueError, r"example 0: sets\[1\]\[1, 0\] \(row 2, column 1\) is nan"),
     ],
 )
-def test_examples_that_do_not_fit_are_refused_and_the_model_lives(example, error, said):
+def test_invalid_examples_are_refused_and_the_model_stays_usable(example, error, message):
     model = fresh()
     before = model(X, Y)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         setwise.fit(model, lambda rng: example, steps=2, batch_size=2, progress=False)
     assert model(X, Y) == before
     setwise.fit(model, difference, steps=1, batch_size=2, progress=False)
 
 
 @pytest.mark.parametrize(
-    ("data", "error", "said"),
+    ("data", "error", "message"),
     [
         (3, TypeError, "sampler: is of type int"),
         ((X, [1.0]), TypeError, "sets: is of type ndarray"),
@@ -167,13 +167,13 @@ def test_examples_that_do_not_fit_are_refused_and_the_model_lives(example, error
         (([[X, X], [Y, Y * np.nan]], [1.0, 2.0]), ValueError, r"example 1: sets\[1\]\[0, 0\]"),
     ],
 )
-def test_data_sets_that_do_not_fit_are_refused(data, error, said):
-    with pytest.raises(error, match=said):
+def test_invalid_data_sets_are_refused(data, error, message):
+    with pytest.raises(error, match=message):
         setwise.fit(fresh(), data, steps=2, progress=False)
 
 
 def counted(calls, then):
-    """A sampler that does something else after some calls."""
+    """A sampler that calls `then` after some calls."""
 
     def draw(rng):
         if draw.calls == calls:
@@ -186,7 +186,7 @@ def counted(calls, then):
 
 
 def reference(steps, of):
-    """What the model answers after the first steps of a longer training."""
+    """The prediction of the model after the first steps of a longer training."""
 
     def stop():
         raise StopIteration
@@ -197,26 +197,26 @@ def reference(steps, of):
     return model(X, Y)
 
 
-def test_a_samplers_own_exception_comes_out_and_the_model_keeps_what_it_learnt():
-    class Mine(Exception):
+def test_an_exception_of_the_sampler_propagates_and_the_model_keeps_its_steps():
+    class SamplerError(Exception):
         pass
 
     def fail():
-        raise Mine("no more data")
+        raise SamplerError("no more data")
 
     model = fresh()
     untouched = model(X, Y)
-    with pytest.raises(Mine, match="no more data") as caught:
+    with pytest.raises(SamplerError, match="no more data") as caught:
         setwise.fit(model, counted(5 * 4 + 2, fail), steps=20, batch_size=4, progress=False)
     assert len(caught.value.history) == 5
     assert model(X, Y) == reference(5, of=20) != untouched
     assert len(setwise.fit(model, difference, steps=2, batch_size=4, progress=False)) == 2
 
 
-def test_an_interrupt_comes_out_and_the_model_keeps_what_it_learnt():
+def test_an_interrupt_propagates_and_the_model_keeps_its_steps():
     model = fresh()
     interrupt = lambda: signal.raise_signal(signal.SIGINT)  # noqa: E731
-    # A shell has its background jobs ignore interrupts, and Python keeps to that.
+    # Background jobs of a shell ignore interrupts, and Python inherits that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt) as caught:
@@ -227,14 +227,14 @@ def test_an_interrupt_comes_out_and_the_model_keeps_what_it_learnt():
     assert model(X, Y) == reference(3, of=20)
 
 
-def test_a_loss_that_is_no_number_ends_the_training():
+def test_a_loss_that_is_not_finite_ends_the_training():
     model = fresh()
     with pytest.raises(FloatingPointError, match="the (loss|gradient) of step .* is (inf|NaN); the model is as it was"):
         setwise.fit(model, lambda rng: ([X, Y], 3e38), steps=5, batch_size=4, loss="mse", progress=False)
     assert np.isfinite(model(X, Y))
 
 
-def test_the_model_can_be_asked_by_its_sampler_and_learns_once_at_a_time():
+def test_the_sampler_may_call_the_model_and_a_second_fit_is_refused():
     model = fresh()
     answers = []
 
@@ -246,11 +246,11 @@ def test_the_model_can_be_asked_by_its_sampler_and_learns_once_at_a_time():
         return difference(rng)
 
     setwise.fit(model, draw, steps=4, batch_size=2, progress=False)
-    assert answers[0] == answers[1] != answers[2], "what the last step learnt"
+    assert answers[0] == answers[1] != answers[2], "a step changes the model"
     assert model(X, Y) != answers[-1]
 
 
-def test_models_learn_in_threads_of_their_own():
+def test_models_train_in_parallel_threads():
     expected = fresh()
     setwise.fit(expected, difference, steps=10, batch_size=4, progress=False)
     models = [fresh() for _ in range(4)]
@@ -283,19 +283,19 @@ def test_on_a_terminal_one_line_is_rewritten(capsys, monkeypatch):
     assert shown.startswith("\r") and shown.endswith("\n") and shown.count("\n") == 1 and "3/3 ████" in shown
 
 
-def test_nobody_has_to_be_listening(monkeypatch):
+def test_standard_error_may_be_missing(monkeypatch):
     import sys
 
     monkeypatch.setattr(sys, "stderr", None)
     assert len(setwise.fit(fresh(), difference, steps=2, batch_size=2)) == 2
 
 
-def test_only_models_learn():
-    with pytest.raises(TypeError, match="model: is of type int, a setwise.Model is wanted"):
+def test_only_models_can_be_trained():
+    with pytest.raises(TypeError, match="model: is of type int; must be a setwise.Model"):
         setwise.fit(3, difference, steps=1)
 
 
-def test_whatever_keeps_a_fit_from_its_start_leaves_the_model_free(monkeypatch):
+def test_a_fit_that_fails_at_its_start_releases_the_model(monkeypatch):
     import io
     import sys
 
@@ -310,7 +310,7 @@ def test_whatever_keeps_a_fit_from_its_start_leaves_the_model_free(monkeypatch):
     assert len(setwise.fit(model, difference, steps=1, batch_size=2, progress=False)) == 1
 
 
-def test_interrupts_at_any_moment_leave_the_model_free_and_a_history_that_fits():
+def test_interrupts_at_any_moment_release_the_model_and_keep_a_consistent_history():
     model = fresh()
 
     def ring(_number, _frame):
@@ -335,18 +335,18 @@ def test_interrupts_at_any_moment_leave_the_model_free_and_a_history_that_fits()
     assert len(setwise.fit(model, difference, steps=1, batch_size=2, progress=False)) == 1
 
 
-def test_a_sampler_may_use_its_arrays_again():
+def test_a_sampler_may_reuse_its_arrays():
     x, y = np.zeros((4, 1)), np.zeros((3, 1))
 
-    def again(rng):
+    def reusing(rng):
         x[:], y[:] = rng.normal(size=x.shape), rng.normal(size=y.shape)
         return [x, y], x.mean() - y.mean()
 
-    def anew(rng):
-        sets, target = again(rng)
+    def copying(rng):
+        sets, target = reusing(rng)
         return [s.copy() for s in sets], target
 
-    losses = [setwise.fit(fresh(), draw, steps=5, batch_size=4, progress=False).loss for draw in (again, anew)]
+    losses = [setwise.fit(fresh(), draw, steps=5, batch_size=4, progress=False).loss for draw in (reusing, copying)]
     assert losses[0] == losses[1]
 
 
@@ -357,6 +357,6 @@ def test_masked_targets_are_refused():
         setwise.fit(fresh(), (sets, targets), steps=1, progress=False)
 
 
-def test_what_is_no_data_set_is_told_with_its_place():
+def test_the_error_of_an_invalid_set_names_the_set():
     with pytest.raises(TypeError, match=r"sets\[1\]: is of type int"):
         setwise.fit(fresh(), ([np.ones((4, 3, 1)), 3], np.ones(4)), steps=1)

@@ -1,4 +1,4 @@
-"""Models: made, saved, loaded, asked."""
+"""Models: created, saved, loaded, called."""
 
 import copy
 import pickle
@@ -18,14 +18,14 @@ def sets():
     return rng.normal(size=(6, 2)), rng.normal(size=(9, 2))
 
 
-def test_answers_are_the_command_lines_to_the_last_digit(command):
+def test_predictions_equal_the_command_line_to_the_last_digit(command):
     paths = [ROOT / "examples/sets" / name for name in ("a.csv", "b.csv")]
     a, b = (np.loadtxt(path, delimiter=",", skiprows=1) for path in paths)
     answer = command("predict", WEIGHTS, *paths)
     assert [float(setwise.Model.load(WEIGHTS)(a, b))] == answer["results"][0]
 
 
-def test_a_stack_is_answered_as_the_command_line_does(command, tmp_path, small, sets):
+def test_a_batch_is_predicted_as_by_the_command_line(command, tmp_path, small, sets):
     small.save(tmp_path / "m.safetensors")
     x, y = np.stack([sets[0]] * 3), np.stack([sets[1], -sets[1], 2 * sets[1]])
     np.save(tmp_path / "x.npy", x)
@@ -36,7 +36,7 @@ def test_a_stack_is_answered_as_the_command_line_does(command, tmp_path, small, 
     assert answers[:, None].tolist() == answer["results"]
 
 
-def test_models_of_the_command_line_see_sets_as_it_shows_them(command, tmp_path):
+def test_models_of_the_command_line_prepare_sets_as_it_does(command, tmp_path):
     rng = np.random.default_rng(4)
     x, y = rng.normal(size=(3, 40, 2)), 1.5 * rng.normal(size=(3, 30, 2)) + 0.5
     np.save(tmp_path / "x.npy", x)
@@ -46,7 +46,7 @@ def test_models_of_the_command_line_see_sets_as_it_shows_them(command, tmp_path)
         model = setwise.Model.load(path)
         answers = model(x, y)
         assert answers[:, None].tolist() == command("predict", path, tmp_path / "x.npy", tmp_path / "y.npy")["results"]
-        # Also alone and beside sets of other sizes, and wherever pickled models travel to.
+        # So do single examples, batches of different sizes, and pickled models.
         assert isinstance(model(x[1], y[1]), np.float32)
         assert model([x[0], x[1][:25]], [y[0], y[1]])[0] == pytest.approx(answers[0], rel=1e-5)
         assert pickle.loads(pickle.dumps(model))(x[1], y[1]) == pytest.approx(answers[1], rel=1e-5)
@@ -54,7 +54,7 @@ def test_models_of_the_command_line_see_sets_as_it_shows_them(command, tmp_path)
             model(x[0], np.ones((5, 3)))
         with pytest.raises(ValueError, match="sets\\[0\\]"):
             model(np.empty((0, 2)), y[0])
-    # The last sees the coordinates that points come in too, which the network's own sets have beside the others.
+    # The sets of the second model's network have appended raw columns: 4 instead of 2.
     with pytest.raises(ValueError, match="trained for 2"):
         model(np.ones((5, 3)), np.ones((5, 3)))
     with pytest.raises(ValueError, match="4"):
@@ -64,7 +64,7 @@ def test_models_of_the_command_line_see_sets_as_it_shows_them(command, tmp_path)
     assert whitened(x, y, raw=True) != pytest.approx(whitened(x, y), rel=1e-3)
 
 
-def test_a_model_that_has_learnt_from_sets_as_they_are_is_shown_them_so(tmp_path):
+def test_a_model_of_fit_takes_sets_as_they_are(tmp_path):
     rng = np.random.default_rng(4)
     x, y = rng.normal(size=(40, 2)), 1.5 * rng.normal(size=(30, 2)) + 0.5
     model = setwise.Model.load(ROOT / "weights/kl/d2/model.safetensors")
@@ -74,7 +74,7 @@ def test_a_model_that_has_learnt_from_sets_as_they_are_is_shown_them_so(tmp_path
     assert setwise.Model.load(tmp_path / "m.safetensors")(x, y) == model(x, y)
 
 
-def test_batches_are_answered_as_their_examples_are(small, sets):
+def test_a_batch_gives_the_predictions_of_single_calls(small, sets):
     x, y = sets
     batch = small([x, x[:2], y], [y, y, x.astype("f4")])
     assert batch.shape == (3,)
@@ -83,13 +83,13 @@ def test_batches_are_answered_as_their_examples_are(small, sets):
     assert list(stacked) == [small(x, y), small(-x, y)]
 
 
-def test_the_order_inside_a_set_does_not_matter(small, sets):
+def test_the_order_of_elements_does_not_change_the_prediction(small, sets):
     x, y = sets
     assert small(x[::-1], y) == pytest.approx(small(x, y), rel=1e-5)
     assert small(y, x) != small(x, y)
 
 
-def test_a_single_answer_is_a_number_and_several_are_a_vector(sets):
+def test_one_output_is_a_number_and_several_are_a_vector(sets):
     x, y = sets
     one = setwise.Model.create("sum-merge", dim=2, latent=8, hidden=8, blocks=1)
     three = setwise.Model.create("sum-merge", dim=2, latent=8, hidden=8, blocks=1, output_width=3)
@@ -98,7 +98,7 @@ def test_a_single_answer_is_a_number_and_several_are_a_vector(sets):
     assert three([x, y], [y, x]).shape == (2, 3)
 
 
-def test_answers_per_element_move_along_with_the_elements(sets):
+def test_outputs_per_element_are_permuted_with_the_elements(sets):
     x, y = sets
     each = setwise.Model.create("sum-merge", dim=2, latent=8, hidden=8, blocks=1, output="equivariant")
     of_x, of_y = each(x, y)
@@ -107,11 +107,12 @@ def test_answers_per_element_move_along_with_the_elements(sets):
     batch = each([x, x[:3]], [y, y])
     assert [tuple(a.shape for a in example) for example in batch] == [((6,), (9,)), ((3,), (9,))]
     assert np.array_equal(batch[0][1], of_y)
-    wide = setwise.Model.create("sum-merge", dim=2, latent=8, hidden=8, blocks=1, output="equivariant", output_width=2)
-    assert [a.shape for a in wide(x, y)] == [(6, 2), (9, 2)]
+    options = {"output": "equivariant", "output_width": 2}
+    two = setwise.Model.create("sum-merge", dim=2, latent=8, hidden=8, blocks=1, **options)
+    assert [a.shape for a in two(x, y)] == [(6, 2), (9, 2)]
 
 
-def test_models_of_any_width_and_number_of_sets(sets):
+def test_models_take_any_width_and_number_of_sets(sets):
     equivariant = setwise.Model.create("multi-set-transformer-equi", latent=8, hidden=8, blocks=1)
     for d in (1, 2, 5):
         assert np.isfinite(equivariant(np.ones((3, d)), np.zeros((4, d))))
@@ -122,12 +123,12 @@ def test_models_of_any_width_and_number_of_sets(sets):
     assert alone([1.0, 2.0, 3.0]) == alone(np.array([[1.0], [2.0], [3.0]]))
 
 
-def test_the_same_seed_makes_the_same_model(sets):
+def test_the_same_seed_gives_the_same_model(sets):
     make = lambda seed: setwise.Model.create("pine", dim=2, seed=seed)(*sets)  # noqa: E731
     assert make(1) == make(1) != make(2)
 
 
-def test_saved_pickled_and_copied_models_are_the_same(tmp_path, small, sets):
+def test_saved_pickled_and_copied_models_are_equal(tmp_path, small, sets):
     path = tmp_path / "model.safetensors"
     small.save(path)
     for other in (
@@ -140,7 +141,7 @@ def test_saved_pickled_and_copied_models_are_the_same(tmp_path, small, sets):
         assert other.config == small.config and other.parameters == small.parameters
 
 
-def test_a_model_says_what_it_is(small):
+def test_the_repr_of_a_model_has_its_sizes(small):
     text = repr(small)
     assert "2 sets of 2 columns" in text and "latent 8" in text and f"{small.parameters} parameters" in text
     assert small.config["blocks"] == 1 and small.config["output"] == "invariant"
@@ -148,13 +149,13 @@ def test_a_model_says_what_it_is(small):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "error", "said"),
+    ("arguments", "options", "error", "message"),
     [
         (["transformer"], {"dim": 2}, ValueError, "no preset is called \"transformer\"; there are multi-set-transformer"),
         ([], {}, TypeError, "create\\(\\) needs dim"),
         ([], {"dim": 0}, ValueError, "latent: is 0"),
         ([], {"dim": -1}, ValueError, "dim: is -1"),
-        ([], {"dim": 2, "latnet": 3}, TypeError, "\"latnet\", which is no field of a config; there are .*latent"),
+        ([], {"dim": 2, "latnet": 3}, TypeError, "\"latnet\", which is not a field of a config; the fields are .*latent"),
         ([], {"dim": 2, "latent": "wide"}, ValueError, "latent: "),
         ([], {"dim": 2, "latent": -3}, ValueError, "latent: "),
         ([], {"dim": 2, "heads": 5}, ValueError, "heads: is 5, which does not divide the latent width 32"),
@@ -164,8 +165,8 @@ def test_a_model_says_what_it_is(small):
         ([], {"dim": 2, "dropout": object()}, TypeError, "dropout: is of type object"),
     ],
 )
-def test_configs_that_cannot_be_are_refused_by_field(arguments, options, error, said):
-    with pytest.raises(error, match=said):
+def test_invalid_configs_are_refused_by_field(arguments, options, error, message):
+    with pytest.raises(error, match=message):
         setwise.Model.create(*arguments, **options)
 
 
@@ -183,7 +184,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path, small):
         setwise.Model()
 
 
-def test_sets_that_do_not_fit_are_refused(small, sets):
+def test_invalid_sets_are_refused(small, sets):
     x, y = sets
     with pytest.raises(TypeError, match="takes 2 sets, 1 given"):
         small(x)

@@ -1,4 +1,4 @@
-"""Many at once: threads, and processes that were forked."""
+"""Calls from many threads, and from forked processes."""
 
 import multiprocessing
 import sys
@@ -12,17 +12,21 @@ import pytest
 import setwise
 
 
-def test_ten_threads_get_what_one_gets(small):
+def test_ten_threads_get_the_results_of_one(small):
     rng = np.random.default_rng(4)
     samples = [rng.normal(size=(60 + 7 * i, 2)) for i in range(10)]
-    ask = lambda i: (setwise.kl(samples[i], samples[-i]), setwise.mi(samples[i], samples[i] ** 2), small(samples[i], samples[-i]))  # noqa: E731
+
+    def call(i):
+        p, q = samples[i], samples[-i]
+        return setwise.kl(p, q), setwise.mi(p, p**2), small(p, q)
+
     jobs = [i % 9 + 1 for i in range(100)]
-    expected = [ask(i) for i in jobs]
+    expected = [call(i) for i in jobs]
     with ThreadPoolExecutor(10) as threads:
-        assert list(threads.map(ask, jobs)) == expected
+        assert list(threads.map(call, jobs)) == expected
 
 
-def test_the_interpreter_runs_on_while_a_call_computes():
+def test_other_python_threads_run_while_a_call_computes():
     p = np.random.default_rng(0).normal(size=(20_000, 4))
     done = threading.Event()
 
@@ -47,7 +51,7 @@ def _child(queue):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_process_computes_with_threads_of_its_own():
+def test_a_forked_process_starts_its_own_threads():
     p = np.random.default_rng(1).normal(size=(3000, 3))
     expected = setwise.kl(p, p + 0.2).value  # starts the threads of this process
     context = multiprocessing.get_context("fork")

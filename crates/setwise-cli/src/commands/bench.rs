@@ -15,19 +15,19 @@ use crate::failure::Failure;
 /// Arguments of `bench`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A preset.
+    /// Preset architecture; `setwise models` lists them.
     #[arg(long, default_value = "multi-set-transformer")]
     model: String,
-    /// Width of the sets' rows; by default latent is 16 and hidden 32 times that.
+    /// Columns of the sets; latent is 16 × dim and hidden 32 × dim by default.
     #[arg(long, default_value_t = 2)]
     dim: usize,
-    /// Sets of images with this encoder in front: mnist, omniglot or meta.
+    /// Image encoder in front of the model: mnist, omniglot or meta.
     #[arg(long, value_name = "ENCODER", conflicts_with = "dim")]
     images: Option<String>,
     /// Examples in a batch.
     #[arg(long, default_value_t = 64)]
     batch: usize,
-    /// Elements of each set.
+    /// Elements per set.
     #[arg(long, default_value_t = 125)]
     points: usize,
     /// Latent width.
@@ -42,19 +42,19 @@ pub struct Args {
     /// Attention heads.
     #[arg(long)]
     heads: Option<usize>,
-    /// Time the drawing of this experiment's batches instead.
+    /// Time the drawing of this experiment's batches instead of a model.
     #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = [
         "model", "dim", "images", "batch", "points", "latent", "hidden", "blocks", "heads", "forward_only", "operations",
         "device", "precision",
     ])]
     sampler: Option<String>,
-    /// Only the forward pass.
+    /// Time the forward pass only.
     #[arg(long)]
     forward_only: bool,
-    /// Measure for at least this long, in seconds.
+    /// Minimum time of a measurement, in seconds.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Show where the time of a training step goes, by kind of operation.
+    /// Print the time of a training step by kind of operation.
     #[arg(long, conflicts_with_all = ["json", "forward_only"])]
     operations: bool,
     #[command(flatten)]
@@ -66,15 +66,15 @@ pub struct Args {
     json: bool,
 }
 
-/// Largest batch `bench` makes up, in numbers.
-const MOST: usize = 1 << 28;
+/// Maximum number of values in a set of the batch.
+const MAX_NUMBERS: usize = 1 << 28;
 
 /// Runs it.
 pub fn run(mut args: Args) -> Result<(), Failure> {
-    let least = Duration::try_from_secs_f64(args.seconds)
-        .map_err(|_| Failure::usage(format!("--seconds {}: must be a number from 0 on", args.seconds)))?;
+    let min_time = Duration::try_from_secs_f64(args.seconds)
+        .map_err(|_| Failure::usage(format!("--seconds {}: must be a finite number of at least 0", args.seconds)))?;
     if let Some(experiment) = &args.sampler {
-        return sampler::run(experiment, &args.data.find()?, least, args.json);
+        return sampler::run(experiment, &args.data.find()?, min_time, args.json);
     }
     let images = args.images.as_deref().map(ImageEncoder::find).transpose()?.map(Images::new);
     args.dim = images.map_or(args.dim, |i| i.numbers());
@@ -90,11 +90,11 @@ pub fn run(mut args: Args) -> Result<(), Failure> {
     let config = config.validate()?;
     let numbers = args.batch.checked_mul(args.points).and_then(|n| n.checked_mul(args.dim));
     match numbers {
-        Some(n) if n > 0 && n <= MOST => {}
+        Some(n) if n > 0 && n <= MAX_NUMBERS => {}
         _ => {
             let (b, p, d) = (args.batch, args.points, args.dim);
             return Err(Failure::usage(format!(
-                "--batch {b} --points {p} --dim {d}: no batch of this size can be made"
+                "--batch {b} --points {p} --dim {d}: their product must be between 1 and {MAX_NUMBERS}"
             )));
         }
     }
@@ -103,9 +103,9 @@ pub fn run(mut args: Args) -> Result<(), Failure> {
     let mut model = Model::new(config, 1);
     let parameters = model.params().len();
 
-    let device = args.device.find()?;
+    let device = args.device.open()?;
     model.use_device(&device)?;
-    let forward = median(least, || model.predict(&batch).map(drop))?;
+    let forward = median(min_time, || model.predict(&batch).map(drop))?;
     let mut trainer = Trainer::new(model, Loss::L1);
     if !args.forward_only {
         let limits = BatchLimits { examples: args.batch, set_size: args.points, dims: args.dim };
@@ -113,8 +113,8 @@ pub fn run(mut args: Args) -> Result<(), Failure> {
     }
     let step = match args.forward_only {
         true => None,
-        // A GPU has two steps under way, so a call takes as long as a step.
-        false => Some(median(least, || {
+        // A GPU has two steps in flight, so a call takes as long as a step.
+        false => Some(median(min_time, || {
             trainer.submit(&batch, &targets, 1e-4, None)?;
             trainer.outcome(false).map(drop)
         })?),
@@ -127,8 +127,8 @@ pub fn run(mut args: Args) -> Result<(), Failure> {
     if args.json {
         return print_line(serde_json::json!({
             "model": args.model, "dim": args.dim, "images": c.images, "batch": args.batch, "points": args.points,
-            "threads": rayon::current_num_threads(), "latent": c.latent, "hidden": c.hidden, "blocks": c.blocks, "heads": c.heads,
-            "parameters": parameters, "forward_ms": forward.0, "train_step_ms": step,
+            "threads": rayon::current_num_threads(), "latent": c.latent, "hidden": c.hidden, "blocks": c.blocks,
+            "heads": c.heads, "parameters": parameters, "forward_ms": forward.0, "train_step_ms": step,
             "peak_memory_bytes": peak, "device_memory_bytes": trainer.device_memory(), "repetitions": repetitions,
             "device": args.device.name(), "precision": args.device.precision(),
         }));
@@ -158,15 +158,15 @@ pub fn run(mut args: Args) -> Result<(), Failure> {
     }
     if args.operations {
         if let Some(kernels) = trainer.kernel_times()? {
-            return say_kernels(kernels);
+            return print_kernels(kernels);
         }
-        say_operations(&mut trainer, &batch, &targets)?;
+        print_operations(&mut trainer, &batch, &targets)?;
     }
     Ok(())
 }
 
-/// Milliseconds of a training step by kind of operation, largest first.
-fn say_operations(trainer: &mut Trainer, batch: &SetBatch, targets: &[f32]) -> Result<(), Failure> {
+/// Prints the milliseconds of a training step by kind of operation, largest first.
+fn print_operations(trainer: &mut Trainer, batch: &SetBatch, targets: &[f32]) -> Result<(), Failure> {
     const STEPS: usize = 10;
     trainer.record_timings();
     for _ in 0..STEPS {
@@ -174,7 +174,7 @@ fn say_operations(trainer: &mut Trainer, batch: &SetBatch, targets: &[f32]) -> R
     }
     let mut kinds = trainer.timings();
     kinds.sort_by(|a, b| (b.1[0] + b.1[1]).total_cmp(&(a.1[0] + a.1[1])));
-    print_line("\n  forward  backward   ms per step, all threads added up")?;
+    print_line("\n  forward  backward   ms per step, summed over threads")?;
     for (name, [forward, backward]) in kinds {
         let ms = 1e3 / STEPS as f64;
         print_line(format!("{:9.2} {:9.2}   {name}", forward * ms, backward * ms))?;
@@ -182,10 +182,10 @@ fn say_operations(trainer: &mut Trainer, batch: &SetBatch, targets: &[f32]) -> R
     Ok(())
 }
 
-/// Milliseconds of a step's kernels, largest first.
-fn say_kernels(mut kernels: Vec<(String, usize, f64)>) -> Result<(), Failure> {
+/// Prints the milliseconds of a step's kernels, largest first.
+fn print_kernels(mut kernels: Vec<(String, usize, f64)>) -> Result<(), Failure> {
     kernels.sort_by(|a, b| b.2.total_cmp(&a.2));
-    print_line("\n  ms   launches   kernel, alone on the device")?;
+    print_line("\n  ms   launches   kernel, timed alone")?;
     for (name, launches, ms) in &kernels {
         print_line(format!("{ms:7.4} {launches:5}   {name}"))?;
     }
@@ -204,13 +204,13 @@ fn random_batch(args: &Args, sets: usize) -> Result<SetBatch, Failure> {
     Ok(SetBatch::new(sets)?)
 }
 
-/// Median time in milliseconds over at least five repetitions and the time given, and their number.
-fn median(least: Duration, mut f: impl FnMut() -> setwise::Result<()>) -> Result<(f64, usize), Failure> {
+/// Median time in milliseconds and the number of repetitions: at least five, over at least `min_time`.
+fn median(min_time: Duration, mut f: impl FnMut() -> setwise::Result<()>) -> Result<(f64, usize), Failure> {
     f()?;
     f()?;
     let mut times = Vec::new();
     let start = Instant::now();
-    while times.len() < 5 || start.elapsed() < least {
+    while times.len() < 5 || start.elapsed() < min_time {
         let begin = Instant::now();
         f()?;
         times.push(begin.elapsed().as_secs_f64() * 1e3);
@@ -219,7 +219,7 @@ fn median(least: Duration, mut f: impl FnMut() -> setwise::Result<()>) -> Result
     Ok((times[times.len() / 2], times.len()))
 }
 
-/// The most memory this process has had, where the system tells.
+/// Peak resident memory of the process in bytes; none where there is no `/proc`.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 /// Arguments of `completions`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The shell.
+    /// Shell.
     shell: Shell,
 }
 

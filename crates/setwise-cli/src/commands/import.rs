@@ -6,21 +6,21 @@ use clap::ValueEnum;
 use setwise::models::RelationPool;
 use setwise_lab::import::{ReferenceOptions, import_reference};
 
-use super::{check_apart, print_line};
+use super::{check_not_input, print_line};
 use crate::failure::Failure;
 
 /// Arguments of `import`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A state dict of the paper's PyTorch code, saved as safetensors.
+    /// State dict of the paper's PyTorch code, saved as safetensors.
     reference: PathBuf,
-    /// The model file to write.
+    /// Model file to write.
     #[arg(short, long, alias = "output", value_name = "MODEL")]
     out: PathBuf,
-    /// Attention heads; the state dict does not show them.
+    /// Number of attention heads, which the state dict does not hold.
     #[arg(long, default_value_t = 4)]
     heads: usize,
-    /// How a multi-set relation network pools over partners; the state dict does not show it.
+    /// Pooling of a multi-set relation network, which the state dict does not hold.
     #[arg(long, value_enum, default_value_t = Pool::Max)]
     relation_pool: Pool,
 }
@@ -33,7 +33,7 @@ enum Pool {
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    check_apart(&args.out, [args.reference.as_path()])?;
+    check_not_input(&args.out, [args.reference.as_path()])?;
     let relation_pool = match args.relation_pool {
         Pool::Max => RelationPool::Max,
         Pool::Sum => RelationPool::Sum,
@@ -42,7 +42,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     model.save(&args.out)?;
     let c = model.config();
     print_line(format!(
-        "{}: {} encoder, {} sets, relations {}, merge {}, sharing {}, {} blocks, {} heads, latent {}, hidden {}, {} parameters",
+        "{}: {} encoder, {} sets, relations {}, merge {}, sharing {}, {} blocks, {} heads, latent {}, hidden {}, \
+         {} parameters",
         args.out.display(),
         name(c.encoder),
         c.sets,
@@ -57,7 +58,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     ))
 }
 
-/// The name a choice has in config files.
+/// The name of a choice in config files.
 fn name(choice: impl serde::Serialize) -> String {
     match serde_json::to_value(choice) {
         Ok(serde_json::Value::String(s)) => s,

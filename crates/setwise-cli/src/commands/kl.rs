@@ -10,7 +10,7 @@ use setwise::estimate::{Estimate, Explanation, KlMethod, KlOptions, Points, expl
 use setwise::files::Sample;
 use setwise_report::{Page, bar_table, kl_page};
 
-use super::{DeviceArgs, answer, check_apart, check_output, print_json, print_line, read_samples};
+use super::{DeviceArgs, check_not_input, check_output, print_estimate, print_json, print_line, read_samples};
 use crate::failure::Failure;
 
 /// Arguments of `kl`.
@@ -26,19 +26,19 @@ pub struct Args {
     /// Estimator [default: pretrained; knn if --k is given].
     #[arg(long, value_enum)]
     method: Option<Method>,
-    /// Neighbour that knn measures the distance to [default: 3].
+    /// Rank of the neighbour that knn measures the distance to [default: 3].
     #[arg(long)]
     k: Option<usize>,
     /// Seed of intervals and subsamples.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Show each column's own KL, and the loss without it.
+    /// Print each column's own KL and the loss without it.
     #[arg(long, conflicts_with = "pairs")]
     explain: bool,
     /// Write an HTML page with the estimate, the columns and plots.
     #[arg(long, value_name = "FILE.html", conflicts_with = "pairs")]
     report: Option<PathBuf>,
-    /// Estimate many pairs: a file that names two samples a line; `-` is standard input.
+    /// Estimate many pairs, listed in a file with two samples per line; `-` is standard input.
     #[arg(long, value_name = "LIST", conflicts_with_all = ["p", "q"])]
     pairs: Option<PathBuf>,
     /// Write the results of --pairs as .csv, .json or .md.
@@ -53,7 +53,7 @@ pub struct Args {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Method {
-    /// The trained estimator that is built in.
+    /// Built-in trained estimator.
     Pretrained,
     /// Nearest neighbours (Wang, Kulkarni, Verdú).
     Knn,
@@ -74,7 +74,7 @@ impl Args {
         KlOptions::of(method, self.k, self.seed)
     }
 
-    /// Refuses options that the method has no use for.
+    /// Refuses options that the method does not use.
     fn check(&self) -> Result<(), Failure> {
         if self.k.is_some() && self.options().method != KlMethod::Knn {
             return Err(Failure::usage("--k is for --method knn"));
@@ -93,23 +93,23 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return pairs::run(list, &args);
     }
     let (Some(p), Some(q)) = (&args.p, &args.q) else {
-        return Err(Failure::usage("two samples are wanted"));
+        return Err(Failure::usage("give two samples P and Q, or --pairs LIST"));
     };
     if args.out.is_some() {
-        return Err(Failure::usage("-o is for the results of --pairs; --report writes a page about two samples"));
+        return Err(Failure::usage("-o writes the results of --pairs; use --report for two samples"));
     }
     if let Some(path) = &args.report {
         check_output(path)?;
-        check_apart(path, [p.as_path(), q])?;
+        check_not_input(path, [p.as_path(), q])?;
         Page::check_extension(path)?;
     }
     let [of_p, of_q] = read_samples([p, q])?;
     let (p, q) = (Points::of(&of_p)?, Points::of(&of_q)?);
-    let estimator = args.options().estimator(&args.device.find()?)?;
+    let estimator = args.options().estimator(&args.device.open()?)?;
     let mut estimate = estimator.estimate(p, q, args.seed)?;
     estimate.warnings.extend(file_warnings(&of_p, &of_q));
     if !args.explain && args.report.is_none() {
-        return answer("KL(P‖Q)", &estimate, args.json);
+        return print_estimate("KL(P‖Q)", &estimate, args.json);
     }
 
     let explanation = explain(estimate.made_by(&*estimator), p, q, names(&of_p, &of_q), args.seed)?;
@@ -120,14 +120,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let explanation = args.explain.then_some(&explanation);
         return print_json(&Explained { estimate: &estimate, explanation });
     }
-    answer("KL(P‖Q)", &estimate, false)?;
+    print_estimate("KL(P‖Q)", &estimate, false)?;
     if args.explain {
-        show(&explanation)?;
+        print_explanation(&explanation)?;
     }
     args.report.as_ref().map_or(Ok(()), |path| print_line(format!("report: {}", path.display())))
 }
 
-/// The header of either sample: columns are matched by place.
+/// The column names of P, or of Q if P has no header. Columns are matched by position.
 fn names<'a>(p: &'a Sample, q: &'a Sample) -> &'a [String] {
     if p.names.is_empty() { &q.names } else { &p.names }
 }
@@ -140,28 +140,30 @@ struct Explained<'a> {
     explanation: Option<&'a Explanation>,
 }
 
-/// Columns shown to people.
-const SHOWN: usize = 12;
-/// Characters of a name, and of the longest bar.
-const NAME: usize = 24;
-const BAR: usize = 20;
+/// Maximum number of columns, and of warnings, that are printed.
+const MAX_COLUMNS: usize = 12;
+/// Maximum number of characters of a name.
+const MAX_NAME: usize = 24;
+/// Characters of the longest bar.
+const BAR_WIDTH: usize = 20;
 
-fn show(explanation: &Explanation) -> Result<(), Failure> {
+/// Prints the columns as a table with bars.
+fn print_explanation(explanation: &Explanation) -> Result<(), Failure> {
     let columns = &explanation.columns;
     let rows: Vec<(String, Vec<Option<f64>>)> =
-        columns.iter().take(SHOWN).map(|c| (printable(&c.label(), NAME), vec![c.alone, c.loss])).collect();
-    print_line(format!("\n{}", bar_table(["", "own KL", "loss without it"], &rows, BAR).trim_end()))?;
-    if columns.len() > SHOWN {
-        print_line(format!("and {} more columns; --json has all of them", columns.len() - SHOWN))?;
+        columns.iter().take(MAX_COLUMNS).map(|c| (printable(&c.label(), MAX_NAME), vec![c.alone, c.loss])).collect();
+    print_line(format!("\n{}", bar_table(["", "own KL", "loss without it"], &rows, BAR_WIDTH).trim_end()))?;
+    if columns.len() > MAX_COLUMNS {
+        print_line(format!("and {} more columns; --json prints all", columns.len() - MAX_COLUMNS))?;
     }
-    explanation.warnings.iter().take(SHOWN).try_for_each(|w| print_line(format!("note: {w}")))
+    explanation.warnings.iter().take(MAX_COLUMNS).try_for_each(|w| print_line(format!("warning: {w}")))
 }
 
-/// A name that neither fills the line nor commands the terminal.
-fn printable(name: &str, most: usize) -> String {
+/// A name of at most `max` characters, without control characters of terminals.
+fn printable(name: &str, max: usize) -> String {
     let mut letters: Vec<char> = name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    if letters.len() > most {
-        letters.truncate(most - 1);
+    if letters.len() > max {
+        letters.truncate(max - 1);
         letters.push('…');
     }
     letters.into_iter().collect()

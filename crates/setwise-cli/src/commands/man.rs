@@ -8,7 +8,7 @@ use crate::failure::Failure;
 /// Arguments of `man`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Folder for setwise.1 and a page for every subcommand.
+    /// Folder for setwise.1 and a page for every command.
     #[arg(short, long, alias = "output", value_name = "DIR")]
     out: PathBuf,
 }

@@ -6,14 +6,14 @@ use clap::ValueEnum;
 use setwise::estimate::{MiMethod, MiOptions, Points, Variant, index_column_warning, mi};
 use setwise::files::Sample;
 
-use super::{answer, print_line, read_samples};
+use super::{print_estimate, print_line, read_samples};
 use crate::failure::Failure;
 
 /// Arguments of `mi`.
 #[derive(clap::Args)]
 #[command(override_usage = "setwise mi [OPTIONS] <X> <Y>\n       setwise mi [OPTIONS] <FILE> <DIM_X> <DIM_Y>")]
 pub struct Args {
-    /// Two files with paired rows, or one file and the widths of X and Y; `-` is standard input.
+    /// Two files with paired rows, or one file and the columns of X and Y; `-` is standard input.
     #[arg(required = true, num_args = 2..=3, value_name = "INPUT")]
     inputs: Vec<PathBuf>,
     /// Estimator.
@@ -22,7 +22,7 @@ pub struct Args {
     /// Kraskov's first (squares) or second (rectangles) estimator, for ksg [default: 1].
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=2))]
     variant: Option<u8>,
-    /// Neighbour that ksg measures the distance to [default: 3].
+    /// Rank of the neighbour that ksg measures the distance to [default: 3].
     #[arg(long)]
     k: Option<usize>,
     /// Seed of the interval, and of the networks of mine.
@@ -31,7 +31,7 @@ pub struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Print the number alone, without an interval.
+    /// Print the estimate alone, without an interval.
     #[arg(long, conflicts_with = "json")]
     plain: bool,
 }
@@ -56,7 +56,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let [of_x, of_y] = match &args.inputs[..] {
         [file, dim_x, dim_y] => split(file, dim_x, dim_y)?,
         [x, y] => read_samples([x, y])?,
-        _ => return Err(Failure::usage("two files, or a file and two numbers of columns, are wanted")),
+        _ => return Err(Failure::usage("give two files, or one file with DIM_X and DIM_Y")),
     };
     let (x, y) = (Points::of(&of_x)?, Points::of(&of_y)?);
     let method = match args.method {
@@ -65,14 +65,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Method::Mine => MiMethod::Mine,
     };
     let variant = if args.variant == Some(2) { Variant::Two } else { Variant::One };
-    let usual = MiOptions::default();
-    let options = MiOptions { method, variant, k: args.k.unwrap_or(usual.k), seed: args.seed };
+    let defaults = MiOptions::default();
+    let options = MiOptions { method, variant, k: args.k.unwrap_or(defaults.k), seed: args.seed };
     if args.plain {
         return print_line(options.estimator().value(x, y)?);
     }
     let mut estimate = mi(x, y, &options)?;
     estimate.warnings.extend([&of_x, &of_y].into_iter().filter_map(index_column_warning));
-    answer("I(X; Y)", &estimate, args.json)
+    print_estimate("I(X; Y)", &estimate, args.json)
 }
 
 /// X and Y from the columns of one file.
@@ -80,7 +80,7 @@ fn split(file: &Path, dim_x: &Path, dim_y: &Path) -> Result<[Sample; 2], Failure
     let number = |text: &Path| match text.to_str().and_then(|t| t.parse::<usize>().ok()) {
         Some(n) if n > 0 => Ok(n),
         _ => Err(Failure::usage(format!(
-            "{:?} is no number of columns; one file takes DIM_X and DIM_Y, two files nothing else",
+            "{:?}: is not a number of columns; give two files, or one file with DIM_X and DIM_Y",
             text.display()
         ))),
     };
@@ -88,7 +88,7 @@ fn split(file: &Path, dim_x: &Path, dim_y: &Path) -> Result<[Sample; 2], Failure
     let both = Sample::read(file)?;
     if dim_x.checked_add(dim_y) != Some(both.width) {
         return Err(Failure::usage(format!(
-            "{}: has {} columns, DIM_X and DIM_Y are {dim_x} and {dim_y}",
+            "{}: has {} columns, DIM_X and DIM_Y are {dim_x} and {dim_y}; their sum must be {1}",
             file.display(),
             both.width
         )));
@@ -97,7 +97,7 @@ fn split(file: &Path, dim_x: &Path, dim_y: &Path) -> Result<[Sample; 2], Failure
         data: both.data.chunks_exact(both.width).flat_map(|row| &row[columns.clone()]).copied().collect(),
         width: columns.len(),
         names: both.names.get(columns.clone()).map(<[String]>::to_vec).unwrap_or_default(),
-        // Messages count columns within the part.
+        // Messages count columns within the part, so the path names the range.
         path: format!("{} (columns {} to {})", file.display(), columns.start + 1, columns.end).into(),
         ..both
     };

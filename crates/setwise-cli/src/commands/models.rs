@@ -8,7 +8,7 @@ use setwise::models::{ImageEncoder, Images, PRESETS};
 use super::{print_json, print_line};
 use crate::failure::Failure;
 
-/// What the pretrained estimator is.
+/// Summary of the pretrained estimator.
 const PRETRAINED: &str = "the KL divergence of two samples with a 90 % interval";
 
 /// Arguments of `models`.
@@ -20,7 +20,7 @@ pub struct Args {
     /// Print the config of one preset as TOML, or with --json as JSON.
     #[arg(long, value_name = "PRESET")]
     config: Option<String>,
-    /// Width of the sets' rows in the configs shown.
+    /// Columns of the sets in the printed configs.
     #[arg(long, default_value_t = 2)]
     dim: usize,
 }
@@ -50,32 +50,34 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let ranges = Pretrained::built_in()?.ranges();
         let kl = serde_json::json!({
             "name": "kl", "summary": PRETRAINED, "columns": ranges.dims, "rows_from": ranges.rows[0],
-            "rows_trained_to": ranges.rows[1], "max_divergence": ranges.max_divergence, "bytes": Pretrained::built_in_size(),
+            "rows_trained_to": ranges.rows[1], "max_divergence": ranges.max_divergence,
+            "bytes": Pretrained::built_in_size(),
         });
         return print_line(serde_json::json!({"architectures": all, "image_encoders": encoders, "pretrained": [kl]}));
     }
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(["architecture", "operations", "what it is"]);
+    table.load_style(presets::NOTHING).set_header(["architecture", "operations", "summary"]);
     for p in PRESETS {
         table.add_row([p.name, p.order, p.summary]);
     }
     print_line(table.trim_fmt())?;
-    print_line("\nOperations count set sizes n, m and width d. `setwise models --config NAME` shows a config.\n")?;
+    print_line("\nn and m are set sizes, d is the width. `setwise models --config NAME` prints a config.\n")?;
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(["encoder of images", "made for", "what it is"]);
+    table.load_style(presets::NOTHING).set_header(["image encoder", "default size", "summary"]);
     for (name, encoder) in ImageEncoder::ALL {
         let Images { height, width, channels, .. } = Images::new(encoder);
         table.add_row([name.to_owned(), format!("{height}×{width}×{channels}"), encoder.summary().to_owned()]);
     }
     print_line(table.trim_fmt())?;
     print_line(
-        "\nAn encoder stands in front of any architecture but the equivariant one: `[model.images] encoder = \"mnist\"`, with height,",
+        "\nAn image encoder precedes any architecture except the dimension-equivariant one. `[model.images]` names the\n\
+         encoder, and height, width, channels and features where they differ from the defaults. Batch norm and ReLU\n\
+         follow every convolution.",
     )?;
-    print_line("width, channels and features where they differ; batch norm and ReLU follow every convolution.")?;
     let r = Pretrained::built_in()?.ranges();
     print_line(format!(
-        "\nPretrained: kl, {PRETRAINED} (`setwise kl P Q`). Trained for {} to {} columns, {} to {} rows in each sample (larger ones are \
-         cut into parts) and up to {:.0} nats.",
+        "\nPretrained: kl, {PRETRAINED} (`setwise kl P Q`). Trained for {} to {} columns, {} to {} rows per sample\n\
+         (larger samples are split into chunks) and up to {:.0} nats.",
         r.dims[0], r.dims[1], r.rows[0], r.rows[1], r.max_divergence
     ))
 }

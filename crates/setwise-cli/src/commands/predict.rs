@@ -12,7 +12,7 @@ use crate::failure::Failure;
 /// Arguments of `predict`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A model file.
+    /// Model file.
     model: PathBuf,
     /// One file per set: CSV, TSV or NPY; `-` is standard input.
     ///
@@ -33,35 +33,34 @@ pub struct Args {
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let mut model = Model::load(&args.model)?;
-    model.use_device(&args.device.find()?)?;
+    model.use_device(&args.device.open()?)?;
     let expected = model.config().sets;
     if args.sets.len() != expected {
-        let (wants, got) = (plural(expected), plural(args.sets.len()));
-        return Err(Failure::usage(format!("{} takes {wants}, {got} given", args.model.display())));
+        let (expected, given) = (plural(expected), plural(args.sets.len()));
+        return Err(Failure::usage(format!("{} takes {expected}, {given} given", args.model.display())));
     }
     if args.sets.iter().filter(|p| p.as_os_str() == "-").count() > 1 {
-        return Err(Failure::usage("standard input can be one set only"));
+        return Err(Failure::usage("standard input (-) can be only one of the sets"));
     }
     let read = |path| match &model.config().images {
         Some(images) => Sample::read_images(path, images),
         None => Sample::read(path),
     };
     let samples = args.sets.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    let prepared = if args.raw { Ok(Preparation::identity()) } else { Preparation::of(&model) };
-    let told = |e: setwise::Error| {
-        let (model, hint) = (args.model.display(), "--raw takes sets and answers as they are");
-        Failure::usage(format!("{model}: its experiment cannot be followed: {e}; {hint}"))
-    };
-    let preparation = prepared.map_err(told)?;
+    let preparation = if args.raw { Ok(Preparation::identity()) } else { Preparation::of(&model) };
+    let preparation = preparation.map_err(|e| {
+        let (model, hint) = (args.model.display(), "--raw predicts without preparation");
+        Failure::usage(format!("{model}: cannot prepare sets as in training: {e}; {hint}"))
+    })?;
     for (k, sample) in samples.iter().enumerate() {
-        let wanted = match (preparation.dim, model.config().dimension_equivariant) {
+        let expected = match (preparation.dim, model.config().dimension_equivariant) {
             (Some(coordinates), _) => coordinates,
             (None, true) => samples[0].width,
             (None, false) => model.config().input_widths[k],
         };
-        if sample.width != wanted {
+        if sample.width != expected {
             return Err(Failure::usage(format!(
-                "{}: has {} columns, the model takes {wanted} for set {}",
+                "{}: has {} columns, the model takes {expected} for set {}",
                 sample.path.display(),
                 sample.width,
                 k + 1

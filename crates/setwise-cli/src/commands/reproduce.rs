@@ -14,20 +14,20 @@ use crate::failure::Failure;
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    table: Which,
+    table: Table,
 }
 
 #[derive(Subcommand)]
-enum Which {
-    /// Table 1: errors of estimates of KL divergence.
+enum Table {
+    /// Table 1: errors of KL divergence estimates.
     Kl {
-        /// Rows, separated by commas [default: all].
+        /// Models (rows of the table), separated by commas [default: all].
         #[arg(long, value_delimiter = ',')]
         models: Vec<String>,
-        /// Columns, separated by commas.
+        /// Dimensions (columns of the table), separated by commas.
         #[arg(long, value_delimiter = ',', default_value = "2,4,8,16")]
         dims: Vec<usize>,
-        /// Fresh examples for each number.
+        /// Fresh examples per cell.
         #[arg(long, default_value_t = 10_000)]
         examples: usize,
         #[command(flatten)]
@@ -35,18 +35,18 @@ enum Which {
         #[command(flatten)]
         common: Common,
     },
-    /// Bounds of the smallest possible error in Table 1, by the posterior under the prior of mixtures.
+    /// Lower bounds of the errors in Table 1, from the posterior under the mixture prior.
     LowerBounds {
-        /// Columns, separated by commas.
+        /// Dimensions (columns of the table), separated by commas.
         #[arg(long, value_delimiter = ',', default_value = "2,4,8,16")]
         dims: Vec<usize>,
-        /// Fresh examples for each number; the first of those of `kl` with the same seed.
+        /// Fresh examples per cell: the first ones of `kl` with the same seed.
         #[arg(long, default_value_t = 256)]
         examples: usize,
-        /// Steps of the Markov chains on each example.
+        /// Steps of the Markov chains per example.
         #[arg(long, default_value_t = 1000)]
         steps: usize,
-        /// Points of both sets, instead of the paper's 100 to 150.
+        /// Points per set [default: 100 to 150, as in the paper].
         #[arg(long, value_name = "N")]
         size: Option<usize>,
         #[command(flatten)]
@@ -54,18 +54,18 @@ enum Which {
         #[command(flatten)]
         common: Common,
     },
-    /// The figure of errors of estimates of mutual information.
+    /// Figure: errors of mutual information estimates.
     Mi {
-        /// Lines, separated by commas; all if not given.
+        /// Models (lines of the figure), separated by commas [default: all].
         #[arg(long, value_delimiter = ',')]
         models: Vec<String>,
-        /// Panels, separated by commas.
+        /// Dimensions (panels of the figure), separated by commas.
         #[arg(long, value_delimiter = ',', default_value = "2,10,20")]
         dims: Vec<usize>,
-        /// Fresh examples for each number.
+        /// Fresh examples per point of the figure.
         #[arg(long, default_value_t = 500)]
         examples: usize,
-        /// The same for MINE, which trains a network on each example.
+        /// Fresh examples per point for MINE, which trains a network on each.
         #[arg(long, default_value_t = 4)]
         mine_examples: usize,
         #[command(flatten)]
@@ -75,25 +75,25 @@ enum Which {
     },
     /// Table 2: accuracies and errors of counting common characters.
     Counting(ScoreArgs),
-    /// Table 3: accuracies of telling whether sets are aligned.
+    /// Table 3: accuracies of detecting aligned sets.
     Alignment(ScoreArgs),
-    /// Table 4: accuracies of telling whether sets are of one distribution.
+    /// Table 4: accuracies of detecting sets of the same distribution.
     Distinguish(ScoreArgs),
-    /// The pretrained KL estimator on families of distributions it never saw, beside classical ones.
+    /// Errors of the pretrained and the classical KL estimators on held-out distribution families.
     Estimator {
         /// Columns of the samples, separated by commas.
         #[arg(long, value_delimiter = ',', default_value = "1,2,3,5,8,12,16")]
         dims: Vec<usize>,
-        /// Rows of both samples, separated by commas.
+        /// Rows per sample, separated by commas.
         #[arg(long, value_delimiter = ',', default_value = "50,100,200,500,1000")]
         sizes: Vec<usize>,
-        /// Pairs of samples for each cell.
+        /// Pairs of samples per cell.
         #[arg(long, default_value_t = 50)]
         examples: usize,
-        /// Pairs of the trained kind for the coverage of intervals.
+        /// Pairs from the training distribution, for the coverage of intervals.
         #[arg(long, default_value_t = 2000)]
         in_family: usize,
-        /// Folder of the run that made the estimator; the one that is built in if not given.
+        /// Folder of the run that trained the estimator [default: the built-in one].
         #[arg(long, value_name = "DIR")]
         estimator: Option<PathBuf>,
         #[command(flatten)]
@@ -101,9 +101,9 @@ enum Which {
         #[command(flatten)]
         common: Common,
     },
-    /// Table 5: how time grows with set size and width.
+    /// Table 5: scaling of time with set size and latent width.
     Scaling {
-        /// Architectures, separated by commas; all if not given.
+        /// Architectures, separated by commas [default: all].
         #[arg(long, value_delimiter = ',')]
         models: Vec<String>,
         /// Set sizes, separated by commas.
@@ -123,10 +123,10 @@ enum Which {
 /// Arguments of the tables of accuracies.
 #[derive(clap::Args)]
 struct ScoreArgs {
-    /// Rows, separated by commas; all if not given.
+    /// Models (rows of the table), separated by commas [default: all].
     #[arg(long, value_delimiter = ',')]
     models: Vec<String>,
-    /// Fresh examples for each number.
+    /// Fresh examples per cell.
     #[arg(long, default_value_t = 10_000)]
     examples: usize,
     #[command(flatten)]
@@ -139,19 +139,20 @@ struct ScoreArgs {
 
 impl ScoreArgs {
     fn measure(self, which: scores::Which, progress: &mut dyn FnMut(&str)) -> Result<(Reproduction, Common), Failure> {
-        at_least_one(self.examples)?;
+        check_count("--examples", self.examples)?;
         let options = scores::Options {
             models: self.models,
             examples: self.examples,
             seed: self.common.seed,
             runs: self.common.runs()?,
             data: self.data.find()?,
-            device: self.device.find()?,
+            device: self.device.open()?,
         };
         Ok((scores::reproduce(which, &options, progress)?, self.common))
     }
 }
 
+/// Arguments of all tables.
 #[derive(clap::Args)]
 struct Common {
     /// Seed of the fresh examples.
@@ -163,7 +164,7 @@ struct Common {
     /// Folder for the table (Markdown, CSV, JSON) and its figures (SVG, PNG).
     #[arg(short, long, alias = "output", value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Markdown)]
     format: Format,
     /// Print JSON.
@@ -172,19 +173,19 @@ struct Common {
 }
 
 impl Common {
-    /// The folder of runs. One that was asked for must be there, or a slip would look like models nobody has trained.
+    /// The folder of runs. A given folder must exist, or a typo would look like models without a run.
     fn runs(&self) -> Result<PathBuf, Failure> {
         match &self.runs {
             Some(folder) if !folder.is_dir() => {
-                Err(Failure::usage(format!("--runs {}: there is no such folder", folder.display())))
+                Err(Failure::usage(format!("--runs {}: folder does not exist", folder.display())))
             }
             Some(folder) => Ok(folder.clone()),
             None => Ok(PathBuf::from("runs")),
         }
     }
 
-    /// What is needed before hours of measuring.
-    fn prepare(&self) -> Result<(), Failure> {
+    /// Creates the output folder, before hours of measurements.
+    fn create_folder(&self) -> Result<(), Failure> {
         self.out.as_deref().map_or(Ok(()), make_folder)
     }
 }
@@ -198,54 +199,56 @@ enum Format {
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let progress = &mut |what: &str| log(format!("measuring {what}"));
+    let progress = &mut |cell: &str| log(format!("measuring {cell}"));
     match &args.table {
-        Which::Kl { common, .. }
-        | Which::LowerBounds { common, .. }
-        | Which::Mi { common, .. }
-        | Which::Estimator { common, .. }
-        | Which::Scaling { common, .. } => common.prepare()?,
-        Which::Counting(args) | Which::Alignment(args) | Which::Distinguish(args) => args.common.prepare()?,
+        Table::Kl { common, .. }
+        | Table::LowerBounds { common, .. }
+        | Table::Mi { common, .. }
+        | Table::Estimator { common, .. }
+        | Table::Scaling { common, .. } => common.create_folder()?,
+        Table::Counting(args) | Table::Alignment(args) | Table::Distinguish(args) => args.common.create_folder()?,
     }
     let (result, common) = match args.table {
-        Which::Kl { models, dims, examples, device, common } => {
-            at_least_one(examples)?;
-            let (seed, runs, device) = (common.seed, common.runs()?, device.find()?);
+        Table::Kl { models, dims, examples, device, common } => {
+            check_count("--examples", examples)?;
+            let (seed, runs, device) = (common.seed, common.runs()?, device.open()?);
             let options = divergence::Options { models, dims, examples, seed, runs, device };
             (divergence::reproduce(&options, progress)?, common)
         }
-        Which::LowerBounds { dims, examples, steps, size, device, common } => {
-            at_least_one(examples)?;
-            let (seed, runs, device) = (common.seed, common.runs()?, device.find()?);
+        Table::LowerBounds { dims, examples, steps, size, device, common } => {
+            check_count("--examples", examples)?;
+            let (seed, runs, device) = (common.seed, common.runs()?, device.open()?);
             let options = lower_bounds::Options { dims, examples, steps, size, seed, runs, device };
             (lower_bounds::reproduce(&options, progress)?, common)
         }
-        Which::Mi { models, dims, examples, mine_examples, device, common } => {
-            at_least_one(examples.min(mine_examples))?;
-            let (seed, runs, device) = (common.seed, common.runs()?, device.find()?);
+        Table::Mi { models, dims, examples, mine_examples, device, common } => {
+            check_count("--examples", examples)?;
+            check_count("--mine-examples", mine_examples)?;
+            let (seed, runs, device) = (common.seed, common.runs()?, device.open()?);
             let options = dependence::Options { models, dims, examples, mine_examples, seed, runs, device };
             (dependence::reproduce(&options, progress)?, common)
         }
-        Which::Counting(args) => args.measure(scores::Which::Counting, progress)?,
-        Which::Alignment(args) => args.measure(scores::Which::Alignment, progress)?,
-        Which::Distinguish(args) => args.measure(scores::Which::Distinguish, progress)?,
-        Which::Estimator { dims, sizes, examples, in_family, estimator: folder, device, common } => {
-            at_least_one(examples.min(in_family))?;
+        Table::Counting(args) => args.measure(scores::Which::Counting, progress)?,
+        Table::Alignment(args) => args.measure(scores::Which::Alignment, progress)?,
+        Table::Distinguish(args) => args.measure(scores::Which::Distinguish, progress)?,
+        Table::Estimator { dims, sizes, examples, in_family, estimator: folder, device, common } => {
+            check_count("--examples", examples)?;
+            check_count("--in-family", in_family)?;
             if let Some(n) = dims.iter().chain(&sizes).find(|n| **n == 0 || **n > 100_000) {
-                return Err(Failure::usage(format!("--dims and --sizes: {n} must be between 1 and 100000")));
+                return Err(Failure::usage(format!("--dims and --sizes: {n} is not between 1 and 100000")));
             }
             let estimator = folder.map_or_else(Pretrained::built_in, |f| Pretrained::load(&f))?;
-            let estimator = estimator.on_device(&device.find()?)?;
+            let estimator = estimator.on_device(&device.open()?)?;
             let options = estimator::Options { dims, sizes, examples, in_family, seed: common.seed };
             (estimator::reproduce(&estimator, &options, progress)?, common)
         }
-        Which::Scaling { models, sizes, widths, batch, common } => {
+        Table::Scaling { models, sizes, widths, batch, common } => {
             let min_time = Duration::from_millis(100);
             (scaling::reproduce(&scaling::Options { models, sizes, widths, batch, min_time }, progress)?, common)
         }
     };
     if let Some(folder) = &common.out {
-        write(&result, folder)?;
+        write_files(&result, folder)?;
     }
     match common.format {
         _ if common.json => print_line(&result.json),
@@ -261,14 +264,15 @@ fn markdown(result: &Reproduction) -> String {
     [result.table.to_markdown()].into_iter().chain(notes).collect()
 }
 
-fn at_least_one(examples: usize) -> Result<(), Failure> {
-    if examples == 0 {
-        return Err(Failure::usage("examples: at least 1 is needed"));
+fn check_count(option: &str, count: usize) -> Result<(), Failure> {
+    if count == 0 {
+        return Err(Failure::usage(format!("{option} 0: must be at least 1")));
     }
     Ok(())
 }
 
-fn write(result: &Reproduction, folder: &Path) -> Result<(), Failure> {
+/// Writes the table as Markdown, CSV and JSON, and the figures as SVG and PNG.
+fn write_files(result: &Reproduction, folder: &Path) -> Result<(), Failure> {
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| setwise::Error::Io { path, source }

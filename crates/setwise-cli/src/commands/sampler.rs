@@ -7,32 +7,32 @@ use setwise_lab::datasets::DataFolder;
 use setwise_lab::experiment::{ValidExperiment, find};
 use setwise_lab::prefetch::Prefetcher;
 
-use super::{print_line, valid};
+use super::{print_line, validate};
 use crate::failure::Failure;
 
-/// Parts a measurement has, of which the median counts.
+/// Parts of a measurement. The result is their median.
 const PARTS: u32 = 7;
 
-/// How fast threads draw batches.
+/// Batches per second that threads draw.
 struct Rate {
     threads: usize,
     batches_per_second: f64,
 }
 
 impl Rate {
-    /// What a batch costs the thread that draws it.
+    /// Milliseconds of a batch on the thread that draws it.
     fn milliseconds(&self) -> f64 {
         1e3 * self.threads as f64 / self.batches_per_second
     }
 }
 
-/// Measures how fast batches of an experiment are drawn and whitened ahead of training, on one thread and on all.
-pub fn run(name: &str, data: &DataFolder, least: Duration, json: bool) -> Result<(), Failure> {
-    let experiment = valid(name, find(name)?)?.with_data(data)?;
+/// Measures how fast one thread, and all threads, draw and whiten batches of an experiment.
+pub fn run(name: &str, data: &DataFolder, min_time: Duration, json: bool) -> Result<(), Failure> {
+    let experiment = validate(name, find(name)?)?.with_data(data)?;
     let all = rayon::current_num_threads();
     let mut counts = vec![1, all];
     counts.dedup();
-    let rates = counts.into_iter().map(|n| measure(&experiment, n, least)).collect::<Result<Vec<_>, _>>()?;
+    let rates = counts.into_iter().map(|n| measure(&experiment, n, min_time)).collect::<Result<Vec<_>, _>>()?;
     let (dim, batch, size) = (experiment.task.dim(), experiment.training.batch_size, experiment.task.set_size());
     let whitened = experiment.task.coordinates(experiment.model()).axes != Axes::Raw;
     if json {
@@ -62,19 +62,19 @@ pub fn run(name: &str, data: &DataFolder, least: Duration, json: bool) -> Result
     })
 }
 
-fn measure(experiment: &ValidExperiment, threads: usize, least: Duration) -> Result<Rate, Failure> {
+fn measure(experiment: &ValidExperiment, threads: usize, min_time: Duration) -> Result<Rate, Failure> {
     let source = experiment.clone();
     let mut batches = Prefetcher::new(threads, 0, move |step| source.training_batch(step));
     let mut next = || batches.next().ok_or(setwise_lab::Error::Prefetch)?;
-    // What is drawn ahead while nobody waits would be counted as fast.
+    // Batches that were drawn ahead would count as fast.
     for _ in 0..4 * threads + 4 {
         next()?;
     }
-    let part = least / PARTS;
+    let part = min_time / PARTS;
     let mut rates = Vec::new();
     for _ in 0..PARTS {
         let (start, mut batches) = (Instant::now(), 0);
-        // A few from every thread at least, or the last ones to finish decide.
+        // Every thread draws several batches, or the slowest one would determine the rate.
         while batches < 4 * threads || start.elapsed() < part {
             next()?;
             batches += 1;

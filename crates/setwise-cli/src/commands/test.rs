@@ -38,11 +38,14 @@ pub struct Args {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Method {
-    /// Energy distance: needs no choice, finds differences of location best.
+    /// Energy distance: no bandwidth to choose, most sensitive to shifts.
     Energy,
     /// Maximum mean discrepancy with a Gaussian kernel.
     Mmd,
 }
+
+/// P and Q count as different if p is at most this level of significance.
+const LEVEL: f64 = 0.05;
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
@@ -60,17 +63,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.json {
         return print_json(&result);
     }
-    // As many digits as the permutations give.
+    // The number of permutations determines the resolution of p.
     let digits = (args.permutations + 1).ilog10().max(2) as usize;
-    print_line(format!("p = {:.digits$}, if P and Q are the same distribution", result.p_value))?;
-    let as_large = match result.as_large {
-        0 => "none".to_owned(),
-        n => n.to_string(),
-    };
+    let conclusion = if result.p_value > LEVEL { "no evidence that P and Q differ" } else { "P and Q differ" };
+    print_line(format!("p = {:.digits$}: {conclusion} (permutation test, {})", result.p_value, result.method))?;
     print_line(format!(
-        "statistic {:.4}, of {} permutations {as_large} as large",
-        result.statistic, result.permutations
+        "statistic {:.4}, reached by {} of {} permutations",
+        result.statistic, result.as_large, result.permutations
     ))?;
-    print_line(format!("rows {} and {}, columns {}, method {}", result.n[0], result.n[1], result.dim, result.method))?;
-    result.warnings.iter().try_for_each(|w| print_line(format!("note: {w}")))
+    print_line(format!("rows {} and {}, columns {}", result.n[0], result.n[1], result.dim))?;
+    result.warnings.iter().try_for_each(|w| print_line(format!("warning: {w}")))
 }

@@ -14,7 +14,7 @@ pub fn run<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> (i32
     (out.status.code().unwrap(), text(out.stdout), text(out.stderr))
 }
 
-/// Runs what must fail with exit code 2; returns what was said.
+/// Runs with arguments that must fail with exit code 2; returns standard error.
 pub fn refused<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> String {
     let (code, out, error) = run(args);
     assert_eq!((code, out.as_str()), (2, ""), "{error}");

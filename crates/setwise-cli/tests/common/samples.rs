@@ -21,7 +21,7 @@ impl Samples {
         path
     }
 
-    /// `rows` rows with a header, column c of row i is `f(i, c)`.
+    /// Writes a header and `rows` rows; column c of row i is `f(i, c)`.
     pub fn table(&self, name: &str, rows: usize, columns: usize, f: impl Fn(usize, usize) -> f64) -> PathBuf {
         let line = |items: Vec<String>| items.join(",") + "\n";
         let mut text = line((0..columns).map(|c| format!("c{c}")).collect());
@@ -37,12 +37,12 @@ pub fn noise(i: usize, stream: usize) -> f64 {
     Pcg64Mcg::seed_from_u64((stream * 100_000 + i) as u64).random()
 }
 
-/// About normal.
+/// Approximately standard normal.
 pub fn normal(i: usize, stream: usize) -> f64 {
     (0..12).map(|s| noise(i, stream * 12 + s)).sum::<f64>() - 6.0
 }
 
-/// Text as an argument beside paths.
+/// A text argument as a path, for lists of arguments that hold paths.
 pub fn path(text: &str) -> &Path {
     Path::new(text)
 }

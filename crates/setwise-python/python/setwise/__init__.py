@@ -1,9 +1,11 @@
-"""Functions of several sets: estimate them from samples, or learn your own.
+"""Functions of several sets: estimators for samples, and models to train.
 
-``kl`` and ``mi`` estimate the divergence and the mutual information of samples. ``Model`` is a learnt function of one or
-more sets, and ``fit`` lets it learn. An array is whatever NumPy makes one of: arrays of any number type and stride, pandas and
-polars frames, PyTorch tensors on the CPU, lists. Computation runs on all cores (``RAYON_NUM_THREADS`` limits them) while
-other Python threads go on; do not write to an array while a call reads it.
+``kl`` and ``mi`` estimate the KL divergence and the mutual information of samples. ``Model`` is a
+function of one or more sets, and ``fit`` trains it.
+
+Arrays are NumPy arrays of any number type and stride, pandas and polars frames, PyTorch tensors on
+the CPU, and lists. Calls use all cores (``RAYON_NUM_THREADS`` limits them) while other Python
+threads run. Do not write to an array while a call reads it.
 
 >>> import numpy as np, setwise
 >>> rng = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""Learning from a sampler or from arrays."""
+"""Training with a sampler or with arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _optimizer(weight_decay: float, muon: float | None) -> str | Mapping[str, Ma
     if muon is None:
         return {"adamw": {"weight-decay": weight_decay}} if weight_decay else "adam"
     if weight_decay:
-        raise ValueError("weight_decay: is given together with muon, which has none")
+        raise ValueError("weight_decay: cannot be combined with muon; give one of them")
     return {"muon": {"learning-rate": muon}}
 
 
@@ -43,42 +43,47 @@ def fit(
     seed: int = 0,
     progress: bool = True,
 ) -> History:
-    """Let a model learn, in place.
+    """Train a model in place.
 
-    Whatever ends the training, be it the last step, KeyboardInterrupt or an exception of the sampler, the model has what was
-    learnt until then; an exception carries the history so far as its attribute ``history``. The same seed, the same result.
+    The last step, a KeyboardInterrupt or an exception of the sampler ends the training. The model
+    keeps the parameters of the last completed step. An exception has the history so far as its
+    attribute ``history``. The same seed gives the same result.
 
     Parameters
     ----------
     model : Model
-        What learns. It may be called meanwhile, also by the sampler. Another fit of the same model starts with fresh moments.
+        The model to train. It may be called during the training, also by the sampler. Every fit
+        starts with zero moments of the optimiser.
     sampler : callable, or tuple (sets, targets)
-        ``sampler(rng)`` draws one example, ``(sets, target)``: a list with an array for each set of the model, and a number (a
-        vector where the model's ``output_width`` is above one; for a model that answers per element a list of arrays, one for each
-        set). ``rng`` is a ``numpy.random.Generator``.
-        A data set is ``(sets, targets)``: for each set of the model a list of arrays or an array [examples, rows, columns], and as
-        many targets. It is gone through in random order, every example once before any comes again.
+        ``sampler(rng)`` draws one example ``(sets, target)`` with a ``numpy.random.Generator``.
+        ``sets`` is a list with an array for each set of the model. ``target`` is a number, or a
+        vector if the model's ``output_width`` is above one. For a model with outputs per element
+        it is a list with an array for each set.
+        A data set is ``(sets, targets)``. ``sets`` has an entry for each set of the model: a list
+        of arrays or an array [examples, rows, columns]. There are as many targets as examples.
+        Every epoch has all examples in a random order.
     steps : int
-        Batches to learn from.
+        Number of batches.
     batch_size : int
-        Examples in each.
+        Examples per batch.
     loss : "l1", "mse", "bce", {"huber": {"delta": d}} or {"pinball": {"level": q}}
-        Mean over all numbers of the answers.
+        Mean over all outputs.
     learning_rate : float
-        The largest, of Adam.
+        Maximum learning rate of Adam.
     schedule : "cosine", "constant" or {"cosine": {"final-fraction": share}}
-        After ``warmup_steps`` steps the learning rate falls in half a cosine wave to 1 % (or another share) of it, or stays.
+        Schedule after ``warmup_steps`` steps. "cosine" decays to 1 % of the learning rate, or to
+        the given share.
     clip_norm : float, optional
-        Gradients longer than this are shortened to it.
+        Maximum norm of the gradient; larger gradients are scaled down to it.
     weight_decay : float
-        Share of a parameter taken off per step and learning rate.
+        Weight decay of AdamW, per step and learning rate.
     muon : float, optional
-        Learning rate of the weight matrices of blocks and poolings, which then move by Muon, all else by Adam; 0.01 is a good start. It
-        learns what Adam is slow at, and has no weight decay.
+        Learning rate of Muon for the weight matrices of blocks and poolings; try 0.01. Adam trains
+        the other parameters. There is no weight decay.
     seed : int
         Seed of ``rng``, of the order of a data set, and of dropout.
     progress : bool
-        Whether to show a line with steps, loss and the time that is left, on standard error.
+        Whether to show steps, loss and remaining time on standard error.
 
     Returns
     -------
@@ -88,18 +93,20 @@ def fit(
     --------
     >>> import numpy as np, setwise
     >>> def difference_of_means(rng):
-    ...     x, y = rng.normal(size=(rng.integers(5, 9), 1)), rng.normal(size=(rng.integers(5, 9), 1))
+    ...     x, y = (rng.normal(size=(rng.integers(5, 9), 1)) for _ in range(2))
     ...     return [x, y], x.mean() - y.mean()
-    >>> model = setwise.Model.create("single-set-rff", dim=1, latent=8, hidden=16, blocks=1, pooling="mean")
+    >>> model = setwise.Model.create(
+    ...     "single-set-rff", dim=1, latent=8, hidden=16, blocks=1, pooling="mean")
     >>> history = setwise.fit(
-    ...     model, difference_of_means, steps=200, batch_size=16, learning_rate=1e-2, progress=False)
+    ...     model, difference_of_means, steps=200, batch_size=16, learning_rate=1e-2,
+    ...     progress=False)
     >>> bool(np.mean(history.loss[-20:]) < 0.5 * np.mean(history.loss[:20]))
     True
     >>> bool(model([0.5, 0.7, 0.6], [-0.6, -0.5, -0.7]) > 0.5)
     True
     """
     if not isinstance(model, Model):
-        raise TypeError(f"model: is of type {type(model).__name__}, a setwise.Model is wanted")
+        raise TypeError(f"model: is of type {type(model).__name__}; must be a setwise.Model")
     training = {
         "steps": steps,
         "batch_size": batch_size,
@@ -120,12 +127,12 @@ def fit(
         rng = np.random.default_rng(seed)
         line = Progress(steps, progress)
         for done in range(1, steps + 1):
-            outcome = fitting.step(None if draw is None else [_kept(draw(rng)) for _ in range(batch_size)])
+            outcome = fitting.step(None if draw is None else [_copied_example(draw(rng)) for _ in range(batch_size)])
             for values, value in zip(columns, outcome):
                 values.append(value)
             line.step(done, outcome[0])
     except BaseException as error:
-        # An interrupt may come between two of them.
+        # An interrupt may leave the columns with different lengths.
         for values in columns:
             del values[min(map(len, columns)) :]
         history.seconds = time.monotonic() - start
@@ -141,41 +148,52 @@ def fit(
     return history
 
 
-def _kept(example: Any) -> Any:
-    """An example as it is now: the sampler may write its next one into the same arrays."""
+def _copied_example(example: Any) -> Any:
+    """A copy of an example, because the sampler may reuse its arrays."""
     if not isinstance(example, tuple) or len(example) != 2:
         return example
-    return tuple([_copied(item) for item in part] if isinstance(part, (list, tuple)) else _copied(part) for part in example)
+    return tuple(
+        [_copied(item) for item in part] if isinstance(part, (list, tuple)) else _copied(part)
+        for part in example
+    )
 
 
 def _copied(item: Any) -> Any:
     if isinstance(item, list):
         return copy.deepcopy(item)
-    # Arrays and pandas' frames have the one, tensors and polars' frames the other.
-    own = getattr(item, "copy", None) or getattr(item, "clone", None)
-    return own() if callable(own) else item
+    # Arrays and pandas frames have `copy`, tensors and polars frames have `clone`.
+    copy_method = getattr(item, "copy", None) or getattr(item, "clone", None)
+    return copy_method() if callable(copy_method) else item
 
 
 def _examples(data: Any) -> list[Example]:
     """A data set as a list of examples."""
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         raise TypeError(
-            f"sampler: is of type {type(data).__name__}; a callable sampler(rng) -> (sets, target) "
-            "or a tuple (sets, targets) is wanted"
+            f"sampler: is of type {type(data).__name__}; must be a callable sampler(rng) -> "
+            "(sets, target) or a tuple (sets, targets)"
         )
     sets, targets = data
     if not isinstance(sets, (tuple, list)):
-        raise TypeError(f"sets: is of type {type(sets).__name__}; a list with an entry for each set of the model is wanted")
+        raise TypeError(
+            f"sets: is of type {type(sets).__name__}; must be a list with an entry for each set "
+            "of the model"
+        )
     if not isinstance(targets, (tuple, list)):
-        # Masked targets stay masked, to be refused.
+        # `asanyarray` keeps masked targets masked, so that they are refused.
         targets = np.asanyarray(targets)
         if targets.ndim == 0:
-            raise ValueError("targets: is a single number, one target per example is wanted")
+            raise ValueError("targets: is a single number; give one target per example")
     for k, entries in enumerate(sets):
         if not hasattr(entries, "__len__"):
-            raise TypeError(f"sets[{k}]: is of type {type(entries).__name__}; the sets of all examples are wanted, as a list or an array")
+            raise TypeError(
+                f"sets[{k}]: is of type {type(entries).__name__}; must be a list or an array with "
+                "the sets of all examples"
+            )
     counts = [len(entries) for entries in (*sets, targets)]
     if len(set(counts)) > 1:
-        spoken = ", ".join(f"sets[{k}] has {n}" for k, n in enumerate(counts[:-1]))
-        raise ValueError(f"{spoken} examples, there are {counts[-1]} targets: all must have as many")
+        of_sets = ", ".join(f"sets[{k}] has {n}" for k, n in enumerate(counts[:-1]))
+        raise ValueError(
+            f"{of_sets} examples, there are {counts[-1]} targets; the numbers must be equal"
+        )
     return [(list(entries[:-1]), entries[-1]) for entries in zip(*sets, targets)]

@@ -1,4 +1,4 @@
-"""The line that shows how far a training is."""
+"""The progress line of a training."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import sys
 import time
 from collections import deque
 
-# Losses the shown one is the mean of.
+# Number of losses in the mean that is shown.
 _WINDOW = 50
+# Characters of the bar.
 _BAR = 24
 
 
 class Progress:
-    """Writes to standard error: on a terminal or in a notebook one line that is rewritten, elsewhere ten lines in all."""
+    """Writes progress to standard error.
+
+    A terminal or a notebook gets one line that is rewritten, other streams get ten lines in total.
+    """
 
     def __init__(self, steps: int, shown: bool) -> None:
         self._steps, self._shown = steps, shown
@@ -22,7 +26,7 @@ class Progress:
         self._written = False
 
     def step(self, done: int, loss: float) -> None:
-        """A step has been made."""
+        """Shows a finished step."""
         if not self._shown:
             return
         self._losses.append(loss)
@@ -30,14 +34,14 @@ class Progress:
         if self._live:
             if now - self._last < 0.1 and done < self._steps:
                 return
-            # Spaces at the end cover what a longer line has left.
+            # The spaces at the end cover the rest of a longer line.
             self._write(f"\r{self._text(done, now)}   ")
         elif done * 10 // self._steps > (done - 1) * 10 // self._steps:
             self._write(self._text(done, now) + "\n")
         self._last = now
 
     def close(self) -> None:
-        """No more steps will be made."""
+        """Ends the line."""
         if self._live and self._written:
             self._write("\n")
 
@@ -50,7 +54,7 @@ class Progress:
         return f"{done:{len(str(self._steps))}}/{self._steps} {bar} loss {loss:<10.4g} {rate:7.1f} steps/s, {left} left"
 
     def _write(self, text: str) -> None:
-        # Nobody has to be listening, and there may be no standard error at all.
+        # Standard error may be closed or None.
         try:
             sys.stderr.write(text)
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What calls answer with."""
+"""Classes of results."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Fallback:
-    """An estimate by another method, to hold one against that may be far off; ``float(fallback)`` is the number alone.
+    """An estimate by another method, for comparison with one that may be far off.
+
+    ``float(fallback)`` is the value.
 
     Attributes
     ----------
-    method : how it was made
-    value : the number, in nats
+    method : name of the method
+    value : the estimate, in nats
     interval : its interval, or None
     """
 
@@ -26,29 +28,29 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate with what should be known about it; ``float(estimate)`` is the number alone.
+    """An estimate with its interval, method and warnings; ``float(estimate)`` is the value.
 
     Attributes
     ----------
     quantity : "kl" or "mi"
-    value : the number, reported as it is also where it is negative
-    interval : where the true value lies with probability ``level``, but for the estimator's bias; None if there are too few
-        rows
+    value : the estimate; it may be negative
+    interval : holds the true value with probability ``level``, apart from the estimator's bias;
+        None if there are too few rows
     level : nominal coverage of the interval
     unit : "nats"
     n : rows of P and Q, or number of pairs
-    dim : columns of both, or of X and of Y
-    method : how it was estimated
-    interval_method : how the interval was found
-    warnings : what makes the data unfit for the method, as sentences
-    fallback : an estimate by another method where the warnings say that this one may be far off, else None
+    dim : columns of both samples, or of X and of Y
+    method : name of the method
+    interval_method : name of the interval's method
+    warnings : sentences about data that is unfit for the method
+    fallback : an estimate by another method if this one may be far off, else None
 
     Examples
     --------
     >>> import setwise
     >>> setwise.kl([-1.0, 0.0, 1.0], [0.0, 1.0, 2.0], method="gaussian")
     <KL(P‖Q) = 0.5000 nats, no interval; rows 3 and 3, columns 1, method gaussian
-     note: there are too few rows for an interval>
+     warning: there are too few rows for an interval>
     """
 
     quantity: str
@@ -67,28 +69,30 @@ class Estimate:
         return self.value
 
     def __repr__(self) -> str:
-        what = {"kl": "KL(P‖Q)", "mi": "I(X; Y)"}.get(self.quantity, self.quantity)
-        between = "no interval"
+        label = {"kl": "KL(P‖Q)", "mi": "I(X; Y)"}.get(self.quantity, self.quantity)
+        interval = "no interval"
         if self.interval is not None:
-            between = f"{100 * self.level:.0f} % interval {self.interval[0]:.4f} to {self.interval[1]:.4f}"
+            low, high = self.interval
+            interval = f"{100 * self.level:.0f} % interval {low:.4f} to {high:.4f}"
         rows, columns = (" and ".join(map(str, numbers)) for numbers in (self.n, self.dim))
-        notes = "".join(f"\n note: {warning}" for warning in self.warnings)
+        lines = "".join(f"\n warning: {warning}" for warning in self.warnings)
         if self.fallback is not None:
-            notes += f"\n beside it, method {self.fallback.method}: {self.fallback.value:.4f} {self.unit}"
-        text = f"{what} = {self.value:.4f} {self.unit}, {between}"
-        return f"<{text}; rows {rows}, columns {columns}, method {self.method}{notes}>"
+            method, value = self.fallback.method, self.fallback.value
+            lines += f"\n fallback, method {method}: {value:.4f} {self.unit}"
+        text = f"{label} = {self.value:.4f} {self.unit}, {interval}"
+        return f"<{text}; rows {rows}, columns {columns}, method {self.method}{lines}>"
 
 
 @dataclass
 class History:
-    """How a training went: one entry per step.
+    """The history of a training: lists with one entry per step.
 
     Attributes
     ----------
     loss : the loss before the step
-    gradient : the length of the gradient, before clipping
+    gradient : the norm of the gradient, before clipping
     learning_rate : the learning rate
-    seconds : how long the whole training took
+    seconds : duration of the training
     """
 
     loss: list[float] = field(default_factory=list)
@@ -97,7 +101,7 @@ class History:
     seconds: float = 0.0
 
     def __len__(self) -> int:
-        """Steps done."""
+        """Number of steps."""
         return len(self.loss)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What the native half offers; a test holds it against the module."""
+"""Stubs of the native module; a test compares them with it."""
 
 import os
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ __all__ = ["Fit", "Model", "__version__", "kl", "mi", "presets"]
 
 __version__: str
 
-# A list of arrays is a batch. (So is an array of three axes, which types do not tell from one of two.)
+# A list of arrays is a batch. So is an array with three axes, but types do not show axes.
 @overload
 def kl(
     p: Sequence[NDArray[Any]],
@@ -63,7 +63,7 @@ class Model:
     def config(self) -> dict[str, Any]: ...
     @property
     def parameters(self) -> int: ...
-    # A number, an array, a tuple of arrays or a list of these: see its documentation.
+    # Returns a number, an array, a tuple of arrays or a list of these.
     def __call__(self, *sets: Any, raw: bool = False) -> Any: ...
     def __reduce__(self) -> tuple[Any, tuple[bytes]]: ...
     @classmethod

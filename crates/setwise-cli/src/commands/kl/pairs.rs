@@ -8,23 +8,23 @@ use serde::Serialize;
 use setwise::estimate::{Dim, Estimate, ListedPair, ManyPairs, PairList};
 use setwise_report::{Cell, Table, decimals};
 
-use super::super::{check_apart, check_output, print_json, print_line};
+use super::super::{check_not_input, check_output, print_json, print_line};
 use super::Args;
 use crate::failure::Failure;
 
-/// Lists of more pairs show a progress bar.
-const BAR_FROM: usize = 256;
-/// Notes shown to people.
-const NOTES: usize = 10;
+/// Longer lists have a progress bar.
+const MAX_PAIRS_WITHOUT_BAR: usize = 256;
+/// Maximum number of warnings that are printed.
+const MAX_WARNINGS: usize = 10;
 
-/// What became of a line.
+/// The result of one pair of the list.
 type Outcome = Result<Estimate, setwise::Error>;
 
-/// Reads every file before anything is computed, so that a mistake in the list costs no computing. The device opens meanwhile.
+/// Reads every file before the first estimate, so that a mistake in the list costs no time. The device opens meanwhile.
 pub fn run(list: &Path, args: &Args) -> Result<(), Failure> {
     if let Some(path) = &args.out {
         check_output(path)?;
-        check_apart(path, [list])?;
+        check_not_input(path, [list])?;
         Table::check_extension(path)?;
     }
     let device = args.device.clone();
@@ -33,16 +33,16 @@ pub fn run(list: &Path, args: &Args) -> Result<(), Failure> {
     let list = PairList::read(list)?;
     if let Some(path) = &args.out {
         let samples = list.pairs().iter().flat_map(|pair| list.samples(pair));
-        check_apart(path, samples.map(|sample| sample.path.as_path()))?;
+        check_not_input(path, samples.map(|sample| sample.path.as_path()))?;
     }
     let bar = bar(list.pairs().len());
     let outcomes = estimator.estimates(&list, |done| bar.inc(done as u64))?;
     bar.finish_and_clear();
-    print(&list, &outcomes, args)
+    print_outcomes(&list, &outcomes, args)
 }
 
-/// Writes or prints what became of the pairs; fails where one has no estimate.
-fn print(list: &PairList, outcomes: &[Outcome], args: &Args) -> Result<(), Failure> {
+/// Writes or prints the outcomes. Fails if a pair has no estimate.
+fn print_outcomes(list: &PairList, outcomes: &[Outcome], args: &Args) -> Result<(), Failure> {
     if let Some(path) = &args.out {
         table(list.pairs(), outcomes).save(path)?;
     }
@@ -51,7 +51,7 @@ fn print(list: &PairList, outcomes: &[Outcome], args: &Args) -> Result<(), Failu
     } else if let Some(path) = &args.out {
         print_line(format!("{} pairs of {} files: {}", outcomes.len(), list.files(), path.display()))?;
     } else {
-        show(list.pairs(), outcomes)?;
+        print_table(list.pairs(), outcomes)?;
     }
     let mut failed =
         list.pairs().iter().zip(outcomes).filter_map(|(pair, outcome)| Some((pair, outcome.as_ref().err()?)));
@@ -66,9 +66,9 @@ fn print(list: &PairList, outcomes: &[Outcome], args: &Args) -> Result<(), Failu
     }
 }
 
-/// On a terminal only, and only where there is something to wait for.
+/// The progress bar of a long list. Only terminals show it.
 fn bar(pairs: usize) -> ProgressBar {
-    if pairs <= BAR_FROM {
+    if pairs <= MAX_PAIRS_WITHOUT_BAR {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::with_draw_target(Some(pairs as u64), ProgressDrawTarget::stderr_with_hz(5));
@@ -78,6 +78,7 @@ fn bar(pairs: usize) -> ProgressBar {
     bar
 }
 
+/// A line of the JSON output.
 #[derive(Serialize)]
 struct Line<'a> {
     line: usize,
@@ -97,11 +98,11 @@ impl<'a> Line<'a> {
     }
 }
 
-/// All that is known, for programs.
+/// The table that `-o` writes: all results, unrounded.
 fn table(pairs: &[ListedPair], outcomes: &[Outcome]) -> Table {
     let columns = ["line", "p", "q", "estimate", "low", "high", "n_p", "n_q", "dim", "method", "warnings", "error"];
-    let beside = ["fallback_method", "fallback_estimate", "fallback_low", "fallback_high"];
-    let mut table = Table::new("", columns.into_iter().chain(beside));
+    let fallback = ["fallback_method", "fallback_estimate", "fallback_low", "fallback_high"];
+    let mut table = Table::new("", columns.into_iter().chain(fallback));
     for (pair, outcome) in pairs.iter().zip(outcomes) {
         let number = |value: Option<f64>| value.map_or(Cell::Empty, |v| Cell::number(v, 4));
         let count = |value: Option<usize>| value.map_or(Cell::Empty, Cell::Count);
@@ -109,7 +110,7 @@ fn table(pairs: &[ListedPair], outcomes: &[Outcome]) -> Table {
         let e = outcome.as_ref().ok();
         let interval = e.and_then(|e| e.interval);
         let fallback = e.and_then(|e| e.fallback.as_ref());
-        let its_interval = fallback.and_then(|f| f.interval);
+        let fallback_interval = fallback.and_then(|f| f.interval);
         let dim = e.map(|e| match e.dim {
             Dim::One(d) => d,
             Dim::Two([x, y]) => x + y,
@@ -129,18 +130,18 @@ fn table(pairs: &[ListedPair], outcomes: &[Outcome]) -> Table {
             text(outcome.as_ref().err().map(ToString::to_string)),
             text(fallback.map(|f| f.method.clone())),
             number(fallback.map(|f| f.value)),
-            number(its_interval.map(|i| i[0])),
-            number(its_interval.map(|i| i[1])),
+            number(fallback_interval.map(|i| i[0])),
+            number(fallback_interval.map(|i| i[1])),
         ]);
     }
     table
 }
 
-/// A few columns, for people.
-fn show(pairs: &[ListedPair], outcomes: &[Outcome]) -> Result<(), Failure> {
+/// Prints a table of the estimates, and some of the warnings.
+fn print_table(pairs: &[ListedPair], outcomes: &[Outcome]) -> Result<(), Failure> {
     let mut table = comfy_table::Table::new();
     table.load_style(presets::NOTHING).set_header(["P", "Q", "KL(P‖Q)", "90 % interval", "rows"]);
-    let mut notes = Vec::new();
+    let mut warnings = Vec::new();
     for (pair, outcome) in pairs.iter().zip(outcomes) {
         let [p, q] = &pair.names;
         match outcome {
@@ -149,7 +150,7 @@ fn show(pairs: &[ListedPair], outcomes: &[Outcome]) -> Result<(), Failure> {
                     e.interval.map_or(String::new(), |[low, high]| format!("{} to {}", decimals(low), decimals(high)));
                 let rows = e.n.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
                 table.add_row([p, q, &decimals(e.value), &interval, &rows]);
-                notes.extend(e.warnings.iter().map(|w| format!("line {}: {w}", pair.line)));
+                warnings.extend(e.warnings.iter().map(|w| format!("line {}: {w}", pair.line)));
             }
             Err(_) => {
                 table.add_row([p.as_str(), q, "–", "", ""]);
@@ -162,9 +163,9 @@ fn show(pairs: &[ListedPair], outcomes: &[Outcome]) -> Result<(), Failure> {
         }
     }
     print_line(table.trim_fmt())?;
-    notes.iter().take(NOTES).try_for_each(|note| print_line(format!("note: {note}")))?;
-    match notes.len().saturating_sub(NOTES) {
+    warnings.iter().take(MAX_WARNINGS).try_for_each(|w| print_line(format!("warning: {w}")))?;
+    match warnings.len().saturating_sub(MAX_WARNINGS) {
         0 => Ok(()),
-        more => print_line(format!("and {more} more notes; --json and -o have all of them")),
+        more => print_line(format!("and {more} more warnings; --json and -o have all of them")),
     }
 }

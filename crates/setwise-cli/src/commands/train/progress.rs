@@ -1,4 +1,4 @@
-//! Bars of runs under way.
+//! Progress bars of training runs.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -8,17 +8,17 @@ use setwise_lab::run::Event;
 
 use crate::commands::log;
 
-/// Seconds between lines where there is no terminal.
+/// Seconds between lines if standard error is no terminal.
 pub const LINE_EVERY: u64 = 30;
 
-/// A bar for every run under way; lines now and then where there is no terminal.
+/// A bar for every run in progress, or occasional lines if standard error is no terminal.
 pub struct Progress {
     bars: MultiProgress,
     runs: Vec<Mutex<Bar>>,
 }
 
 impl Progress {
-    /// For runs of these names and steps. A single run's name is not shown.
+    /// Bars of runs with these names and steps. The name of a single run is not shown.
     pub fn new(runs: impl ExactSizeIterator<Item = (String, u64)>) -> Self {
         let bars = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(5));
         let several = runs.len() > 1;
@@ -26,37 +26,38 @@ impl Progress {
         Progress { runs: runs.collect(), bars }
     }
 
-    /// Shows what happened in a run.
+    /// Shows an event of a run.
     pub fn show(&self, run: usize, event: Event) {
         let mut bar = self.runs[run].lock().unwrap_or_else(PoisonError::into_inner);
         if !std::mem::replace(&mut bar.shown, true) {
             bar.bar = self.bars.add(bar.bar.clone());
-            bar.quiet = bar.bar.is_hidden();
+            bar.lines = bar.bar.is_hidden();
         }
         bar.show(event);
     }
 
-    /// Takes a run's bar away.
+    /// Removes the bar of a run.
     pub fn ended(&self, run: usize) {
         let bar = self.runs[run].lock().unwrap_or_else(PoisonError::into_inner);
         bar.bar.finish_and_clear();
         self.bars.remove(&bar.bar);
     }
 
-    /// Prints something without disturbing the bars.
-    pub fn aside(&self, print: impl FnOnce()) {
+    /// Hides the bars while `print` runs.
+    pub fn suspend(&self, print: impl FnOnce()) {
         self.bars.suspend(print);
     }
 }
 
-/// Step, loss, validation error, steps per second, time left.
+/// The bar of one run: step, loss, validation error, steps per second, remaining time.
 struct Bar {
     name: String,
     bar: ProgressBar,
     shown: bool,
     loss: Option<f64>,
     error: String,
-    quiet: bool,
+    /// Whether lines replace the bar.
+    lines: bool,
     last_line: Instant,
     first_step: Option<(u64, Instant)>,
     total: u64,
@@ -70,7 +71,7 @@ impl Bar {
         let name = if name.is_empty() { name } else { format!("{name}: ") };
         bar.set_prefix(name.clone());
         let (loss, error, first_step) = (None, String::new(), None);
-        Bar { name, bar, shown: false, loss, error, quiet: false, last_line: Instant::now(), first_step, total }
+        Bar { name, bar, shown: false, loss, error, lines: false, last_line: Instant::now(), first_step, total }
     }
 
     fn show(&mut self, event: Event) {
@@ -78,55 +79,57 @@ impl Bar {
             Event::Resumed(step) => {
                 self.bar.set_position(step);
                 self.bar.reset_eta();
-                self.line(&format!("going on after {step} steps"));
+                self.print(&format!("resumed after {step} steps"));
             }
             Event::Pretrained { step, loss } => {
-                self.bar.set_message(format!("classifying: step {step}, loss {loss:.4}"));
-                if self.quiet && self.last_line.elapsed().as_secs() >= LINE_EVERY {
+                self.bar.set_message(format!("encoder pretraining: step {step}, loss {loss:.4}"));
+                if self.lines && self.last_line.elapsed().as_secs() >= LINE_EVERY {
                     self.last_line = Instant::now();
-                    self.note(format!("classifying: step {step}  loss {loss:.4}"));
+                    self.log(&format!("encoder pretraining: step {step}  loss {loss:.4}"));
                 }
             }
             Event::Step { step, loss } => {
-                // A running mean over about fifty steps reads better than single losses.
-                let smooth = self.loss.map_or(loss, |old| old + (loss - old) / 50.0);
+                // An exponential moving average over about 50 steps is less noisy than single losses.
+                let smooth = self.loss.map_or(loss, |mean| mean + (loss - mean) / 50.0);
                 self.loss = Some(smooth);
                 self.bar.set_position(step);
                 self.bar.set_message(format!("loss {smooth:.4}{}", self.error));
                 let (first, start) = *self.first_step.get_or_insert_with(|| (step, Instant::now()));
-                // The first step has nothing to tell its rate by.
-                if self.quiet && step > first && self.last_line.elapsed().as_secs() >= LINE_EVERY {
+                // The rate is unknown at the first step.
+                if self.lines && step > first && self.last_line.elapsed().as_secs() >= LINE_EVERY {
                     self.last_line = Instant::now();
                     let rate = (step - first) as f64 / start.elapsed().as_secs_f64().max(1e-9);
                     let (error, left) = (&self.error, (self.total - step) as f64 / rate.max(1e-9));
-                    self.note(format!(
+                    self.log(&format!(
                         "step {step}/{}  loss {smooth:.4}{error}  {rate:.1}/s  {left:.0} s left",
                         self.total
                     ));
                 }
             }
             Event::Validated { error, .. } => {
-                let covered =
-                    error.coverage.map_or(String::new(), |c| format!(", {:.0} % within the interval", 100.0 * c));
+                let coverage =
+                    error.coverage.map_or(String::new(), |c| format!(", interval coverage {:.0} %", 100.0 * c));
                 self.error = match error.accuracy {
                     Some(accuracy) => format!("  accuracy {accuracy:.4}"),
-                    None => format!("  error {:.4}{covered}", error.mean_absolute_error),
+                    None => format!("  error {:.4}{coverage}", error.mean_absolute_error),
                 }
             }
             Event::Saved(_) => {}
-            Event::Warning(text) => self.line(&format!("warning: {text}")),
+            Event::Warning(text) => self.print(&format!("warning: {text}")),
         }
     }
 
-    fn line(&self, text: &str) {
-        if self.quiet {
-            self.note(text.to_owned());
+    /// Prints a line above the bar.
+    fn print(&self, text: &str) {
+        if self.lines {
+            self.log(text);
         } else {
             self.bar.println(format!("{}{text}", self.name));
         }
     }
 
-    fn note(&self, text: String) {
+    /// Prints a line to standard error.
+    fn log(&self, text: &str) {
         log(format!("{}{text}", self.name));
     }
 }
