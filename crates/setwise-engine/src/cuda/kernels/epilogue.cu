@@ -99,7 +99,7 @@ __device__ __forceinline__ void epilogue_rows(const LinearTask& task, const floa
             return make_float4(g.x > 0.0f ? x.x : 0.0f, g.y > 0.0f ? x.y : 0.0f, g.z > 0.0f ? x.z : 0.0f, g.w > 0.0f ? x.w : 0.0f);
         };
         if (task.bias) apply_vector(task.bias, plus);
-        // NaN passes the ReLU. The sigmoid divides with 2 ulp (`activate` divides exactly).
+        // NaN passes the ReLU. The sigmoid divides with an error of 2 ulp; `activate` rounds to nearest.
         if (task.activation == ACTIVATION_RELU) apply_each([](float x) { return x <= 0.0f ? 0.0f : x; });
         else if (task.activation != ACTIVATION_NONE) apply_each([](float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); });
         if (BN <= 128 && task.residual2 && task.accumulate) {

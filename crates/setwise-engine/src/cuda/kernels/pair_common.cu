@@ -76,7 +76,7 @@ __device__ __forceinline__ void load_weight_chunks(float4* w, const PairTask& ta
 }
 
 // Running argmax: the first of equal maxima is kept, and NaN propagates. The index is that of a partner if there is
-// one; without partners it stays 0. After a NaN it is that of some later partner.
+// one (sets are never empty); otherwise it stays 0. After a NaN it is that of some later partner.
 __device__ __forceinline__ void argmax_update(float& best, int& argmax, float x, int j, bool valid) {
     // Selects instead of branches.
     bool taken = valid & !(x <= best);
