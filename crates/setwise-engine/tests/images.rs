@@ -102,6 +102,13 @@ fn convolutions_are_the_sums_over_their_windows() {
 }
 
 #[test]
+#[should_panic(expected = "an input occurs twice")]
+fn a_convolution_of_the_same_value_twice_is_rejected() {
+    let (image, window) = (Image { height: 4, width: 4, channels: 2 }, WINDOWS[0]);
+    build(image, 1, Mode::Train, |b, xs| b.convolution("c", &[xs[0], xs[0]], image, 3, window, true).0);
+}
+
+#[test]
 fn max_pooling_drops_odd_borders_and_propagates_nan() {
     for (height, width) in [(4, 6), (5, 7), (2, 3), (105, 9)] {
         let image = Image { height, width, channels: 3 };

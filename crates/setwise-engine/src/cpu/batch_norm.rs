@@ -12,10 +12,11 @@ use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 /// Pixels of a part: they stay in cache between the two passes over them.
 const PIXELS: usize = 512;
 
-/// Mean of every channel over some pixels, and the sum of squared deviations from it.
+/// Mean of every channel over some pixels, and the sum of squared deviations from it. Writes both.
 struct Moments<T> {
     pixels: usize,
     channels: usize,
+    /// `[pixels, channels]`, as all images here.
     x: *const T,
     /// `[2 · channels]`.
     out: *mut T,
@@ -71,7 +72,7 @@ impl<T: Real> Scales<T> {
     }
 }
 
-/// `y = act(γ x̂ + β)`.
+/// `y = act(γ x̂ + β)`, written.
 struct Normalise<T> {
     pixels: usize,
     channels: usize,
@@ -99,8 +100,8 @@ impl<T: Real> Kernel<T> for Normalise<T> {
     }
 }
 
-/// Sums of `g` and of `g x̂` over some pixels; `g` is the gradient before the activation.
-struct Slopes<T> {
+/// Sums of `g` and of `g x̂` over some pixels, written; `g` is the gradient before the activation.
+struct GradSums<T> {
     pixels: usize,
     channels: usize,
     scales: Scales<T>,
@@ -111,7 +112,7 @@ struct Slopes<T> {
     out: *mut T,
 }
 
-impl<T: Real> Kernel<T> for Slopes<T> {
+impl<T: Real> Kernel<T> for GradSums<T> {
     type Out = ();
 
     #[inline(always)]
@@ -136,7 +137,7 @@ impl<T: Real> Kernel<T> for Slopes<T> {
     }
 }
 
-/// `dx = γ / std · (g − mean(g) − x̂ · mean(g x̂))`.
+/// `dx = γ / std · (g − mean(g) − x̂ · mean(g x̂))`, or `dx += …` where `accumulate`.
 struct NormaliseBackward<T> {
     pixels: usize,
     channels: usize,
@@ -145,7 +146,7 @@ struct NormaliseBackward<T> {
     x: *const T,
     dy: *const T,
     /// `[2 · channels]`: minus the means of `g` and `g x̂`.
-    means: *const T,
+    neg_grad_means: *const T,
     dx: *mut T,
     accumulate: bool,
 }
@@ -155,12 +156,12 @@ impl<T: Real> Kernel<T> for NormaliseBackward<T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
-        // SAFETY: the contract of `Kernel::run`: `x`, `dy` and `dx` have `pixels` rows of `channels` numbers, `means`
-        // two rows.
+        // SAFETY: the contract of `Kernel::run`: `x`, `dy` and `dx` have `pixels` rows of `channels` numbers,
+        // `neg_grad_means` two rows.
         unsafe {
             columns!(V, self.channels, |j, n| {
-                let mean = load_lanes::<T, V>(self.means.add(j), n);
-                let slope = load_lanes::<T, V>(self.means.add(self.channels + j), n);
+                let neg_grad_mean = load_lanes::<T, V>(self.neg_grad_means.add(j), n);
+                let neg_grad_hat_mean = load_lanes::<T, V>(self.neg_grad_means.add(self.channels + j), n);
                 let factor =
                     load_lanes::<T, V>(self.scales.gain.add(j), n).mul(load_lanes(self.scales.inv_std.add(j), n));
                 for r in 0..self.pixels {
@@ -168,7 +169,7 @@ impl<T: Real> Kernel<T> for NormaliseBackward<T> {
                     let (hat, y) = self.scales.apply::<V>(load_lanes(self.x.add(at), n), j, n);
                     let g = load_lanes::<T, V>(self.dy.add(at), n);
                     let g = if self.relu { y.where_positive(g) } else { g };
-                    let d = hat.mul_add(slope, g.add(mean)).mul(factor);
+                    let d = hat.mul_add(neg_grad_hat_mean, g.add(neg_grad_mean)).mul(factor);
                     let dx = self.dx.add(at);
                     store_lanes(if self.accumulate { d.add(load_lanes(dx, n)) } else { d }, dx, n);
                 }
@@ -196,6 +197,7 @@ impl<T: Real> Worker<T> {
         (0..op.xs.len()).map(|k| self.pixels(op, k).div_ceil(PIXELS))
     }
 
+    /// Part `t` of all inputs, counted one input after another.
     fn part(&self, op: &BatchNorm, t: usize) -> Part {
         let (input, part) = locate(t, self.part_counts(op));
         let first = part * PIXELS;
@@ -230,7 +232,8 @@ impl<T: Real> Worker<T> {
         let scales = Shared(this.scales(params, op));
         self.threads.run(this.part_counts(op).sum(), |t| {
             let Part { input, at, pixels } = this.part(op, t);
-            // SAFETY: each task writes its own pixels.
+            // SAFETY: parts are disjoint ranges of pixels of distinct inputs (`ProgramBuilder::op`), so a task alone
+            // writes its pixels of `ys`. Statistics and parameters have `channels` elements and are only read.
             unsafe {
                 T::dispatch(Normalise {
                     pixels,
@@ -252,13 +255,15 @@ impl<T: Real> Worker<T> {
         let this = &*self;
         self.threads.run(parts, |t| {
             let Part { input, at, pixels } = this.part(op, t);
-            // SAFETY: slot `t` of the partial sums belongs to this task.
+            // SAFETY: `partials` holds `parts` slots of `2 · channels` elements and is not resized while tasks run;
+            // slot `t` belongs to this task.
             unsafe {
                 let (x, out) = (this.value(op.xs[input]).at(at), partials.at(t * 2 * channels));
                 T::dispatch(Moments { pixels, channels, x, out });
             }
         });
-        // SAFETY: all parts have been written; nothing else accesses the statistics' buffer.
+        // SAFETY: `threads.run` has returned, so all parts are written; the statistics' buffer has `2 · channels`
+        // elements, and `self` is borrowed exclusively.
         let (moments, stats) = unsafe {
             let moments = std::slice::from_raw_parts(partials.at(0), parts * 2 * channels);
             (moments, std::slice::from_raw_parts_mut(this.value(op.stats).0, 2 * channels))
@@ -269,11 +274,11 @@ impl<T: Real> Worker<T> {
             for t in 0..parts {
                 let n = this.part(op, t).pixels as f64;
                 let part = &moments[t * 2 * channels..];
-                let (m, s) = (part[c].to_f64(), part[channels + c].to_f64());
+                let (part_mean, part_square) = (part[c].to_f64(), part[channels + c].to_f64());
                 let total = count + n;
-                let off = m - mean;
-                mean += off * n / total;
-                square += s + off * off * count * n / total;
+                let distance = part_mean - mean;
+                mean += distance * n / total;
+                square += part_square + distance * distance * count * n / total;
                 count = total;
             }
             stats[c] = T::from_f64(mean);
@@ -291,16 +296,16 @@ impl<T: Real> Worker<T> {
         let relu = op.activation == Activation::Relu;
         self.threads.run(parts, |t| {
             let Part { input, at, pixels } = this.part(op, t);
-            // SAFETY: slot `t` of the partial sums belongs to this task.
+            // SAFETY: as for the statistics: slot `t < parts` belongs to this task.
             unsafe {
                 let (x, dy) = (this.value(op.xs[input]).at(at), this.grad(op.ys[input]).at(at));
                 let out = partials.at(t * 2 * channels);
-                T::dispatch(Slopes { pixels, channels, scales: scales.get(), relu, x, dy, out });
+                T::dispatch(GradSums { pixels, channels, scales: scales.get(), relu, x, dy, out });
             }
         });
         let total: usize = (0..op.xs.len()).map(|k| this.pixels(op, k)).sum();
-        // SAFETY: all parts have been written; no task uses the last slot.
-        let (sums, means) = unsafe {
+        // SAFETY: `threads.run` has returned, so all parts are written; the last slot lies behind them.
+        let (sums, neg_grad_means) = unsafe {
             let sums = std::slice::from_raw_parts(partials.at(0), parts * 2 * channels);
             (sums, std::slice::from_raw_parts_mut(partials.at(parts * 2 * channels), 2 * channels))
         };
@@ -309,7 +314,7 @@ impl<T: Real> Worker<T> {
             let sum: f64 = sums[c..].iter().step_by(2 * channels).map(|s| s.to_f64()).sum();
             let param = if c < channels { offset(op.shift) + c } else { offset(op.gain) + c - channels };
             run.grads[param] += T::from_f64(sum);
-            means[c] = T::from_f64(-sum / total as f64);
+            neg_grad_means[c] = T::from_f64(-sum / total as f64);
         }
         // Running averages follow the batch statistics.
         // SAFETY: the statistics' buffer, which nobody writes here.
@@ -326,7 +331,8 @@ impl<T: Real> Worker<T> {
             if !this.wants_grad(x) {
                 return;
             }
-            // SAFETY: each task writes its own pixels.
+            // SAFETY: `xs` are distinct (`ProgramBuilder::op`), so a task alone writes its pixels of the gradient. The
+            // means in the last slot are only read.
             unsafe {
                 T::dispatch(NormaliseBackward {
                     pixels,
@@ -335,7 +341,7 @@ impl<T: Real> Worker<T> {
                     relu,
                     x: this.value(x).at(at),
                     dy: this.grad(op.ys[input]).at(at),
-                    means: partials.at(parts * 2 * channels),
+                    neg_grad_means: partials.at(parts * 2 * channels),
                     dx: this.grad(x).at(at),
                     accumulate: this.grad_written(x),
                 });

@@ -1,9 +1,15 @@
-//! Convolutions of images as products (im2col): the patches of the window, one per row, times the weight.
+//! Convolutions of images as products (im2col): `Y = P Wᵀ + b`, see [`Convolution`]. A row of `P` is the patch of an
+//! output pixel.
 //!
-//! A thread's scratch holds the patches of a few lines of one image, small enough for the second cache level. The
-//! patches of a batch would take many times the memory of its images. Backward, a task owns full images of the input
-//! gradient. The weight gradient is first summed in a fixed number of parts of the batch, each owned by one task. Then
-//! the parts are added in order.
+//! Images are `[height, width, channels]`. A patch is `[window line, window column, channel]`, the order of `W[o, p, q,
+//! c]`.
+//!
+//! A thread's scratch holds the patches of a few lines of one image: 256 KiB in f32, 512 KiB in f64. The patches of a
+//! batch would take many times the memory of its images.
+//!
+//! Backward, a task owns the input gradient of one image: `dP = dY W`, scattered. The weight gradient `dYᵀ P` and the
+//! bias gradient are sums of min(images, 16) parts, contiguous ranges of images. A part is owned by one task; then the
+//! parts are added in order.
 
 use super::packed_product::PackedProduct;
 use super::packed_weights::PackedWeights;
@@ -20,22 +26,24 @@ const PATCHES: usize = 1 << 16;
 /// The largest number of parts a weight gradient is summed from, and so of threads that work on it.
 const PARTS: usize = 16;
 
-/// Elements of a task that adds up parts.
-const SUMS: usize = 4096;
+/// Elements of a gradient that one task adds up over all parts.
+const ADD_CHUNK: usize = 4096;
 
 /// Output lines whose patches lie in the scratch together.
-fn lines(op: &Convolution) -> usize {
+fn lines_per_block(op: &Convolution) -> usize {
     (PATCHES / (op.to.width * op.patch()).max(1)).clamp(1, op.to.height)
 }
 
-/// The columns of the window over an output pixel that lie in the image.
-fn inside(op: &Convolution, pixel: usize) -> (usize, usize) {
-    let (kernel, padding, at) = (op.window.kernel, op.window.padding, pixel * op.window.stride);
+/// The half-open range of window columns `q` with `0 ≤ output_column · stride + q − padding < width`. If the window
+/// lies beside the image, both ends are equal.
+fn inside(op: &Convolution, output_column: usize) -> (usize, usize) {
+    let (kernel, padding, at) = (op.window.kernel, op.window.padding, output_column * op.window.stride);
     let left = padding.saturating_sub(at).min(kernel);
     (left, (op.from.width + padding).saturating_sub(at).min(kernel).max(left))
 }
 
-/// Writes the patches of output lines `first..first + count` of the image at `x`, one after another (im2col).
+/// Writes the patches of output lines `first..first + count` of the image at `x`, one after another (im2col). It copies
+/// and fills, so memory bounds it whatever the instructions: it is no `Kernel`.
 ///
 /// # Safety
 /// `x` is an image of `op.from`, `patches` holds `count` lines of patches, and `first + count` is at most the output's
@@ -46,23 +54,29 @@ unsafe fn gather<T: Real>(op: &Convolution, x: *const T, first: usize, count: us
     let (kernel, stride, padding) = (op.window.kernel, op.window.stride, op.window.padding);
     let mut to = patches;
     for line in first..first + count {
-        for pixel in 0..op.to.width {
-            let (left, right) = inside(op, pixel);
-            for p in 0..kernel {
-                // SAFETY: the caller's patches have `kernel * channels` elements for every line of a window; reads
-                // stay within lines of the image.
+        for output_column in 0..op.to.width {
+            let (left, right) = inside(op, output_column);
+            for window_line in 0..kernel {
+                // SAFETY: `to` is line `window_line` of the patch of one of `count · to.width` pixels. Each line takes
+                // `kernel · channels` elements, so the last `add` ends one past the patches. `left ≤ right ≤ kernel`,
+                // so all parts lie in it. `padded_line − padding` is a line of the image. `inside` gives columns
+                // `left..right` of the window with `0 ≤ column`, `column + right − left ≤ width`.
                 unsafe {
-                    let row = line * stride + p;
-                    if row < padding || row >= op.from.height + padding {
+                    let padded_line = line * stride + window_line;
+                    if padded_line < padding || padded_line >= op.from.height + padding {
                         std::slice::from_raw_parts_mut(to, kernel * channels).fill(T::ZERO);
                     } else {
-                        let at = ((row - padding) * op.from.width + pixel * stride + left).wrapping_sub(padding);
-                        let (a, b) = (left * channels, right * channels);
-                        std::slice::from_raw_parts_mut(to, a).fill(T::ZERO);
-                        if b > a {
-                            std::ptr::copy_nonoverlapping(x.add(at * channels), to.add(a), b - a);
+                        // Wraps only if `left == right`; then nothing is read.
+                        let pixel = ((padded_line - padding) * op.from.width + output_column * stride + left)
+                            .wrapping_sub(padding);
+                        let (left_end, right_start) = (left * channels, right * channels);
+                        std::slice::from_raw_parts_mut(to, left_end).fill(T::ZERO);
+                        if right_start > left_end {
+                            let source = x.add(pixel * channels);
+                            std::ptr::copy_nonoverlapping(source, to.add(left_end), right_start - left_end);
                         }
-                        std::slice::from_raw_parts_mut(to.add(b), kernel * channels - b).fill(T::ZERO);
+                        std::slice::from_raw_parts_mut(to.add(right_start), kernel * channels - right_start)
+                            .fill(T::ZERO);
                     }
                     to = to.add(kernel * channels);
                 }
@@ -71,7 +85,7 @@ unsafe fn gather<T: Real>(op: &Convolution, x: *const T, first: usize, count: us
     }
 }
 
-/// The transpose of `gather`: adds gradients of patches to their image (col2im).
+/// The transpose of `gather`: adds gradients of patches to their image (col2im). Memory bounds it too.
 ///
 /// # Safety
 /// As for `gather`; nothing else accesses the image at `dx`.
@@ -81,23 +95,24 @@ unsafe fn scatter<T: Real>(op: &Convolution, dx: *mut T, first: usize, count: us
     let (kernel, stride, padding) = (op.window.kernel, op.window.stride, op.window.padding);
     let mut from = patches;
     for line in first..first + count {
-        for pixel in 0..op.to.width {
-            let (left, right) = inside(op, pixel);
-            for p in 0..kernel {
-                let row = line * stride + p;
-                if row >= padding && row < op.from.height + padding && right > left {
-                    let at = ((row - padding) * op.from.width + pixel * stride + left) - padding;
+        for output_column in 0..op.to.width {
+            let (left, right) = inside(op, output_column);
+            for window_line in 0..kernel {
+                let padded_line = line * stride + window_line;
+                if padded_line >= padding && padded_line < op.from.height + padding && right > left {
+                    let pixel = ((padded_line - padding) * op.from.width + output_column * stride + left) - padding;
                     let n = (right - left) * channels;
-                    // SAFETY: pixels of one line of the image, which belongs to this task.
-                    let (into, out) = unsafe {
-                        let into = std::slice::from_raw_parts_mut(dx.add(at * channels), n);
-                        (into, std::slice::from_raw_parts(from.add(left * channels), n))
+                    // SAFETY: as in `gather`, `pixel` and the `right − left` pixels from it on lie in one line of the
+                    // image, which nothing else accesses; `left..right` lies in the window line at `from`.
+                    let (image, patch) = unsafe {
+                        let image = std::slice::from_raw_parts_mut(dx.add(pixel * channels), n);
+                        (image, std::slice::from_raw_parts(from.add(left * channels), n))
                     };
-                    for (d, &g) in into.iter_mut().zip(out) {
+                    for (d, &g) in image.iter_mut().zip(patch) {
                         *d += g;
                     }
                 }
-                // SAFETY: the patches lie one after another.
+                // SAFETY: the patches have `count · to.width · kernel` window lines; the last `add` ends one past them.
                 from = unsafe { from.add(kernel * channels) };
             }
         }
@@ -110,16 +125,19 @@ impl<T: Real> Worker<T> {
         values.iter().map(|&v| self.rows_of(v))
     }
 
+    /// Writes `ys`; a task owns one image of one of them.
     pub(super) fn convolution_forward(&mut self, params: &[T], packed: &PackedWeights<T>, op: &Convolution) {
         let this = &*self;
-        let (step, patch) = (lines(op), op.patch());
+        let (lines, patch) = (lines_per_block(op), op.patch());
         let counts = this.image_counts(&op.xs);
         self.threads.run(counts.clone().sum(), |t| {
             let (k, image) = locate(t, counts.clone());
-            this.scratch.with(step * op.to.width * patch, |patches| {
-                for first in (0..op.to.height).step_by(step) {
-                    let count = step.min(op.to.height - first);
-                    // SAFETY: a task writes its own image.
+            this.scratch.with(lines * op.to.width * patch, |patches| {
+                for first in (0..op.to.height).step_by(lines) {
+                    let count = lines.min(op.to.height - first);
+                    // SAFETY: `count ≤ lines` lines of patches fit the scratch. `image < rows_of(xs[k])`, so both
+                    // images exist; no task writes `xs`. `packed.forward` is a packed `patch × channels` matrix, the
+                    // bias has `channels` elements. (k, image) is this task's alone, and `ys` are buffers of their own.
                     unsafe {
                         let x = this.value(op.xs[k]).at(image * op.from.numbers());
                         gather(op, x, first, count, patches);
@@ -145,22 +163,26 @@ impl<T: Real> Worker<T> {
         self.convolution_weights(run, op);
     }
 
+    /// Writes the gradients of `xs`, or adds to those that hold a contribution; a task owns one image of one of them.
     fn convolution_inputs(&mut self, run: &mut Run<T>, op: &Convolution) {
         let this = &*self;
-        let (step, patch, channels) = (lines(op), op.patch(), op.to.channels);
+        let (lines, patch, channels) = (lines_per_block(op), op.patch(), op.to.channels);
+        // Inputs without a gradient have no tasks.
         let counts = op.xs.iter().map(|&x| if this.wants_grad(x) { this.rows_of(x) } else { 0 });
         let packed = run.packed;
         self.threads.run(counts.clone().sum(), |t| {
             let (k, image) = locate(t, counts.clone());
-            this.scratch.with(step * op.to.width * patch, |patches| {
-                // SAFETY: a task changes the gradient of its own image.
+            this.scratch.with(lines * op.to.width * patch, |patches| {
+                // SAFETY: `ProgramBuilder::op` asserts that `xs` are distinct, so (k, image) names an image of one
+                // gradient, and this task alone accesses it. `count ≤ lines` lines of patches fit the scratch. `dy` was
+                // written by later operations; `packed.backward` is a packed `channels × patch` matrix.
                 unsafe {
                     let dx = this.grad(op.xs[k]).at(image * op.from.numbers());
                     if !this.grad_written(op.xs[k]) {
                         std::slice::from_raw_parts_mut(dx, op.from.numbers()).fill(T::ZERO);
                     }
-                    for first in (0..op.to.height).step_by(step) {
-                        let count = step.min(op.to.height - first);
+                    for first in (0..op.to.height).step_by(lines) {
+                        let count = lines.min(op.to.height - first);
                         let dy = this.grad(op.ys[k]).at(image * op.to.numbers() + first * op.to.width * channels);
                         let packed = packed.backward(op.weight);
                         T::dispatch(PackedProduct::plain([count * op.to.width, channels, patch], dy, packed, patches));
@@ -172,8 +194,9 @@ impl<T: Real> Worker<T> {
         op.xs.iter().for_each(|&x| self.mark_written(x));
     }
 
+    /// Adds to the gradients of weight and bias.
     fn convolution_weights(&mut self, run: &mut Run<T>, op: &Convolution) {
-        let (step, patch, channels) = (lines(op), op.patch(), op.to.channels);
+        let (lines, patch, channels) = (lines_per_block(op), op.patch(), op.to.channels);
         let images: usize = self.image_counts(&op.xs).sum();
         let parts = images.clamp(1, PARTS);
         // A part: the gradient of the weight, then that of the bias.
@@ -181,19 +204,22 @@ impl<T: Real> Worker<T> {
         let partials = Ptr(self.partials(parts * len));
         let this = &*self;
         let counts = this.image_counts(&op.xs);
-        let patches_len = (step * op.to.width * patch).next_multiple_of(16);
+        // A multiple of 64 bytes, so that the scratch of the product is aligned as the patches are.
+        let patches_len = (lines * op.to.width * patch).next_multiple_of(16);
         self.threads.run(parts, |part| {
             this.scratch.with(patches_len + weight_scratch::<T>(channels, patch), |scratch| {
-                // SAFETY: the part belongs to this task; both buffers lie in its scratch.
+                // SAFETY: `partials` has `parts · len` elements and is not resized while tasks run; elements
+                // `part · len..(part + 1) · len` are this task's. The scratch holds the patches and, behind them,
+                // `weight_scratch` elements. Values and the gradients of `ys` are only read.
                 unsafe {
                     let (patches, scratch) = (scratch, scratch.add(patches_len));
-                    let sums = partials.at(part * len);
-                    std::slice::from_raw_parts_mut(sums, len).fill(T::ZERO);
+                    let partial = partials.at(part * len);
+                    std::slice::from_raw_parts_mut(partial, len).fill(T::ZERO);
                     for i in images * part / parts..images * (part + 1) / parts {
                         let (k, image) = locate(i, counts.clone());
                         let x = this.value(op.xs[k]).at(image * op.from.numbers());
-                        for first in (0..op.to.height).step_by(step) {
-                            let count = step.min(op.to.height - first);
+                        for first in (0..op.to.height).step_by(lines) {
+                            let count = lines.min(op.to.height - first);
                             gather(op, x, first, count, patches);
                             let dy = this.grad(op.ys[k]).at(image * op.to.numbers() + first * op.to.width * channels);
                             T::dispatch(WeightProduct {
@@ -204,9 +230,9 @@ impl<T: Real> Worker<T> {
                                 a_row: channels,
                                 b: patches,
                                 b_row: patch,
-                                c: sums,
+                                c: partial,
                                 c_row: patch,
-                                sums: sums.add(channels * patch),
+                                bias_grad: partial.add(channels * patch),
                                 scratch,
                             });
                         }
@@ -215,17 +241,20 @@ impl<T: Real> Worker<T> {
             });
         });
         let grads = Ptr(run.grads.as_mut_ptr());
-        let add = |param: ParamId, at: usize| {
+        // Adds the elements from `offset_in_part` on of all parts to the gradient of a parameter.
+        let add = |param: ParamId, offset_in_part: usize| {
             let spec = this.program.params.spec(param);
-            this.threads.run(spec.len().div_ceil(SUMS), |c| {
-                let first = c * SUMS;
-                let n = SUMS.min(spec.len() - first);
-                // SAFETY: a task adds to its own elements of the gradient; all parts have been written.
+            this.threads.run(spec.len().div_ceil(ADD_CHUNK), |c| {
+                let first = c * ADD_CHUNK;
+                let n = ADD_CHUNK.min(spec.len() - first);
+                // SAFETY: `threads.run` above has returned, so all parts are written. The parameter has
+                // `channels · patch` elements (the bias `channels`), so `offset_in_part + first + n ≤ len`. Tasks have
+                // disjoint elements of the gradient, which `run` borrows exclusively.
                 unsafe {
                     let grads = std::slice::from_raw_parts_mut(grads.at(spec.offset + first), n);
                     for part in 0..parts {
-                        let sums = std::slice::from_raw_parts(partials.at(part * len + at + first), n);
-                        grads.iter_mut().zip(sums).for_each(|(g, s)| *g += *s);
+                        let partial = std::slice::from_raw_parts(partials.at(part * len + offset_in_part + first), n);
+                        grads.iter_mut().zip(partial).for_each(|(g, p)| *g += *p);
                     }
                 }
             });

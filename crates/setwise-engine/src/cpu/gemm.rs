@@ -2,9 +2,9 @@
 //!
 //! Every product of the engine, except those of `amx`, is built from one register tile: `R` rows by `C` vectors of
 //! columns, accumulated over `k`. The left operand is read element by element with any two strides, so it may be
-//! transposed. The right operand is read as rows of vectors. Products with more than two vectors of columns read it
-//! *packed*: columns are cut into *strips* of two vectors, each stored `[k][strip]`, so that the inner loop reads
-//! memory in order.
+//! transposed. The right operand is read as rows of vectors. Most products read it *packed*: columns are cut into
+//! *strips* of two vectors, each stored `[k][strip]`, so that the inner loop reads memory in order. `WeightProduct`
+//! reads operands with short rows in place.
 //!
 //! Cost of a full tile on AVX-512: 24 fused multiply-adds, 2 loads and 12 broadcasts for each `k`. Arithmetic is the
 //! limit as long as the strip stays in the first two cache levels.

@@ -60,7 +60,8 @@ impl LinearPlan {
     }
 }
 
-/// In place: `dy` becomes the gradient before the activation with result `y`.
+/// `dy *= act'(y)` in place: `dy` becomes the gradient before the activation with result `y`. Both are `[rows, cols]`
+/// with row strides `y_row` and `dy_row`.
 struct ActivationBackward<T> {
     rows: usize,
     cols: usize,
@@ -123,7 +124,8 @@ impl<T: Real> Worker<T> {
             let group = &plan.inputs[g];
             let rows = chunk_range(this.rows(op.maps[group[0]].x.value), chunk, step(group));
             for &m in group {
-                // SAFETY: a task writes only its rows of the columns of its maps, which no other map writes.
+                // SAFETY: `locate` gives each chunk of rows of each input to one task. It writes these rows of the
+                // outputs of the input's maps, which no other map writes.
                 unsafe { this.map_forward(params, packed, &op.maps[m], op.activation, rows.clone()) };
             }
         });
@@ -227,7 +229,7 @@ impl<T: Real> Worker<T> {
             let slice = op.maps[m].y;
             let Range { start: first, end } = chunk_range(this.rows(slice.value), chunk, ROWS);
             let ((y, y_row), (dy, dy_row)) = (this.slice(slice), this.grad_slice(slice));
-            // SAFETY: each task changes its own rows of one map's columns.
+            // SAFETY: `locate` gives each chunk of rows of each map to one task; maps have disjoint outputs.
             unsafe {
                 T::dispatch(ActivationBackward {
                     rows: end - first,
@@ -259,7 +261,8 @@ impl<T: Real> Worker<T> {
             for (i, &m) in group.iter().enumerate() {
                 let accumulate = i > 0 || this.grad_written(x.value);
                 let last = i + 1 == group.len();
-                // SAFETY: each task writes its own rows of one input's columns.
+                // SAFETY: `locate` gives each chunk of rows of each input to one task; distinct inputs have disjoint
+                // columns.
                 unsafe { this.input_backward(packed, &op.maps[m], rows.clone(), accumulate, last) };
             }
         });
@@ -319,7 +322,8 @@ impl<T: Real> Worker<T> {
             let first = block * step(&weights[w]);
             let outputs = first..weights[w][0].dy.cols.min(first + step(&weights[w]));
             for u in &weights[w] {
-                // SAFETY: these outputs of this weight and of its bias belong to this task.
+                // SAFETY: `locate` gives each block of outputs of each distinct weight to one task, and a bias belongs
+                // to one weight. `run` borrows the gradients exclusively.
                 unsafe { this.weight_backward(packed, grads, u, outputs.clone(), this.rows(u.dy.value)) };
             }
         });
@@ -347,7 +351,9 @@ impl<T: Real> Worker<T> {
         let offset = |p: ParamId| self.program.params.spec(p).offset;
         self.scratch.with(numbers, |scratch| {
             let ((x, x_row), (dy, dy_row)) = (self.slice(*x), self.grad_slice(*dy));
-            // SAFETY: the caller's contract; the rows exist, and the scratch has the length of the kernel in use.
+            // SAFETY: the caller's contract; `x` and `dy` have these rows, and both are only read. The gradient of the
+            // weight has rows `outputs` of `inputs` numbers. The scratch has the length of the kernel in use.
+            // `PackedWeights` uses AMX for `f32` alone, so the cast is to the same type.
             unsafe {
                 let product = WeightProduct {
                     m: outputs.len(),
@@ -359,7 +365,7 @@ impl<T: Real> Worker<T> {
                     b_row: x_row,
                     c: grads.at(offset(*weight) + first * inputs),
                     c_row: inputs,
-                    sums: bias.map_or(std::ptr::null_mut(), |b| grads.at(offset(b) + first)),
+                    bias_grad: bias.map_or(std::ptr::null_mut(), |b| grads.at(offset(b) + first)),
                     scratch,
                 };
                 if on_amx {

@@ -15,12 +15,14 @@ impl<T: Real> Worker<T> {
         });
     }
 
+    /// `y` is the maximum of each 2 × 2 cell, `argmax` its pixel (0 to 3, line by line). Writes both.
     pub(super) fn max_pool_forward(&mut self, op: &MaxPool) {
         let this = &*self;
         let (from, to) = (op.from, op.to());
         let (channels, line) = (from.channels, from.width * from.channels);
         self.each_image(op, |k, image| {
-            // SAFETY: a task writes its own image.
+            // SAFETY: `image < rows_of(xs[k])`, so all three images exist; (k, image) is this task's alone, and `ys`
+            // and `argmax` are buffers of their own.
             let (x, y, argmax) = unsafe {
                 (
                     std::slice::from_raw_parts(this.value(op.xs[k]).at(image * from.numbers()), from.numbers()),
@@ -47,6 +49,7 @@ impl<T: Real> Worker<T> {
         });
     }
 
+    /// `dx[argmax] += dy`, all else zero on the first contribution.
     pub(super) fn max_pool_backward(&mut self, op: &MaxPool) {
         let this = &*self;
         let (from, to) = (op.from, op.to());
@@ -55,7 +58,8 @@ impl<T: Real> Worker<T> {
             if !this.wants_grad(op.xs[k]) {
                 return;
             }
-            // SAFETY: a task changes the gradient of its own image.
+            // SAFETY: `xs` are distinct (`ProgramBuilder::op`), so (k, image) names an image of one gradient, which
+            // this task alone accesses.
             let (dx, dy, argmax) = unsafe {
                 (
                     std::slice::from_raw_parts_mut(this.grad(op.xs[k]).at(image * from.numbers()), from.numbers()),
@@ -68,9 +72,9 @@ impl<T: Real> Worker<T> {
             }
             for (i, (dy, argmax)) in dy.chunks_exact(channels).zip(argmax.chunks_exact(channels)).enumerate() {
                 let at = i / to.width * 2 * line + i % to.width * 2 * channels;
-                for (c, (&d, &w)) in dy.iter().zip(argmax).enumerate() {
-                    let w = w.to_f64() as usize;
-                    dx[at + w / 2 * line + w % 2 * channels + c] += d;
+                for (c, (&d, &corner)) in dy.iter().zip(argmax).enumerate() {
+                    let corner = corner.to_f64() as usize;
+                    dx[at + corner / 2 * line + corner % 2 * channels + c] += d;
                 }
             }
         });

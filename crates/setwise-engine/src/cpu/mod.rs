@@ -259,7 +259,8 @@ impl<T: Compiled> Cpu<T> {
             T::forward(&mut worker, params, &this.packed, batch, range.clone())?;
             for (i, start) in starts.iter().enumerate() {
                 let rows = worker.output(i);
-                // SAFETY: the outputs of different examples do not overlap.
+                // SAFETY: `output_offset` counts the rows of the examples before `range`, so the target has
+                // `rows.len()` elements. Ranges of examples are disjoint, and each is copied by one task.
                 unsafe {
                     let to = start.at(this.output_offset(i, batch, range.start));
                     std::ptr::copy_nonoverlapping(rows.as_ptr(), to, rows.len());

@@ -17,6 +17,10 @@ pub const ROWS: usize = 256;
 
 /// LayerNorm of `rows` rows of `cols` numbers, in place: `y = gain · x̂ + shift` with
 /// `x̂ = (x − mean) / sqrt(var + ε)`. x̂ and 1/std are saved where their pointers are not null.
+///
+/// # Shapes
+/// `y [rows, cols]` with row stride `y_row`, `gain` and `shift [cols]`, `normalised [rows, cols]` contiguous,
+/// `inv_std [rows]`.
 pub struct NormRows<T> {
     pub rows: usize,
     pub cols: usize,
@@ -159,7 +163,8 @@ impl<T: Real> NormRows<T> {
 }
 
 /// Backward pass of LayerNorm, in place on `dy`: `dx = inv_std · (g − mean(g) − x̂ · mean(g · x̂))` with
-/// `g = gain · dy`. Writes the column sums of `dy · x̂` and `dy`, the gradients of gain and shift.
+/// `g = gain · dy`. Writes the column sums of `dy · x̂` and `dy`, the gradients of gain and shift. Shapes are those of
+/// [`NormRows`].
 struct NormRowsBackward<T> {
     rows: usize,
     cols: usize,
@@ -217,17 +222,18 @@ impl<T: Real> NormRowsBackward<T> {
                 store_lanes(d_gain, at_gain, n);
                 store_lanes(d_shift, at_shift, n);
             });
-            let inv_n = V::splat(T::ZERO - T::ONE / T::from_usize(self.cols));
-            let (mut means, mut slopes) = ([T::ZERO; MAX_LANES], [T::ZERO; MAX_LANES]);
-            V::sum_each(&sums[..V::LANES]).mul(inv_n).store(means.as_mut_ptr());
-            V::sum_each(&dots[..V::LANES]).mul(inv_n).store(slopes.as_mut_ptr());
+            // Minus the means of `g` and of `g · x̂`.
+            let neg_inv_n = V::splat(T::ZERO - T::ONE / T::from_usize(self.cols));
+            let (mut neg_grad_means, mut neg_grad_hat_means) = ([T::ZERO; MAX_LANES], [T::ZERO; MAX_LANES]);
+            V::sum_each(&sums[..V::LANES]).mul(neg_inv_n).store(neg_grad_means.as_mut_ptr());
+            V::sum_each(&dots[..V::LANES]).mul(neg_inv_n).store(neg_grad_hat_means.as_mut_ptr());
             for r in 0..rows {
-                let (mean, slope) = (V::splat(means[r]), V::splat(slopes[r]));
+                let (neg_grad_mean, neg_grad_hat_mean) = (V::splat(neg_grad_means[r]), V::splat(neg_grad_hat_means[r]));
                 let inv_std = V::splat(*self.inv_std.add(first + r));
                 columns!(V, self.cols, |j, n| {
                     let g = load_lanes::<T, V>(dy(r).add(j), n).mul(load_lanes(self.gain.add(j), n));
                     let x = load_lanes::<T, V>(hat(r).add(j), n);
-                    store_lanes(x.mul_add(slope, g.add(mean)).mul(inv_std), dy(r).add(j), n);
+                    store_lanes(x.mul_add(neg_grad_hat_mean, g.add(neg_grad_mean)).mul(inv_std), dy(r).add(j), n);
                 });
             }
         }
@@ -257,7 +263,9 @@ impl<T: Real> Worker<T> {
             let (g, chunk) = locate(t, counts());
             let NormBackward { norm, dy, dy_row, ref rows, cols } = norms[g];
             let Range { start: first, end } = chunk_range(rows.clone(), chunk, ROWS);
-            // SAFETY: rows `first..` of one norm belong to this task alone, and so does slot `t` of the partial sums.
+            // SAFETY: `locate` gives each chunk of each norm to one task, and norms have disjoint outputs: rows
+            // `first..end` of `dy` belong to this task alone. So does slot `t` of `tasks` slots of `width ≥ 2 · cols`
+            // sums, which are not resized while tasks run.
             unsafe {
                 T::dispatch(NormRowsBackward {
                     rows: end - first,
@@ -297,7 +305,8 @@ impl<T: Real> Worker<T> {
         self.threads.run(rows.len().div_ceil(ROWS), |t| {
             let Range { start: first, end } = chunk_range(rows.clone(), t, ROWS);
             let rows = end - first;
-            // SAFETY: each task writes its own rows.
+            // SAFETY: chunks are disjoint, so this task alone writes rows `first..end` of `y`. Inputs have the rows and
+            // columns of `y`.
             unsafe {
                 T::dispatch(SumRows {
                     rows,

@@ -115,7 +115,8 @@ impl<T: Real, V: Vector<T>, const C: usize, const RELU: bool, const RESIDUAL: bo
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
         for (c, mut sum) in sums.into_iter().enumerate() {
-            // SAFETY: a row of the product with `C` full vectors of columns; `residual` is not null where it is read.
+            // SAFETY: `PackedProduct::strip` constructs this for `C` full vectors of columns, and `multiply_rows`
+            // passes rows below `m`. `RESIDUAL` is set only where `residual` is not null.
             unsafe {
                 if RELU {
                     sum = sum.max(V::zero());
@@ -133,7 +134,7 @@ impl<T: Real, V: Vector<T>, const C: usize, const RELU: bool, const RESIDUAL: bo
 struct GeneralEpilogue<T, V, const C: usize> {
     bias: [V; C],
     activation: Activation,
-    /// At the first column; null for none.
+    /// The old result and the residual, at the first column; null for none.
     add: [*const T; 2],
     add_row: [usize; 2],
     gate: *const T,
@@ -152,7 +153,8 @@ impl<T: Real, V: Vector<T>, const C: usize> Epilogue<T, V, C> for GeneralEpilogu
 
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, mut sums: [V; C]) {
-        // SAFETY: a row of the product; `cols` counts the valid lanes of each vector.
+        // SAFETY: `multiply_rows` passes rows below `m`. `cols` counts the lanes of each vector that lie below `n`, and
+        // only these are accessed. Pointers are tested for null.
         unsafe {
             for s in &mut sums {
                 match self.activation {
@@ -187,10 +189,11 @@ impl<T: Real> PackedProduct<T> {
     /// Columns `first..` of one strip: `C` vectors.
     ///
     /// # Safety
-    /// The caller runs in a kernel; columns `first..` lie below `n`, and the strip is packed for `k` rows.
+    /// The caller runs in a kernel; `first + (C − 1) · LANES < n`, and `strip` has `k` packed rows of two vectors.
     #[inline(always)]
     unsafe fn strip<V: Vector<T>, const C: usize>(&self, first: usize, strip: *const T) {
-        // SAFETY: the caller's contract: columns `first..` lie below `n`, and one strip of packed columns is valid.
+        // SAFETY: the caller's contract. `first + (C − 1) · LANES < n`, so `cols` does not underflow, and it bounds the
+        // access to bias, operands and result. The strip has `k` rows of two vectors.
         unsafe {
             let mut cols = [0; C];
             let mut bias = [V::zero(); C];

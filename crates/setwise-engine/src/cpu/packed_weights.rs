@@ -34,7 +34,7 @@ struct PackedWeight {
 }
 
 impl PackedWeight {
-    /// Elements of one pack. A number in a block is two bf16 parts, each half an element.
+    /// Elements of one pack, a multiple of 64 bytes. A number in a block is two bf16 parts, each half an element.
     fn len<T: Real>(&self, k: usize, n: usize) -> usize {
         if self.on_amx { amx::blocks_len(k, n) / 2 } else { packed_len::<T>(k, n).next_multiple_of(16) }
     }
@@ -94,7 +94,9 @@ impl<T: Real> PackedWeights<T> {
                 return;
             };
             let src = params[program.params.spec(ParamId(i)).range()].as_ptr();
-            // SAFETY: the packs of different weights do not overlap. `new` allows AMX for `f32` alone, where it exists.
+            // SAFETY: `new` gives every pack its own `PackedWeight::len` elements, and the buffer holds `wanted` of
+            // them; each weight is packed by one task. `src` has `outputs · inputs` elements. `new` allows AMX for
+            // `f32` alone, where it exists, so the casts are to the same type.
             unsafe {
                 if on_amx {
                     amx::pack_forward(data.at(forward).0.cast(), src.cast(), inputs, outputs);

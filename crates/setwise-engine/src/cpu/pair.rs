@@ -51,7 +51,8 @@ impl PairsPlan {
     }
 }
 
-/// Rows of one example's elements (left) and of their partners (right).
+/// Rows of one example's elements (left, u) and of their partners (right, v): `left [elements, hidden]` and
+/// `right [partners, hidden]` with row strides `left_row` and `right_row`. Gradients of both have the same strides.
 #[derive(Clone, Copy)]
 struct Problem<T> {
     elements: usize,
@@ -63,9 +64,10 @@ struct Problem<T> {
     right_row: usize,
 }
 
-/// `out[i] = Σ_j relu(u_i + v_j)`.
+/// `out[i] = Σ_j relu(u_i + v_j)`, written; four elements at a time share the loads of a partner.
 struct HiddenSums<T> {
     p: Problem<T>,
+    /// `[elements, hidden]`.
     out: *mut T,
 }
 
@@ -106,6 +108,7 @@ impl<T: Real> Kernel<T> for HiddenSums<T> {
 /// `dv_j = Σ_i dh_i [u_i + v_j > 0]`. Overwrites both.
 struct HiddenSumsBackward<T> {
     p: Problem<T>,
+    /// `dh [elements, hidden]`.
     d_hidden: *const T,
     d_left: *mut T,
     d_right: *mut T,
@@ -141,16 +144,20 @@ impl<T: Real> Kernel<T> for HiddenSumsBackward<T> {
     }
 }
 
-/// `out[i][c] = max_j (W relu(u_i + v_j) + b)[c]`, with its argmax (the first of equals).
+/// `out[i][c] = max_j (W relu(u_i + v_j) + b)[c]`, with its argmax (the first of equals). Writes both.
 struct PairMax<T> {
     p: Problem<T>,
     outputs: usize,
+    /// `Wᵀ [hidden, outputs]`, packed.
     packed: *const T,
+    /// `[outputs]`.
     bias: *const T,
+    /// `[elements, outputs]` with row stride `out_row`.
     out: *mut T,
     out_row: usize,
+    /// `[elements, outputs]`, indices of partners within the example.
     argmax: *mut T,
-    /// `PARTNERS · (hidden + outputs)`.
+    /// `PARTNERS · (hidden + outputs)` elements: the hidden layer of a tile, then its results.
     scratch: *mut T,
 }
 
@@ -160,7 +167,8 @@ impl<T: Real> Kernel<T> for PairMax<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.p;
-        // SAFETY: the contract of `Kernel::run`: rows of both sides, outputs and scratch are valid.
+        // SAFETY: the contract of `Kernel::run`: rows of both sides, outputs and scratch are valid. A tile has `m ≤
+        // PARTNERS` rows, and the scratch holds PARTNERS rows of `hidden` and of `outputs` numbers.
         unsafe {
             let hidden = self.scratch;
             let results = hidden.add(PARTNERS * p.hidden);
@@ -202,12 +210,16 @@ impl<T: Real> Kernel<T> for PairMax<T> {
     }
 }
 
-/// Gradients of both sides of the first layer, through one partner per element and output column.
+/// Gradients of both sides of the first layer, through one partner `j = argmax(i, c)` per element and output column:
+/// `du_i += dy_i[c] · W[c] [u_i + v_j > 0]`, and the same for `dv_j`. Overwrites both.
 struct PairMaxBackward<T> {
     p: Problem<T>,
     outputs: usize,
+    /// `W [outputs, hidden]`.
     weight: *const T,
+    /// `[elements, outputs]`.
     argmax: *const T,
+    /// `[elements, outputs]` with row stride `dy_row`.
     dy: *const T,
     dy_row: usize,
     d_left: *mut T,
@@ -220,8 +232,9 @@ impl<T: Real> Kernel<T> for PairMaxBackward<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.p;
-        // SAFETY: the contract of `Kernel::run`: rows are valid; argmax indices, written by the forward pass, lie
-        // below `partners`.
+        // SAFETY: the contract of `Kernel::run`: rows are valid. The forward pass wrote indices of partners or, had
+        // nothing exceeded the initial maximum, 0; sets are not empty (`BatchView::check`), so all lie below
+        // `partners`.
         unsafe {
             for j in 0..p.partners {
                 std::slice::from_raw_parts_mut(self.d_right.add(j * p.right_row), p.hidden).fill(T::ZERO);
@@ -247,7 +260,8 @@ impl<T: Real> Kernel<T> for PairMaxBackward<T> {
     }
 }
 
-/// Rows `first..last` of the second layer's gradient: `dW[c] += Σ_i dy_i[c] · relu(u_i + v_argmax)`.
+/// Rows `first..last` of the second layer's gradient: `dW[c] += Σ_i dy_i[c] · relu(u_i + v_argmax(i, c))`. Fields are
+/// those of [`PairMaxBackward`]; `d_weight` is `[outputs, hidden]`.
 struct PairMaxWeight<T> {
     p: Problem<T>,
     outputs: usize,
@@ -265,8 +279,9 @@ impl<T: Real> Kernel<T> for PairMaxWeight<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.p;
-        // SAFETY: the contract of `Kernel::run`: rows are valid; argmax indices, written by the forward pass, lie
-        // below `partners`.
+        // SAFETY: the contract of `Kernel::run`: rows are valid. The forward pass wrote indices of partners or, had
+        // nothing exceeded the initial maximum, 0; sets are not empty (`BatchView::check`), so all lie below
+        // `partners`.
         unsafe {
             for i in 0..p.elements {
                 let u = p.left.add(i * p.left_row);
@@ -286,6 +301,7 @@ impl<T: Real> Kernel<T> for PairMaxWeight<T> {
 }
 
 impl<T: Real> Worker<T> {
+    /// The rows of an example, and its first element's row in the batch.
     fn pair_problem(&self, net: &Pair, example: usize) -> (Problem<T>, usize) {
         let space = |v: Value| self.program.values[v.0].space;
         let left = self.shape.range(space(net.left.value), example);
@@ -324,7 +340,9 @@ impl<T: Real> Worker<T> {
             p.elements = ELEMENTS.min(p.elements - first);
             let outputs = net.y.cols;
             let (y, y_row) = this.slice(net.y);
-            // SAFETY: a task writes its own rows of its net's output and of the saved values.
+            // SAFETY: elements `first..first + p.elements` of this example and net belong to this task alone. It writes
+            // their rows of `y` and `saved`, which only this net writes. Inputs are only read. The scratch has the
+            // length that the kernel documents.
             unsafe {
                 p.left = p.left.add(first * p.left_row);
                 let y = y.at((start + first) * y_row);
@@ -376,7 +394,8 @@ impl<T: Real> Worker<T> {
             let space = this.program.values[net.right.value.0].space;
             let right_start = this.shape.range(space, example).start;
             let outputs = net.y.cols;
-            // SAFETY: an example's rows of one net's slices belong to this task.
+            // SAFETY: (net, example) is this task's alone, and nets have disjoint slices (`Pairs`); it writes the
+            // rows of the example in `d_left` and `d_right`. The scratch holds `elements × hidden` numbers.
             unsafe {
                 let dy = dy.at(start * dy_row);
                 let (d_left, d_right) = (du.at(start * p.left_row), dv.at(right_start * p.right_row));
@@ -431,7 +450,8 @@ impl<T: Real> Worker<T> {
                 for example in 0..this.shape.examples {
                     let (p, start) = this.pair_problem(net, example);
                     let (dy, dy_row) = this.grad_slice(net.y);
-                    // SAFETY: rows `first..` of this weight's gradient belong to this task.
+                    // SAFETY: rows `first..last` of this weight's gradient belong to this task: `locate` gives each
+                    // block of each distinct weight to one task. `run` borrows the gradients exclusively.
                     unsafe {
                         T::dispatch(PairMaxWeight {
                             p,
@@ -457,7 +477,8 @@ impl<T: Real> Worker<T> {
             for example in 0..self.shape.examples {
                 let (p, start) = self.pair_problem(net, example);
                 let weight = if net.reduce == Reduce::Max { T::ONE } else { T::from_usize(p.partners) };
-                // SAFETY: rows of the example; one thread.
+                // SAFETY: `dy` has rows `start..start + elements`; `sums` is the bias's range of the gradients, which
+                // `run` borrows exclusively, and one thread adds to it.
                 unsafe {
                     let x = dy.at(start * dy_row);
                     T::dispatch(ColumnSums { rows: p.elements, cols: net.y.cols, x, x_row: dy_row, sums, weight });

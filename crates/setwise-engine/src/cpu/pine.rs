@@ -9,19 +9,23 @@ use crate::program::PineSum;
 use crate::real::Real;
 use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 
-/// One example.
+/// One example: `P = projections`, `J = spread_len`.
 #[derive(Clone, Copy)]
 struct Example<T> {
     rows: usize,
     projections: usize,
     spread_len: usize,
+    /// `[rows, P]`.
     x: *const T,
+    /// `U` and `V`, `[P, J]`.
     spread: *const T,
     shift: *const T,
 }
 
+/// `y[p, j] = Σ_i sigmoid(x_i[p] · U[p, j] + V[p, j])`, written.
 struct Forward<T> {
     e: Example<T>,
+    /// `[P, J]`.
     y: *mut T,
 }
 
@@ -50,9 +54,12 @@ impl<T: Real> Kernel<T> for Forward<T> {
     }
 }
 
+/// With `d = dy[p, j] · s (1 − s)` for element i: `dU[p, j] = Σ_i d · x_i[p]`, `dV[p, j] = Σ_i d` and
+/// `dx_i[p] = Σ_j d · U[p, j]`. Writes `dU` and `dV`; writes `dx` or, where `accumulate`, adds to it.
 struct Backward<T> {
     e: Example<T>,
     dy: *const T,
+    /// `[rows, P]`, or null.
     dx: *mut T,
     accumulate: bool,
     d_spread: *mut T,
@@ -115,7 +122,7 @@ impl<T: Real> Worker<T> {
         let (y, y_row) = self.slice(op.y);
         self.threads.run(self.shape.examples, |example| {
             let e = self.pine_example(params, op, example);
-            // SAFETY: each example has its own output row.
+            // SAFETY: `y` has a row of `P · J` elements for each example, and a task has its own example.
             unsafe { T::dispatch(Forward { e, y: y.at(example * y_row) }) };
         });
     }
@@ -130,7 +137,8 @@ impl<T: Real> Worker<T> {
         self.threads.run(this.shape.examples, |example| {
             let e = this.pine_example(params, op, example);
             let first = this.shape.range(this.program.values[op.x.0].space, example).start;
-            // SAFETY: rows and partial sums of one example.
+            // SAFETY: a task has its own example: its rows of `dx`, and slot `example` of the partial sums. These have
+            // `examples` slots of `2 · width` and are not resized while tasks run.
             unsafe {
                 let dx = if this.wants_grad(op.x) {
                     this.grad(op.x).at(first * e.projections)
@@ -150,7 +158,7 @@ impl<T: Real> Worker<T> {
         self.mark_written(op.x);
         for example in 0..self.shape.examples {
             for (half, param) in [op.spread, op.shift].into_iter().enumerate() {
-                // SAFETY: written by the tasks above.
+                // SAFETY: `threads.run` has returned, so all slots are written.
                 let sums = unsafe { std::slice::from_raw_parts(partials.at((example * 2 + half) * width), width) };
                 for (g, s) in run.grads[self.program.params.spec(param).range()].iter_mut().zip(sums) {
                     *g += *s;

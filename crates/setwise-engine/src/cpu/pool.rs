@@ -25,6 +25,7 @@ impl<T: Real> Worker<T> {
         })
     }
 
+    /// `y[s] = reduce` of the rows of segment `s`, column by column; NaN propagates. Writes `y`.
     pub(super) fn pool_forward(&mut self, op: &Pool) {
         let cols = op.y.cols;
         let (x, (y, y_row)) = (self.value(op.x), self.slice(op.y));
@@ -32,7 +33,8 @@ impl<T: Real> Worker<T> {
         self.threads.run(count.div_ceil(SEGMENTS), |t| {
             for i in t * SEGMENTS..count.min((t + 1) * SEGMENTS) {
                 let rows = rows_of(i);
-                // SAFETY: each segment has its own output row.
+                // SAFETY: segments `t · SEGMENTS..` belong to this task. Each has its own row of `y` and at least one
+                // row of `x`, whose row stride is `cols`.
                 let (out, data) = unsafe {
                     let out = std::slice::from_raw_parts_mut(y.at(i * y_row), cols);
                     (out, std::slice::from_raw_parts(x.at(rows.start * cols), rows.len() * cols))
@@ -62,7 +64,8 @@ impl<T: Real> Worker<T> {
         });
     }
 
-    /// The gradient of a maximum goes to the first row that has it.
+    /// Adds to `dx`, or overwrites it: `dy` for a sum, `dy / rows` for a mean. The gradient of a maximum goes to the
+    /// first row that has it.
     pub(super) fn pool_backward(&mut self, _run: &mut Run<T>, op: &Pool) {
         if !self.wants_grad(op.x) {
             return;
@@ -75,7 +78,8 @@ impl<T: Real> Worker<T> {
         self.threads.run(count.div_ceil(SEGMENTS), |t| {
             for i in t * SEGMENTS..count.min((t + 1) * SEGMENTS) {
                 let rows = rows_of(i);
-                // SAFETY: the rows of a segment belong to this task.
+                // SAFETY: segments are disjoint ranges of rows, and this task alone has segment `i`: it writes these
+                // rows of `dx`. Row `i` of `y` and `dy` exists.
                 unsafe {
                     let d = std::slice::from_raw_parts(dy.at(i * dy_row), cols);
                     let into = std::slice::from_raw_parts_mut(dx.at(rows.start * cols), rows.len() * cols);

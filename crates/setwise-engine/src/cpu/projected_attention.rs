@@ -131,7 +131,8 @@ impl<T: Real> Worker<T> {
         for together in maps.chunk_by(same_product) {
             let products = &products[first..first + together.len()];
             first += together.len();
-            // SAFETY: the row buffers of this worker, allocated for these rows.
+            // SAFETY: `row_buffers.add` above gave every map's output a slot for these rows, and each product writes
+            // its own. The products of `together` read the same rows of one input; this worker runs alone.
             unsafe { self.products(packed, together[0].weight, products) };
         }
     }
@@ -170,7 +171,8 @@ impl<T: Real> Worker<T> {
         let (_, a) = projected.operations(&program);
         self.each_relation(params, packed, projected, 0, |this, r, _, examples| {
             let started = this.clock();
-            // SAFETY: this worker runs alone, one relation and example after another.
+            // SAFETY: only workers with one thread fuse operations, so this runs alone, one relation and example after
+            // another. `project` has filled the row buffers that the relation reads.
             examples.clone().for_each(|e| unsafe { this.relation_forward(packed.uses_amx(), a, r, e) });
             this.record(projected.op + 1, 0, started);
         });
@@ -190,7 +192,7 @@ impl<T: Real> Worker<T> {
                 let rows = this.example_rows(map.x.value, examples);
                 if this.wants_grad(map.x.value) {
                     let accumulate = !p.first || this.grad_written(map.x.value);
-                    // SAFETY: rows of these examples; this worker runs alone.
+                    // SAFETY: `x` has the rows of these examples, and this worker runs alone.
                     unsafe { this.input_backward(run.packed, map, rows.clone(), accumulate, p.last) };
                 }
                 this.map_weight_backward(run, map, rows);

@@ -27,7 +27,8 @@ impl<T: Real> Worker<T> {
         let cols = spec.cols;
         let y = self.value(op.y);
         self.for_union_ranges(spec.per_dim, |k, from, to, rows| {
-            // SAFETY: each range of the union is written by the example it belongs to.
+            // SAFETY: ranges of the union are disjoint, and each is written by the task of its example; sets are only
+            // read.
             unsafe {
                 let x = std::slice::from_raw_parts(self.value(op.sets[k]).at(from * cols), rows * cols);
                 let y = std::slice::from_raw_parts_mut(y.at(to * cols), rows * cols);
@@ -50,7 +51,8 @@ impl<T: Real> Worker<T> {
         let dy = self.grad(op.y);
         self.for_union_ranges(per_dim, |k, to, from, rows| {
             if self.wants_grad(op.sets[k]) {
-                // SAFETY: rows of one set of one example.
+                // SAFETY: the rows of set `k` of one example belong to the task of that example, and sets of a union
+                // are distinct values; `dy` is only read.
                 unsafe {
                     let from = std::slice::from_raw_parts(dy.at(from * cols), rows * cols);
                     let to = std::slice::from_raw_parts_mut(self.grad(op.sets[k]).at(to * cols), rows * cols);
@@ -67,7 +69,7 @@ impl<T: Real> Worker<T> {
                 let before: usize = (0..k).map(|j| self.shape.range(Space::Set(j), e).len()).sum();
                 let first = (self.shape.range(Space::Union, e).start + before) * dims;
                 let rows = self.shape.range(Space::Set(k), e).len() * dims;
-                // SAFETY: rows of the union.
+                // SAFETY: `first..first + rows` are rows of the union, which nobody writes here.
                 let rows = unsafe { std::slice::from_raw_parts(dy.at(first * cols), rows * cols) };
                 for row in rows.chunks_exact(cols) {
                     for (s, d) in sums.iter_mut().zip(row) {
@@ -83,7 +85,7 @@ impl<T: Real> Worker<T> {
         let cols = spec.cols;
         let x = self.value(op.x);
         self.for_union_ranges(spec.per_dim, |k, to, from, rows| {
-            // SAFETY: rows of one set of one example.
+            // SAFETY: the rows of set `k` of one example belong to the task of that example; `x` is only read.
             unsafe {
                 let y = std::slice::from_raw_parts_mut(self.value(op.sets[k]).at(to * cols), rows * cols);
                 y.copy_from_slice(std::slice::from_raw_parts(x.at(from * cols), rows * cols));
@@ -96,7 +98,8 @@ impl<T: Real> Worker<T> {
         let cols = spec.cols;
         let (dx, written) = (self.grad(op.x), self.grad_written(op.x));
         self.for_union_ranges(spec.per_dim, |k, from, to, rows| {
-            // SAFETY: each range of the union belongs to one example.
+            // SAFETY: ranges of the union are disjoint, and each is written by the task of its example; the sets'
+            // gradients are only read.
             unsafe {
                 let from = std::slice::from_raw_parts(self.grad(op.sets[k]).at(from * cols), rows * cols);
                 add_or_copy(std::slice::from_raw_parts_mut(dx.at(to * cols), rows * cols), from, written);
@@ -108,7 +111,7 @@ impl<T: Real> Worker<T> {
     pub(super) fn repeat_forward(&mut self, params: &[T], op: &Repeat) {
         let param = &params[self.program.params.spec(op.param).range()];
         for e in 0..self.shape.examples {
-            // SAFETY: the rows of example `e`.
+            // SAFETY: `y` has `param.len()` elements for every example; one thread.
             let rows = unsafe { std::slice::from_raw_parts_mut(self.value(op.y).at(e * param.len()), param.len()) };
             rows.copy_from_slice(param);
         }
@@ -118,7 +121,7 @@ impl<T: Real> Worker<T> {
         let range = self.program.params.spec(op.param).range();
         let sums = &mut run.grads[range];
         for e in 0..self.shape.examples {
-            // SAFETY: the rows of example `e`.
+            // SAFETY: `dy` has `sums.len()` elements for every example and is only read.
             let rows = unsafe { std::slice::from_raw_parts(self.grad(op.y).at(e * sums.len()), sums.len()) };
             for (s, d) in sums.iter_mut().zip(rows) {
                 *s += *d;
@@ -141,7 +144,8 @@ impl<T: Real> Worker<T> {
 
     pub(super) fn concat_forward(&mut self, op: &Concat) {
         self.concat_parts(op, |e, x, len, at| {
-            // SAFETY: one thread; different buffers.
+            // SAFETY: one thread; `x` has `len` elements for every example, `y` has all inputs side by side; distinct
+            // values have distinct buffers.
             unsafe { std::ptr::copy_nonoverlapping(self.value(x).at(e * len), self.value(op.y).at(at), len) };
         });
     }
@@ -149,7 +153,7 @@ impl<T: Real> Worker<T> {
     pub(super) fn concat_backward(&mut self, op: &Concat) {
         self.concat_parts(op, |e, x, len, at| {
             if self.wants_grad(x) {
-                // SAFETY: one thread; different buffers.
+                // SAFETY: as for the forward pass, with the gradients of both.
                 unsafe {
                     let from = std::slice::from_raw_parts(self.grad(op.y).at(at), len);
                     let to = std::slice::from_raw_parts_mut(self.grad(x).at(e * len), len);
@@ -167,7 +171,7 @@ impl<T: Real> Worker<T> {
             op,
             |row, keep| {
                 for (c, factor) in keep.enumerate() {
-                    // SAFETY: each task writes its own rows.
+                    // SAFETY: `row < rows_of(x)` and `c < cols`, for both values; each task writes its own rows.
                     unsafe { *y.at(row * y_row + c) = *x.at(row * x_row + c) * factor };
                 }
             },
@@ -186,7 +190,7 @@ impl<T: Real> Worker<T> {
             op,
             |row, keep| {
                 for (c, factor) in keep.enumerate() {
-                    // SAFETY: each task writes its own rows.
+                    // SAFETY: as for the forward pass, with the gradients of both.
                     unsafe {
                         let d = *dy.at(row * dy_row + c) * factor;
                         let at = dx.at(row * dx_row + c);

@@ -6,7 +6,7 @@ use super::tasks::{Ptr, Threads, chunk_range};
 use crate::real::Real;
 use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 
-/// `dst (=|+=) Σ sources` over rows `first..first + rows`.
+/// `dst = Σ sources`, or `dst += Σ sources` where `accumulate`, over rows `first..first + rows` of `cols` columns.
 pub struct SumRows<'a, T> {
     pub rows: usize,
     pub cols: usize,
@@ -39,7 +39,8 @@ impl<T: Real> Kernel<T> for SumRows<'_, T> {
     }
 }
 
-/// `dst (=|+=) Σ sources`, rows in parallel; sources are (address, row stride).
+/// `dst = Σ sources`, or `dst += Σ sources` where `accumulate`, rows in parallel. `dst` and sources are (address, row
+/// stride).
 ///
 /// # Safety
 /// `dst` and all sources are valid for `cols` columns of every row of `rows`. Nothing else accesses those of `dst`.
@@ -55,13 +56,13 @@ pub unsafe fn sum_rows<T: Real>(
     threads.run(rows.len().div_ceil(step), |t| {
         let Range { start: first, end } = chunk_range(rows.clone(), t, step);
         let kernel = SumRows { rows: end - first, cols, dst: dst.at(0), dst_row, accumulate, sources, first };
-        // SAFETY: the caller's addresses; tasks write disjoint rows.
+        // SAFETY: the caller's contract for `rows`, of which tasks have disjoint chunks.
         unsafe { T::dispatch(kernel) };
     });
 }
 
 /// `sums[j] += weight · Σ_i x[i, j]` over some rows, with four accumulators: a single one would serialise the
-/// additions.
+/// additions. `x` is `[rows, cols]` with row stride `x_row`, `sums` `[cols]`.
 pub struct ColumnSums<T> {
     pub rows: usize,
     pub cols: usize,

@@ -6,12 +6,17 @@ use super::sums::ColumnSums;
 use crate::real::Real;
 use crate::simd::{Kernel, TILE_ROWS_16_REGISTERS, TILE_ROWS_32_REGISTERS, Vector};
 
-/// `c[m × n] += aᵀ · b` over `rows` rows, and the column sums of `a` are added to `sums`: the gradients of a weight
-/// and its bias.
+/// `c += aᵀ · b`, and the column sums of `a` are added to `bias_grad`. These are the gradients of a weight (`a` is dy,
+/// `b` is x) and of its bias.
 ///
-/// Operands whose rows are close to each other are read in place. Otherwise both are packed, one chunk of rows at a
-/// time: `b` into strips (unless its rows are close), `a` into tiles `[k][tile rows]`. The inner loop then reads both
-/// in order, whatever their row strides.
+/// # Shapes
+/// `a [rows, m]`, `b [rows, n]` and `c [m, n]`, row-major with row strides `a_row`, `b_row` and `c_row` in elements.
+/// `c`, `bias_grad` and `scratch` are disjoint from each other and from both operands.
+///
+/// With 32 registers, `m` a multiple of [`IN_PLACE_ROWS`], full vectors of columns and both row strides at most
+/// [`IN_PLACE_STRIDE`], both operands are read in place. Otherwise they are packed, one chunk of [`WEIGHT_CHUNK`] rows
+/// at a time: `a` into tiles `[k][tile rows]`, `b` into strips `[k][strip]`. A full strip of a `b` whose row stride is
+/// at most two strip widths is read in place.
 pub struct WeightProduct<T> {
     pub m: usize,
     pub n: usize,
@@ -22,25 +27,34 @@ pub struct WeightProduct<T> {
     pub b_row: usize,
     pub c: *mut T,
     pub c_row: usize,
-    /// `m` values, or null.
-    pub sums: *mut T,
-    /// [`weight_scratch`] elements.
+    /// `m` elements, or null.
+    pub bias_grad: *mut T,
+    /// [`weight_scratch`] elements, with arbitrary contents.
     pub scratch: *mut T,
 }
 
-/// Rows of the long dimension in a chunk: one strip and one tile of them fit the first cache level.
+/// Rows of the long dimension in a chunk. One strip and one tile of a chunk take 33 KiB with AVX-512 in f32 (42 KiB in
+/// f64) and half of that with AVX2. They fit an L1 cache of 48 KiB, and L2 otherwise.
 const WEIGHT_CHUNK: usize = 192;
 
-/// Rows of the result in a tile where both operands are read in place, and the largest row stride for that.
+// Strips behind the tiles of a chunk begin at a multiple of 64 bytes.
+const _: () = assert!(WEIGHT_CHUNK.is_multiple_of(16));
+
+/// `m` is a multiple of this where both operands are read in place. Tiles are 8 rows × 2 vectors, and 16 × 1 for a last
+/// single vector. Both have 16 accumulators, so 16 registers do not suffice.
 const IN_PLACE_ROWS: usize = 16;
+
+/// The largest row stride, in elements, at which both operands are read in place: a chunk of each then takes at most
+/// 48 KiB in f32.
 const IN_PLACE_STRIDE: usize = 64;
 
-/// Scratch of a [`WeightProduct`].
+/// Elements of scratch of a [`WeightProduct`]: the packed tiles of `a` and strips of `b` of one chunk.
 pub fn weight_scratch<T: Real>(m: usize, n: usize) -> usize {
-    packed_len::<T>(WEIGHT_CHUNK, n) + (m + TILE_ROWS_32_REGISTERS) * WEIGHT_CHUNK + 16
+    packed_len::<T>(WEIGHT_CHUNK, n) + (m + TILE_ROWS_32_REGISTERS) * WEIGHT_CHUNK
 }
 
-/// Adds to the elements at `c`.
+/// Adds to rows of the result: sums start from the elements at `c` and are stored there. Vector `v` of a row has
+/// `cols[v]` valid lanes.
 struct Accumulate<T, const C: usize> {
     c: *mut T,
     c_row: usize,
@@ -50,22 +64,23 @@ struct Accumulate<T, const C: usize> {
 impl<T: Real, V: Vector<T>, const C: usize> Epilogue<T, V, C> for Accumulate<T, C> {
     #[inline(always)]
     unsafe fn start(&self, row: usize) -> [V; C] {
-        // SAFETY: rows of the result; `cols` counts the valid lanes.
+        // SAFETY: `row` is a row of the tile at `c`, and `cols[v]` lanes of vector `v` lie within the `n` columns. Both
+        // follow from how `multiply_strip` and `in_place` construct this. Nothing else accesses `c` (`Kernel::run`).
         unsafe {
             let mut start = [V::zero(); C];
-            for (c, v) in start.iter_mut().enumerate() {
-                *v = V::load_first(self.c.add(row * self.c_row + c * V::LANES), self.cols[c]);
+            for (v, vector) in start.iter_mut().enumerate() {
+                *vector = V::load_first(self.c.add(row * self.c_row + v * V::LANES), self.cols[v]);
             }
             start
         }
     }
 
     #[inline(always)]
-    unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
-        // SAFETY: rows of the result; `cols` counts the valid lanes.
+    unsafe fn finish(&mut self, row: usize, accumulators: [V; C]) {
+        // SAFETY: as in `start`.
         unsafe {
-            for (c, v) in sums.into_iter().enumerate() {
-                v.store_first(self.c.add(row * self.c_row + c * V::LANES), self.cols[c]);
+            for (v, vector) in accumulators.into_iter().enumerate() {
+                vector.store_first(self.c.add(row * self.c_row + v * V::LANES), self.cols[v]);
             }
         }
     }
@@ -79,35 +94,36 @@ impl<T: Real> Kernel<T> for WeightProduct<T> {
         debug_assert!(self.a.is_aligned() && self.b.is_aligned() && self.c.is_aligned() && self.scratch.is_aligned());
         debug_assert!(self.m <= 1 || self.c_row >= self.n, "rows of the result overlap");
         let width = 2 * V::LANES;
-        let tile = if V::REGISTERS_32 { TILE_ROWS_32_REGISTERS } else { TILE_ROWS_16_REGISTERS };
+        let tile_rows = if V::REGISTERS_32 { TILE_ROWS_32_REGISTERS } else { TILE_ROWS_16_REGISTERS };
         if V::REGISTERS_32
             && self.m.is_multiple_of(IN_PLACE_ROWS)
             && self.a_row <= IN_PLACE_STRIDE
             && self.n.is_multiple_of(V::LANES)
             && self.b_row <= IN_PLACE_STRIDE
         {
-            // SAFETY: the contract of `Kernel::run`; all vectors of columns are full.
+            // SAFETY: the contract of `Kernel::run`; `m` is a multiple of `IN_PLACE_ROWS` and `n` of the lanes.
             return unsafe { self.in_place::<V>() };
         }
         let mut first = 0;
         while first < self.rows {
             let k = WEIGHT_CHUNK.min(self.rows - first);
-            // SAFETY: the contract of `Kernel::run`: rows `first..first + k` of both operands, and `weight_scratch`
-            // elements of scratch.
+            // SAFETY: the contract of `Kernel::run`; rows `first..first + k` of both operands exist. The tiles take at
+            // most `m + tile_rows` columns of `k ≤ WEIGHT_CHUNK` rows, the strips `packed_len(k, n)` elements behind
+            // them; `weight_scratch` counts both.
             unsafe {
                 let tiles = self.scratch;
-                let packed = tiles.add(((self.m + tile) * WEIGHT_CHUNK).next_multiple_of(16));
+                let packed = tiles.add((self.m + tile_rows) * WEIGHT_CHUNK);
                 let a = self.a.add(first * self.a_row);
-                for t in (0..self.m).step_by(tile) {
-                    self.pack_tile::<V>(a.add(t), k, tile.min(self.m - t), tile, tiles.add(t * k), t);
+                for t in (0..self.m).step_by(tile_rows) {
+                    self.pack_tile::<V>(a.add(t), k, tile_rows.min(self.m - t), tile_rows, tiles.add(t * k), t);
                 }
                 let b = self.b.add(first * self.b_row);
                 for col in (0..self.n).step_by(width) {
                     let strip = packed.add(col * k);
                     if self.n - col > V::LANES {
-                        self.strip::<V, 2>(b, k, col, tile, tiles, strip);
+                        self.multiply_strip::<V, 2>(b, k, col, tile_rows, tiles, strip);
                     } else {
-                        self.strip::<V, 1>(b, k, col, tile, tiles, strip);
+                        self.multiply_strip::<V, 1>(b, k, col, tile_rows, tiles, strip);
                     }
                 }
             }
@@ -123,7 +139,8 @@ impl<T: Real> WeightProduct<T> {
     /// As for [`Kernel::run`]; `m` is a multiple of [`IN_PLACE_ROWS`] and `n` of a vector's lanes.
     #[inline(always)]
     unsafe fn in_place<V: Vector<T>>(&self) {
-        // SAFETY: the caller's contract: full vectors of columns, `m` a multiple of the tile's rows.
+        // SAFETY: rows `first..first + k` of both operands exist. `m` is a multiple of 8 and 16, so all rows of a tile
+        // exist; `col` plus a tile's vectors is at most `n`, so all lanes do. `bias_grad` has `m` elements.
         unsafe {
             for first in (0..self.rows).step_by(WEIGHT_CHUNK) {
                 let k = WEIGHT_CHUNK.min(self.rows - first);
@@ -135,13 +152,13 @@ impl<T: Real> WeightProduct<T> {
                             let a = Strided { ptr: a.add(t), row: 1, col: self.a_row };
                             let (c, c_row) = (self.c.add(t * self.c_row + col), self.c_row);
                             let mut epilogue = Accumulate { c, c_row, cols: [V::LANES; $vectors] };
-                            let mut sums = [[V::zero(); $vectors]; $rows];
-                            for (r, sum) in sums.iter_mut().enumerate() {
-                                *sum = epilogue.start(r);
+                            let mut accumulators = [[V::zero(); $vectors]; $rows];
+                            for (r, row) in accumulators.iter_mut().enumerate() {
+                                *row = epilogue.start(r);
                             }
-                            multiply::<T, V, $rows, $vectors, false>(k, a, b.add(col), self.b_row, &mut sums);
-                            for (r, sum) in sums.into_iter().enumerate() {
-                                epilogue.finish(r, sum);
+                            multiply::<T, V, $rows, $vectors, false>(k, a, b.add(col), self.b_row, &mut accumulators);
+                            for (r, row) in accumulators.into_iter().enumerate() {
+                                epilogue.finish(r, row);
                             }
                         }
                     };
@@ -153,77 +170,83 @@ impl<T: Real> WeightProduct<T> {
                 if col < self.n {
                     tiles!(IN_PLACE_ROWS, 1);
                 }
-                if !self.sums.is_null() {
-                    ColumnSums { rows: k, cols: self.m, x: a, x_row: self.a_row, sums: self.sums, weight: T::ONE }
+                if !self.bias_grad.is_null() {
+                    ColumnSums { rows: k, cols: self.m, x: a, x_row: self.a_row, sums: self.bias_grad, weight: T::ONE }
                         .run::<V>();
                 }
             }
         }
     }
 
-    /// Packs `C` vectors of columns of `b` from `col` on, and multiplies them with all tiles of `a`.
+    /// Multiplies `C` vectors of columns of `b`, from `col` on, with all tiles of `a`. It packs them into `strip`
+    /// first, unless they are read in place.
     ///
     /// # Safety
-    /// As for [`Kernel::run`]; `k` rows at `b`, packed tiles of all rows of the result, and a strip at `strip`.
+    /// As for [`Kernel::run`]; `k` rows at `b` and `col + (C − 1) · LANES < n`. `tiles` has the packed tiles of all `m`
+    /// columns of `a`, and `strip` holds `k · C` vectors.
     #[inline(always)]
-    unsafe fn strip<V: Vector<T>, const C: usize>(
+    unsafe fn multiply_strip<V: Vector<T>, const C: usize>(
         &self,
         b: *const T,
         k: usize,
         col: usize,
-        tile: usize,
+        tile_rows: usize,
         tiles: *const T,
         strip: *mut T,
     ) {
-        // SAFETY: the caller's contract; `close` means that a full strip can be read in place.
+        // SAFETY: vector `v` has `cols[v]` columns of `b`, and only these are read. Without packing, `n − col` is at
+        // least the strip's width, so all lanes of `b` exist. Tile `t` has `tile_rows.min(m − t)` valid rows.
         unsafe {
             let mut cols = [0; C];
-            for (c, n) in cols.iter_mut().enumerate() {
-                *n = V::LANES.min(self.n - col - c * V::LANES);
+            for (v, lanes) in cols.iter_mut().enumerate() {
+                *lanes = V::LANES.min(self.n - col - v * V::LANES);
             }
             let width = C * V::LANES;
-            let close = self.n - col >= width && self.b_row <= 2 * width;
-            let (rows, row) = if close { (b.add(col), self.b_row) } else { (strip.cast_const(), width) };
-            if !close {
+            let in_place = self.n - col >= width && self.b_row <= 2 * width;
+            let (b_strip, b_stride) = if in_place { (b.add(col), self.b_row) } else { (strip.cast_const(), width) };
+            if !in_place {
                 for i in 0..k {
                     let src = b.add(i * self.b_row + col);
-                    for (c, &n) in cols.iter().enumerate() {
-                        V::load_first(src.add(c * V::LANES), n).store(strip.add((i * C + c) * V::LANES));
+                    for (v, &lanes) in cols.iter().enumerate() {
+                        V::load_first(src.add(v * V::LANES), lanes).store(strip.add((i * C + v) * V::LANES));
                     }
                 }
             }
-            for t in (0..self.m).step_by(tile) {
-                let a = Strided { ptr: tiles.add(t * k), row: 1, col: tile };
+            for t in (0..self.m).step_by(tile_rows) {
+                let a = Strided { ptr: tiles.add(t * k), row: 1, col: tile_rows };
                 let mut epilogue = Accumulate { c: self.c.add(t * self.c_row + col), c_row: self.c_row, cols };
-                multiply_rows::<T, V, C>(tile.min(self.m - t), k, a, rows, row, &mut epilogue);
+                multiply_rows::<T, V, C>(tile_rows.min(self.m - t), k, a, b_strip, b_stride, &mut epilogue);
             }
         }
     }
 
-    /// Packs `rows` columns of `a` over `k` rows into `[k][tile]` and adds up the columns.
+    /// Packs `cols` columns of `a`, the first of which is column `first_column`, over `k` rows into `packed [k,
+    /// tile_rows]`. It adds the column sums to `bias_grad[first_column..first_column + cols]`, unless that is null.
     ///
     /// # Safety
-    /// As for [`Kernel::run`]; `rows` columns of `k` rows at `a`, and `k × tile` elements at `out`.
+    /// As for [`Kernel::run`]; `cols ≤ tile_rows` columns of `k` rows at `a`, `k × tile_rows` elements at `packed`, and
+    /// `first_column + cols ≤ m`.
     #[inline(always)]
     unsafe fn pack_tile<V: Vector<T>>(
         &self,
         a: *const T,
         k: usize,
-        rows: usize,
-        tile: usize,
-        out: *mut T,
-        first: usize,
+        cols: usize,
+        tile_rows: usize,
+        packed: *mut T,
+        first_column: usize,
     ) {
-        // SAFETY: the caller's contract: `rows` columns of `k` rows of `a`, one packed tile.
+        // SAFETY: rows `i < k` and columns `part..part + lanes` of at most `cols` are read and written. `bias_grad` has
+        // `m ≥ first_column + cols` elements.
         unsafe {
-            for part in (0..rows).step_by(V::LANES) {
-                let n = V::LANES.min(rows - part);
+            for part in (0..cols).step_by(V::LANES) {
+                let lanes = V::LANES.min(cols - part);
                 // Four accumulators: a single one would serialise the additions.
                 let mut sums = [V::zero(); 4];
                 macro_rules! pack_row {
                     ($i:expr, $sum:expr) => {{
-                        let v = V::load_first(a.add($i * self.a_row + part), n);
-                        v.store_first(out.add($i * tile + part), n);
+                        let v = V::load_first(a.add($i * self.a_row + part), lanes);
+                        v.store_first(packed.add($i * tile_rows + part), lanes);
                         *$sum = v.add(*$sum);
                     }};
                 }
@@ -235,10 +258,10 @@ impl<T: Real> WeightProduct<T> {
                 for i in k / 4 * 4..k {
                     pack_row!(i, &mut sums[0]);
                 }
-                if !self.sums.is_null() {
-                    let [a, b, c, d] = sums;
-                    let out = self.sums.add(first + part);
-                    a.add(b).add(c.add(d)).add(V::load_first(out, n)).store_first(out, n);
+                if !self.bias_grad.is_null() {
+                    let [s0, s1, s2, s3] = sums;
+                    let target = self.bias_grad.add(first_column + part);
+                    s0.add(s1).add(s2.add(s3)).add(V::load_first(target, lanes)).store_first(target, lanes);
                 }
             }
         }
@@ -257,7 +280,7 @@ mod tests {
         {
             let (a, b) = (numbers(rows * m, 4), numbers(rows * n, 5));
             let mut c = vec![1.0f32; m * n];
-            let mut sums = vec![2.0f32; m];
+            let mut bias_grad = vec![2.0f32; m];
             let mut scratch = vec![0.0; weight_scratch::<f32>(m, n)];
             let kernel = WeightProduct {
                 m,
@@ -269,7 +292,7 @@ mod tests {
                 b_row: n,
                 c: c.as_mut_ptr(),
                 c_row: n,
-                sums: sums.as_mut_ptr(),
+                bias_grad: bias_grad.as_mut_ptr(),
                 scratch: scratch.as_mut_ptr(),
             };
             // SAFETY: `a` and `b` have `rows` rows; the scratch has its documented length.
@@ -280,7 +303,7 @@ mod tests {
                     assert!((f64::from(c[i * n + j]) - 1.0 - exact).abs() < 1e-4);
                 }
                 let exact: f64 = (0..rows).map(|r| f64::from(a[r * m + i])).sum();
-                assert!((f64::from(sums[i]) - 2.0 - exact).abs() < 1e-4);
+                assert!((f64::from(bias_grad[i]) - 2.0 - exact).abs() < 1e-4);
             }
         }
     }

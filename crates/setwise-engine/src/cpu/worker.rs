@@ -144,7 +144,8 @@ impl<T: Real> Worker<T> {
         self.bind(batch, &range)?;
         for (k, set) in batch.sets.iter().enumerate() {
             let data = &set.data[set.offsets[range.start] * set.width..set.offsets[range.end] * set.width];
-            // SAFETY: the plan gave the input as many elements as these examples have.
+            // SAFETY: `bind` planned the input for the rows of these examples, as many elements as `data` has; `self`
+            // is borrowed exclusively.
             let input = unsafe { std::slice::from_raw_parts_mut(self.value(self.program.inputs[k]).at(0), data.len()) };
             input.copy_from_slice(data);
         }
@@ -212,7 +213,8 @@ impl<T: Real> Worker<T> {
         for (i, g) in output_grads.iter().enumerate() {
             let v = self.program.outputs[i];
             assert_eq!(self.plan.lens[v.0], g.len(), "a gradient for every output");
-            // SAFETY: the gradient has the output's length.
+            // SAFETY: the gradient has the output's length, which the assertion compares with `g`; `self` is borrowed
+            // exclusively.
             unsafe { std::slice::from_raw_parts_mut(self.grad(v).at(0), g.len()) }.copy_from_slice(g);
             self.mark_written(v);
         }
@@ -259,7 +261,8 @@ impl<T: Real> Worker<T> {
                 continue;
             }
             let (rows, cols) = (self.rows(v), spec.cols);
-            // SAFETY: these rows of the gradient's buffer, which `self` borrows exclusively.
+            // SAFETY: the gradient has `rows` of `cols` numbers, in the arena or in a row buffer; `self` is borrowed
+            // exclusively.
             let numbers =
                 unsafe { std::slice::from_raw_parts_mut(self.grad(v).at(rows.start * cols), rows.len() * cols) };
             numbers.fill(T::ZERO);

@@ -234,7 +234,18 @@ impl ProgramBuilder {
     }
 
     /// Appends an operation.
+    ///
+    /// # Panics
+    /// If an operation on images has an input twice, which is a mistake in the code that builds the model. Its tasks
+    /// write the gradients of all inputs in parallel.
     pub fn op(&mut self, op: Op) {
+        if let Op::Convolution(Convolution { xs, .. })
+        | Op::BatchNorm(BatchNorm { xs, .. })
+        | Op::MaxPool(MaxPool { xs, .. }) = &op
+        {
+            let distinct = xs.iter().enumerate().all(|(i, x)| !xs[..i].contains(x));
+            assert!(distinct, "{}: an input occurs twice; pass each value once", op.describe());
+        }
         self.program.ops.push(op);
     }
 

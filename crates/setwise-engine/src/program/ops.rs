@@ -145,7 +145,7 @@ pub struct Pair {
     pub saved: Value,
 }
 
-/// Several independent pair networks.
+/// Several independent pair networks: a slice of `u` or `v` belongs to one network only.
 #[derive(Clone, Debug)]
 pub struct Pairs {
     /// The networks.

@@ -27,10 +27,10 @@ template <int BN> void test(int rows, int n, int ends, unsigned seed) {
     if (ends & NORM) task.gain = gain.data(), task.shift = shift.data(), task.normalised = hat.data(), task.inv_std = inverse.data();
     auto kernel = [&] {
         int m0 = blockIdx.x / across * 128, n0 = blockIdx.x % across * BN, warp = threadIdx.x / 32;
-        float* tile = shared + warp * 16 * (BN + 8);
+        float* tile = shared + warp * 16 * (BN + EPILOGUE_PADDING);
         for (int i = threadIdx.x % 32; i < 16 * BN; i += 32) {
             int r = i / BN, c = i % BN, m = m0 + warp * 16 + r;
-            tile[r * (BN + 8) + c] = m < rows && n0 + c < n ? sums[m * n + n0 + c] : NAN;
+            tile[r * (BN + EPILOGUE_PADDING) + c] = m < rows && n0 + c < n ? sums[m * n + n0 + c] : NAN;
         }
         __syncwarp();
         epilogue_rows<BN, 16>(task, tile, m0 + warp * 16, rows, n0);

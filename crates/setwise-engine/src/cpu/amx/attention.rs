@@ -25,7 +25,8 @@ const KEY_BLOCK: usize = 256;
 /// Elements of a square of 32 × 32 results.
 const SQUARE: usize = BLOCK_SIDE * BLOCK_SIDE;
 
-/// Scratch of attention over `keys` of this width, in f32 elements.
+/// Scratch of attention over `keys` of this width, in f32 elements. It has buffers with a row for each key, buffers
+/// with a row for each of 32 queries, and squares.
 pub fn attention_scratch(keys: usize, width: usize, backward: bool) -> usize {
     if backward && width == NARROW_HEAD {
         return narrow_attention::scratch(keys);
@@ -36,6 +37,8 @@ pub fn attention_scratch(keys: usize, width: usize, backward: bool) -> usize {
     (of_keys * keys + of_queries * BLOCK_SIDE) * width + squares * BLOCK_SIDE * BLOCK_SIDE
 }
 
+/// `out = softmax(scale · Q Kᵀ) V`; writes `out`, `max_score` and `inv_sum`.
+///
 /// # Safety
 /// Pointers as of [`Forward`], `attention_scratch` elements of scratch, `supports_attention`, and AMX is `available`.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
@@ -44,6 +47,8 @@ pub unsafe fn attention_forward(f: &Forward<f32>) {
     unsafe { on_amx!(forward_on(f)) }
 }
 
+/// The gradients of queries, keys and values; writes all three.
+///
 /// # Safety
 /// As of [`attention_forward`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
@@ -145,7 +150,10 @@ unsafe fn forward_on<U: BlockMultiply>(f: &Forward<f32>) {
     let [keys, values] = [(); 2].map(|()| bump.alloc_bf16(s.padded * s.width));
     let (queries, sums) = (bump.alloc_bf16(BLOCK_SIDE * s.width), bump.alloc_f32(BLOCK_SIDE * s.width));
     let (scores, weights) = (bump.alloc_f32(KEY_BLOCK * BLOCK_SIDE), bump.alloc_bf16(KEY_BLOCK * BLOCK_SIDE));
-    // SAFETY: the caller's contract; each part of the scratch is as long as `attention_scratch` counts.
+    // SAFETY: the caller's contract. `attention_scratch` counts two buffers of `padded` keys, two of 32 queries and `2
+    // · KEY_BLOCK / 32` squares, which the allocations above divide. Blocks of `key` lie at `s.at(key)`, below
+    // `padded`; a key block has at most KEY_BLOCK keys. Rows from `p.keys` and `p.queries` on are neither read nor
+    // written.
     unsafe {
         for key in (0..p.keys).step_by(BLOCK_SIDE) {
             let n = p.keys - key;
@@ -166,7 +174,7 @@ unsafe fn forward_on<U: BlockMultiply>(f: &Forward<f32>) {
                     let keys = keys.add(s.at(from + b * BLOCK_SIDE));
                     U::multiply(keys, queries, s.along, scores.add(b * SQUARE), BLOCK_SIDE, InitialSum::Zero);
                 }
-                let before = largest;
+                let previous = largest;
                 let mut peak = [_mm512_set1_ps(f32::MIN); 2];
                 for j in 0..valid {
                     for (c, peak) in peak.iter_mut().enumerate() {
@@ -178,7 +186,7 @@ unsafe fn forward_on<U: BlockMultiply>(f: &Forward<f32>) {
                 }
                 if from > 0 {
                     // In full precision, since the factors multiply up; most are one.
-                    let factor = [0, 1].map(|c| F32x16(_mm512_sub_ps(before[c], largest[c])).exp2());
+                    let factor = [0, 1].map(|c| F32x16(_mm512_sub_ps(previous[c], largest[c])).exp2());
                     scale(sums, s.width, factor);
                     for (total, factor) in total.iter_mut().zip(factor) {
                         *total = _mm512_mul_ps(*total, factor.0);
@@ -238,7 +246,8 @@ unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
     let [scores, d_weights] = [(); 2].map(|()| bump.alloc_f32(2 * SQUARE));
     let [weights, d_scores] = [(); 2].map(|()| bump.alloc_bf16(SQUARE));
     let d_scores_transposed = bump.alloc_bf16(KEY_BLOCK * BLOCK_SIDE);
-    // SAFETY: the caller's contract; each part of the scratch is as long as `attention_scratch` counts.
+    // SAFETY: as in `forward_on`, with five buffers of keys, five of queries, six squares and `KEY_BLOCK / 32` squares.
+    // The gradients of keys and values are written in full on the first block of queries and added to on the others.
     unsafe {
         for key in (0..p.keys).step_by(BLOCK_SIDE) {
             let (at, apart) = s.columns_at(key);
@@ -272,8 +281,8 @@ unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
             let (largest, inverse) =
                 (load_query_stats(p.max_score.add(first), n), load_query_stats(p.inv_sum.add(first), n));
             let squares = |key: usize| {
-                let odd = key / BLOCK_SIDE % 2 * SQUARE;
-                (scores.add(odd), d_weights.add(odd))
+                let buffer = key / BLOCK_SIDE % 2 * SQUARE;
+                (scores.add(buffer), d_weights.add(buffer))
             };
             let products = |key: usize| {
                 let (scores, d_weights) = squares(key);
@@ -289,12 +298,12 @@ unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
                         products(key + BLOCK_SIDE);
                     }
                     let (scores, d_weights) = squares(key);
-                    let nothing = (_mm512_setzero_si512(), _mm512_setzero_si512());
+                    let zeros = (_mm512_setzero_si512(), _mm512_setzero_si512());
                     for pair in 0..BLOCK_SIDE / 2 {
-                        let mut both = [[nothing; 2]; 2];
+                        let mut both = [[zeros; 2]; 2];
                         for (r, d_row) in both.iter_mut().enumerate() {
                             let j = pair + 16 * r;
-                            let mut row = [nothing; 2];
+                            let mut row = [zeros; 2];
                             if key + j < p.keys {
                                 for c in 0..2 {
                                     let at = j * BLOCK_SIDE + 16 * c;

@@ -48,11 +48,11 @@ pub fn interleave_upper(a: __m512i, b: __m512i) -> __m512i {
 /// Writes a row of 32 numbers, in two vectors, as row `r` of a block, in the order 0, 16, 1, 17 and so on.
 ///
 /// # Safety
-/// A block, and AVX-512.
+/// `block` has `BLOCK_LEN` elements, `r < 32`, `parts_at` is [`LEFT`] or [`RIGHT`], and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn store_row(row: [(__m512i, __m512i); 2], block: *mut u16, parts_at: [usize; 2], r: usize) {
-    // SAFETY: the caller's contract: row `r` of a block's two tiles.
+    // SAFETY: `r < 32`: row `r % 16` of tile `r / 16` of two, 32 elements, for each part at its offset.
     unsafe {
         let tile = block.add(r / 16 * TILE_LEN + r % 16 * BLOCK_SIDE);
         _mm512_storeu_si512(tile.add(parts_at[0]).cast(), interleave_upper(row[0].0, row[1].0));
@@ -63,13 +63,13 @@ pub unsafe fn store_row(row: [(__m512i, __m512i); 2], block: *mut u16, parts_at:
 /// Writes two rows of 32 numbers, rows `pair` and `pair + 16` of 32, as pairs along the sum for 32 columns of a block.
 ///
 /// # Safety
-/// As of [`store_row`].
+/// As of [`store_row`], with `pair < 16`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn store_row_pair(rows: [[(__m512i, __m512i); 2]; 2], block: *mut u16, parts_at: [usize; 2], pair: usize) {
     let [upper, lower] = rows;
     for (c, (upper, lower)) in upper.into_iter().zip(lower).enumerate() {
-        // SAFETY: the caller's contract: row pair `pair` of a block's tiles.
+        // SAFETY: `pair < 16` is a row of tile `c` of two, 32 elements, for each part at its offset.
         unsafe {
             let tile = block.add(c * TILE_LEN + pair * BLOCK_SIDE);
             _mm512_storeu_si512(tile.add(parts_at[0]).cast(), interleave_upper(upper.0, lower.0));
@@ -135,7 +135,8 @@ impl SplitTo {
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn split(src: Source, n: usize, to: SplitTo) {
-    // SAFETY: the caller's contract: rows below `n` are read, and blocks of `width` columns are written.
+    // SAFETY: the caller's contract. Row `pair` is read only if `pair < n`, row `pair + 16` only if that is below `n`,
+    // and `rest` numbers where a row ends. `to` has blocks for `width` columns, rounded up to 32.
     unsafe {
         let (full, rest) = (src.width / BLOCK_SIDE * BLOCK_SIDE, src.width % BLOCK_SIDE);
         for pair in 0..BLOCK_SIDE / 2 {

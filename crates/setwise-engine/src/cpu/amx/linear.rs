@@ -23,7 +23,8 @@ pub unsafe fn pack_forward(dst: *mut u16, w: *const f32, k: usize, n: usize) {
         return unsafe { pack_narrow(dst, w, [1, k], k, n) };
     }
     let count = k / BLOCK_SIDE;
-    // SAFETY: the caller's contract: 32 outputs at a time, `k / 32` blocks each.
+    // SAFETY: the caller's contract: `n` and `k` are multiples of 32. Outputs `output..output + 32` of `k` numbers are
+    // read, and `k / 32` blocks at `output / 32 · k / 32` are written, which `blocks_len` counts.
     unsafe {
         for output in (0..n).step_by(BLOCK_SIDE) {
             let (src, blocks) =
@@ -56,7 +57,8 @@ pub unsafe fn pack_backward(dst: *mut u16, w: *const f32, k: usize, n: usize) {
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn pack_narrow(dst: *mut u16, w: *const f32, apart: [usize; 2], k: usize, n: usize) {
     for (column, i) in (0..n).step_by(TILE_SIDE).flat_map(|c| (0..k).map(move |i| (c, i))) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's contract: `n` is a multiple of 16, so columns `column..column + 16` of row `i < k`
+        // exist. The two tiles of 16 rows and columns lie below `blocks_len`.
         unsafe {
             let first = w.add(i * apart[0] + column * apart[1]);
             let numbers: [f32; TILE_SIDE] = std::array::from_fn(|j| *first.add(j * apart[1]));
@@ -110,12 +112,16 @@ pub unsafe fn weight_product(p: &WeightProduct<f32>) {
     unsafe { on_amx!(weight_product_on(p)) }
 }
 
+/// `c = epilogue(a · packed)` for each product, 32 rows × 32 columns at a time; `a` is split once for all products.
+///
 /// # Safety
 /// As of [`products`], with tiles configured for `U`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn products_on<U: BlockMultiply>(ps: &[PackedProduct<f32>], scratch: *mut f32) {
-    // SAFETY: the caller's contract; the scratch holds 32 × 32 results and the blocks of 32 rows.
+    // SAFETY: the caller's contract. `product_scratch` counts 32 × 32 results and the blocks of 32 rows of `k` numbers.
+    // `n` and `k` are multiples of 32, so columns `column..column + 32` exist and `k / 32` blocks are full. Rows
+    // `first..first + rows` lie below `m`; where only some of 32 exist, results go through the scratch.
     unsafe {
         let PackedProduct { m, k, a, .. } = ps[0];
         debug_assert!(ps.iter().all(|p| (p.m, p.k) == (m, k) && p.n.is_multiple_of(BLOCK_SIDE) && p.c_row >= p.n));
@@ -189,7 +195,8 @@ fn needs_no_epilogue(p: &PackedProduct<f32>) -> bool {
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn narrow_products_on<U: BlockMultiply>(ps: &[PackedProduct<f32>], scratch: *mut f32) {
-    // SAFETY: the caller's contract; the scratch holds 32 × 32 results and the tiles of two times 32 rows.
+    // SAFETY: as in `products_on`, with multiples of 16; `product_scratch` counts 32 × 32 results and the tiles of two
+    // times 32 rows. `split_narrow` and `epilogue` access only the rows that exist.
     unsafe {
         let PackedProduct { m, k, a, .. } = ps[0];
         debug_assert!(ps.iter().all(|p| (p.m, p.k) == (m, k) && p.n.is_multiple_of(TILE_SIDE) && p.c_row >= p.n));
@@ -228,18 +235,18 @@ unsafe fn narrow_products_on<U: BlockMultiply>(ps: &[PackedProduct<f32>], scratc
 /// Rows `first..first + rows` of the product, results of 16 columns of them, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-unsafe fn epilogue(p: &PackedProduct<f32>, result: *const f32, first: usize, rows: usize, at: usize) {
+unsafe fn epilogue(p: &PackedProduct<f32>, result: *const f32, first: usize, rows: usize, column: usize) {
     let relu = p.activation == Activation::Relu;
     // SAFETY: the caller's contract.
     unsafe {
         // The common combinations have no branches in the loop over rows.
         match (relu, p.accumulate, p.residual.is_null(), p.gate.is_null()) {
-            (false, false, true, true) => epilogue_rows::<false, false, false, false>(p, result, first, rows, at),
-            (true, false, true, true) => epilogue_rows::<true, false, false, false>(p, result, first, rows, at),
-            (false, true, true, true) => epilogue_rows::<false, true, false, false>(p, result, first, rows, at),
-            (false, false, false, true) => epilogue_rows::<false, false, true, false>(p, result, first, rows, at),
-            (false, false, true, false) => epilogue_rows::<false, false, false, true>(p, result, first, rows, at),
-            _ => epilogue_rows::<true, true, true, true>(p, result, first, rows, at),
+            (false, false, true, true) => epilogue_rows::<false, false, false, false>(p, result, first, rows, column),
+            (true, false, true, true) => epilogue_rows::<true, false, false, false>(p, result, first, rows, column),
+            (false, true, true, true) => epilogue_rows::<false, true, false, false>(p, result, first, rows, column),
+            (false, false, false, true) => epilogue_rows::<false, false, true, false>(p, result, first, rows, column),
+            (false, false, true, false) => epilogue_rows::<false, false, false, true>(p, result, first, rows, column),
+            _ => epilogue_rows::<true, true, true, true>(p, result, first, rows, column),
         }
     }
 }
@@ -255,14 +262,15 @@ unsafe fn epilogue_rows<const RELU: bool, const ADD: bool, const RESIDUAL: bool,
     result: *const f32,
     first: usize,
     rows: usize,
-    at: usize,
+    column: usize,
 ) {
-    // SAFETY: the caller's contract; pointers that may be null are tested.
+    // SAFETY: the caller's contract: rows `first..first + rows` and columns `column..column + 16` exist in `c` and in
+    // every operand that is not null. Operands are tested for null. `result` has rows of 32 numbers.
     unsafe {
         let zero = _mm512_setzero_ps();
-        let bias = if p.bias.is_null() { zero } else { _mm512_loadu_ps(p.bias.add(at)) };
+        let bias = if p.bias.is_null() { zero } else { _mm512_loadu_ps(p.bias.add(column)) };
         for r in 0..rows {
-            let out = p.c.add((first + r) * p.c_row + at);
+            let out = p.c.add((first + r) * p.c_row + column);
             let mut x = _mm512_add_ps(_mm512_loadu_ps(result.add(r * BLOCK_SIDE)), bias);
             if RELU && p.activation == Activation::Relu {
                 x = _mm512_max_ps(x, zero);
@@ -271,10 +279,10 @@ unsafe fn epilogue_rows<const RELU: bool, const ADD: bool, const RESIDUAL: bool,
                 x = _mm512_add_ps(x, _mm512_loadu_ps(out));
             }
             if RESIDUAL && !p.residual.is_null() {
-                x = _mm512_add_ps(x, _mm512_loadu_ps(p.residual.add((first + r) * p.residual_row + at)));
+                x = _mm512_add_ps(x, _mm512_loadu_ps(p.residual.add((first + r) * p.residual_row + column)));
             }
             if GATE && !p.gate.is_null() {
-                let gate = _mm512_loadu_ps(p.gate.add((first + r) * p.gate_row + at));
+                let gate = _mm512_loadu_ps(p.gate.add((first + r) * p.gate_row + column));
                 x = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(gate, zero, _CMP_GT_OQ), x);
             }
             _mm512_storeu_ps(out, x);
@@ -282,12 +290,16 @@ unsafe fn epilogue_rows<const RELU: bool, const ADD: bool, const RESIDUAL: bool,
     }
 }
 
+/// `c += aᵀ · b` and `bias_grad += Σ_rows a`, one chunk of CHUNK rows at a time, as [`WeightProduct`].
+///
 /// # Safety
 /// As of [`weight_product`], with tiles configured for `U`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 unsafe fn weight_product_on<U: BlockMultiply>(p: &WeightProduct<f32>) {
-    // SAFETY: the caller's contract; the scratch holds both operands' blocks of one chunk of rows.
+    // SAFETY: the caller's contract: `m` and `n` are multiples of 32, so all blocks of `c` are full. `weight_scratch`
+    // counts the blocks of `m` columns of `a` and of `n` columns of `b` over CHUNK rows. Rows `first..first + rows`
+    // exist.
     unsafe {
         debug_assert!(p.m.is_multiple_of(BLOCK_SIDE) && p.n.is_multiple_of(BLOCK_SIDE) && p.c_row >= p.n);
         let left: *mut u16 = p.scratch.cast();
@@ -299,8 +311,8 @@ unsafe fn weight_product_on<U: BlockMultiply>(p: &WeightProduct<f32>) {
             split_columns(Source { ptr: a, row: p.a_row, width: p.m }, rows, left, LEFT);
             transpose_tiles(left, count * (p.m / BLOCK_SIDE), 1);
             split_columns(Source { ptr: b, row: p.b_row, width: p.n }, rows, right, RIGHT);
-            if !p.sums.is_null() {
-                f32::dispatch(ColumnSums { rows, cols: p.m, x: a, x_row: p.a_row, sums: p.sums, weight: 1.0 });
+            if !p.bias_grad.is_null() {
+                f32::dispatch(ColumnSums { rows, cols: p.m, x: a, x_row: p.a_row, sums: p.bias_grad, weight: 1.0 });
             }
             for row in (0..p.m).step_by(BLOCK_SIDE) {
                 for column in (0..p.n).step_by(BLOCK_SIDE) {
@@ -424,7 +436,7 @@ mod tests {
     fn check_weights<U: BlockMultiply>() {
         for (rows, m, n) in [(300, 64, 32), (7, 32, 96), (128, 96, 64)] {
             let (a, b) = (numbers(rows * (m + 5), 4), numbers(rows * (n + 2), 5));
-            let (mut c, mut sums) = (vec![1.0f32; m * n], vec![2.0f32; m]);
+            let (mut c, mut bias_grad) = (vec![1.0f32; m * n], vec![2.0f32; m]);
             let mut scratch = vec![f32::NAN; weight_scratch(m, n)];
             // SAFETY: operands, results and scratch have their documented lengths.
             unsafe {
@@ -438,7 +450,7 @@ mod tests {
                     b_row: n + 2,
                     c: c.as_mut_ptr(),
                     c_row: n,
-                    sums: sums.as_mut_ptr(),
+                    bias_grad: bias_grad.as_mut_ptr(),
                     scratch: scratch.as_mut_ptr(),
                 });
             }
@@ -450,7 +462,7 @@ mod tests {
                     assert!(error < allowed(rows), "{rows} rows, {m}×{n}, ({i}, {j}): {error}");
                 }
                 let exact: f64 = (0..rows).map(left).sum();
-                assert!((f64::from(sums[i]) - 2.0 - exact).abs() < 1e-4);
+                assert!((f64::from(bias_grad[i]) - 2.0 - exact).abs() < 1e-4);
             }
         }
     }

@@ -10,8 +10,8 @@
 //! while vectors work on the item two before it. Each issued product stores the pending result of its accumulator, so
 //! that no store waits for the product before it.
 //!
-//! A *key tile* of 16 keys passes all queries, up to 128, before the next key tile. The gradients of its keys and values are
-//! then summed over those queries in registers.
+//! A *key tile* of 16 keys passes all queries, up to 128, before the next key tile. The gradients of its keys and
+//! values are then summed over those queries in registers.
 
 use std::arch::x86_64::*;
 
@@ -209,7 +209,9 @@ pub unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
         rows: bump.alloc_f32(BLOCKS * 2 * QUERY_BLOCK_LEN),
         d_queries: bump.alloc_f32(BLOCKS * QUERY_BLOCK_LEN),
     };
-    // SAFETY: the caller's contract; each part of the scratch is as long as `scratch` counts.
+    // SAFETY: the caller's contract. `scratch` counts the buffers allocated above: left tiles for `key_tiles`, two
+    // items, pairs of one key tile. Right tiles, rows and `dQᵀ` are for BLOCKS query blocks. `blocks ≤ BLOCKS`, and
+    // rows of keys from `p.keys` on and of queries from `p.queries` on are not accessed.
     unsafe {
         split_left(p.key, p.keys, at.keys);
         split_left(p.value, p.keys, at.values);
@@ -246,14 +248,14 @@ pub unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
                 issue!(2, block, at.items);
                 issue!(3, block, at.items);
             }
-            let mut odd = 0;
+            let mut buffer = 0;
             for key_tile in 0..key_tiles {
                 let keys = p.key.from(key_tile * TILE_SIDE);
                 let valid = (p.keys - key_tile * TILE_SIDE).min(TILE_SIDE);
                 for block in 0..blocks {
                     let next = load_next!();
-                    let (item, to) = (at.items.add(odd * ITEM_LEN), at.items.add((1 - odd) * ITEM_LEN));
-                    odd = 1 - odd;
+                    let (item, to) = (at.items.add(buffer * ITEM_LEN), at.items.add((1 - buffer) * ITEM_LEN));
+                    buffer = 1 - buffer;
                     let sums = at.d_queries.add(block * QUERY_BLOCK_LEN);
                     let mut d_query = [[_mm512_setzero_ps(); 2]; WIDTH];
                     if key_tile > 0 {
@@ -330,12 +332,12 @@ pub unsafe fn backward_on<U: BlockMultiply>(b: &Backward<f32>) {
 /// Scratch for one block, and AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
-unsafe fn pack(b: &Backward<f32>, before: usize, n: usize, tiles: *mut u16, rows: *mut f32) {
+unsafe fn pack(b: &Backward<f32>, first: usize, n: usize, tiles: *mut u16, rows: *mut f32) {
     let p = &b.problem;
-    // SAFETY: the caller's contract: `n` queries from `before` on, and scratch for one block.
+    // SAFETY: the caller's contract: `n` queries from `first` on, and scratch for one block.
     unsafe {
-        let (query, d_out) = (p.query.from(before), b.d_out.from(before));
-        let inverse = p.inv_sum.add(before);
+        let (query, d_out) = (p.query.from(first), b.d_out.from(first));
+        let inverse = p.inv_sum.add(first);
         for c in 0..2 {
             let valid = n.saturating_sub(c * TILE_SIDE).min(TILE_SIDE);
             let at = if valid > 0 { c * TILE_SIDE } else { 0 };
@@ -347,7 +349,7 @@ unsafe fn pack(b: &Backward<f32>, before: usize, n: usize, tiles: *mut u16, rows
             }
             split_right(&queries, zero, tiles);
             let mut d_outs = load_transposed(d_out.from(at), valid);
-            let outs = load_transposed(p.out.from(before + at), valid);
+            let outs = load_transposed(p.out.from(first + at), valid);
             let inverse = F32x16::load_first(inverse.add(at), valid).0;
             let mut dot = zero;
             for (d_out, out) in d_outs.iter_mut().zip(outs) {
@@ -388,8 +390,8 @@ unsafe fn two_rows(rows: Rows<f32>, second: bool) -> __m512 {
     }
 }
 
-/// Gradients of up to eight values and keys from `first_key + j` on, of those that are `valid`, summed over `n` queries.
-/// They overwrite or are added to the gradients.
+/// Gradients of up to eight values and keys from `first_key + j` on, of those that are `valid`, summed over `n`
+/// queries. They overwrite or are added to the gradients.
 ///
 /// # Safety
 /// Pairs and rows of the key tile, and AVX-512.

@@ -20,7 +20,7 @@ pub struct Backward<T> {
     pub scratch: *mut T,
 }
 
-/// Scratch elements of a backward task.
+/// Scratch elements of a backward task, in the order of [`Workspace`]; a block has two vectors of queries.
 pub fn backward_scratch<T: Real>(keys: usize, width: usize) -> usize {
     let block = T::packed_width();
     let padded = width.next_multiple_of(block);
@@ -88,7 +88,10 @@ impl<T: Real> Backward<T> {
             sums: alloc(row * p.keys),
             row,
         };
-        // SAFETY: the caller's contract; every part of the scratch is as long as `backward_scratch` counts.
+        // SAFETY: the caller's contract. `backward_scratch` counts `3 · step` rows of weights and score gradients, `3 ·
+        // width` rows of queries. It counts `row ≤ 2 · padded` elements for each query of a block and for each key.
+        // `first + n ≤ queries`, and rows `j < keys` of `d_value` and `d_key` exist. Every row of `sums` is written by
+        // the first block of queries.
         unsafe {
             let mut first = 0;
             while first < p.queries {
@@ -124,8 +127,8 @@ impl<T: Real> Backward<T> {
     unsafe fn block<V: Vector<T>, const C: usize, const PAIRED: bool>(&self, at: Workspace<T>, first: usize, n: usize) {
         let p = self.problem;
         let (lanes, width, row) = (C * V::LANES, p.query.width, at.row);
-        // SAFETY: the caller's contract: `n` queries from `first` on and all keys are valid, and the scratch holds a
-        // block.
+        // SAFETY: the caller's contract: `n` queries from `first` on and all keys are valid. A block of keys has at
+        // most `step` of them, for which `weights` and `d_scores` have rows; `sums` has a row for every key.
         unsafe {
             let starts = self.pack::<V, C, PAIRED>(at, first, n);
             let step = key_block(p.keys, KEYS);
@@ -181,7 +184,8 @@ impl<T: Real> Backward<T> {
     ) -> [[V; C]; 2] {
         let p = self.problem;
         let (lanes, width) = (C * V::LANES, p.query.width);
-        // SAFETY: the caller's contract: rows, statistics and scratch of `n` queries are valid.
+        // SAFETY: the caller's contract: rows and statistics of `n` queries are valid (of a full block where `padded`).
+        // Each buffer of `at` has `width` rows of `lanes`, and `at.rows` a row for each query of the block.
         unsafe {
             let (query, d_out, rows) = (p.query.from(first), self.d_out.from(first), p.block_rows(n, lanes));
             query.pack_transposed::<V, C>(rows, at.queries, p.scale_log2);

@@ -12,14 +12,15 @@ const UNSHIFTED_SCORE_LIMIT: f64 = 48.0;
 /// Keys of a block: keys, values and scores of about this many fit the first cache level.
 const KEYS: usize = 108;
 
-/// `out = softmax(scale · Q Kᵀ) V` for one example, relation and head. Writes `out`, and the maximum and inverse sum
-/// of each query.
+/// `out = softmax(scale · Q Kᵀ) V` for one example, relation and head, one block of at most two vectors of queries at a
+/// time. Writes `out`, and the maximum and inverse sum of each query.
 pub struct Forward<T> {
     pub problem: Problem<T>,
     pub scratch: *mut T,
 }
 
-/// Scratch elements of a forward task.
+/// Scratch elements of a forward task: scores `[keys][block]`, queries and sums `[width][block]` each, and the largest
+/// absolute value of each column of the keys.
 pub fn forward_scratch<T: Real>(keys: usize, width: usize) -> usize {
     let block = T::packed_width();
     (keys + 2 * width) * block + width
@@ -32,8 +33,8 @@ impl<T: Real> Kernel<T> for Forward<T> {
     unsafe fn run<V: Vector<T>>(self) {
         let p = self.problem;
         let width = p.query.width;
-        // SAFETY: the contract of `Kernel::run`: rows of all keys are valid, and the scratch is as long as
-        // `forward_scratch` counts.
+        // SAFETY: the contract of `Kernel::run`: rows of all keys are valid. `key_abs_max` has `width` elements behind
+        // those of a block, as `forward_scratch` counts with `2 · LANES` elements a block. `first + n ≤ queries`.
         unsafe {
             // The largest absolute value of each column of the keys.
             let key_abs_max = self.scratch.add((p.keys + 2 * width) * 2 * V::LANES);
@@ -68,7 +69,9 @@ impl<T: Real> Forward<T> {
     unsafe fn block<V: Vector<T>, const C: usize>(&self, first: usize, n: usize, key_abs_max: *const T) {
         let p = self.problem;
         let (lanes, width) = (C * V::LANES, p.query.width);
-        // SAFETY: the caller's contract: `n` queries from `first` on, all keys, and scratch for one block are valid.
+        // SAFETY: the caller's contract: `n` queries from `first` on and all keys are valid. `scores`, `queries` and
+        // `sums` take `(keys + 2 · width) · lanes` elements with `lanes ≤ 2 · LANES`, and lie before `key_abs_max`.
+        // Blocks of keys lie below `keys`. Lane `c · LANES + i` of statistics exists for `i < lanes_of(n, c)`.
         unsafe {
             let scores = self.scratch;
             let queries = scores.add(p.keys * lanes);
@@ -182,7 +185,7 @@ impl<T: Real, V: Vector<T>, const C: usize, const COARSE: bool> Epilogue<T, V, C
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
         for (c, sum) in sums.into_iter().enumerate() {
-            // SAFETY: `out` has a row for every key.
+            // SAFETY: `exp2_scores` passes an `out` with `C` vectors for every key, and `row` is one of its keys.
             unsafe {
                 let e = if COARSE { sum.exp2_coarse() } else { sum.exp2() };
                 e.store(self.out.add((row * C + c) * V::LANES));
@@ -202,7 +205,7 @@ impl<T: Real, V: Vector<T>, const C: usize> Epilogue<T, V, C> for Scores<T, V, C
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
         for (c, sum) in sums.into_iter().enumerate() {
-            // SAFETY: `out` has a row for every key.
+            // SAFETY: `out` has `C` vectors for every key, and `row` is a key.
             unsafe {
                 sum.store(self.out.add((row * C + c) * V::LANES));
                 self.max[c] = self.max[c].max(sum);
@@ -221,7 +224,7 @@ impl<T: Real, V: Vector<T>, const C: usize> Epilogue<T, V, C> for Scaled<T, V, C
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
         for (c, sum) in sums.into_iter().enumerate() {
-            // SAFETY: `out` has `width` rows.
+            // SAFETY: `out` has `width` rows of `C` vectors, and `row` is one of them.
             unsafe { sum.mul(self.factor[c]).store(self.out.add((row * C + c) * V::LANES)) };
         }
     }

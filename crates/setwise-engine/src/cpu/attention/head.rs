@@ -4,7 +4,7 @@ use super::super::gemm::Strided;
 use crate::real::Real;
 use crate::simd::{Kernel, Vector, columns, load_lanes, store_lanes};
 
-/// Eight numbers for each query of the largest block.
+/// Eight numbers for each query of the largest block: two vectors of at most 16 lanes.
 const EIGHTS: usize = 8 * 32;
 
 /// Contiguous rows of one head, as kernels see them: element `(i, e)` is `ptr[i * row + e]`.
@@ -200,7 +200,8 @@ impl<T: Real, const BACK: bool> Kernel<T> for Packing<T, BACK> {
         let width = first.width();
         // Four heads of four numbers fill a vector: one transpose moves four chunks.
         let vectorised = if V::LANES == 16 && heads == 4 && first.chunk_len == 4 { first.chunks / 4 * 4 } else { 0 };
-        // SAFETY: the contract of `Kernel::run`: chunks of `rows` rows and the packed buffer are valid.
+        // SAFETY: the contract of `Kernel::run`: `chunks` chunks of `heads · chunk_len` numbers in each of `rows` rows,
+        // and `heads · padded` rows of `width` at `buffer`, are valid. `rows ≤ padded`.
         unsafe {
             for i in 0..rows {
                 for c in (0..vectorised).step_by(4) {

@@ -86,7 +86,7 @@ impl<T: Real> Worker<T> {
         let counts = || op.relations.iter().map(|r| this.query_blocks(r) * this.shape.examples);
         self.threads.run(counts().sum(), |t| {
             let (r, i) = locate(t, counts());
-            // SAFETY: each task has its own relation, example and block of queries.
+            // SAFETY: `locate` gives each (relation, example, block of queries) to one task.
             unsafe { this.attention_block(on_amx, op, r, i % this.shape.examples, i / this.shape.examples) };
         });
     }
@@ -140,7 +140,7 @@ impl<T: Real> Worker<T> {
             let (relation, example) = (&op.relations[pair / this.shape.examples], pair % this.shape.examples);
             let queries = 0..this.ranges(relation, example)[0].len();
             let part = Part { relation, example, queries, heads: first..first + together };
-            // SAFETY: each task has its own relation, example and heads.
+            // SAFETY: `t` names one pair of relation and example and one range of heads.
             unsafe { this.attention_part(on_amx, op, part, true) };
         });
         for r in &op.relations {
@@ -173,6 +173,7 @@ impl<T: Real> Worker<T> {
         } else {
             forward_scratch::<T>(keys.len(), width)
         };
+        // A multiple of 64 bytes, so that packed rows are aligned.
         let head_scratch = head_scratch.next_multiple_of(16);
         let packed = match (chunked, backward) {
             (false, _) => 0,
@@ -190,7 +191,9 @@ impl<T: Real> Worker<T> {
                     heads
                 };
                 let mut query_heads = |s: Slice, grad: bool| heads(s, rows, queries.len(), padded, grad);
-                // SAFETY: the rows of this example; `packed` counts the scratch of all heads that are packed.
+                // SAFETY: `rows..` and `queries.len()` are rows of this example. `packed` counts two (forward) or four
+                // (backward) buffers of `padded` and of `keys` rows for each head of the group, so `free` stays in the
+                // scratch.
                 let (query, out) = (unsafe { query_heads(r.query, false).pack() }, query_heads(r.out, false));
                 let mut key_heads = |s: Slice, grad: bool| heads(s, keys.start, keys.len(), keys.len(), grad);
                 // SAFETY: as for queries.
@@ -217,8 +220,9 @@ impl<T: Real> Worker<T> {
                 if !backward {
                     for h in 0..together {
                         let forward = Forward { problem: problem(h), scratch };
-                        // SAFETY: rows of this example and part, scratch for either kernel; `PackedWeights` uses AMX
-                        // for `f32` alone.
+                        // SAFETY: rows of this example and part, which the caller reserves for this task;
+                        // `head_scratch` elements for the kernel in use. `PackedWeights` uses AMX for `f32` alone, so
+                        // the cast is to the same type.
                         unsafe {
                             if use_amx {
                                 amx::attention_forward(&*(&raw const forward).cast());

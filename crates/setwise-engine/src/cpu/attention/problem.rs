@@ -48,7 +48,7 @@ impl<T: Real, V: Vector<T>, const C: usize> Epilogue<T, V, C> for AccumulateRows
 
     #[inline(always)]
     unsafe fn start(&self, row: usize) -> [V; C] {
-        // SAFETY: `sums` has `C` vectors in every row of the product.
+        // SAFETY: callers give `sums` `C` vectors in every row of the product, rows `self.row` apart.
         unsafe {
             let mut start = [V::zero(); C];
             if !self.overwrite {
@@ -62,7 +62,7 @@ impl<T: Real, V: Vector<T>, const C: usize> Epilogue<T, V, C> for AccumulateRows
 
     #[inline(always)]
     unsafe fn finish(&mut self, row: usize, sums: [V; C]) {
-        // SAFETY: `sums` has `C` vectors in every row of the product.
+        // SAFETY: as in `start`.
         unsafe {
             for (c, v) in sums.into_iter().enumerate() {
                 v.store(self.sums.add(row * self.row + c * V::LANES));

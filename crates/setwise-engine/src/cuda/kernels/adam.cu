@@ -72,15 +72,15 @@ extern "C" __global__ void __launch_bounds__(256) adam(const UpdateTask* tasks, 
     __shared__ double sums[NORM_BLOCKS];
     if (threadIdx.x < NORM_BLOCKS) sums[threadIdx.x] = task.partials[threadIdx.x];
     add_up<NORM_BLOCKS>(sums);
-    Controls c = *task.controls;
-    float norm = (float)sqrt(sums[0]), scale = c.clip > 0.0f && norm > c.clip ? c.clip / norm : 1.0f;
-    bool ok = isfinite(norm) && isfinite(task.results->loss);
+    Controls controls = *task.controls;
+    float norm = (float)sqrt(sums[0]), scale = controls.clip > 0.0f && norm > controls.clip ? controls.clip / norm : 1.0f;
+    bool finite = isfinite(norm) && isfinite(task.results->loss);
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         task.results->grad_norm = norm;
         task.results->clip_scale = scale;
-        task.results->finite = ok ? 1.0f : 0.0f;
+        task.results->finite = finite ? 1.0f : 0.0f;
     }
-    if (!ok) return;
+    if (!finite) return;
     auto move = [&](float& p, float& m, float& v, float g, bool matrix) {
         g *= scale;
         if (matrix) {
@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(256) adam(const UpdateTask* tasks, 
         }
         m = task.beta1 * m + (1.0f - task.beta1) * g;
         v = task.beta2 * v + (1.0f - task.beta2) * g * g;
-        p = p * c.decay - c.rate * m / (sqrtf(v) * c.inv_sqrt_bias2 + task.epsilon);
+        p = p * controls.decay - controls.rate * m / (sqrtf(v) * controls.inv_sqrt_bias2 + task.epsilon);
     };
     size_t chunks = task.trained / 4;
     for (size_t i = blockIdx.x * (size_t)256 + threadIdx.x; i < chunks; i += (size_t)gridDim.x * 256) {

@@ -1,10 +1,15 @@
-// Flash attention over ragged sets, O = softmax(scale · Q Kᵀ) V, without the matrix of scores. Grid: (tiles of 64
-// queries or keys, examples · heads, relations); a warp owns 16 rows.
+// Flash attention over ragged sets, O = softmax(scale · Q Kᵀ) V, without the matrix of scores. Grid: (tiles of
+// ATTENTION_ROWS queries or keys, examples · heads, relations). A block has four warps; a warp owns 16 rows.
+//
+// Q, K, V and O of a head are [elements, dims · width] with dims · width ≤ DEPTH; the remaining columns are zero. Tiles
+// in shared memory have rows of DEPTH + 4 numbers.
 //
 // A tile of probabilities leaves the first product as accumulators and enters the second as A fragment. Its columns 2t
 // and 2t + 1 take the positions t and t + 4. The B operand is read from rows 2t and 2t + 1, so no lane exchanges data.
 // Rows in shared memory are DEPTH + 4 long against bank conflicts.
 
+// Heads of a value, or of its gradient. Element i has rows i · dims.. with row stride `ld`, one for each input
+// dimension; head h owns columns h · width.. of each.
 struct HeadSlice {
     float* data;
     int ld, pad;
@@ -12,6 +17,7 @@ struct HeadSlice {
     int pad2;
 };
 
+// One relation. Queries and `out` have the same rows, as have keys and values.
 struct AttentionTask {
     HeadSlice query, key, value, out;
     HeadSlice d_query, d_key, d_value, d_out;
@@ -23,46 +29,54 @@ struct AttentionTask {
 };
 
 #define LOG2E 1.4426950408889634f
+// Queries or keys of a block.
+#define ATTENTION_ROWS 64
+// Score of a missing key, and log2-sum-exp of a missing query: the powers of two of both are zero.
+#define MASKED_SCORE -1e30f
+#define MASKED_LSE 1e30f
 
-// Loads elements start..start + R of a head as R rows of DEPTH numbers, `width` numbers for each input dimension; zeros
-// after `count`.
+// Loads elements start..start + R of a head as R rows of DEPTH numbers, `width` numbers for each input dimension. Rows
+// from `count` on and columns from dims · width on are zero. Precondition: if `width` is a
+// multiple of 4, so are `ld` and the first column of the slice.
 template <int R, int DEPTH>
-__device__ __forceinline__ void load_head(float* s, const HeadSlice& h, const int* shape, int start, int count, int head, int width) {
-    int dims = dim_count(h.space, shape), depth = dims * width;
+__device__ __forceinline__ void load_head(float* tile, const HeadSlice& slice, const int* shape, int start, int count, int head, int width) {
+    int dims = dim_count(slice.space, shape), depth = dims * width;
     if (width % 4 == 0) {
         for (int i = threadIdx.x; i < R * (DEPTH / 4); i += blockDim.x) {
-            int r = i / (DEPTH / 4), e = i % (DEPTH / 4) * 4;
-            float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (r < count && e < depth)
-                v = *(const float4*)(h.data + ((size_t)(start + r) * dims + e / width) * h.ld + head * width + e % width);
-            *(float4*)(s + r * (DEPTH + 4) + e) = v;
+            int r = i / (DEPTH / 4), column = i % (DEPTH / 4) * 4;
+            float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (r < count && column < depth)
+                x = *(const float4*)(slice.data + ((size_t)(start + r) * dims + column / width) * slice.ld + head * width + column % width);
+            *(float4*)(tile + r * (DEPTH + 4) + column) = x;
         }
     } else {
         for (int i = threadIdx.x; i < R * DEPTH; i += blockDim.x) {
-            int r = i / DEPTH, e = i % DEPTH;
-            float v = 0.0f;
-            if (r < count && e < depth) v = h.data[((size_t)(start + r) * dims + e / width) * h.ld + head * width + e % width];
-            s[r * (DEPTH + 4) + e] = v;
+            int r = i / DEPTH, column = i % DEPTH;
+            float x = 0.0f;
+            if (r < count && column < depth) x = slice.data[((size_t)(start + r) * dims + column / width) * slice.ld + head * width + column % width];
+            tile[r * (DEPTH + 4) + column] = x;
         }
     }
 }
 
-// Writes a warp's 16 rows of DEPTH numbers, scaled by `factor`.
+// Writes a warp's 16 rows from row0 on of a tile at element `start`, DEPTH accumulators each. Rows g and g + 8 of a
+// lane are multiplied by factor[0] and factor[1]. Rows from `count` on are not written.
 template <int DEPTH>
-__device__ __forceinline__ void store_head(const float (*acc)[4], const HeadSlice& h, const int* shape, int start, int count, int head,
+__device__ __forceinline__ void store_head(const float (*acc)[4], const HeadSlice& slice, const int* shape, int start, int count, int head,
                                            int width, int row0, const float* factor) {
-    int dims = dim_count(h.space, shape), depth = dims * width, g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
+    int dims = dim_count(slice.space, shape), depth = dims * width, g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int j = 0; j < DEPTH / 8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             int r = row0 + g + (e / 2) * 8, d = j * 8 + 2 * t + e % 2;
             if (r < count && d < depth)
-                h.data[((size_t)(start + r) * dims + d / width) * h.ld + head * width + d % width] = acc[j][e] * factor[e / 2];
+                slice.data[((size_t)(start + r) * dims + d / width) * slice.ld + head * width + d % width] = acc[j][e] * factor[e / 2];
         }
 }
 
-// c[16, N] = a[row0.., :] b[0..N, :]ᵀ over DEPTH, such as S = Q Kᵀ.
+// c[16, N] = a[row0.., :] b[0..N, :]ᵀ over DEPTH, such as S = Q Kᵀ. Both are tiles in shared memory, read by ldmatrix
+// as in `mma_nt`.
 template <int DEPTH, int N>
 __device__ __forceinline__ void mma_qk(float (*c)[4], const float* a, const float* b, int row0) {
     constexpr int S = DEPTH + 4;
@@ -91,7 +105,7 @@ __device__ __forceinline__ void mma_qk(float (*c)[4], const float* a, const floa
     }
 }
 
-// acc[16, DEPTH] += p[16, N] b[N, DEPTH], such as O += P V.
+// acc[16, DEPTH] += p[16, N] b[N, DEPTH], such as O += P V. p are accumulators, b is a tile in shared memory.
 template <int DEPTH, int N>
 __device__ __forceinline__ void mma_pv(float (*acc)[4], const float (*p)[4], const float* b) {
     constexpr int S = DEPTH + 4;
@@ -110,8 +124,9 @@ __device__ __forceinline__ void mma_pv(float (*acc)[4], const float (*p)[4], con
     }
 }
 
-// One step of online softmax for 16 queries a warp and N keys from `base` on. Scores become 2^(s − max); earlier sums
-// are rescaled to the new maximum. Keys from `keys` on are masked.
+// One step of online softmax for 16 queries a warp and N keys from `base` on. Scores s become 2^(s · scale − max);
+// earlier sums and `out` are rescaled to the new maximum. A lane adds its own columns to `sum`; the caller reduces it.
+// Keys from `keys` on are masked.
 template <int N, int DEPTH>
 __device__ __forceinline__ void online_softmax_update(float (*s)[4], float (*out)[4], float* row_max, float* sum, int base, int keys, float scale) {
     int t = threadIdx.x % 4;
@@ -120,7 +135,7 @@ __device__ __forceinline__ void online_softmax_update(float (*s)[4], float (*out
     for (int j = 0; j < N / 8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            s[j][e] = base + j * 8 + 2 * t + e % 2 < keys ? s[j][e] * scale : -1e30f;
+            s[j][e] = base + j * 8 + 2 * t + e % 2 < keys ? s[j][e] * scale : MASKED_SCORE;
             new_max[e / 2] = fmaxf(new_max[e / 2], s[j][e]);
         }
 #pragma unroll
@@ -139,8 +154,8 @@ __device__ __forceinline__ void online_softmax_update(float (*s)[4], float (*out
         for (int e = 0; e < 4; e++) { s[j][e] = exp2f(s[j][e] - row_max[e / 2]); sum[e / 2] += s[j][e]; }
 }
 
-// O = softmax(scale · Q Kᵀ) V and the log2-sum-exp. A block owns 64 queries of one head and loops over tiles of N keys.
-// `out` and stats[0] are written.
+// O = softmax(scale · Q Kᵀ) V and the log2-sum-exp. A block owns ATTENTION_ROWS queries of one head of an example and
+// loops over tiles of N keys. `out` and stats[0] are written.
 template <int DEPTH, int N>
 __device__ __forceinline__ void attention_forward(const AttentionTask* tasks, const int* shape) {
     const AttentionTask& task = tasks[blockIdx.z];
@@ -148,14 +163,14 @@ __device__ __forceinline__ void attention_forward(const AttentionTask* tasks, co
     if (example >= example_count(shape)) return;
     int q0 = element_offset(task.query.space, shape, example), queries = element_offset(task.query.space, shape, example + 1) - q0;
     int k0 = element_offset(task.key.space, shape, example), keys = element_offset(task.key.space, shape, example + 1) - k0;
-    int first = blockIdx.x * 64;
+    int first = blockIdx.x * ATTENTION_ROWS;
     if (first >= queries) return;
     extern __shared__ __align__(16) float shared[];
     constexpr int S = DEPTH + 4;
-    float *qs = shared, *ks = qs + 64 * S, *vs = ks + N * S;
-    load_head<64, DEPTH>(qs, task.query, shape, q0 + first, queries - first, head, task.width);
+    float *qs = shared, *ks = qs + ATTENTION_ROWS * S, *vs = ks + N * S;
+    load_head<ATTENTION_ROWS, DEPTH>(qs, task.query, shape, q0 + first, queries - first, head, task.width);
     int row0 = threadIdx.x / 32 * 16, t = threadIdx.x % 4, g = (threadIdx.x % 32) / 4;
-    float out[DEPTH / 8][4] = {}, row_max[2] = {-1e30f, -1e30f}, sum[2] = {0.0f, 0.0f};
+    float out[DEPTH / 8][4] = {}, row_max[2] = {MASKED_SCORE, MASKED_SCORE}, sum[2] = {0.0f, 0.0f};
     float scale = task.scale * LOG2E;
     for (int base = 0; base < keys; base += N) {
         __syncthreads();
@@ -179,8 +194,8 @@ __device__ __forceinline__ void attention_forward(const AttentionTask* tasks, co
     store_head<DEPTH>(out, task.out, shape, q0 + first, queries - first, head, task.width, row0, factor);
 }
 
-// dQ = dS K with dS = P ∘ (dO Vᵀ − Δ) · scale and Δ = Σ dO · O. A block owns 64 queries and loops over keys. d_query
-// and stats[1] = Δ are written.
+// dQ = dS K with dS = P ∘ (dO Vᵀ − Δ) · scale and Δ = Σ dO · O. A block owns ATTENTION_ROWS queries of one head of an
+// example and loops over tiles of N keys. P comes from the scores and stats[0]. d_query and stats[1] = Δ are written.
 template <int DEPTH, int N>
 __device__ __forceinline__ void attention_backward_queries(const AttentionTask* tasks, const int* shape) {
     const AttentionTask& task = tasks[blockIdx.z];
@@ -188,16 +203,16 @@ __device__ __forceinline__ void attention_backward_queries(const AttentionTask* 
     if (example >= example_count(shape)) return;
     int q0 = element_offset(task.query.space, shape, example), queries = element_offset(task.query.space, shape, example + 1) - q0;
     int k0 = element_offset(task.key.space, shape, example), keys = element_offset(task.key.space, shape, example + 1) - k0;
-    int first = blockIdx.x * 64;
+    int first = blockIdx.x * ATTENTION_ROWS;
     if (first >= queries) return;
     extern __shared__ __align__(16) float shared[];
     constexpr int S = DEPTH + 4;
-    float *qs = shared, *ds = qs + 64 * S, *ks = ds + 64 * S, *vs = ks + N * S;
-    __shared__ float deltas[64], lses[64];
-    load_head<64, DEPTH>(qs, task.out, shape, q0 + first, queries - first, head, task.width);
-    load_head<64, DEPTH>(ds, task.d_out, shape, q0 + first, queries - first, head, task.width);
+    float *qs = shared, *ds = qs + ATTENTION_ROWS * S, *ks = ds + ATTENTION_ROWS * S, *vs = ks + N * S;
+    __shared__ float deltas[ATTENTION_ROWS], lses[ATTENTION_ROWS];
+    load_head<ATTENTION_ROWS, DEPTH>(qs, task.out, shape, q0 + first, queries - first, head, task.width);
+    load_head<ATTENTION_ROWS, DEPTH>(ds, task.d_out, shape, q0 + first, queries - first, head, task.width);
     __syncthreads();
-    if (threadIdx.x < 64) {
+    if (threadIdx.x < ATTENTION_ROWS) {
         int r = threadIdx.x;
         float sum = 0.0f;
         for (int e = 0; e < DEPTH; e++) sum += qs[r * S + e] * ds[r * S + e];
@@ -209,7 +224,7 @@ __device__ __forceinline__ void attention_backward_queries(const AttentionTask* 
         } else lses[r] = 0.0f;
     }
     __syncthreads();
-    load_head<64, DEPTH>(qs, task.query, shape, q0 + first, queries - first, head, task.width);
+    load_head<ATTENTION_ROWS, DEPTH>(qs, task.query, shape, q0 + first, queries - first, head, task.width);
     int row0 = threadIdx.x / 32 * 16, t = threadIdx.x % 4, g = (threadIdx.x % 32) / 4;
     float acc[DEPTH / 8][4] = {};
     float scale = task.scale * LOG2E, lse[2] = {lses[row0 + g], lses[row0 + g + 8]}, delta[2] = {deltas[row0 + g], deltas[row0 + g + 8]};
@@ -234,8 +249,8 @@ __device__ __forceinline__ void attention_backward_queries(const AttentionTask* 
     store_head<DEPTH>(acc, task.d_query, shape, q0 + first, queries - first, head, task.width, row0, factor);
 }
 
-// dV = Pᵀ dO and dK = dSᵀ Q. A block owns 64 keys and loops over all queries. d_key and d_value are written. It reads Δ
-// from `attention_backward_queries`.
+// dV = Pᵀ dO and dK = dSᵀ Q. A block owns ATTENTION_ROWS keys of one head of an example and loops over tiles of
+// N queries. d_key and d_value are written. Δ comes from `attention_backward_queries`, which runs first.
 template <int DEPTH, int N>
 __device__ __forceinline__ void attention_backward_keys(const AttentionTask* tasks, const int* shape) {
     const AttentionTask& task = tasks[blockIdx.z];
@@ -243,14 +258,14 @@ __device__ __forceinline__ void attention_backward_keys(const AttentionTask* tas
     if (example >= example_count(shape)) return;
     int q0 = element_offset(task.query.space, shape, example), queries = element_offset(task.query.space, shape, example + 1) - q0;
     int k0 = element_offset(task.key.space, shape, example), keys = element_offset(task.key.space, shape, example + 1) - k0;
-    int first = blockIdx.x * 64;
+    int first = blockIdx.x * ATTENTION_ROWS;
     if (first >= keys) return;
     extern __shared__ __align__(16) float shared[];
     constexpr int S = DEPTH + 4;
-    float *ks = shared, *vs = ks + 64 * S, *qs = vs + 64 * S, *ds = qs + N * S;
+    float *ks = shared, *vs = ks + ATTENTION_ROWS * S, *qs = vs + ATTENTION_ROWS * S, *ds = qs + N * S;
     __shared__ float deltas[N], lses[N];
-    load_head<64, DEPTH>(ks, task.key, shape, k0 + first, keys - first, head, task.width);
-    load_head<64, DEPTH>(vs, task.value, shape, k0 + first, keys - first, head, task.width);
+    load_head<ATTENTION_ROWS, DEPTH>(ks, task.key, shape, k0 + first, keys - first, head, task.width);
+    load_head<ATTENTION_ROWS, DEPTH>(vs, task.value, shape, k0 + first, keys - first, head, task.width);
     int row0 = threadIdx.x / 32 * 16, t = threadIdx.x % 4;
     float dk[DEPTH / 8][4] = {}, dv[DEPTH / 8][4] = {};
     float scale = task.scale * LOG2E;
@@ -259,10 +274,10 @@ __device__ __forceinline__ void attention_backward_keys(const AttentionTask* tas
         load_head<N, DEPTH>(qs, task.query, shape, q0 + base, queries - base, head, task.width);
         load_head<N, DEPTH>(ds, task.d_out, shape, q0 + base, queries - base, head, task.width);
         for (int r = threadIdx.x; r < N; r += blockDim.x) {
-            bool ok = base + r < queries;
-            const float* stats = task.stats + ((size_t)(q0 + base + (ok ? r : 0)) * task.heads + head) * 2;
-            lses[r] = ok ? stats[0] : 1e30f;
-            deltas[r] = ok ? stats[1] : 0.0f;
+            bool exists = base + r < queries;
+            const float* stats = task.stats + ((size_t)(q0 + base + (exists ? r : 0)) * task.heads + head) * 2;
+            lses[r] = exists ? stats[0] : MASKED_LSE;
+            deltas[r] = exists ? stats[1] : 0.0f;
         }
         __syncthreads();
         float s[N / 8][4], d[N / 8][4];
@@ -284,7 +299,20 @@ __device__ __forceinline__ void attention_backward_keys(const AttentionTask* tas
     store_head<DEPTH>(dv, task.d_value, shape, k0 + first, keys - first, head, task.width, row0, factor);
 }
 
-#define ATTENTION(DEPTH, N)                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(128) attention_forward_##DEPTH(const AttentionTask* t, const int* s) { grid_dependency_sync(); attention_forward<DEPTH, N>(t, s); } \
-    extern "C" __global__ void __launch_bounds__(128) attention_backward_queries_##DEPTH(const AttentionTask* t, const int* s) { grid_dependency_sync(); attention_backward_queries<DEPTH, N>(t, s); } \
-    extern "C" __global__ void __launch_bounds__(128) attention_backward_keys_##DEPTH(const AttentionTask* t, const int* s) { grid_dependency_sync(); attention_backward_keys<DEPTH, N>(t, s); }
+// Kernels for heads of up to DEPTH numbers and tiles of N keys or queries.
+#define ATTENTION(DEPTH, N)                                                                \
+    extern "C" __global__ void __launch_bounds__(128) attention_forward_##DEPTH(           \
+        const AttentionTask* tasks, const int* shape) {                                    \
+        grid_dependency_sync();                                                            \
+        attention_forward<DEPTH, N>(tasks, shape);                                         \
+    }                                                                                      \
+    extern "C" __global__ void __launch_bounds__(128) attention_backward_queries_##DEPTH(  \
+        const AttentionTask* tasks, const int* shape) {                                    \
+        grid_dependency_sync();                                                            \
+        attention_backward_queries<DEPTH, N>(tasks, shape);                                \
+    }                                                                                      \
+    extern "C" __global__ void __launch_bounds__(128) attention_backward_keys_##DEPTH(     \
+        const AttentionTask* tasks, const int* shape) {                                    \
+        grid_dependency_sync();                                                            \
+        attention_backward_keys<DEPTH, N>(tasks, shape);                                   \
+    }

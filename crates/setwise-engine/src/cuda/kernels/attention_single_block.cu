@@ -1,4 +1,7 @@
-// Attention of sets that fit one block: one block per head, example and relation (grid: heads, examples, relations).
+// Attention of sets that fit one block, O = softmax(scale · Q Kᵀ) V. Grid: (heads, examples, relations); a block owns
+// one head of an example. Layouts are those of `attention.cu`. Preconditions: at most 16 · WARPS queries and keys,
+// slices that allow sixteen-byte reads, scale > 0 (the largest dot product then has the largest score).
+//
 // Forward, a warp owns 16 queries and loops over the keys with online softmax. Backward, it owns 16 keys and loops over
 // the queries (dK, dV), then owns 16 queries and loops over the keys (dQ). P and dS leave one product as accumulators
 // and enter the next as A fragments. dS also stays in shared memory for the second pass, where it fits.
@@ -11,6 +14,7 @@
 // neighbouring heads can form a cluster: each stages half of its rows for its peer and writes the other half for both
 // heads.
 
+// 2^x by the special function unit; denormal results are zero.
 __device__ __forceinline__ float exp2_approx(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -35,6 +39,7 @@ __device__ __forceinline__ void mma_f16(float* c, const u32* a, u32 b) {
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
+// The maximum over a warp; all lanes receive it.
 __device__ __forceinline__ u32 warp_max(u32 x) {
     u32 y;
     asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(y) : "r"(x));
@@ -44,7 +49,8 @@ __device__ __forceinline__ u32 warp_max(u32 x) {
 // Bytes between rows of a tile; eight rows lie in different banks.
 __host__ __device__ constexpr int row_bytes(int depth) { return depth == 8 ? 16 : 2 * depth + 16; }
 
-// A warp's 16 rows of the A operand, kept in registers where the depth allows.
+// A warp's 16 rows of the A operand, as fragments of k-steps of 16 columns. Up to depth 32 they stay in registers. `at`
+// is the shared-memory address that the lane supplies to ldmatrix.
 template <int DEPTH> struct LeftRows {
     static constexpr int STEPS = (DEPTH + 15) / 16;
     static constexpr bool IN_REGISTERS = DEPTH <= 32;
@@ -63,7 +69,7 @@ template <int DEPTH> struct LeftRows {
     }
 };
 
-// c += left b[0..N, :]ᵀ: 16 rows by N, such as S = Q Kᵀ.
+// c += left b[0..N, :]ᵀ: 16 rows by N, such as S = Q Kᵀ. b is the address of a tile in shared memory.
 template <int DEPTH, int N>
 __device__ __forceinline__ void mma_qk(float (*c)[4], const LeftRows<DEPTH>& left, u32 b) {
     constexpr int S = row_bytes(DEPTH);
@@ -100,7 +106,7 @@ template <int N> __device__ __forceinline__ void pack_a_fragment(u32 (*a)[4], co
         for (int i = 0; i < 4; i++) a[k][i] = pack_f16x2(x[2 * k + i / 2][i % 2 * 2], x[2 * k + i / 2][i % 2 * 2 + 1]);
 }
 
-// acc += a b with N rows of b, such as O += P V.
+// acc[16, DEPTH] += a[16, N] b[N, DEPTH], such as O += P V. b is the address of a tile in shared memory.
 template <int DEPTH, int N>
 __device__ __forceinline__ void mma_pv(float (*acc)[4], const u32 (*a)[4], u32 b) {
     constexpr int S = row_bytes(DEPTH);
@@ -131,23 +137,25 @@ template <int N> __device__ __forceinline__ void mask_missing(float (*s)[4], int
         });
 }
 
-// The power of two that scales numbers to between 8 and 16, and its inverse. `size` is the exponent field of the
-// largest number. An infinite number turns the results into NaN.
+// The power of two that scales numbers to between 8 and 16, and its inverse. `exponent` is the exponent field of the
+// largest number, biased by 127: the factors are 2^(130 − exponent) and 2^(exponent − 130). An infinite number (255)
+// turns the results into NaN.
 struct F16Scale {
     float scale, unscale;
-    __device__ __forceinline__ F16Scale(u32 size) : scale(__uint_as_float(size == 255 ? 0x7fc00000u : (257 - size) << 23)), unscale(__uint_as_float((size - 3) << 23)) {}
+    __device__ __forceinline__ F16Scale(u32 exponent) : scale(__uint_as_float(exponent == 255 ? 0x7fc00000u : (257 - exponent) << 23)), unscale(__uint_as_float((exponent - 3) << 23)) {}
 };
 
-// The exponent field of a block's largest number, from its warps' maxima. All zeros count as 8; the smallest numbers
-// are clamped.
-template <int WARPS> __device__ __forceinline__ u32 max_exponent(const u32* max_bits) {
+// The exponent field of a block's largest number, from its warps' maxima. All zeros count as 8 (field 130); fields
+// below 4 are clamped, so that both factors are normal numbers.
+template <int WARPS> __device__ __forceinline__ u32 max_exponent(const u32* warp_max_bits) {
     int lane = threadIdx.x % 32;
-    u32 row_max = warp_max(lane < WARPS ? max_bits[lane] : 0);
-    return row_max == 0 ? 130 : max(row_max >> 23, 4u);
+    u32 block_max = warp_max(lane < WARPS ? warp_max_bits[lane] : 0);
+    return block_max == 0 ? 130 : max(block_max >> 23, 4u);
 }
 
-// One head of an example: its queries and keys. Tiles hold R rows of DEPTH f16 numbers. A thread owns four columns from
-// `column` on of every STEPth row from `row` on.
+// One head of an example: its queries and keys. Tiles hold R rows of DEPTH f16 numbers, S bytes apart. A thread owns
+// four columns from `column` on of every STEPth row from `row` on: COUNT float4. `inverse` is 2¹⁶ / width, rounded up,
+// for divisions of columns by width.
 template <int DEPTH, int R> struct BlockSets {
     static constexpr int S = row_bytes(DEPTH), TILE = R * S, ACROSS = DEPTH / 4, COUNT = DEPTH / 8, STEP = 8 * R / DEPTH;
     int heads, head, example, dims, width, row, column, q0, queries, k0, keys;
@@ -177,7 +185,7 @@ template <int DEPTH, int R> struct BlockSets {
             if (row + i * STEP < count) x[i] = __ldcg((const float4*)(from + i * step));
         }
     }
-    // Starts copying them unconverted; each thread reads back only its own.
+    // Starts copying them unconverted, as [COUNT][threads] float4; each thread reads back only its own (`read_raw`).
     __device__ __forceinline__ void copy_raw(char* to, const HeadSlice& h, int start, int count) const {
         const float* from = element_at(h, start) + offset(h, column);
         u32 step = dims * h.ld, at = shared_address(to) + threadIdx.x * 16;
@@ -199,10 +207,11 @@ template <int DEPTH, int R> struct BlockSets {
         for (int i = 0; i < COUNT; i++) row_max = fmaxf(fmaxf(fmaxf(row_max, fabsf(x[i].x)), fmaxf(fabsf(x[i].y), fabsf(x[i].z))), fabsf(x[i].w));
         return warp_max(__float_as_uint(row_max));
     }
-    __device__ __forceinline__ void store_f16(char* tile, const float4* x, float unit) const {
+    // Writes the thread's numbers, times `factor`, to a tile.
+    __device__ __forceinline__ void store_f16(char* tile, const float4* x, float factor) const {
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            float4 y = x[i] * unit;
+            float4 y = x[i] * factor;
             *(uint2*)(tile + (row + i * STEP) * S + column * 2) = make_uint2(pack_f16x2(y.x, y.y), pack_f16x2(y.z, y.w));
         }
     }
@@ -226,7 +235,7 @@ template <int DEPTH, int R> struct BlockSets {
     // The same for both heads of a cluster, in two steps around a cluster barrier. The block of the even head writes
     // the first 8 rows of a warp and stages the others for its peer. The block of the odd head does the reverse.
     static constexpr int PEER_BYTES = 2 * R * DEPTH;
-    static_assert(PEER_BYTES <= TILE, "what is left fits where a tile was");
+    static_assert(PEER_BYTES <= TILE, "staged rows fit where a tile was");
     __device__ __forceinline__ void stage_for_peer(char* peer_staging, const float (*x)[4], float first, float second) const {
 #pragma unroll
         for (int j = 0; j < DEPTH / 8; j++) ((float2*)peer_staging)[j * R * 2 + threadIdx.x] = scaled_row(x[j], head % 2 == 0, first, second);
@@ -258,10 +267,16 @@ template <int DEPTH, int R> struct BlockSets {
     __device__ __forceinline__ float* stats(float* of_task, int query) const { return of_task + ((size_t)(u32)(q0 + query) * (u32)heads + head) * 2; }
 };
 
-// Factor from scaled dot products to exponents of two. The lower bound keeps masked keys at zero.
+// The dot product of a missing key.
+#define MASKED_DOT -1e38f
+
+// Factor from dot products of scaled numbers to exponents of two. The lower bound keeps masked keys at zero:
+// −1e38 · 1e-36 = −100, and 2^−100 is zero in f16.
 __device__ __forceinline__ float score_factor(float scale, F16Scale query, F16Scale key) { return fmaxf(scale * LOG2E * query.unscale * key.unscale, 1e-36f); }
 
-// O = softmax(scale · Q Kᵀ) V. `out` and `stats` are written.
+// O = softmax(scale · Q Kᵀ) V. Shared memory: tiles of Q, K and V, and the maxima of the warps. A warp owns 16 queries
+// and loops over C keys at a time. `out`, the log2-sum-exp (stats[0]) and the exponents of the scales (stats[1] of the
+// first query) are written.
 template <int DEPTH, int WARPS, bool HEAD_PAIR>
 __device__ __forceinline__ void attention_forward_single_block(const AttentionTask* tasks, const int* shape) {
     constexpr int R = 16 * WARPS, C = 32;
@@ -280,20 +295,20 @@ __device__ __forceinline__ void attention_forward_single_block(const AttentionTa
     u32 top[3] = {sets.max_bits(q), sets.max_bits(k), sets.max_bits(v)};
     if (threadIdx.x % 32 < 3) warp_max_bits[threadIdx.x % 32 * WARPS + warp] = threadIdx.x % 32 == 0 ? top[0] : threadIdx.x % 32 == 1 ? top[1] : top[2];
     __syncthreads();
-    u32 sizes[3] = {max_exponent<WARPS>(warp_max_bits), max_exponent<WARPS>(warp_max_bits + WARPS), max_exponent<WARPS>(warp_max_bits + 2 * WARPS)};
-    F16Scale query(sizes[0]), key(sizes[1]), value(sizes[2]);
+    u32 exponents[3] = {max_exponent<WARPS>(warp_max_bits), max_exponent<WARPS>(warp_max_bits + WARPS), max_exponent<WARPS>(warp_max_bits + 2 * WARPS)};
+    F16Scale query(exponents[0]), key(exponents[1]), value(exponents[2]);
     sets.store_f16(qs, q, query.scale);
     sets.store_f16(ks, k, key.scale);
     sets.store_f16(vs, v, value.scale);
     __syncthreads();
     if (warp * 16 >= queries) return;
-    float out[DEPTH / 8][4] = {}, row_max[2] = {-1e38f, -1e38f}, sum[2] = {0.0f, 0.0f}, factor = score_factor(task.scale, query, key);
+    float out[DEPTH / 8][4] = {}, row_max[2] = {MASKED_DOT, MASKED_DOT}, sum[2] = {0.0f, 0.0f}, factor = score_factor(task.scale, query, key);
     const LeftRows<DEPTH> left(shared_address(qs));
     u32 key_rows = shared_address(ks), value_rows = shared_address(vs);
     for (int base = 0; base < keys; base += C) {
         float s[C / 8][4] = {};
         mma_qk<DEPTH, C>(s, left, key_rows + base * Sets::S);
-        mask_missing<C>(s, keys - base, -1e38f);
+        mask_missing<C>(s, keys - base, MASKED_DOT);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float top = row_max[h];
@@ -321,7 +336,7 @@ __device__ __forceinline__ void attention_forward_single_block(const AttentionTa
         int q = warp * 16 + g + h * 8;
         if (t == 0 && q < queries) sets.stats(task.stats, q)[0] = row_max[h] * factor + __log2f(sum[h]);
     }
-    if (threadIdx.x == 0) sets.stats(task.stats, 0)[1] = __uint_as_float(sizes[0] | sizes[1] << 8 | sizes[2] << 16);
+    if (threadIdx.x == 0) sets.stats(task.stats, 0)[1] = __uint_as_float(exponents[0] | exponents[1] << 8 | exponents[2] << 16);
     float first = __fdividef(value.unscale, sum[0]), second = __fdividef(value.unscale, sum[1]);
     if constexpr (HEAD_PAIR) {
         __syncthreads();
@@ -337,7 +352,11 @@ __host__ __device__ constexpr bool keeps_score_grads(int depth, int warps) { ret
 // Bytes for dS, or for the raw values that lie there first.
 __host__ __device__ constexpr int score_grad_bytes(int depth, int warps) { return keeps_score_grads(depth, warps) ? max(16 * warps * (32 * warps + 16), 64 * warps * depth) : 0; }
 
-// dV = Pᵀ dO, dK = dSᵀ Q, dQ = dS K with dS = P ∘ (dO Vᵀ − Δ) · scale. d_query, d_key and d_value are written.
+// dV = Pᵀ dO, dK = dSᵀ Q, dQ = dS K with dS = P ∘ (dO Vᵀ − Δ) · scale and Δ = Σ dO · O. P comes from the scores and
+// stats[0]. Shared memory: tiles of Q, dO, K and V, dS where it stays, log2-sum-exp and Δ of queries, maxima of the
+// warps, staging for the peer. A warp owns 16 keys, then 16 queries. d_query, d_key and d_value are written.
+//
+// `deltas` holds −Δ times the scales of dO and V: product d starts from it and becomes (dO Vᵀ − Δ) in these units.
 template <int DEPTH, int WARPS, bool HEAD_PAIR>
 __device__ __forceinline__ void attention_backward_single_block(const AttentionTask* tasks, const int* shape) {
     // Fewer queries at a time where registers are scarce.
@@ -349,22 +368,22 @@ __device__ __forceinline__ void attention_backward_single_block(const AttentionT
     int q0 = sets.q0, queries = sets.queries, k0 = sets.k0, keys = sets.keys, warp = threadIdx.x / 32;
     extern __shared__ __align__(16) float shared[];
     char *qs = (char*)shared, *ds = qs + Sets::TILE, *ks = ds + Sets::TILE, *vs = ks + Sets::TILE;
-    // dS: a row per key, f16 numbers for queries.
+    // dS: a row of SCORE_GRAD_BYTES per key, f16 numbers for queries.
     constexpr bool KEEP_SCORE_GRADS = keeps_score_grads(DEPTH, WARPS);
-    constexpr int T = 2 * R + 16;
+    constexpr int SCORE_GRAD_BYTES = 2 * R + 16;
     char* ss = vs + Sets::TILE;
     float *lses = (float*)(ss + score_grad_bytes(DEPTH, WARPS)), *deltas = lses + R;
     u32* warp_max_bits = (u32*)(deltas + R);
     // Staging for the peer block where no tile is free.
     char* peer_staging = (char*)(warp_max_bits + WARPS);
     // All loads are issued before the first wait: queries and keys go where tiles will be, values where dS will be.
-    constexpr int RAW = R * DEPTH * 4;
+    constexpr int RAW_BYTES = R * DEPTH * 4;
     sets.copy_raw(qs, task.query, q0, queries);
-    sets.copy_raw(qs + RAW, task.key, k0, keys);
+    sets.copy_raw(qs + RAW_BYTES, task.key, k0, keys);
     if constexpr (KEEP_SCORE_GRADS) sets.copy_raw(ss, task.value, k0, keys);
     cp_async_commit();
     const float* stats = sets.stats(task.stats, 0);
-    u32 sizes = __float_as_uint(stats[1]);
+    u32 exponents = __float_as_uint(stats[1]);
     float4 d_out[Sets::COUNT], x[Sets::COUNT], y[Sets::COUNT];
     float task_scale = task.scale, lse[Sets::COUNT], delta[Sets::COUNT];
     sets.fetch(d_out, task.d_out, q0, queries);
@@ -372,35 +391,35 @@ __device__ __forceinline__ void attention_backward_single_block(const AttentionT
 #pragma unroll
     for (int i = 0; i < Sets::COUNT; i++) {
         int r = sets.row + i * Sets::STEP;
-        lse[i] = 1e30f;
+        lse[i] = MASKED_LSE;
         if (sets.column == 0 && r < queries) lse[i] = stats[2 * r * sets.heads];
     }
 #pragma unroll
     for (int i = 0; i < Sets::COUNT; i++) delta[i] = lane_sum<Sets::ACROSS>(horizontal_sum(x[i] * d_out[i]));
     u32 top = sets.max_bits(d_out);
     if (threadIdx.x % 32 == 0) warp_max_bits[warp] = top;
-    F16Scale query(sizes & 255), key(sizes >> 8 & 255), value(sizes >> 16 & 255);
+    F16Scale query(exponents & 255), key(exponents >> 8 & 255), value(exponents >> 16 & 255);
     cp_async_wait<0>();
     sets.read_raw(x, qs);
-    sets.read_raw(y, qs + RAW);
+    sets.read_raw(y, qs + RAW_BYTES);
     __syncthreads();
     sets.store_f16(qs, x, query.scale);
     sets.store_f16(ks, y, key.scale);
     if constexpr (KEEP_SCORE_GRADS) sets.read_raw(x, ss);
     else sets.fetch(x, task.value, k0, keys);
     sets.store_f16(vs, x, value.scale);
-    F16Scale result(max_exponent<WARPS>(warp_max_bits));
-    sets.store_f16(ds, d_out, result.scale);
+    F16Scale d_out_scale(max_exponent<WARPS>(warp_max_bits));
+    sets.store_f16(ds, d_out, d_out_scale.scale);
 #pragma unroll
     for (int i = 0; i < Sets::COUNT; i++)
         if (sets.column == 0) {
             lses[sets.row + i * Sets::STEP] = lse[i];
-            deltas[sets.row + i * Sets::STEP] = -delta[i] * result.scale * value.scale;
+            deltas[sets.row + i * Sets::STEP] = -delta[i] * d_out_scale.scale * value.scale;
         }
     __syncthreads();
     int lane = threadIdx.x % 32, t = lane % 4, row = warp * 16 + lane / 4;
-    u32 query_rows = shared_address(qs), result_rows = shared_address(ds), key_rows = shared_address(ks), value_rows = shared_address(vs), score_grad_rows = shared_address(ss);
-    float factor = score_factor(task_scale, query, key), scale = task_scale * result.unscale * value.unscale;
+    u32 query_rows = shared_address(qs), d_out_rows = shared_address(ds), key_rows = shared_address(ks), value_rows = shared_address(vs), score_grad_rows = shared_address(ss);
+    float factor = score_factor(task_scale, query, key), scale = task_scale * d_out_scale.unscale * value.unscale;
     float dk[DEPTH / 8][4] = {}, dv[DEPTH / 8][4] = {};
     if (warp * 16 < keys) {
         const LeftRows<DEPTH> left_keys(key_rows), left_values(value_rows);
@@ -418,8 +437,8 @@ __device__ __forceinline__ void attention_backward_single_block(const AttentionT
             }
             u32 a[C / 16][4];
             pack_a_fragment<C>(a, s);
-            mma_pv<DEPTH, C>(dv, a, result_rows + base * Sets::S);
-            mma_qk<DEPTH, C>(d, left_values, result_rows + base * Sets::S);
+            mma_pv<DEPTH, C>(dv, a, d_out_rows + base * Sets::S);
+            mma_qk<DEPTH, C>(d, left_values, d_out_rows + base * Sets::S);
             for_each_element<C>([&](int j, int e) { s[j][e] *= d[j][e]; });
             pack_a_fragment<C>(a, s);
             mma_pv<DEPTH, C>(dk, a, query_rows + base * Sets::S);
@@ -432,11 +451,11 @@ __device__ __forceinline__ void attention_backward_single_block(const AttentionT
                         for (int i = 0; i < 4; i++)
                             if (row + i % 2 * 8 >= keys) a[k][i] = 0;
 #pragma unroll
-                for (int k = 0; k < C / 16; k++) stmatrix_x4(score_grad_rows + (warp * 16 + lane % 16) * T + (base + k * 16 + lane / 16 * 8) * 2, a[k]);
+                for (int k = 0; k < C / 16; k++) stmatrix_x4(score_grad_rows + (warp * 16 + lane % 16) * SCORE_GRAD_BYTES + (base + k * 16 + lane / 16 * 8) * 2, a[k]);
             }
         }
     }
-    float dk_scale = scale * query.unscale, dv_scale = result.unscale, dq_scale = scale * key.unscale;
+    float dk_scale = scale * query.unscale, dv_scale = d_out_scale.unscale, dq_scale = scale * key.unscale;
     if constexpr (!HEAD_PAIR) {
         if (warp * 16 < keys) {
             sets.write(task.d_key, k0, keys, dk, dk_scale, dk_scale);
@@ -455,22 +474,22 @@ __device__ __forceinline__ void attention_backward_single_block(const AttentionT
     if (!HEAD_PAIR && warp * 16 >= queries) return;
     float dq[DEPTH / 8][4] = {};
     if constexpr (KEEP_SCORE_GRADS) {
-        u32 left = score_grad_rows + (lane % 8 + lane / 16 * 8) * T + (warp * 16 + lane / 8 % 2 * 8) * 2;
+        u32 left = score_grad_rows + (lane % 8 + lane / 16 * 8) * SCORE_GRAD_BYTES + (warp * 16 + lane / 8 % 2 * 8) * 2;
 #pragma unroll 2
         for (int base = 0; base < keys; base += 16) {
             u32 a[1][4];
-            ldmatrix_x4_trans(a[0], left + base * T);
+            ldmatrix_x4_trans(a[0], left + base * SCORE_GRAD_BYTES);
             mma_pv<DEPTH, 16>(dq, a, key_rows + base * Sets::S);
         }
     } else {
         float lse[2] = {lses[row], lses[row + 8]}, delta[2] = {deltas[row], deltas[row + 8]};
-        const LeftRows<DEPTH> left_queries(query_rows), left_results(result_rows);
+        const LeftRows<DEPTH> left_queries(query_rows), left_d_out(d_out_rows);
         for (int base = 0; base < keys; base += C) {
             float s[C / 8][4] = {}, d[C / 8][4];
             u32 a[C / 16][4];
             mma_qk<DEPTH, C>(s, left_queries, key_rows + base * Sets::S);
             for_each_element<C>([&](int j, int e) { d[j][e] = delta[e / 2]; });
-            mma_qk<DEPTH, C>(d, left_results, value_rows + base * Sets::S);
+            mma_qk<DEPTH, C>(d, left_d_out, value_rows + base * Sets::S);
             for_each_element<C>([&](int j, int e) { s[j][e] = exp2_approx(s[j][e] * factor - lse[e / 2]) * d[j][e]; });
             mask_missing<C>(s, keys - base, 0.0f);
             pack_a_fragment<C>(a, s);
@@ -491,12 +510,16 @@ __device__ __forceinline__ void attention_backward_single_block(const AttentionT
     }
 }
 
-#define ATTENTION_SETS(NAME, DEPTH, WARPS, BLOCKS, HEAD_PAIR)                                                                           \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) attention_backward_##NAME##_##DEPTH##_##WARPS(const AttentionTask* t, const int* s) { grid_dependency_sync(t + blockIdx.z, s); \
-        attention_backward_single_block<DEPTH, WARPS, HEAD_PAIR>(t, s);                                                                           \
-    }                                                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) attention_forward_##NAME##_##DEPTH##_##WARPS(const AttentionTask* t, const int* s) { grid_dependency_sync(t + blockIdx.z, s); \
-        attention_forward_single_block<DEPTH, WARPS, HEAD_PAIR>(t, s);                                                                            \
+#define ATTENTION_SETS(NAME, DEPTH, WARPS, BLOCKS, HEAD_PAIR)                                                        \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) attention_backward_##NAME##_##DEPTH##_##WARPS(  \
+        const AttentionTask* tasks, const int* shape) {                                                              \
+        grid_dependency_sync(tasks + blockIdx.z, shape);                                                             \
+        attention_backward_single_block<DEPTH, WARPS, HEAD_PAIR>(tasks, shape);                                      \
+    }                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) attention_forward_##NAME##_##DEPTH##_##WARPS(   \
+        const AttentionTask* tasks, const int* shape) {                                                              \
+        grid_dependency_sync(tasks + blockIdx.z, shape);                                                             \
+        attention_forward_single_block<DEPTH, WARPS, HEAD_PAIR>(tasks, shape);                                       \
     }
 #define ATTENTION_SINGLE_BLOCK(DEPTH, WARPS, BLOCKS) ATTENTION_SETS(single_block, DEPTH, WARPS, BLOCKS, false)
 #define ATTENTION_HEAD_PAIR(DEPTH, WARPS, BLOCKS) ATTENTION_SETS(head_pair, DEPTH, WARPS, BLOCKS, true)

@@ -1,10 +1,13 @@
-// Attention as in `attention.cu` with wgmma: a warpgroup owns 64 queries (or keys) of an example, head and relation.
-// Used for sets that one block cannot hold.
+// Attention as in `attention.cu` with wgmma: a block of one warpgroup owns ATTENTION_ROWS queries (or keys) of an
+// example, head and relation. Grid, layouts and formulas are those of `attention.cu`; it runs for sets that one block
+// cannot hold. Precondition: slices allow sixteen-byte reads, and head widths are multiples of four.
 //
-// Rows of a head lie in swizzled tiles of 32 columns. Operands summed over elements are transposed in shared memory.
-// Probabilities leave one product as accumulators and enter the next as A fragment. A lane's columns 2t and 2t + 1 take
-// positions t and t + 4, and transposed tiles permute their elements alike.
+// Rows of a head lie in swizzled tiles of 32 columns (slabs, `sm90.cu`), SLABS of them one after another. Operands
+// summed over elements are transposed in shared memory. Probabilities leave one product as accumulators and enter the
+// next as A fragment. A lane's columns 2t and 2t + 1 take positions t and t + 4, and transposed tiles permute their
+// elements alike.
 
+// Tiles of 32 columns of a head.
 template <int DEPTH> struct Head {
     static constexpr int SLABS = (DEPTH + 31) / 32;
 };
@@ -38,7 +41,9 @@ __device__ __forceinline__ void copy_head(float* tiles, const HeadSlice& h, cons
     }
 }
 
-// Transposes tiles of R elements into tiles of DEPTH rows by 32 elements, in accumulator order.
+// Transposes tiles of R elements into tiles of DEPTH rows by 32 elements. Element 8i + 2t + e of a tile lies at
+// position 8i + 4e + t, the order in which `to_a_fragment` reads accumulators. A lane moves four columns of one
+// element.
 template <int R, int DEPTH>
 __device__ __forceinline__ void transpose_tile(float* to, const float* from) {
     int lane = threadIdx.x % 32, position = lane / 8 * 8 + lane % 2 * 4 + lane % 8 / 2;
@@ -46,13 +51,14 @@ __device__ __forceinline__ void transpose_tile(float* to, const float* from) {
     for (int i = threadIdx.x / 32; i < R / 32 * (DEPTH / 4); i += 4) {
         int slab = i / (DEPTH / 4), c = i % (DEPTH / 4);
         float4 v = *(const float4*)(from + c / 8 * R * 32 + swizzled_chunk(slab * 32 + lane, c % 8));
-        float e[4] = {v.x, v.y, v.z, v.w};
+        float numbers[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-        for (int j = 0; j < 4; j++) to[slab * DEPTH * 32 + swizzled_chunk(c * 4 + j, position / 4) + position % 4] = e[j];
+        for (int j = 0; j < 4; j++) to[slab * DEPTH * 32 + swizzled_chunk(c * 4 + j, position / 4) + position % 4] = numbers[j];
     }
 }
 
-// Issues c = a bᵀ over DEPTH; a has 64 rows, b has N.
+// Issues c = a bᵀ over DEPTH; a has ATTENTION_ROWS rows, b has N. Descriptors count 16 bytes: 2 is one k-step of eight
+// numbers, rows · 32 / 4 one tile.
 template <int DEPTH, int N>
 __device__ __forceinline__ void issue_qk(float (*c)[4], const float* a, const float* b) {
 #pragma unroll
@@ -63,11 +69,11 @@ __device__ __forceinline__ void issue_qk(float (*c)[4], const float* a, const fl
     u64 da = wgmma_descriptor(a), db = wgmma_descriptor(b);
 #pragma unroll
     for (int k = 0; k < DEPTH / 8; k++)
-        wgmma<N>(&c[0][0], da + k / 4 * (64 * 32 / 4) + k % 4 * 2, db + k / 4 * (N * 32 / 4) + k % 4 * 2);
+        wgmma<N>(&c[0][0], da + k / 4 * (ATTENTION_ROWS * 32 / 4) + k % 4 * 2, db + k / 4 * (N * 32 / 4) + k % 4 * 2);
     wgmma_commit();
 }
 
-// Issues out += p b; b is transposed, N elements by DEPTH.
+// Issues out += p b; p is [64, N] in registers, b is transposed: DEPTH rows of N elements.
 template <int DEPTH, int N>
 __device__ __forceinline__ void issue_pv(float (*out)[4], const u32 (*p)[4], const float* b) {
     wgmma_fence();
@@ -77,7 +83,7 @@ __device__ __forceinline__ void issue_pv(float (*out)[4], const u32 (*p)[4], con
     wgmma_commit();
 }
 
-// Accumulators as the A fragments of the next product.
+// Accumulators as the A fragments of the next product: columns 2t and 2t + 1 become positions t and t + 4.
 template <int N>
 __device__ __forceinline__ void to_a_fragment(u32 (*p)[4], const float (*s)[4]) {
 #pragma unroll
@@ -87,7 +93,8 @@ __device__ __forceinline__ void to_a_fragment(u32 (*p)[4], const float (*s)[4]) 
     }
 }
 
-// Writes a warp's 16 rows, two numbers at a time, scaled by `factor`.
+// Writes a warp's 16 rows, two numbers at a time; rows g and g + 8 of a lane are multiplied by factor[0] and factor[1].
+// Rows from `count` on are not written.
 template <int DEPTH>
 __device__ __forceinline__ void store_head_rows(const float (*acc)[4], const HeadSlice& h, const int* shape, int start, int count, int head,
                                            int width, const float* factor) {
@@ -107,11 +114,12 @@ __device__ __forceinline__ void store_head_rows(const float (*acc)[4], const Hea
     }
 }
 
-// The head, and the query and key ranges, of this block.
+// The head, and the query and key ranges, of this block; `first` is its first query or key within the example.
 struct BlockRange {
     int head, q0, queries, k0, keys, first;
 };
 
+// Fills `p`; false if the block has no rows.
 __device__ __forceinline__ bool find_block_range(BlockRange& p, const AttentionTask& task, const int* shape, bool over_keys) {
     int example = blockIdx.y / task.heads;
     p.head = blockIdx.y % task.heads;
@@ -120,7 +128,7 @@ __device__ __forceinline__ bool find_block_range(BlockRange& p, const AttentionT
     p.queries = element_offset(task.query.space, shape, example + 1) - p.q0;
     p.k0 = element_offset(task.key.space, shape, example);
     p.keys = element_offset(task.key.space, shape, example + 1) - p.k0;
-    p.first = blockIdx.x * 64;
+    p.first = blockIdx.x * ATTENTION_ROWS;
     return p.first < (over_keys ? p.keys : p.queries);
 }
 
@@ -134,23 +142,25 @@ __device__ __forceinline__ void fetch_keys(float* ks, float* vs, const Attention
     cp_async_commit();
 }
 
+// Waits for this thread's copies and makes those of all threads visible to wgmma.
 __device__ __forceinline__ void cp_async_arrive() {
     cp_async_wait<0>();
     fence_async_proxy();
     __syncthreads();
 }
 
-// O = softmax(scale · Q Kᵀ) V and the log2-sum-exp. A block owns 64 queries; `out` and stats[0] are written.
+// O = softmax(scale · Q Kᵀ) V and the log2-sum-exp. A block owns ATTENTION_ROWS queries and loops over tiles of N keys;
+// `out` and stats[0] are written. V is transposed while the scores are multiplied.
 template <int DEPTH, int N>
 __device__ __forceinline__ void attention_forward_sm90(const AttentionTask* tasks, const int* shape) {
     const AttentionTask& task = tasks[blockIdx.z];
     BlockRange at;
     if (!find_block_range(at, task, shape, false)) return;
     constexpr int SLABS = Head<DEPTH>::SLABS;
-    float *qs = aligned_shared(), *ks = qs + 64 * SLABS * 32, *vs = ks + N * SLABS * 32, *vt = vs + N * SLABS * 32;
-    copy_head<64, DEPTH>(qs, task.query, shape, at.q0 + at.first, at.queries - at.first, at.head, task.width);
+    float *qs = aligned_shared(), *ks = qs + ATTENTION_ROWS * SLABS * 32, *vs = ks + N * SLABS * 32, *vt = vs + N * SLABS * 32;
+    copy_head<ATTENTION_ROWS, DEPTH>(qs, task.query, shape, at.q0 + at.first, at.queries - at.first, at.head, task.width);
     int t = threadIdx.x % 4, g = (threadIdx.x % 32) / 4;
-    float out[DEPTH / 8][4] = {}, row_max[2] = {-1e30f, -1e30f}, sum[2] = {0.0f, 0.0f};
+    float out[DEPTH / 8][4] = {}, row_max[2] = {MASKED_SCORE, MASKED_SCORE}, sum[2] = {0.0f, 0.0f};
     float scale = task.scale * LOG2E;
     auto fetch = [&](int base) { fetch_keys<N, DEPTH>(ks, vs, task, shape, at, base); };
     fetch(0);
@@ -180,18 +190,19 @@ __device__ __forceinline__ void attention_forward_sm90(const AttentionTask* task
     store_head_rows<DEPTH>(out, task.out, shape, at.q0 + at.first, at.queries - at.first, at.head, task.width, factor);
 }
 
-// dQ = dS K, as `attention_backward_queries`. A block owns 64 queries; d_query and stats[1] = Δ are written.
+// dQ = dS K, as `attention_backward_queries`. A block owns ATTENTION_ROWS queries and loops over tiles of N keys;
+// d_query and stats[1] = Δ are written.
 template <int DEPTH, int N>
 __device__ __forceinline__ void attention_backward_queries_sm90(const AttentionTask* tasks, const int* shape) {
     const AttentionTask& task = tasks[blockIdx.z];
     BlockRange at;
     if (!find_block_range(at, task, shape, false)) return;
     constexpr int SLABS = Head<DEPTH>::SLABS;
-    float *qs = aligned_shared(), *ds = qs + 64 * SLABS * 32, *ks = ds + 64 * SLABS * 32, *vs = ks + N * SLABS * 32;
+    float *qs = aligned_shared(), *ds = qs + ATTENTION_ROWS * SLABS * 32, *ks = ds + ATTENTION_ROWS * SLABS * 32, *vs = ks + N * SLABS * 32;
     float* kt = vs + N * SLABS * 32;
-    __shared__ float deltas[64], lses[64];
-    copy_head<64, DEPTH>(qs, task.out, shape, at.q0 + at.first, at.queries - at.first, at.head, task.width);
-    copy_head<64, DEPTH>(ds, task.d_out, shape, at.q0 + at.first, at.queries - at.first, at.head, task.width);
+    __shared__ float deltas[ATTENTION_ROWS], lses[ATTENTION_ROWS];
+    copy_head<ATTENTION_ROWS, DEPTH>(qs, task.out, shape, at.q0 + at.first, at.queries - at.first, at.head, task.width);
+    copy_head<ATTENTION_ROWS, DEPTH>(ds, task.d_out, shape, at.q0 + at.first, at.queries - at.first, at.head, task.width);
     cp_async_commit();
     auto fetch = [&](int base) { fetch_keys<N, DEPTH>(ks, vs, task, shape, at, base); };
     cp_async_arrive();
@@ -201,7 +212,7 @@ __device__ __forceinline__ void attention_backward_queries_sm90(const AttentionT
         float sum = 0.0f;
 #pragma unroll
         for (int c = 0; c < DEPTH / 8; c++) {
-            int chunk = 2 * c + half, position = chunk / 8 * 64 * 32 + swizzled_chunk(r, chunk % 8);
+            int chunk = 2 * c + half, position = chunk / 8 * ATTENTION_ROWS * 32 + swizzled_chunk(r, chunk % 8);
             float4 o = *(const float4*)(qs + position), d = *(const float4*)(ds + position);
             sum += (o.x * d.x + o.y * d.y) + (o.z * d.z + o.w * d.w);
         }
@@ -217,7 +228,7 @@ __device__ __forceinline__ void attention_backward_queries_sm90(const AttentionT
         }
     }
     __syncthreads();
-    copy_head<64, DEPTH>(qs, task.query, shape, at.q0 + at.first, at.queries - at.first, at.head, task.width);
+    copy_head<ATTENTION_ROWS, DEPTH>(qs, task.query, shape, at.q0 + at.first, at.queries - at.first, at.head, task.width);
     int row = threadIdx.x / 32 * 16 + (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
     float acc[DEPTH / 8][4] = {};
     float scale = task.scale * LOG2E, lse[2] = {lses[row], lses[row + 8]}, delta[2] = {deltas[row], deltas[row + 8]};
@@ -248,18 +259,19 @@ __device__ __forceinline__ void attention_backward_queries_sm90(const AttentionT
     store_head_rows<DEPTH>(acc, task.d_query, shape, at.q0 + at.first, at.queries - at.first, at.head, task.width, factor);
 }
 
-// dV = Pᵀ dO and dK = dSᵀ Q, as `attention_backward_keys`. A block owns 64 keys; d_key and d_value are written.
+// dV = Pᵀ dO and dK = dSᵀ Q, as `attention_backward_keys`. A block owns ATTENTION_ROWS keys and loops over tiles of N
+// queries; d_key and d_value are written.
 template <int DEPTH, int N>
 __device__ __forceinline__ void attention_backward_keys_sm90(const AttentionTask* tasks, const int* shape) {
     const AttentionTask& task = tasks[blockIdx.z];
     BlockRange at;
     if (!find_block_range(at, task, shape, true)) return;
     constexpr int SLABS = Head<DEPTH>::SLABS;
-    float *ks = aligned_shared(), *vs = ks + 64 * SLABS * 32, *qs = vs + 64 * SLABS * 32, *ds = qs + N * SLABS * 32;
+    float *ks = aligned_shared(), *vs = ks + ATTENTION_ROWS * SLABS * 32, *qs = vs + ATTENTION_ROWS * SLABS * 32, *ds = qs + N * SLABS * 32;
     float *qt = ds + N * SLABS * 32, *dt = qt + N * DEPTH;
     __shared__ float deltas[N], lses[N];
-    copy_head<64, DEPTH>(ks, task.key, shape, at.k0 + at.first, at.keys - at.first, at.head, task.width);
-    copy_head<64, DEPTH>(vs, task.value, shape, at.k0 + at.first, at.keys - at.first, at.head, task.width);
+    copy_head<ATTENTION_ROWS, DEPTH>(ks, task.key, shape, at.k0 + at.first, at.keys - at.first, at.head, task.width);
+    copy_head<ATTENTION_ROWS, DEPTH>(vs, task.value, shape, at.k0 + at.first, at.keys - at.first, at.head, task.width);
     int t = threadIdx.x % 4;
     float dk[DEPTH / 8][4] = {}, dv[DEPTH / 8][4] = {};
     float scale = task.scale * LOG2E;
@@ -269,10 +281,10 @@ __device__ __forceinline__ void attention_backward_keys_sm90(const AttentionTask
         copy_head<N, DEPTH>(ds, task.d_out, shape, at.q0 + base, at.queries - base, at.head, task.width);
         if (threadIdx.x < N) {
             int r = threadIdx.x;
-            bool ok = base + r < at.queries;
-            const float* stats = task.stats + ((size_t)(at.q0 + base + (ok ? r : 0)) * task.heads + at.head) * 2;
-            lses[r] = ok ? stats[0] : 1e30f;
-            deltas[r] = ok ? stats[1] : 0.0f;
+            bool exists = base + r < at.queries;
+            const float* stats = task.stats + ((size_t)(at.q0 + base + (exists ? r : 0)) * task.heads + at.head) * 2;
+            lses[r] = exists ? stats[0] : MASKED_LSE;
+            deltas[r] = exists ? stats[1] : 0.0f;
         }
         cp_async_commit();
         cp_async_arrive();
@@ -283,7 +295,7 @@ __device__ __forceinline__ void attention_backward_keys_sm90(const AttentionTask
         transpose_tile<N, DEPTH>(dt, ds);
         fence_async_proxy();
         wgmma_wait();
-        u32 p[N / 8][4], q[N / 8][4];
+        u32 p[N / 8][4], score_grads[N / 8][4];
 #pragma unroll
         for (int j = 0; j < N / 8; j++)
 #pragma unroll
@@ -293,10 +305,10 @@ __device__ __forceinline__ void attention_backward_keys_sm90(const AttentionTask
         for (int j = 0; j < N / 8; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++) s[j][e] *= (d[j][e] - deltas[j * 8 + 2 * t + e % 2]) * task.scale;
-        to_a_fragment<N>(q, s);
+        to_a_fragment<N>(score_grads, s);
         __syncthreads();
         issue_pv<DEPTH, N>(dv, p, dt);
-        issue_pv<DEPTH, N>(dk, q, qt);
+        issue_pv<DEPTH, N>(dk, score_grads, qt);
         wgmma_wait();
     }
     float factor[2] = {1.0f, 1.0f};
@@ -304,13 +316,19 @@ __device__ __forceinline__ void attention_backward_keys_sm90(const AttentionTask
     store_head_rows<DEPTH>(dv, task.d_value, shape, at.k0 + at.first, at.keys - at.first, at.head, task.width, factor);
 }
 
-#define ATTENTION_SM90(DEPTH, N)                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(128) attention_forward_sm90_##DEPTH(const AttentionTask* t, const int* s) { grid_dependency_sync(t + blockIdx.z, s);          \
-        attention_forward_sm90<DEPTH, N>(t, s);                                                                                        \
-    }                                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128) attention_backward_queries_sm90_##DEPTH(const AttentionTask* t, const int* s) { grid_dependency_sync(t + blockIdx.z, s);          \
-        attention_backward_queries_sm90<DEPTH, N>(t, s);                                                                                        \
-    }                                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128) attention_backward_keys_sm90_##DEPTH(const AttentionTask* t, const int* s) { grid_dependency_sync(t + blockIdx.z, s);             \
-        attention_backward_keys_sm90<DEPTH, N>(t, s);                                                                                           \
+#define ATTENTION_SM90(DEPTH, N)                                                                \
+    extern "C" __global__ void __launch_bounds__(128) attention_forward_sm90_##DEPTH(           \
+        const AttentionTask* tasks, const int* shape) {                                         \
+        grid_dependency_sync(tasks + blockIdx.z, shape);                                        \
+        attention_forward_sm90<DEPTH, N>(tasks, shape);                                         \
+    }                                                                                           \
+    extern "C" __global__ void __launch_bounds__(128) attention_backward_queries_sm90_##DEPTH(  \
+        const AttentionTask* tasks, const int* shape) {                                         \
+        grid_dependency_sync(tasks + blockIdx.z, shape);                                        \
+        attention_backward_queries_sm90<DEPTH, N>(tasks, shape);                                \
+    }                                                                                           \
+    extern "C" __global__ void __launch_bounds__(128) attention_backward_keys_sm90_##DEPTH(     \
+        const AttentionTask* tasks, const int* shape) {                                         \
+        grid_dependency_sync(tasks + blockIdx.z, shape);                                        \
+        attention_backward_keys_sm90<DEPTH, N>(tasks, shape);                                   \
     }

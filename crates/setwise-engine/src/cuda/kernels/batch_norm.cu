@@ -3,6 +3,9 @@
 
 // Batch normalisation of one value's images: x̂ = (x − mean) · inv_std, y = act(γ x̂ + β). All values of an operation
 // share `stats`. If `width` is not zero, images have that width, and y and dy belong to the max pooling that follows.
+//
+// Shapes: x, y, dx and dy [images · pixels, channels]; gain (γ) and shift (β) [channels]. stats [2, channels] has mean
+// and inv_std, neg_grad_means [2, channels] has −mean(g) and −mean(g x̂).
 struct BatchNormTask {
     const float *x, *dy, *gain, *shift, *stats, *neg_grad_means;
     float *y, *dx;
@@ -37,7 +40,7 @@ struct BlockRows {
     }
 };
 
-// For channel counts that are no multiple of four.
+// The number of channel c; for channel counts that are no multiple of four.
 __device__ __forceinline__ Normalised normalised_at(const BatchNormTask& task, float x, int c) {
     return normalised(x, task.stats[c], task.stats[task.channels + c], task.gain[c], task.shift[c]);
 }
@@ -52,24 +55,24 @@ __device__ __forceinline__ void channel_sums(const BatchNormTask& task, const in
     double* out = task.partials + (size_t)blockIdx.x * 2 * task.channels;
     for (int c0 = 0; c0 < task.channels; c0 += across) {
         int c = c0 + threadIdx.x % across;
-        bool mine = group < groups && c < task.channels;
-        double a = 0.0, b = 0.0;
-        if (mine)
+        bool owns_channel = group < groups && c < task.channels;
+        double first_sum = 0.0, second_sum = 0.0;
+        if (owns_channel)
             for (int row = share.begin + group; row < share.end; row += groups) {
                 float2 v = terms((size_t)row * task.channels + c, c);
-                a += v.x;
-                b += (double)v.y * v.x;
+                first_sum += v.x;
+                second_sum += (double)v.y * v.x;
             }
-        first_sums[threadIdx.x] = a;
-        second_sums[threadIdx.x] = b;
+        first_sums[threadIdx.x] = first_sum;
+        second_sums[threadIdx.x] = second_sum;
         __syncthreads();
-        if (mine && group == 0) {
+        if (owns_channel && group == 0) {
             for (int i = 1; i < groups; i++) {
-                a += first_sums[i * across + threadIdx.x];
-                b += second_sums[i * across + threadIdx.x];
+                first_sum += first_sums[i * across + threadIdx.x];
+                second_sum += second_sums[i * across + threadIdx.x];
             }
-            out[c] = a;
-            out[task.channels + c] = b;
+            out[c] = first_sum;
+            out[task.channels + c] = second_sum;
         }
         __syncthreads();
     }
@@ -92,8 +95,8 @@ extern "C" __global__ void __launch_bounds__(256) batch_norm_grad_sums(const Bat
     });
 }
 
-// Statistics of channels from partial sums. `values` are the tasks summed over. Each has room for `blocks` partial
-// sums, one per `pixels` of its pixels, or all of them if that is zero.
+// Statistics of channels from partial sums. `values` are the tasks summed over. Each has up to `blocks` partial sums:
+// one per `pixels` of its pixels, or all of them if that is zero.
 struct ChannelStatsTask {
     const BatchNormTask* values;
     const double* partials;
@@ -102,6 +105,7 @@ struct ChannelStatsTask {
     int count, blocks, channels, pixels;
 };
 
+// Added to a variance before its root.
 #define BATCH_NORM_EPSILON 1e-5
 
 // The channel of a thread. A block of 512 threads owns four channels; neighbouring threads read neighbouring channels.
@@ -112,34 +116,34 @@ __device__ __forceinline__ int channel_of_thread() { return blockIdx.x * 4 + thr
 __device__ __forceinline__ double3 channel_totals(const ChannelStatsTask& task, const int* shape) {
     __shared__ double sums[16][2][4];
     int c = min(channel_of_thread(), task.channels - 1);
-    double a = 0.0, b = 0.0, n = 0.0;
+    double first_sum = 0.0, second_sum = 0.0, pixel_count = 0.0;
     for (int v = 0; v < task.count; v++) {
         int pixels = row_count(task.values[v].space, shape) * task.values[v].pixels;
         int partials = task.pixels ? (pixels + task.pixels - 1) / task.pixels : task.blocks;
         const double* from = task.partials + (size_t)v * task.blocks * 2 * task.channels + c;
 #pragma unroll 8
         for (int p = threadIdx.x / 4; p < partials; p += 128) {
-            a += from[(size_t)p * 2 * task.channels];
-            b += from[((size_t)p * 2 + 1) * task.channels];
+            first_sum += from[(size_t)p * 2 * task.channels];
+            second_sum += from[((size_t)p * 2 + 1) * task.channels];
         }
-        n += pixels;
+        pixel_count += pixels;
     }
 #pragma unroll
     for (int other = 4; other < 32; other *= 2) {
-        a += __shfl_xor_sync(~0u, a, other);
-        b += __shfl_xor_sync(~0u, b, other);
+        first_sum += __shfl_xor_sync(~0u, first_sum, other);
+        second_sum += __shfl_xor_sync(~0u, second_sum, other);
     }
     if (threadIdx.x % 32 < 4) {
-        sums[threadIdx.x / 32][0][threadIdx.x % 4] = a;
-        sums[threadIdx.x / 32][1][threadIdx.x % 4] = b;
+        sums[threadIdx.x / 32][0][threadIdx.x % 4] = first_sum;
+        sums[threadIdx.x / 32][1][threadIdx.x % 4] = second_sum;
     }
     __syncthreads();
-    a = b = 0.0;
+    first_sum = second_sum = 0.0;
     for (int i = 0; i < 16; i++) {
-        a += sums[i][0][threadIdx.x % 4];
-        b += sums[i][1][threadIdx.x % 4];
+        first_sum += sums[i][0][threadIdx.x % 4];
+        second_sum += sums[i][1][threadIdx.x % 4];
     }
-    return make_double3(a, b, n);
+    return make_double3(first_sum, second_sum, pixel_count);
 }
 
 // stats = mean and 1 / √(variance + ε) of the batch. Grid: channels / 4 blocks. `stats` is written.
@@ -147,15 +151,15 @@ extern "C" __global__ void __launch_bounds__(512) batch_norm_statistics(const Ch
     grid_dependency_sync();
     const ChannelStatsTask task = *tasks;
     int c = channel_of_thread();
-    double3 t = channel_totals(task, shape);
+    double3 totals = channel_totals(task, shape);
     if (threadIdx.x < 4 && c < task.channels) {
-        double mean = t.x / t.z, variance = fmax(t.y / t.z - mean * mean, 0.0);
+        double mean = totals.x / totals.z, variance = fmax(totals.y / totals.z - mean * mean, 0.0);
         task.stats[c] = (float)mean;
         task.stats[task.channels + c] = (float)(1.0 / sqrt(variance + BATCH_NORM_EPSILON));
     }
 }
 
-// The same from the running averages, for inference.
+// The same from the running averages, for inference. Grid-stride over channels.
 extern "C" __global__ void batch_norm_running_statistics(const ChannelStatsTask* tasks, const int* shape) {
     grid_dependency_sync();
     const ChannelStatsTask task = *tasks;
@@ -165,21 +169,22 @@ extern "C" __global__ void batch_norm_running_statistics(const ChannelStatsTask*
     }
 }
 
-// d_shift += Σ g, d_gain += Σ g x̂; neg_grad_means = −mean(g) and −mean(g x̂) for the input gradient. d_mean and
-// d_variance receive the batch statistics that the running averages follow.
+// d_shift += Σ g, d_gain += Σ g x̂; neg_grad_means = −mean(g) and −mean(g x̂) for the input gradient. Grid: channels /
+// 4 blocks. d_mean and d_variance are written: the mean and the unbiased variance of the batch, which running averages
+// follow.
 extern "C" __global__ void __launch_bounds__(512) batch_norm_param_grads(const ChannelStatsTask* tasks, const int* shape) {
     grid_dependency_sync();
     const ChannelStatsTask task = *tasks;
     int c = channel_of_thread();
-    double3 t = channel_totals(task, shape);
+    double3 totals = channel_totals(task, shape);
     if (threadIdx.x < 4 && c < task.channels) {
-        task.d_shift[c] += (float)t.x;
-        task.d_gain[c] += (float)t.y;
-        task.neg_grad_means[c] = (float)(-t.x / t.z);
-        task.neg_grad_means[task.channels + c] = (float)(-t.y / t.z);
+        task.d_shift[c] += (float)totals.x;
+        task.d_gain[c] += (float)totals.y;
+        task.neg_grad_means[c] = (float)(-totals.x / totals.z);
+        task.neg_grad_means[task.channels + c] = (float)(-totals.y / totals.z);
         double deviation = 1.0 / task.stats[task.channels + c], variance = fmax(deviation * deviation - BATCH_NORM_EPSILON, 0.0);
         task.d_mean[c] = task.stats[c];
-        task.d_variance[c] = (float)(variance * t.z / fmax(t.z - 1.0, 1.0));
+        task.d_variance[c] = (float)(variance * totals.z / fmax(totals.z - 1.0, 1.0));
     }
 }
 
@@ -193,7 +198,8 @@ extern "C" __global__ void batch_norm_apply(const BatchNormTask* tasks, const in
     }
 }
 
-// dx (+)= γ / σ · (g − mean(g) − x̂ · mean(g x̂)). Grid: (blocks, values), grid-stride over numbers.
+// dx = γ / σ · (g − mean(g) − x̂ · mean(g x̂)), or += if `accumulate`. Grid: (blocks, values), grid-stride over
+// numbers.
 extern "C" __global__ void batch_norm_input_grad(const BatchNormTask* tasks, const int* shape) {
     grid_dependency_sync();
     const BatchNormTask task = tasks[blockIdx.y];

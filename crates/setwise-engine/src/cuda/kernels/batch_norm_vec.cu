@@ -1,6 +1,7 @@
-// Batch normalisation of four channels at a time, alone or fused with the 2 by 2 max pooling that follows. Formulas are
-// those of `batch_norm.cu`. A thread owns four channels and grid-strides over pixels (or pooled cells), with several
-// reads in flight. The pooled kernels recompute the normalised images, which are never written.
+// Batch normalisation of four channels at a time, alone or fused with the 2 by 2 max pooling that follows. Channels are
+// a multiple of four, at most 1024. Formulas are those of `batch_norm.cu`. A thread owns four channels and grid-strides
+// over pixels (or pooled cells), with several reads in flight. The pooled kernels recompute the normalised images,
+// which are never written.
 
 // Calls `use(i, load(i))` for every `step`th i, with AHEAD loads in flight.
 template <int AHEAD, typename Load, typename Use>
@@ -58,6 +59,7 @@ __device__ __forceinline__ Cell cell_of(const BatchNormTask& task, int i, int li
     return {pixel * task.channels, pooled * task.channels, p.column * 2 + 1 < task.width, p.line * 2 + 1 < height};
 }
 
+// Four channels of the pixels of a cell, line by line; pixels that do not exist are not set.
 struct CellPixels {
     Channels4 x[4];
 };
@@ -99,8 +101,8 @@ struct ChannelSums {
     }
 };
 
-// Adds the threads' sums and writes a partial sum, zero if there are no pixels. Sums are double, so that a variance
-// loses nothing.
+// Adds the threads' sums in order and writes the block's partial sum [2, channels], zero if there are no pixels. Sums
+// are double, so that a variance loses nothing.
 __device__ __forceinline__ void write_partial(const BatchNormTask& task, const ChannelSums& thread_sums) {
     __shared__ double sums[8][256];
 #pragma unroll
@@ -119,7 +121,7 @@ __device__ __forceinline__ void write_partial(const BatchNormTask& task, const C
     }
 }
 
-// Partial sums of Σ x and Σ x². Grid: (blocks, values).
+// Partial sums of Σ x and Σ x², written. Grid: (blocks, values).
 extern "C" __global__ void __launch_bounds__(256) batch_norm_moments_vec(const BatchNormTask* tasks, const int* shape) {
     grid_dependency_sync();
     const BatchNormTask task = tasks[blockIdx.y];
@@ -146,7 +148,7 @@ struct CellAndGrad {
     Channels4 dy;
 };
 
-// Partial sums of Σ g and Σ g x̂; g is the gradient before the activation. Grid: (blocks, values).
+// Partial sums of Σ g and Σ g x̂, written; g is the gradient before the activation. Grid: (blocks, values).
 extern "C" __global__ void __launch_bounds__(256) batch_norm_grad_sums_vec(const BatchNormTask* tasks, const int* shape) {
     grid_dependency_sync();
     const BatchNormTask task = tasks[blockIdx.y];
@@ -191,8 +193,8 @@ extern "C" __global__ void __launch_bounds__(256) batch_norm_grad_sums_pooled(co
             [&](int, const CellAndGrad& v) {
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    PooledMax w = pooled_max_of(task, channels, v.pixels, e);
-                    sums.add(e, gated(task, w.y, v.dy.v[e]), w.hat);
+                    PooledMax best = pooled_max_of(task, channels, v.pixels, e);
+                    sums.add(e, gated(task, best.y, v.dy.v[e]), best.hat);
                 }
             });
     }
@@ -236,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(256) batch_norm_apply_pooled(const 
     }
 }
 
-// dx = γ / σ · (g − mean(g) − x̂ · mean(g x̂)); the stored means are negative.
+// Means of dx = γ / σ · (g − mean(g) − x̂ · mean(g x̂)) for a thread's four channels, with the opposite sign.
 struct GradMeans {
     float mean[4], mean_hat[4];
     __device__ __forceinline__ GradMeans(const BatchNormTask& task, int at) {
@@ -248,6 +250,7 @@ struct GradMeans {
     }
 };
 
+// Writes dx of four channels of the pixel at offset `at`, or adds it if `accumulate`.
 __device__ __forceinline__ void write_input_grad(const BatchNormTask& task, const Channels& channels, const GradMeans& grad_means, size_t at, const Channels4& x, const Channels4& g) {
     Channels4 d;
 #pragma unroll
@@ -264,7 +267,7 @@ __device__ __forceinline__ void write_input_grad(const BatchNormTask& task, cons
     store4(dx, d);
 }
 
-// dx (+)= the formula above for every pixel. Grid: (blocks, values).
+// dx (written, or added to if `accumulate`) for every pixel. Grid: (blocks, values).
 extern "C" __global__ void __launch_bounds__(256) batch_norm_input_grad_vec(const BatchNormTask* tasks, const int* shape) {
     grid_dependency_sync();
     const BatchNormTask task = tasks[blockIdx.y];
@@ -286,7 +289,8 @@ extern "C" __global__ void __launch_bounds__(256) batch_norm_input_grad_vec(cons
         });
 }
 
-// The same with g = dy of the pooled pixel at the argmax and zero elsewhere; incomplete cells get g = 0.
+// The same with g = dy of the pooled pixel at the argmax and zero elsewhere; incomplete cells get g = 0. A thread owns
+// four channels of a cell. Grid: (blocks, values).
 extern "C" __global__ void __launch_bounds__(256) batch_norm_input_grad_pooled(const BatchNormTask* tasks, const int* shape) {
     grid_dependency_sync();
     const BatchNormTask task = tasks[blockIdx.y];
@@ -305,10 +309,10 @@ extern "C" __global__ void __launch_bounds__(256) batch_norm_input_grad_pooled(c
             Channels4 dy = load4(task.dy + cell.pooled + channels.at);
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                PooledMax w = pooled_max_of(task, channels, v, e);
-                float d = gated(task, w.y, dy.v[e]);
+                PooledMax best = pooled_max_of(task, channels, v, e);
+                float d = gated(task, best.y, dy.v[e]);
 #pragma unroll
-                for (int k = 0; k < 4; k++) g[k].v[e] = w.pixel == k ? d : 0.0f;
+                for (int k = 0; k < 4; k++) g[k].v[e] = best.pixel == k ? d : 0.0f;
             }
         }
         write_input_grad(task, channels, grad_means, cell.at, v.x[0], g[0]);

@@ -6,6 +6,14 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
+// Values of `activation` in tasks (`Activation` in program/ops.rs).
+#define ACTIVATION_NONE 0
+#define ACTIVATION_RELU 1
+#define ACTIVATION_SIGMOID 2
+
+// Added to a variance before its root.
+#define LAYER_NORM_EPSILON 1e-5f
+
 // Programmatic dependent launch. A kernel may start before its predecessor in the stream ends. Every kernel begins with
 // `grid_dependency_sync`: it allows its own successor to start early, then waits until the predecessor's writes are
 // visible. Before the wait a kernel may read only task tables, the shape buffer and packed weights. Row kernels issue
@@ -72,19 +80,25 @@ __device__ __forceinline__ int example_of(Space s, const int* shape, int at) {
     return lo;
 }
 
-// Rounds to tf32. Tensor cores truncate the last 13 bits; adding half a unit first turns that into rounding. NaN stays
-// NaN.
-__device__ __forceinline__ u32 tf32(float x) { return x != x ? 0x7fc00000u : __float_as_uint(x) + 0x1000u; }
+// Half a unit of tf32 in the bits of an f32 number. Tensor cores drop the last 13 bits; adding half a unit first turns
+// that into rounding.
+#define HALF_TF32_UNIT 0x1000u
+
+// Rounds to tf32, for a tensor core that truncates. NaN stays NaN: the sum would turn some
+// NaNs into other numbers.
+__device__ __forceinline__ u32 tf32(float x) { return x != x ? 0x7fc00000u : __float_as_uint(x) + HALF_TF32_UNIT; }
 
 // The value a tensor core sees.
 __device__ __forceinline__ float truncate_tf32(u32 x) { return __uint_as_float(x & 0xffffe000u); }
 
+// Two numbers rounded to bf16, `low` in the lower half.
 __device__ __forceinline__ u32 bf16x2(float low, float high) {
     u32 r;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
 
+// Two numbers rounded to f16, `low` in the lower half.
 __device__ __forceinline__ u32 pack_f16x2(float low, float high) {
     u32 x;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
@@ -185,6 +199,8 @@ __device__ __forceinline__ void ldmatrix_x4_f32(float* v, u32 row) {
 
 __device__ __forceinline__ void ldmatrix_x4_f32(float* v, const float* row) { ldmatrix_x4_f32(v, shared_address(row)); }
 
+// Starts copying 16 or 4 bytes from global to shared memory; zeros if not `valid` (`from` must be an address all the
+// same).
 __device__ __forceinline__ void cp_async_16(u32 to, const void* from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
 }
@@ -196,6 +212,7 @@ __device__ __forceinline__ void cp_async_4(float* to, const float* from, bool va
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(valid ? 4 : 0));
 }
 
+// Ends a group of copies.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;"); }
 // Waits until at most LEFT groups of copies are pending; the compiler moves no read above it.
 template <int LEFT> __device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
@@ -204,19 +221,19 @@ template <int LEFT> __device__ __forceinline__ void cp_async_wait() { asm volati
 // dimension `ld`, R by C, with rows STRIDE apart. Elements outside `rows` by `cols` become zero. `vec` requires row
 // starts and lengths that are multiples of four numbers.
 template <int R, int C, int STRIDE, int THREADS>
-__device__ __forceinline__ void load_tile(float* s, const float* g, int ld, int row0, int rows, int col0, int cols, bool vec) {
+__device__ __forceinline__ void load_tile(float* tile, const float* matrix, int ld, int row0, int rows, int col0, int cols, bool vec) {
     if (vec) {
 #pragma unroll
         for (int i = threadIdx.x; i < R * (C / 4); i += THREADS) {
             int r = i / (C / 4), c = (i % (C / 4)) * 4;
-            bool ok = row0 + r < rows && col0 + c < cols;
-            cp_async_16(s + r * STRIDE + c, ok ? g + (size_t)(row0 + r) * ld + col0 + c : g, ok);
+            bool inside = row0 + r < rows && col0 + c < cols;
+            cp_async_16(tile + r * STRIDE + c, inside ? matrix + (size_t)(row0 + r) * ld + col0 + c : matrix, inside);
         }
     } else {
         for (int i = threadIdx.x; i < R * C; i += THREADS) {
             int r = i / C, c = i % C;
-            bool ok = row0 + r < rows && col0 + c < cols;
-            cp_async_4(s + r * STRIDE + c, ok ? g + (size_t)(row0 + r) * ld + col0 + c : g, ok);
+            bool inside = row0 + r < rows && col0 + c < cols;
+            cp_async_4(tile + r * STRIDE + c, inside ? matrix + (size_t)(row0 + r) * ld + col0 + c : matrix, inside);
         }
     }
 }
@@ -226,6 +243,7 @@ __device__ __forceinline__ float4 operator+(float4 a, float4 b) { return make_fl
 __device__ __forceinline__ float4 operator-(float4 a, float b) { return make_float4(a.x - b, a.y - b, a.z - b, a.w - b); }
 __device__ __forceinline__ float4 operator*(float4 a, float4 b) { return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
 __device__ __forceinline__ float4 operator*(float4 a, float b) { return make_float4(a.x * b, a.y * b, a.z * b, a.w * b); }
+// Sum of the four numbers.
 __device__ __forceinline__ float horizontal_sum(float4 a) { return (a.x + a.y) + (a.z + a.w); }
 
 // Sum over groups of LANES neighbouring lanes; every lane receives it.

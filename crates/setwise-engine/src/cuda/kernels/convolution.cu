@@ -2,6 +2,7 @@
 // rows of one matrix [pixels, channels]. Windows with "same" padding are in `convolution_same.cu`, images of few
 // channels in `convolution_small_c.cu`.
 
+// Columns along the sum of a stage in shared memory.
 #define BK 32
 
 // Rounds to tf32 where operands are tf32. Whoever writes an operand of a convolution rounds it, so readers need not.
@@ -41,6 +42,7 @@ struct Accumulators {
     }
 };
 
+// Four neighbouring channels of a pixel; reads and writes have sixteen bytes.
 struct Channels4 {
     float v[4];
 };
@@ -55,15 +57,16 @@ __device__ __forceinline__ void store4(float* p, const Channels4& f) { *(float4*
 // Σ y and Σ y² of a thread's numbers, for the batch norm that follows. Numbers are shifted by one of them, so f32 loses
 // nothing where all are alike; the results are double.
 struct Moments {
-    float from, away = 0.0f, square = 0.0f;
-    __device__ __forceinline__ explicit Moments(float first = 0.0f) : from(first) {}
+    float origin, offset_sum = 0.0f, offset_squares = 0.0f;
+    __device__ __forceinline__ explicit Moments(float first = 0.0f) : origin(first) {}
     __device__ __forceinline__ void add(float y) {
-        float d = y - from;
-        away += d;
-        square = fmaf(d, d, square);
+        float offset = y - origin;
+        offset_sum += offset;
+        offset_squares = fmaf(offset, offset, offset_squares);
     }
-    __device__ __forceinline__ double sum(int count) const { return away + (double)from * count; }
-    __device__ __forceinline__ double squares(int count) const { return square + (double)from * (2.0 * away + (double)from * count); }
+    // Of `count` numbers added.
+    __device__ __forceinline__ double sum(int count) const { return offset_sum + (double)origin * count; }
+    __device__ __forceinline__ double squares(int count) const { return offset_squares + (double)origin * (2.0 * offset_sum + (double)origin * count); }
 };
 
 // A pixel among many images of `lines` by `across` pixels.
@@ -76,7 +79,7 @@ __device__ __forceinline__ PixelPosition pixel_position(int at, int lines, int a
     return {at / (lines * across), in_image / across, in_image % across};
 }
 
-// Advances by the pixel distance `by`.
+// Advances by `step_by`, the position of the pixel that many pixels after the first.
 __device__ __forceinline__ void advance(PixelPosition& p, const PixelPosition& step_by, int lines, int across) {
     p.image += step_by.image;
     p.line += step_by.line;
@@ -90,6 +93,9 @@ __device__ __forceinline__ void advance(PixelPosition& p, const PixelPosition& s
 // offset) / input_dilation, or zero if that is no integer or outside; columns alike. Convolution: tap_sign = 1, offset
 // = −padding, input_dilation = 1. Input gradient: stride = 1, tap_sign = −1, offset = padding, input_dilation = the
 // stride, transposed weights.
+//
+// Shapes: x [images, from_h, from_w, from_c], w [n, kernel, kernel, from_c], bias [n] or null, y [images, to_h, to_w,
+// n]. `vec_a` and `vec_b` allow sixteen-byte reads of x and w.
 struct ConvolutionTask {
     const float *x, *w, *bias;
     float* y;
@@ -128,9 +134,10 @@ __device__ __forceinline__ void mma_nt(float (*acc)[WN / 8][4], const float* a, 
     }
 }
 
-// Grid: (pixel tiles, channel tiles, tasks). A block owns BM output pixels by BN channels of y, which is written, or
-// added to if `accumulate`. Patches are gathered from global to shared memory: window origins are computed once, and a
-// thread copies the same patch column for several pixels.
+// The product of ConvolutionTask. Grid: (pixel tiles, channel tiles, tasks). A block owns BM output pixels by BN
+// channels of y, a warp WM by WN of it. y is written, or added to if `accumulate`. STAGES stages of BK columns are in
+// flight, rows of BK + 4 numbers. Patches are gathered from global to shared memory: window origins are computed once,
+// and a thread copies the same patch column for several pixels.
 template <int BM, int BN, int WM, int WN, int STAGES>
 __device__ __forceinline__ void convolution(const ConvolutionTask* tasks, const int* shape) {
     constexpr int THREADS = (BM / WM) * (BN / WN) * 32, S = BK + 4, STAGE = (BM + BN) * S;
@@ -139,21 +146,23 @@ __device__ __forceinline__ void convolution(const ConvolutionTask* tasks, const 
     if (m0 >= rows || n0 >= task.n) return;
     int depth = task.kernel * task.kernel * task.from_c;
     extern __shared__ __align__(16) float shared[];
-    // Window origins: line, column, and the offset of that pixel or, with dilation, the image.
+    // Window origins: line (far outside for missing pixels), column, and the offset of that pixel or, with dilation,
+    // the image.
+    constexpr int OUTSIDE = -0x40000000;
     __shared__ int4 windows[BM];
     for (int r = threadIdx.x; r < BM; r += THREADS) {
         int m = m0 + r;
         PixelPosition p = pixel_position(m, task.to_h, task.to_w);
         int line = p.line * task.stride + task.offset, column = p.column * task.stride + task.offset;
         if (task.input_dilation == 1) p.image = ((p.image * task.from_h + line) * task.from_w + column) * task.from_c;
-        windows[r] = make_int4(m < rows ? line : -0x40000000, column, p.image, 0);
+        windows[r] = make_int4(m < rows ? line : OUTSIDE, column, p.image, 0);
     }
     __syncthreads();
-    // The input pixel of row r at tap offset (i, j), or null.
-    auto input_pixel = [&](int r, int i, int j, int away) -> const float* {
+    // The input pixel of row r at tap offset (i, j), `tap_offset` numbers from the origin without dilation; or null.
+    auto input_pixel = [&](int r, int i, int j, int tap_offset) -> const float* {
         int4 window = windows[r];
         int y = window.x + i, x = window.y + j;
-        if (task.input_dilation == 1) return (u32)y < (u32)task.from_h && (u32)x < (u32)task.from_w ? task.x + (window.z + away) : nullptr;
+        if (task.input_dilation == 1) return (u32)y < (u32)task.from_h && (u32)x < (u32)task.from_w ? task.x + (window.z + tap_offset) : nullptr;
         if (y < 0 || x < 0 || y % task.input_dilation || x % task.input_dilation) return nullptr;
         y /= task.input_dilation;
         x /= task.input_dilation;
@@ -168,10 +177,10 @@ __device__ __forceinline__ void convolution(const ConvolutionTask* tasks, const 
             float* stage = shared + loaded % STAGES * STAGE;
             int each = task.vec_a ? 4 : 1, across = BK / each, offset = threadIdx.x % across * each, k = at + offset;
             int tap = k / task.from_c, c = k % task.from_c, i = tap / task.kernel * task.tap_sign, j = tap % task.kernel * task.tap_sign;
-            int away = (i * task.from_w + j) * task.from_c;
+            int tap_offset = (i * task.from_w + j) * task.from_c;
 #pragma unroll 4
             for (int r = threadIdx.x / across; r < BM; r += THREADS / across) {
-                const float* from = k < depth ? input_pixel(r, i, j, away) : nullptr;
+                const float* from = k < depth ? input_pixel(r, i, j, tap_offset) : nullptr;
                 float* to = stage + r * S + offset;
                 if (task.vec_a) cp_async_16(to, from ? from + c : task.x, from != nullptr);
                 else cp_async_4(to, from ? from + c : task.x, from != nullptr);
@@ -218,17 +227,23 @@ __device__ __forceinline__ void convolution(const ConvolutionTask* tasks, const 
             }
 }
 
-extern "C" __global__ void __launch_bounds__(128) convolution_n32(const ConvolutionTask* t, const int* s) { grid_dependency_sync(); convolution<128, 32, 32, 32, 3>(t, s); }
-extern "C" __global__ void __launch_bounds__(256) convolution_n64(const ConvolutionTask* t, const int* s) { grid_dependency_sync(); convolution<128, 64, 32, 32, 3>(t, s); }
+extern "C" __global__ void __launch_bounds__(128) convolution_n32(const ConvolutionTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    convolution<128, 32, 32, 32, 3>(tasks, shape);
+}
+extern "C" __global__ void __launch_bounds__(256) convolution_n64(const ConvolutionTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    convolution<128, 64, 32, 32, 3>(tasks, shape);
+}
 
-// to[c, tap, o] = from[o, tap, c], rounded as an operand.
+// to[c, tap, o] = from[o, tap, c], rounded as an operand: the weights of the input gradient.
 struct TransposeWeightsTask {
     const float* from;
     float* to;
     int outputs, taps, channels, pad;
 };
 
-// Grid-stride over all weights; `to` is written.
+// Grid: (blocks, tasks), grid-stride over all weights; a thread owns one at a time. `to` is written.
 extern "C" __global__ void convolution_transpose_weights(const TransposeWeightsTask* tasks, const int* shape) {
     grid_dependency_sync();
     const TransposeWeightsTask task = tasks[blockIdx.y];
@@ -240,7 +255,7 @@ extern "C" __global__ void convolution_transpose_weights(const TransposeWeightsT
 }
 
 // A partial sum of dW = dyᵀ · patches, and of the bias gradient if `bias`, over one of `splits` chunks of pixels.
-// Partial sum p is written to partials + p · (n · k + n).
+// Partial sum p is written to partials + p · (n · k + n): dW [n, kernel, kernel, from_c], then the bias gradient [n].
 struct ConvolutionWeightGradTask {
     const float *dy, *x;
     float* partials;
@@ -249,7 +264,8 @@ struct ConvolutionWeightGradTask {
     int bias;
 };
 
-// acc += Aᵀ B for one stage; both operands lie as [BK][columns].
+// acc += Aᵀ B for one stage, WM by WN a warp from columns wm and wn on. Operands are [BK, columns] with row strides SA
+// and SB, 8 modulo 32 against bank conflicts.
 template <int WM, int WN, int SA, int SB>
 __device__ __forceinline__ void mma_tn(float (*acc)[WN / 8][4], const float* a, const float* b, int wm, int wn) {
     int g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
@@ -274,7 +290,9 @@ __device__ __forceinline__ void mma_tn(float (*acc)[WN / 8][4], const float* a, 
     }
 }
 
-// Grid: (tiles of dW, splits, tasks). A block owns BM output channels by BN patch columns over one chunk of pixels.
+// dW[n, k] = Σ_p dy[p, n] patch(p, k) and the bias gradient Σ_p dy[p, n]. Grid: (tiles of dW, splits, tasks). A block
+// owns BM output channels by BN patch columns over one chunk of pixels; blocks of the first columns own the bias
+// gradient too. Partial sums are written.
 template <int BM, int BN, int WM, int WN, int STAGES>
 __device__ __forceinline__ void convolution_weight_grad(const ConvolutionWeightGradTask* tasks, const int* shape) {
     constexpr int THREADS = (BM / WM) * (BN / WN) * 32, SA = BM + 8, SB = BN + 8, STAGE = BK * (SA + SB);
@@ -288,13 +306,13 @@ __device__ __forceinline__ void convolution_weight_grad(const ConvolutionWeightG
     int first = min(rows, split * each), last = min(rows, first + each);
     extern __shared__ __align__(16) float shared[];
     Accumulators<WM / 16, WN / 8> sums;
-    float sum = 0.0f;
+    float bias_sum = 0.0f;
     int warp = threadIdx.x / 32, wm = warp % (BM / WM) * WM, wn = warp / (BM / WM) * WN;
     int steps = (last - first + BK - 1) / BK, loaded = 0;
     // A thread copies the same patch column for equidistant pixels.
     int vector = task.vec_x ? 4 : 1, across = BN / vector, offset = threadIdx.x % across * vector, k = k0 + offset;
     int apart = THREADS / across;
-    PixelPosition at = pixel_position(first + threadIdx.x / across, task.to_h, task.to_w), step_by = pixel_position(apart, task.to_h, task.to_w);
+    PixelPosition position = pixel_position(first + threadIdx.x / across, task.to_h, task.to_w), step_by = pixel_position(apart, task.to_h, task.to_w);
     int tap = k / task.from_c, c = k % task.from_c, i = tap / task.kernel - task.padding, j = tap % task.kernel - task.padding;
     auto load = [&]() {
         if (loaded < steps) {
@@ -302,13 +320,13 @@ __device__ __forceinline__ void convolution_weight_grad(const ConvolutionWeightG
             float* stage = shared + loaded % STAGES * STAGE;
             load_tile<BK, BM, SA, THREADS>(stage, task.dy, task.n, row, last, n0, task.n, task.vec_dy);
             for (int r = threadIdx.x / across; r < BK; r += apart) {
-                int y = at.line * task.stride + i, x = at.column * task.stride + j;
-                bool ok = row + r < last && k < depth && y >= 0 && x >= 0 && y < task.from_h && x < task.from_w;
-                const float* from = ok ? task.x + ((size_t)(at.image * task.from_h + y) * task.from_w + x) * task.from_c + c : task.x;
-                advance(at, step_by, task.to_h, task.to_w);
+                int y = position.line * task.stride + i, x = position.column * task.stride + j;
+                bool inside = row + r < last && k < depth && y >= 0 && x >= 0 && y < task.from_h && x < task.from_w;
+                const float* from = inside ? task.x + ((size_t)(position.image * task.from_h + y) * task.from_w + x) * task.from_c + c : task.x;
+                advance(position, step_by, task.to_h, task.to_w);
                 float* to = stage + BK * SA + r * SB + offset;
-                if (task.vec_x) cp_async_16(to, from, ok);
-                else cp_async_4(to, from, ok);
+                if (task.vec_x) cp_async_16(to, from, inside);
+                else cp_async_4(to, from, inside);
             }
             loaded++;
         }
@@ -326,7 +344,7 @@ __device__ __forceinline__ void convolution_weight_grad(const ConvolutionWeightG
         if (task.bias && k0 == 0 && threadIdx.x < BM) {
             float partial = 0.0f;
             for (int r = 0; r < BK; r++) partial += stage[r * SA + threadIdx.x];
-            sum += partial;
+            bias_sum += partial;
         }
     }
     float* out = task.partials + (size_t)split * ((size_t)task.n * depth + task.n);
@@ -337,12 +355,24 @@ __device__ __forceinline__ void convolution_weight_grad(const ConvolutionWeightG
         for (int b = 0; b < WN / 8; b++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                int n = n0 + wm + a * 16 + g + e / 2 * 8, kk = k0 + wn + b * 8 + 2 * t + e % 2;
-                if (n < task.n && kk < depth) out[(size_t)n * depth + kk] = sums.at(a, b, e);
+                int n = n0 + wm + a * 16 + g + e / 2 * 8, column = k0 + wn + b * 8 + 2 * t + e % 2;
+                if (n < task.n && column < depth) out[(size_t)n * depth + column] = sums.at(a, b, e);
             }
-    if (task.bias && k0 == 0 && threadIdx.x < BM && n0 + threadIdx.x < task.n) out[(size_t)task.n * depth + n0 + threadIdx.x] = sum;
+    if (task.bias && k0 == 0 && threadIdx.x < BM && n0 + threadIdx.x < task.n) out[(size_t)task.n * depth + n0 + threadIdx.x] = bias_sum;
 }
 
-extern "C" __global__ void __launch_bounds__(64) convolution_weight_grad_32x32(const ConvolutionWeightGradTask* t, const int* s) { grid_dependency_sync(); convolution_weight_grad<32, 32, 16, 32, 3>(t, s); }
-extern "C" __global__ void __launch_bounds__(128) convolution_weight_grad_32x64(const ConvolutionWeightGradTask* t, const int* s) { grid_dependency_sync(); convolution_weight_grad<32, 64, 16, 32, 3>(t, s); }
-extern "C" __global__ void __launch_bounds__(128) convolution_weight_grad_64x64(const ConvolutionWeightGradTask* t, const int* s) { grid_dependency_sync(); convolution_weight_grad<64, 64, 32, 32, 3>(t, s); }
+extern "C" __global__ void __launch_bounds__(64) convolution_weight_grad_32x32(
+    const ConvolutionWeightGradTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    convolution_weight_grad<32, 32, 16, 32, 3>(tasks, shape);
+}
+extern "C" __global__ void __launch_bounds__(128) convolution_weight_grad_32x64(
+    const ConvolutionWeightGradTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    convolution_weight_grad<32, 64, 16, 32, 3>(tasks, shape);
+}
+extern "C" __global__ void __launch_bounds__(128) convolution_weight_grad_64x64(
+    const ConvolutionWeightGradTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    convolution_weight_grad<64, 64, 32, 32, 3>(tasks, shape);
+}

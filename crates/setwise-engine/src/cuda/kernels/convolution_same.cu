@@ -1,7 +1,7 @@
 // Convolutions with "same" padding: odd window, stride 1. The pixel under a tap is a fixed number of rows away, so the
 // pixels under a tile lie in one range of rows.
 
-// Operands were rounded when written; weights are truncated.
+// Fragments of tf32 operands that were rounded when written: no rounding here. Weights that were not are truncated.
 __device__ __forceinline__ void set_rounded(FragA& f, float a, float b, float c, float d) {
 #if PRECISION == 1
     f.v[0] = __float_as_uint(a); f.v[1] = __float_as_uint(b); f.v[2] = __float_as_uint(c); f.v[3] = __float_as_uint(d);
@@ -20,7 +20,9 @@ __device__ __forceinline__ void set_rounded(FragB& f, float a, float b) {
 
 // y[p, n] = Σ x[p + tap_sign · ((i − radius) · width + j − radius), c] · w[n, i, j, c] over taps (i, j) inside the
 // image. tap_sign = 1 is a convolution; −1 with transposed weights is the input gradient. n is a multiple of four,
-// from_c of BK. If `moments` is set, block b writes Σ y and Σ y² of every channel over its pixels, [block][2 · n].
+// from_c of BK. Shapes: x [images, height, width, from_c], w [n, kernel, kernel, from_c], y [images, height, width, n].
+//
+// If `moments` is set, block b writes Σ y and Σ y² of every channel over its pixels, [block][2 · n].
 struct SameConvolutionTask {
     const float *x, *w;
     float* y;
@@ -77,9 +79,11 @@ struct MmaProducts {
     }
 };
 
-// Grid: (pixel tiles, channel tiles, tasks). A block owns BM pixels by BN channels of y, which is written, or added to
-// if `accumulate`. For BK channels at a time it loads the rows under its pixels once for all taps and streams the
-// weights tap by tap. Pixels outside their image read a row of zeros.
+// The sum of SameConvolutionTask. Grid: (pixel tiles, channel tiles, tasks). A block owns BM pixels by BN channels of
+// y, divided among warps by `Products`. y is written, or added to if `accumulate`; `moments` is written. Shared memory:
+// STAGES stages of weights, a row of zeros, two buffers of pixels with rows of BK + 4 numbers. For BK channels at a
+// time it loads the rows under its pixels once for all taps and streams the weights tap by tap. Pixels outside their
+// image read a row of zeros.
 template <typename Products>
 __device__ __forceinline__ void convolution_same(const SameConvolutionTask* tasks, const int* shape) {
     constexpr int BM = Products::BM, BN = Products::BN, THREADS = Products::THREADS, FRAGMENTS = Products::FRAGMENTS, COLUMNS = Products::COLUMNS;
@@ -102,8 +106,8 @@ __device__ __forceinline__ void convolution_same(const SameConvolutionTask* task
         float* to = pixels + (chunk % 2 * rows_held + row) * S + column;
 #pragma unroll 4
         for (int r = row; r < rows_held; r += APART) {
-            bool ok = m >= 0 && m < rows;
-            cp_async_16(to, ok ? from : task.x, ok);
+            bool exists = m >= 0 && m < rows;
+            cp_async_16(to, exists ? from : task.x, exists);
             m += APART;
             from += APART * task.from_c;
             to += APART * S;
@@ -133,11 +137,11 @@ __device__ __forceinline__ void convolution_same(const SameConvolutionTask* task
     for (int i = 0; i < STAGES - 1; i++) load_weights();
 
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = Products::first_row(warp), wn = Products::first_column(warp);
-    // For each row a lane addresses: the taps inside its image, columns in the low half and lines in the high half.
-    // They are contiguous and include the middle one.
+    // For each row a lane addresses: a bit for each tap inside its image, columns in the low half and lines in the high
+    // half. Taps first..last are inside, among them the middle one. A window has at most 15 lines.
     auto valid_taps = [&](int at, int size) {
-        int low = task.tap_sign > 0 ? radius - at : radius + at - (size - 1), high = low + size - 1;
-        return (2u << min(high, 15)) - (1u << max(low, 0));
+        int first = task.tap_sign > 0 ? radius - at : radius + at - (size - 1), last = first + size - 1;
+        return (2u << min(last, 15)) - (1u << max(first, 0));
     };
     u32 inside[FRAGMENTS];
 #pragma unroll
@@ -226,8 +230,16 @@ __device__ __forceinline__ void convolution_same(const SameConvolutionTask* task
 #define SAME_BLOCKS 3
 #endif
 
-extern "C" __global__ void __launch_bounds__(128, SAME_BLOCKS) convolution_same_n32(const SameConvolutionTask* t, const int* s) { grid_dependency_sync(); convolution_same<MmaProducts<256, 32, 64, 32>>(t, s); }
-extern "C" __global__ void __launch_bounds__(128, SAME_BLOCKS) convolution_same_n64(const SameConvolutionTask* t, const int* s) { grid_dependency_sync(); convolution_same<MmaProducts<128, 64, 64, 32>>(t, s); }
+extern "C" __global__ void __launch_bounds__(128, SAME_BLOCKS) convolution_same_n32(
+    const SameConvolutionTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    convolution_same<MmaProducts<256, 32, 64, 32>>(tasks, shape);
+}
+extern "C" __global__ void __launch_bounds__(128, SAME_BLOCKS) convolution_same_n64(
+    const SameConvolutionTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    convolution_same<MmaProducts<128, 64, 64, 32>>(tasks, shape);
+}
 
 // A partial sum of dW of a 3 by 3 window over one of `splits` chunks; partial sum p is written to partials + p · (9 · n
 // · from_c + n).
@@ -238,10 +250,14 @@ struct SameWeightGradTask {
     Space space;
 };
 
+// Pixels of a step; also the threads of a block.
 #define PIXEL_TILE 128
 
 // dW[n, tap, c] = Σ_p dy[p, n] x[p + tap, c]. Grid: (tiles of 32 by 32 channels, splits, tasks). A block owns 32
-// channels of dy by 32 of x and all nine taps, a warp eight of x. Pixels are numbered with one zero column after each
+// channels of dy by 32 of x and all nine taps, a warp eight of x. Partial sums of dW are written; those of the bias are
+// not.
+//
+// Pixels are numbered with one zero column after each
 // line and one zero line after each image. A zero dy removes them from the sum, so a tap is the same row offset for
 // every pixel. Column c of row r lies at c ^ (r % 4 · 8): the four rows and eight columns a warp reads cover 32 banks.
 // Sums advance by eight rows, so a lane keeps its columns for every tap. Rows g and g + 8 of a product are channels 2g
@@ -282,24 +298,25 @@ __device__ __forceinline__ void same_weight_grad(const SameWeightGradTask* tasks
     const float *x = task.x + c0 + chunk * 4, *dy = task.dy + (n0 + chunk * 4 < task.n ? n0 + chunk * 4 : 0);
     bool in_n = n0 + chunk * 4 < task.n;
     u32 x_bytes = task.from_c * 4, dy_bytes = task.n * 4;
-    // Four rows from row r of a step on, of `end`; their indices are read before the first copy.
-    auto copy_rows = [&](u32 stage, const float* from, u32 bytes, u32 weight_offset, int r, int end, bool tap_bits) {
+    // Starts copying every APARTth of 4 · APART rows from row r of a step on, those below `end`. Their indices, from
+    // `first_index` of the ring on, are read before the first copy. Without `valid`, zeros are written.
+    auto copy_rows = [&](u32 stage, const float* from, u32 bytes, u32 first_index, int r, int end, bool valid) {
         int rows[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) rows[i] = row_index[(weight_offset + i * APART) & (ring - 1)];
+        for (int i = 0; i < 4; i++) rows[i] = row_index[(first_index + i * APART) & (ring - 1)];
 #pragma unroll
         for (int i = 0; i < 4; i++)
             if (r + i * APART < end)
-                cp_async_16(stage + i * APART * 128, (const float*)((const char*)from + (u64)(u32)max(rows[i], 0) * bytes), tap_bits && rows[i] != -1);
+                cp_async_16(stage + i * APART * 128, (const float*)((const char*)from + (u64)(u32)max(rows[i], 0) * bytes), valid && rows[i] != -1);
     };
     int loaded = 0;
     auto load = [&]() {
         if (loaded < steps) {
-            u32 stage = to + loaded % 2 * (rows_held + PIXEL_TILE) * 128, weight_offset = loaded * PIXEL_TILE + row;
-            for (int r = row; r < rows_held; r += 4 * APART) copy_rows(stage + (r - row) * 128, x, x_bytes, weight_offset + r - row, r, rows_held, true);
+            u32 stage = to + loaded % 2 * (rows_held + PIXEL_TILE) * 128, first_index = loaded * PIXEL_TILE + row;
+            for (int r = row; r < rows_held; r += 4 * APART) copy_rows(stage + (r - row) * 128, x, x_bytes, first_index + r - row, r, rows_held, true);
 #pragma unroll
             for (int r = 0; r < PIXEL_TILE; r += 4 * APART)
-                copy_rows(stage + (rows_held + r) * 128, dy, dy_bytes, weight_offset + halo + r, r, PIXEL_TILE, in_n);
+                copy_rows(stage + (rows_held + r) * 128, dy, dy_bytes, first_index + halo + r, r, PIXEL_TILE, in_n);
             loaded++;
         }
         cp_async_commit();
@@ -328,12 +345,12 @@ __device__ __forceinline__ void same_weight_grad(const SameWeightGradTask* tasks
             FragB fb;
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                float2 low = *(const float2*)(a[i] + k), high = *(const float2*)(a[i] + k + 128);
-                set_rounded(fa[i], low.x, low.y, high.x, high.y);
+                float2 dy_row = *(const float2*)(a[i] + k), dy_row4 = *(const float2*)(a[i] + k + 4 * 32);
+                set_rounded(fa[i], dy_row.x, dy_row.y, dy_row4.x, dy_row4.y);
             }
 #pragma unroll
             for (int tap = 0; tap < 9; tap++) {
-                set_rounded(fb, b[tap][k], b[tap][k + 128]);
+                set_rounded(fb, b[tap][k], b[tap][k + 4 * 32]);
 #pragma unroll
                 for (int i = 0; i < 2; i++) mma(sums.partial[i][tap], fa[i], fb);
             }
@@ -355,4 +372,8 @@ __device__ __forceinline__ void same_weight_grad(const SameWeightGradTask* tasks
         }
 }
 
-extern "C" __global__ void __launch_bounds__(128, 2) convolution_same_weight_grad(const SameWeightGradTask* t, const int* s) { grid_dependency_sync(); same_weight_grad(t, s); }
+extern "C" __global__ void __launch_bounds__(128, 2) convolution_same_weight_grad(
+    const SameWeightGradTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    same_weight_grad(tasks, shape);
+}

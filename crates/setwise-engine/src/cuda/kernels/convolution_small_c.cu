@@ -2,7 +2,8 @@
 // band of input lines with its zero padding in shared memory. Fragments are read from the band: every tap is a fixed
 // offset from the window's origin.
 
-// Geometry of a band. All images lie below one another; a block takes `lines` output lines at a time, of any images.
+// Geometry of a band: input images [from_h, from_w, from_c], output images [to_h, to_w, n]. All images lie below one
+// another; a block takes `lines` output lines at a time, of any images.
 struct BandGeometry {
     int from_h, from_w, from_c, to_h, to_w, n, kernel, stride, padding, lines;
     // Numbers of the longest band.
@@ -22,6 +23,7 @@ struct BandGeometry {
     }
 };
 
+// The number `offset` bytes after a window's origin.
 __device__ __forceinline__ float load_at(const char* window, int offset) { return *(const float*)(window + offset); }
 
 // Calls `use(to, from, valid)` for the numbers this thread copies of the input lines of output lines `first` on: index
@@ -36,15 +38,15 @@ __device__ __forceinline__ void for_each_band_element(const BandGeometry& w, int
         size_t from = ((size_t)image * w.from_h + (inside ? y : 0)) * line;
 #pragma unroll 4
         for (int i = threadIdx.x % 32; i < padded_width; i += 32) {
-            bool ok = inside && i >= edge && i - edge < line;
-            use((l - begin) * padded_width + i, ok ? from + (i - edge) : 0, ok);
+            bool valid = inside && i >= edge && i - edge < line;
+            use((l - begin) * padded_width + i, valid ? from + (i - edge) : 0, valid);
         }
     }
 }
 
 // Starts copying the input lines of output lines `first` on, and stores the window origin of each line.
 __device__ __forceinline__ void load_band(const BandGeometry& w, const float* x, int first, int lines, float* band, int* starts) {
-    for_each_band_element(w, first, lines, [&](int to, size_t from, bool ok) { cp_async_4(band + to, x + from, ok); });
+    for_each_band_element(w, first, lines, [&](int to, size_t from, bool valid) { cp_async_4(band + to, x + from, valid); });
     int begin = w.first_input_line(first), padded_width = w.padded_width();
     for (int l = threadIdx.x; l < lines; l += blockDim.x) starts[l] = (w.first_input_line(first + l) - begin) * padded_width;
 }
@@ -59,6 +61,7 @@ __device__ __forceinline__ void round_band(const BandGeometry& w, int first, int
 // The output pixels of a band, line after line.
 struct BandPixels {
     const int* starts;
+    // Pixels of a line, numbers between neighbouring windows, the last pixel, and 1 / across.
     int across, apart, last;
     float inverse;
     __device__ __forceinline__ BandPixels(const BandGeometry& w, int lines, const int* starts)
@@ -72,7 +75,7 @@ struct BandPixels {
 };
 
 // y[p, n] = Σ_k patch(p, k) · w[n, k] + bias[n]. If `moments` is set, a block writes Σ y and Σ y² of every channel over
-// its pixels, [block][2 · n].
+// its pixels, [block][2 · n]. Shapes are those of ConvolutionTask.
 struct SmallChannelTask {
     const float *x, *w, *bias;
     float* y;
@@ -80,9 +83,10 @@ struct SmallChannelTask {
     BandGeometry geometry;
 };
 
-// Grid: (bands, channels / 32, tasks). A block owns a band by 32 channels of y, which is written; a warp takes 32
-// pixels at a time. Columns of a product are permuted so that a lane owns four neighbouring channels: column 2t + e of
-// product j is channel 16 · (j / 2) + 4t + 2 · (j % 2) + e.
+// The product of SmallChannelTask. Grid: (bands, channels / 32, tasks). A block owns a band by 32 channels of y, a warp
+// 32 pixels at a time. y and `moments` are written. Shared memory: weights, offsets of their columns, line origins,
+// band. Columns of a product are permuted so that a lane owns four neighbouring channels. Column 2t + e of product j is
+// channel 16 · (j / 2) + 4t + 2 · (j % 2) + e.
 __device__ __forceinline__ void small_c_convolution(const SmallChannelTask* tasks, const int* shape) {
     constexpr int WARPS = 4;
     const SmallChannelTask task = tasks[blockIdx.z];
@@ -156,7 +160,7 @@ __device__ __forceinline__ void small_c_convolution(const SmallChannelTask* task
                     for (int e = 0; e < 4; e++) {
                         v[e] = sums.at(i, half * 2 + e / 2, 2 * h + e % 2);
                         if (task.bias && n + e < w.n) v[e] += task.bias[n + e];
-                        if (i + h == 0 && m == warp * 32) moments[half * 4 + e].from = v[e];
+                        if (i + h == 0 && m == warp * 32) moments[half * 4 + e].origin = v[e];
                         moments[half * 4 + e].add(v[e]);
                     }
                     float* y = task.y + ((size_t)first * w.to_w + p) * w.n + n;
@@ -205,7 +209,11 @@ __device__ __forceinline__ void small_c_convolution(const SmallChannelTask* task
 #define SMALL_C_WEIGHT_GRAD_BLOCKS 2
 #endif
 
-extern "C" __global__ void __launch_bounds__(128, SMALL_C_BLOCKS) convolution_small_c(const SmallChannelTask* t, const int* s) { grid_dependency_sync(); small_c_convolution(t, s); }
+extern "C" __global__ void __launch_bounds__(128, SMALL_C_BLOCKS) convolution_small_c(
+    const SmallChannelTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    small_c_convolution(tasks, shape);
+}
 
 // A partial sum of dW over every `splits`th band; partial sum p is written to partials + p · (n · k + n). n is a
 // multiple of four.
@@ -217,9 +225,10 @@ struct SmallChannelWeightGradTask {
 };
 
 // dW[n, k] = Σ_p dy[p, n] patch(p, k). Grid: (channels / 32, splits, tasks). A block owns 32 channels of dy and all
-// columns of W. Warps form `groups` of 8 · COUNT columns each; the warps of a group divide a band's pixels, sixteen at
-// a time. A lane reads dy directly from global memory, four channels at once and sixteen pixels ahead: row g of product
-// i is channel 4g + 2i, row g + 8 the next. The next band loads during the products.
+// columns of W. Warps form `groups` of 8 · COUNT columns each. The warps of a group divide a band's pixels, sixteen at
+// a time, and their sums are added in order. Partial sums are written. A lane reads dy directly from global memory,
+// four channels at once and sixteen pixels ahead. Row g of product i is channel 4g + 2i, row g + 8 the next. The next
+// band loads during the products.
 template <int COUNT>
 __device__ __forceinline__ void small_c_weight_grad(const SmallChannelWeightGradTask* tasks, const int* shape) {
     const SmallChannelWeightGradTask task = tasks[blockIdx.z];
@@ -230,9 +239,9 @@ __device__ __forceinline__ void small_c_weight_grad(const SmallChannelWeightGrad
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     int group = warp % groups, member = warp / groups, members = blockDim.x / 32 / groups;
     extern __shared__ __align__(16) float shared[];
-    // The sums of all warps, then line origins and data of two bands.
-    float* sum = shared;
-    int* starts = (int*)(sum + 32 * depth);
+    // dW of the block's channels [32, depth], then line origins and data of two bands.
+    float* block_sums = shared;
+    int* starts = (int*)(block_sums + 32 * depth);
     float* bands_held = (float*)(starts + 2 * w.lines);
     auto first_of = [&](int band) { return band * w.lines; };
     auto lines_of = [&](int band) { return min(w.lines, all - first_of(band)); };
@@ -241,9 +250,9 @@ __device__ __forceinline__ void small_c_weight_grad(const SmallChannelWeightGrad
         cp_async_commit();
     };
     bool in_n = n0 + 4 * g < w.n;
-    int at[COUNT];
+    int column_offset[COUNT];
 #pragma unroll
-    for (int j = 0; j < COUNT; j++) at[j] = w.offset((group * COUNT + j) * 8 + g);
+    for (int j = 0; j < COUNT; j++) column_offset[j] = w.offset((group * COUNT + j) * 8 + g);
     Accumulators<2, COUNT> sums;
     load(split, 0);
     for (int band = split, stage = 0; band < bands; band += task.splits, stage ^= 1) {
@@ -254,8 +263,8 @@ __device__ __forceinline__ void small_c_weight_grad(const SmallChannelWeightGrad
         auto read = [&](Channels4* v, int p) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                bool ok = in_n && p + t + 4 * i <= pixels.last;
-                v[i] = ok ? load4(dy + (size_t)(p + 4 * i) * w.n) : Channels4{};
+                bool exists = in_n && p + t + 4 * i <= pixels.last;
+                v[i] = exists ? load4(dy + (size_t)(p + 4 * i) * w.n) : Channels4{};
             }
         };
         Channels4 next[4];
@@ -267,21 +276,21 @@ __device__ __forceinline__ void small_c_weight_grad(const SmallChannelWeightGrad
         round_band(w, first, lines, band_numbers);
         __syncthreads();
         for (int p = member * 16; p <= pixels.last; p += members * 16) {
-            Channels4 now[4];
+            Channels4 current[4];
 #pragma unroll
-            for (int i = 0; i < 4; i++) now[i] = next[i];
+            for (int i = 0; i < 4; i++) current[i] = next[i];
             read(next, p + members * 16);
 #pragma unroll
             for (int step = 0; step < 2; step++) {
-                const Channels4 &low = now[2 * step], &high = now[2 * step + 1];
+                const Channels4 &pixel = current[2 * step], &pixel4 = current[2 * step + 1];
                 const char *near = (const char*)(band_numbers + pixels.window(p + step * 8 + t)), *far = (const char*)(band_numbers + pixels.window(p + step * 8 + t + 4));
                 FragA fa[2];
 #pragma unroll
-                for (int i = 0; i < 2; i++) fa[i].set(low.v[2 * i], low.v[2 * i + 1], high.v[2 * i], high.v[2 * i + 1]);
+                for (int i = 0; i < 2; i++) fa[i].set(pixel.v[2 * i], pixel.v[2 * i + 1], pixel4.v[2 * i], pixel4.v[2 * i + 1]);
 #pragma unroll
                 for (int j = 0; j < COUNT; j++) {
                     FragB fb;
-                    set_rounded(fb, load_at(near, at[j]), load_at(far, at[j]));
+                    set_rounded(fb, load_at(near, column_offset[j]), load_at(far, column_offset[j]));
 #pragma unroll
                     for (int i = 0; i < 2; i++) mma(sums.partial[i][j], fa[i], fb);
                 }
@@ -301,15 +310,27 @@ __device__ __forceinline__ void small_c_weight_grad(const SmallChannelWeightGrad
                     for (int e = 0; e < 4; e++) {
                         int n = 4 * g + 2 * i + e / 2, k = (group * COUNT + j) * 8 + 2 * t + e % 2;
                         if (k >= depth) continue;
-                        float* to = sum + n * depth + k;
+                        float* to = block_sums + n * depth + k;
                         *to = member_turn ? *to + sums.at(i, j, e) : sums.at(i, j, e);
                     }
         __syncthreads();
     }
     float* out = task.partials + (size_t)split * ((size_t)w.n * depth + w.n) + (size_t)n0 * depth;
-    for (int i = threadIdx.x; i < min(32, w.n - n0) * depth; i += blockDim.x) out[i] = sum[i];
+    for (int i = threadIdx.x; i < min(32, w.n - n0) * depth; i += blockDim.x) out[i] = block_sums[i];
 }
 
-extern "C" __global__ void __launch_bounds__(256, SMALL_C_WEIGHT_GRAD_BLOCKS) convolution_small_c_weight_grad_2(const SmallChannelWeightGradTask* t, const int* s) { grid_dependency_sync(); small_c_weight_grad<2>(t, s); }
-extern "C" __global__ void __launch_bounds__(256, SMALL_C_WEIGHT_GRAD_BLOCKS) convolution_small_c_weight_grad_4(const SmallChannelWeightGradTask* t, const int* s) { grid_dependency_sync(); small_c_weight_grad<4>(t, s); }
-extern "C" __global__ void __launch_bounds__(256, SMALL_C_WEIGHT_GRAD_BLOCKS) convolution_small_c_weight_grad_7(const SmallChannelWeightGradTask* t, const int* s) { grid_dependency_sync(); small_c_weight_grad<7>(t, s); }
+extern "C" __global__ void __launch_bounds__(256, SMALL_C_WEIGHT_GRAD_BLOCKS) convolution_small_c_weight_grad_2(
+    const SmallChannelWeightGradTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    small_c_weight_grad<2>(tasks, shape);
+}
+extern "C" __global__ void __launch_bounds__(256, SMALL_C_WEIGHT_GRAD_BLOCKS) convolution_small_c_weight_grad_4(
+    const SmallChannelWeightGradTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    small_c_weight_grad<4>(tasks, shape);
+}
+extern "C" __global__ void __launch_bounds__(256, SMALL_C_WEIGHT_GRAD_BLOCKS) convolution_small_c_weight_grad_7(
+    const SmallChannelWeightGradTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    small_c_weight_grad<7>(tasks, shape);
+}

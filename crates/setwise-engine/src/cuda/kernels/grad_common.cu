@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(256) sum_partials(const PartialSumT
     }
 }
 
-// dy[i] *= act'(y[i]) in place: 1 or 0 for ReLU (activation 1), y (1 − y) for sigmoid.
+// dy[i] *= act'(y[i]) in place: 1 or 0 for ReLU, y (1 − y) for sigmoid.
 struct ActivationTask {
     const float* y;
     float* dy;
@@ -127,6 +127,6 @@ extern "C" __global__ void activation_backward(const ActivationTask* tasks, cons
         u32 row = i / task.cols;
         size_t at = (size_t)row * task.ld + (i - row * task.cols);
         float y = task.y[at];
-        task.dy[at] *= task.activation == 1 ? (y > 0.0f ? 1.0f : 0.0f) : y * (1.0f - y);
+        task.dy[at] *= task.activation == ACTIVATION_RELU ? (y > 0.0f ? 1.0f : 0.0f) : y * (1.0f - y);
     }
 }

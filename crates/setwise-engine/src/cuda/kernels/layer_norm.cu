@@ -1,9 +1,12 @@
 // Sums of rows with LayerNorm, and its backward pass. Rows of a multiple of four numbers belong to LANES lanes of
 // CHUNKS times four numbers in registers; other rows belong to a warp.
 
+// Terms of a sum, and residual gradients of a backward pass.
 #define MAX_INPUTS 8
 #define MAX_RESIDUALS 2
 
+// `count` inputs [rows, cols] with row strides ld, y [rows, cols] with row stride ldy. gain and shift [cols] or null,
+// normalised [rows, cols] contiguous, inv_std [rows].
 struct AddNormTask {
     const float* inputs[MAX_INPUTS];
     int ld[MAX_INPUTS];
@@ -16,7 +19,8 @@ struct AddNormTask {
 
 // s = Σ inputs; x̂ = (s − mean) · inv_std; y = x̂ · gain + shift. Without `gain`, y = s. Grid: (row groups, tasks),
 // grid-stride over rows. y, normalised (x̂, [rows, cols]) and inv_std are written. The first UNROLL inputs are read
-// together. Cost: one pass over memory.
+// together. Cost: one pass over memory. Preconditions: cols ≤ 4 · LANES · CHUNKS; cols, row strides and addresses allow
+// sixteen-byte accesses.
 template <int LANES, int CHUNKS>
 __device__ __forceinline__ void add_layer_norm_rows(const AddNormTask* tasks, const int* shape) {
     constexpr int UNROLL = 2;
@@ -32,7 +36,7 @@ __device__ __forceinline__ void add_layer_norm_rows(const AddNormTask* tasks, co
     for (int base = blockIdx.x * (256 / LANES); base < rows; base += gridDim.x * (256 / LANES)) {
         // Lanes without a row still take part in the shuffles.
         int row = base + threadIdx.x / LANES;
-        bool ok = row < rows;
+        bool valid = row < rows;
         float4 zero = make_float4(0, 0, 0, 0), x[UNROLL][CHUNKS], v[CHUNKS];
         float sum = 0.0f;
 #pragma unroll
@@ -40,7 +44,7 @@ __device__ __forceinline__ void add_layer_norm_rows(const AddNormTask* tasks, co
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
                 int c = (lane + i * LANES) * 4;
-                x[k][i] = k < count && ok && c < cols ? *(const float4*)(inputs[k] + (size_t)row * ld[k] + c) : zero;
+                x[k][i] = k < count && valid && c < cols ? *(const float4*)(inputs[k] + (size_t)row * ld[k] + c) : zero;
             }
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++) {
@@ -48,7 +52,7 @@ __device__ __forceinline__ void add_layer_norm_rows(const AddNormTask* tasks, co
             v[i] = zero;
 #pragma unroll
             for (int k = 0; k < UNROLL; k++) v[i] = v[i] + x[k][i];
-            if (ok && c < cols)
+            if (valid && c < cols)
                 for (int k = UNROLL; k < count; k++) v[i] = v[i] + *(const float4*)(task.inputs[k] + (size_t)row * task.ld[k] + c);
             sum += horizontal_sum(v[i]);
         }
@@ -56,8 +60,8 @@ __device__ __forceinline__ void add_layer_norm_rows(const AddNormTask* tasks, co
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++)
             if ((lane + i * LANES) * 4 < cols) { float4 d = v[i] - mean; square += horizontal_sum(d * d); }
-        float inv_std = rsqrtf(lane_sum<LANES>(square) / cols + 1e-5f);
-        if (!ok) continue;
+        float inv_std = rsqrtf(lane_sum<LANES>(square) / cols + LAYER_NORM_EPSILON);
+        if (!valid) continue;
         if (task.gain && lane == 0) task.inv_std[row] = inv_std;
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++) {
@@ -73,7 +77,8 @@ __device__ __forceinline__ void add_layer_norm_rows(const AddNormTask* tasks, co
     }
 }
 
-// The same for rows of any length: a warp owns a row and keeps it in y between the passes.
+// The same for rows of any length: a warp owns a row and keeps it in y between the passes. Grid: (rows / 8, tasks),
+// grid-stride over rows.
 extern "C" __global__ void __launch_bounds__(256) add_layer_norm(const AddNormTask* tasks, const int* shape) {
     grid_dependency_sync();
     const AddNormTask& task = tasks[blockIdx.y];
@@ -90,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(256) add_layer_norm(const AddNormTa
         if (!task.gain) continue;
         float mean = warp_sum(sum) / task.cols, square = 0.0f;
         for (int c = lane; c < task.cols; c += 32) { float d = y[c] - mean; square += d * d; }
-        float inv_std = rsqrtf(warp_sum(square) / task.cols + 1e-5f);
+        float inv_std = rsqrtf(warp_sum(square) / task.cols + LAYER_NORM_EPSILON);
         if (lane == 0) task.inv_std[row] = inv_std;
         for (int c = lane; c < task.cols; c += 32) {
             float hat = (y[c] - mean) * inv_std;
@@ -100,6 +105,7 @@ extern "C" __global__ void __launch_bounds__(256) add_layer_norm(const AddNormTa
     }
 }
 
+// dy [rows, cols] with row stride ld; gain, normalised and inv_std as in AddNormTask.
 struct NormBackwardTask {
     float* dy;
     const float *gain, *normalised, *inv_std;
@@ -142,48 +148,48 @@ __device__ __forceinline__ void layer_norm_backward_rows(const NormBackwardTask*
     for (int base = first; base < last; base += GROUPS * UNROLL) {
         float4 d[UNROLL][CHUNKS], hat[UNROLL][CHUNKS], gate[UNROLL][RESIDUALS + 1][CHUNKS];
         float inv_std[UNROLL];
-        int at[UNROLL];
+        int source_row[UNROLL];
 #pragma unroll
-        for (int t = 0; t < UNROLL; t++) {
-            at[t] = min(base + t * GROUPS + group, last - 1);
-            inv_std[t] = task.inv_std[at[t]];
+        for (int r = 0; r < UNROLL; r++) {
+            source_row[r] = min(base + r * GROUPS + group, last - 1);
+            inv_std[r] = task.inv_std[source_row[r]];
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
-                d[t][i] = *(const float4*)(task.dy + (size_t)at[t] * task.ld + column[i]);
-                hat[t][i] = *(const float4*)(task.normalised + (size_t)at[t] * task.cols + column[i]);
+                d[r][i] = *(const float4*)(task.dy + (size_t)source_row[r] * task.ld + column[i]);
+                hat[r][i] = *(const float4*)(task.normalised + (size_t)source_row[r] * task.cols + column[i]);
             }
 #pragma unroll
             for (int k = 0; k < RESIDUALS; k++)
                 if (task.residual_gates[k])
 #pragma unroll
-                    for (int i = 0; i < CHUNKS; i++) gate[t][k][i] = *(const float4*)(task.residual_gates[k] + (size_t)at[t] * task.ld_residual_grads[k] + column[i]);
+                    for (int i = 0; i < CHUNKS; i++) gate[r][k][i] = *(const float4*)(task.residual_gates[k] + (size_t)source_row[r] * task.ld_residual_grads[k] + column[i]);
         }
 #pragma unroll
-        for (int t = 0; t < UNROLL; t++) {
-            bool ok = base + t * GROUPS + group < last;
-            float a = 0.0f, b = 0.0f;
+        for (int r = 0; r < UNROLL; r++) {
+            bool valid = base + r * GROUPS + group < last;
+            float grad_mean = 0.0f, grad_hat_mean = 0.0f;
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
-                if (!ok || !inside[i]) d[t][i] = hat[t][i] = zero;
-                d_gain[i] = d_gain[i] + d[t][i] * hat[t][i];
-                d_shift[i] = d_shift[i] + d[t][i];
-                d[t][i] = d[t][i] * gains[i];
-                a += horizontal_sum(d[t][i]);
-                b += horizontal_sum(d[t][i] * hat[t][i]);
+                if (!valid || !inside[i]) d[r][i] = hat[r][i] = zero;
+                d_gain[i] = d_gain[i] + d[r][i] * hat[r][i];
+                d_shift[i] = d_shift[i] + d[r][i];
+                d[r][i] = d[r][i] * gains[i];
+                grad_mean += horizontal_sum(d[r][i]);
+                grad_hat_mean += horizontal_sum(d[r][i] * hat[r][i]);
             }
-            a = lane_sum<LANES>(a) / task.cols;
-            b = lane_sum<LANES>(b) / task.cols;
+            grad_mean = lane_sum<LANES>(grad_mean) / task.cols;
+            grad_hat_mean = lane_sum<LANES>(grad_hat_mean) / task.cols;
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
-                if (!ok || !inside[i]) continue;
-                float4 x = (d[t][i] - a + hat[t][i] * -b) * inv_std[t];
-                *(float4*)(task.dy + (size_t)at[t] * task.ld + column[i]) = x;
+                if (!valid || !inside[i]) continue;
+                float4 x = (d[r][i] - grad_mean + hat[r][i] * -grad_hat_mean) * inv_std[r];
+                *(float4*)(task.dy + (size_t)source_row[r] * task.ld + column[i]) = x;
 #pragma unroll
                 for (int k = 0; k < RESIDUALS; k++) {
                     if (!task.residual_grads[k]) continue;
-                    float4 g = gate[t][k][i], y = x;
+                    float4 g = gate[r][k][i], y = x;
                     if (task.residual_gates[k]) y = make_float4(g.x > 0.0f ? x.x : 0.0f, g.y > 0.0f ? x.y : 0.0f, g.z > 0.0f ? x.z : 0.0f, g.w > 0.0f ? x.w : 0.0f);
-                    *(float4*)(task.residual_grads[k] + (size_t)at[t] * task.ld_residual_grads[k] + column[i]) = y;
+                    *(float4*)(task.residual_grads[k] + (size_t)source_row[r] * task.ld_residual_grads[k] + column[i]) = y;
                 }
             }
         }
@@ -202,13 +208,21 @@ __device__ __forceinline__ void layer_norm_backward_rows(const NormBackwardTask*
     }
 }
 
-#define LAYER_NORM_ROWS(COLS, LANES, CHUNKS)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(256) add_layer_norm_##COLS(const AddNormTask* t, const int* s) { grid_dependency_sync(t + blockIdx.y, s); add_layer_norm_rows<LANES, CHUNKS>(t, s); } \
-    extern "C" __global__ void __launch_bounds__(256) layer_norm_backward_##COLS(const NormBackwardTask* t, const int* s) { grid_dependency_sync(t + blockIdx.y, s);                    \
-        layer_norm_backward_rows<LANES, CHUNKS, 0>(t, s);                                                                                      \
-    }                                                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(256) layer_norm_residuals_backward_##COLS(const NormBackwardTask* t, const int* s) { grid_dependency_sync(t + blockIdx.y, s);                      \
-        layer_norm_backward_rows<LANES, CHUNKS, MAX_RESIDUALS>(t, s);                                                                            \
+#define LAYER_NORM_ROWS(COLS, LANES, CHUNKS)                                                 \
+    extern "C" __global__ void __launch_bounds__(256) add_layer_norm_##COLS(                 \
+        const AddNormTask* tasks, const int* shape) {                                        \
+        grid_dependency_sync(tasks + blockIdx.y, shape);                                     \
+        add_layer_norm_rows<LANES, CHUNKS>(tasks, shape);                                    \
+    }                                                                                        \
+    extern "C" __global__ void __launch_bounds__(256) layer_norm_backward_##COLS(            \
+        const NormBackwardTask* tasks, const int* shape) {                                   \
+        grid_dependency_sync(tasks + blockIdx.y, shape);                                     \
+        layer_norm_backward_rows<LANES, CHUNKS, 0>(tasks, shape);                            \
+    }                                                                                        \
+    extern "C" __global__ void __launch_bounds__(256) layer_norm_residuals_backward_##COLS(  \
+        const NormBackwardTask* tasks, const int* shape) {                                   \
+        grid_dependency_sync(tasks + blockIdx.y, shape);                                     \
+        layer_norm_backward_rows<LANES, CHUNKS, MAX_RESIDUALS>(tasks, shape);                \
     }
 LAYER_NORM_ROWS(16, 4, 1)
 LAYER_NORM_ROWS(32, 8, 1)
@@ -217,7 +231,8 @@ LAYER_NORM_ROWS(128, 32, 1)
 LAYER_NORM_ROWS(256, 32, 2)
 LAYER_NORM_ROWS(512, 32, 4)
 
-// The same for rows of any length: a warp owns a row, its column sums are in shared memory.
+// The same for rows of any length: a warp owns a row, its column sums are in shared memory. Grid: (row blocks, tasks);
+// a block owns `task.rows` rows.
 extern "C" __global__ void __launch_bounds__(256) layer_norm_backward(const NormBackwardTask* tasks, const int* shape) {
     grid_dependency_sync();
     const NormBackwardTask task = tasks[blockIdx.y];
@@ -231,19 +246,19 @@ extern "C" __global__ void __launch_bounds__(256) layer_norm_backward(const Norm
     for (int row = first + warp; row < min(rows, first + task.rows); row += 8) {
         float* dy = task.dy + (size_t)row * task.ld;
         const float* hat = task.normalised + (size_t)row * task.cols;
-        float a = 0.0f, b = 0.0f;
+        float grad_mean = 0.0f, grad_hat_mean = 0.0f;
         for (int c = lane; c < task.cols; c += 32) {
             float d = dy[c], h = hat[c], g = d * task.gain[c];
             warp_sums[c] += d * h;
             warp_sums[task.cols + c] += d;
-            a += g;
-            b += g * h;
+            grad_mean += g;
+            grad_hat_mean += g * h;
         }
-        a = warp_sum(a) / task.cols;
-        b = warp_sum(b) / task.cols;
+        grad_mean = warp_sum(grad_mean) / task.cols;
+        grad_hat_mean = warp_sum(grad_hat_mean) / task.cols;
         float inv_std = task.inv_std[row];
         for (int c = lane; c < task.cols; c += 32) {
-            float x = inv_std * (dy[c] * task.gain[c] - a - hat[c] * b);
+            float x = inv_std * (dy[c] * task.gain[c] - grad_mean - hat[c] * grad_hat_mean);
             dy[c] = x;
             for (int k = 0; k < MAX_RESIDUALS; k++) {
                 size_t at = (size_t)row * task.ld_residual_grads[k] + c;
@@ -259,6 +274,7 @@ extern "C" __global__ void __launch_bounds__(256) layer_norm_backward(const Norm
     }
 }
 
+// `count` inputs [rows, cols] with row strides ld, y [rows, cols] with row stride ldy.
 struct AddTask {
     const float* inputs[MAX_INPUTS];
     int ld[MAX_INPUTS];

@@ -61,6 +61,18 @@ __device__ __forceinline__ void product(const LinearTask* tasks, const int* shap
 }
 
 // Each kernel is a module of its own: together they compile as long as all other linear kernels.
-#define LINEAR_SMALL extern "C" __global__ void __launch_bounds__(128) linear_small(const LinearTask* t, const int* s) { grid_dependency_sync(); product<64, 32, 16, 32, 2>(t, s); }
-#define LINEAR_MEDIUM extern "C" __global__ void __launch_bounds__(256) linear_medium(const LinearTask* t, const int* s) { grid_dependency_sync(); product<128, 64, 32, 32, 3>(t, s); }
-#define LINEAR_LARGE extern "C" __global__ void __launch_bounds__(256, 2) linear_large(const LinearTask* t, const int* s) { grid_dependency_sync(); product<128, 128, 64, 32, 3>(t, s); }
+#define LINEAR_SMALL                                                                                             \
+    extern "C" __global__ void __launch_bounds__(128) linear_small(const LinearTask* tasks, const int* shape) {  \
+        grid_dependency_sync();                                                                                  \
+        product<64, 32, 16, 32, 2>(tasks, shape);                                                                \
+    }
+#define LINEAR_MEDIUM                                                                                             \
+    extern "C" __global__ void __launch_bounds__(256) linear_medium(const LinearTask* tasks, const int* shape) {  \
+        grid_dependency_sync();                                                                                   \
+        product<128, 64, 32, 32, 3>(tasks, shape);                                                                \
+    }
+#define LINEAR_LARGE                                                                                                \
+    extern "C" __global__ void __launch_bounds__(256, 2) linear_large(const LinearTask* tasks, const int* shape) {  \
+        grid_dependency_sync();                                                                                     \
+        product<128, 128, 64, 32, 3>(tasks, shape);                                                                 \
+    }

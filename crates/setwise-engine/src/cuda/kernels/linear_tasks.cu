@@ -27,8 +27,8 @@ struct LinearTask {
 };
 
 __device__ __forceinline__ float activate(float x, int activation) {
-    if (activation == 1) return x > 0.0f || x != x ? x : 0.0f;
-    if (activation == 2) return 1.0f / (1.0f + __expf(-x));
+    if (activation == ACTIVATION_RELU) return x > 0.0f || x != x ? x : 0.0f;
+    if (activation == ACTIVATION_SIGMOID) return 1.0f / (1.0f + __expf(-x));
     return x;
 }
 

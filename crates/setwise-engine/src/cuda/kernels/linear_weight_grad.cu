@@ -2,7 +2,8 @@
 // fixed order (WeightGradTask). Grid: (tiles of dW, splits, tasks). A block owns BM by BN of dW over one chunk of rows,
 // a warp WM by WN. Partial sums are written; `sum_partials` adds them.
 
-// acc += Aᵀ B for one stage; both operands lie as [BK][columns].
+// acc += Aᵀ B for one stage, WM by WN a warp from columns wm and wn on. Operands are [BK, columns] with row strides SA
+// and SB, 8 modulo 32 against bank conflicts. The next fragments load while these multiply.
 template <int WM, int WN, int SA, int SB>
 __device__ __forceinline__ void mma_tn(float (*acc)[WN / 8][4], const float* a, const float* b, int wm, int wn) {
     int g = (threadIdx.x % 32) / 4, t = threadIdx.x % 4;
@@ -32,6 +33,7 @@ __device__ __forceinline__ void mma_tn(float (*acc)[WN / 8][4], const float* a, 
     }
 }
 
+// The kernel of the formula above. Blocks of the first columns of dW also own db; a thread sums one column of dy.
 template <int BM, int BN, int WM, int WN, int STAGES>
 __device__ __forceinline__ void linear_weight_grad(const WeightGradTask* tasks, const int* shape) {
     constexpr int THREADS = (BM / WM) * (BN / WN) * 32, SA = BM + 8, SB = BN + 8, STAGE = BK * (SA + SB);
@@ -45,7 +47,7 @@ __device__ __forceinline__ void linear_weight_grad(const WeightGradTask* tasks, 
     int first = split * each, last = min(rows, first + each);
     extern __shared__ __align__(16) float shared[];
     float acc[WM / 16][WN / 8][4] = {};
-    float sum = 0.0f;
+    float bias_sum = 0.0f;
     int warp = threadIdx.x / 32, wm = warp % (BM / WM) * WM, wn = warp / (BM / WM) * WN;
     int steps = first < last ? (last - first + BK - 1) / BK : 0, loaded = 0;
     auto load = [&]() {
@@ -67,7 +69,7 @@ __device__ __forceinline__ void linear_weight_grad(const WeightGradTask* tasks, 
         const float* stage = shared + step % STAGES * STAGE;
         mma_tn<WM, WN, SA, SB>(acc, stage, stage + BK * SA, wm, wn);
         if (k0 == 0 && threadIdx.x < BM)
-            for (int r = 0; r < BK; r++) sum += stage[r * SA + threadIdx.x];
+            for (int r = 0; r < BK; r++) bias_sum += stage[r * SA + threadIdx.x];
     }
     size_t part = (size_t)split * ((size_t)task.n * task.k + task.n);
     float* out = task.partials + part;
@@ -81,9 +83,21 @@ __device__ __forceinline__ void linear_weight_grad(const WeightGradTask* tasks, 
                 int n = n0 + wm + i * 16 + g + (e / 2) * 8, k = k0 + wn + j * 8 + 2 * t + e % 2;
                 if (n < task.n && k < task.k) out[(size_t)n * task.k + k] = acc[i][j][e];
             }
-    if (k0 == 0 && threadIdx.x < BM && n0 + threadIdx.x < task.n) task.bias[part + n0 + threadIdx.x] = sum;
+    if (k0 == 0 && threadIdx.x < BM && n0 + threadIdx.x < task.n) task.bias[part + n0 + threadIdx.x] = bias_sum;
 }
 
-extern "C" __global__ void __launch_bounds__(64) linear_weight_grad_small(const WeightGradTask* t, const int* s) { grid_dependency_sync(); linear_weight_grad<32, 32, 16, 32, 3>(t, s); }
-extern "C" __global__ void __launch_bounds__(128) linear_weight_grad_medium(const WeightGradTask* t, const int* s) { grid_dependency_sync(); linear_weight_grad<64, 64, 32, 32, 3>(t, s); }
-extern "C" __global__ void __launch_bounds__(128, 2) linear_weight_grad_large(const WeightGradTask* t, const int* s) { grid_dependency_sync(); linear_weight_grad<128, 128, 64, 64, 3>(t, s); }
+extern "C" __global__ void __launch_bounds__(64) linear_weight_grad_small(
+    const WeightGradTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    linear_weight_grad<32, 32, 16, 32, 3>(tasks, shape);
+}
+extern "C" __global__ void __launch_bounds__(128) linear_weight_grad_medium(
+    const WeightGradTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    linear_weight_grad<64, 64, 32, 32, 3>(tasks, shape);
+}
+extern "C" __global__ void __launch_bounds__(128, 2) linear_weight_grad_large(
+    const WeightGradTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    linear_weight_grad<128, 128, 64, 64, 3>(tasks, shape);
+}

@@ -6,13 +6,14 @@
 // + 1 of sixteen of dy, and column g of eight of x. Every number is read where the instruction needs it, without bank
 // conflicts.
 
-// Grid: (tiles of dW, splits, tasks); clusters along the splits. A block owns BM by BN of dW over one chunk of rows; WM
-// by WN warps own TM times 16 by TN times 8 each. A producer warp fills the ring. For the largest tiles a producer
-// warpgroup gives its registers to the consumers. The blocks of a cluster add their sums through distributed shared
-// memory and write one partial sum.
+// dW and db[n] = Σ_m dy[m, n] as partial sums (WeightGradTask), written. Grid: (tiles of dW, splits, tasks); clusters
+// along the splits. A block owns BM by BN of dW over one chunk of rows; WM by WN warps own TM times 16 by TN times 8
+// each. A producer warp fills the ring. For the largest tiles a producer warpgroup gives its registers to the
+// consumers. The blocks of a cluster add their sums through distributed shared memory and write one partial sum.
 template <int WM, int WN, int TM, int TN, int STAGES>
 __device__ __forceinline__ void linear_weight_grad_sm90(const WeightGradTask* tasks, const int* shape) {
     constexpr int BM = 16 * TM * WM, BN = 8 * TN * WN, WARPS = WM * WN, ROWS = 32, TILE = ROWS * 32, STAGE = ROWS * (BM + BN);
+    // Tiles whose consumers need the registers of a producer warpgroup.
     constexpr bool LARGE = TM * TN == 32;
     static_assert((TM == 1 || TM % 2 == 0) && TN % 4 == 0, "a warp's columns of dy lie in half a tile or in full tiles, those of x in full tiles");
     static_assert(WARPS == 8 || WARPS == 4, "full warpgroups multiply");
@@ -67,18 +68,18 @@ __device__ __forceinline__ void linear_weight_grad_sm90(const WeightGradTask* ta
         }
         for (int step = 0; step < steps; step++) {
             int s = step % STAGES, rows_valid = rows_left - step * ROWS;
-            const float *dy = stages + s * STAGE + wm * TM / 2 * TILE, *in = stages + s * STAGE + (BM / 32 + wn * TN / 4) * TILE;
+            const float *dy = stages + s * STAGE + wm * TM / 2 * TILE, *x = stages + s * STAGE + (BM / 32 + wn * TN / 4) * TILE;
             mbarrier_wait(full + s, step / STAGES % 2);
 #pragma unroll
             for (int r = 0; r < ROWS; r += 8) {
-                float2 x[TM][2];
-                float y[TN][2];
+                float2 dy_values[TM][2];
+                float x_values[TN][2];
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
 #pragma unroll
-                    for (int i = 0; i < TM; i++) x[i][h] = *(const float2*)(dy + i / 2 * TILE + r * 32 + a_at[i % 2][h]);
+                    for (int i = 0; i < TM; i++) dy_values[i][h] = *(const float2*)(dy + i / 2 * TILE + r * 32 + a_at[i % 2][h]);
 #pragma unroll
-                    for (int j = 0; j < TN; j++) y[j][h] = in[j / 4 * TILE + r * 32 + b_at[j % 4][h]];
+                    for (int j = 0; j < TN; j++) x_values[j][h] = x[j / 4 * TILE + r * 32 + b_at[j % 4][h]];
                 }
                 // Rows beyond the last hold arbitrary numbers.
                 if (rows_valid < ROWS) {
@@ -86,20 +87,20 @@ __device__ __forceinline__ void linear_weight_grad_sm90(const WeightGradTask* ta
                     for (int h = 0; h < 2; h++)
                         if (r + 2 * t + h >= rows_valid) {
 #pragma unroll
-                            for (int i = 0; i < TM; i++) x[i][h] = make_float2(0, 0);
+                            for (int i = 0; i < TM; i++) dy_values[i][h] = make_float2(0, 0);
 #pragma unroll
-                            for (int j = 0; j < TN; j++) y[j][h] = 0.0f;
+                            for (int j = 0; j < TN; j++) x_values[j][h] = 0.0f;
                         }
                 }
                 if (sums_bias)
 #pragma unroll
-                    for (int i = 0; i < TM; i++) bias[i] = make_float2(bias[i].x + (x[i][0].x + x[i][1].x), bias[i].y + (x[i][0].y + x[i][1].y));
+                    for (int i = 0; i < TM; i++) bias[i] = make_float2(bias[i].x + (dy_values[i][0].x + dy_values[i][1].x), bias[i].y + (dy_values[i][0].y + dy_values[i][1].y));
 #pragma unroll
                 for (int i = 0; i < TM; i++) {
-                    u32 a[4] = {__float_as_uint(x[i][0].x), __float_as_uint(x[i][0].y), __float_as_uint(x[i][1].x), __float_as_uint(x[i][1].y)};
+                    u32 a[4] = {__float_as_uint(dy_values[i][0].x), __float_as_uint(dy_values[i][0].y), __float_as_uint(dy_values[i][1].x), __float_as_uint(dy_values[i][1].y)};
 #pragma unroll
                     for (int j = 0; j < TN; j++) {
-                        u32 b[2] = {__float_as_uint(y[j][0]), __float_as_uint(y[j][1])};
+                        u32 b[2] = {__float_as_uint(x_values[j][0]), __float_as_uint(x_values[j][1])};
                         mma_tf32(acc[i][j], a, b);
                     }
                 }
@@ -131,7 +132,7 @@ __device__ __forceinline__ void linear_weight_grad_sm90(const WeightGradTask* ta
         // The sums of all blocks replace the stages, in register layout. Each block adds its share over the cluster, in
         // rank order.
         constexpr int THREADS = WARPS * 32, BLOCKS = 8;
-        static_assert((TM * TN * THREADS * 4 + BM) * 4 <= STAGES * STAGE * 4, "sums_bias fit where stages were");
+        static_assert((TM * TN * THREADS * 4 + BM) * 4 <= STAGES * STAGE * 4, "the sums of a block fit where its stages were");
         asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
         float4* staged = (float4*)stages + threadIdx.x;
         float* biases = stages + TM * TN * THREADS * 4;
@@ -159,9 +160,11 @@ __device__ __forceinline__ void linear_weight_grad_sm90(const WeightGradTask* ta
     }
 }
 
-#define LINEAR_WEIGHT_GRAD_SM90(BM, BN, WM, WN, STAGES, THREADS, BLOCKS)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) linear_weight_grad_sm90_m##BM##_n##BN(const WeightGradTask* t, const int* s) { grid_dependency_sync(t + blockIdx.z, s);       \
-        linear_weight_grad_sm90<WM, WN, BM / WM / 16, BN / WN / 8, STAGES>(t, s);                                                                             \
+#define LINEAR_WEIGHT_GRAD_SM90(BM, BN, WM, WN, STAGES, THREADS, BLOCKS)                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) linear_weight_grad_sm90_m##BM##_n##BN(  \
+        const WeightGradTask* tasks, const int* shape) {                                                  \
+        grid_dependency_sync(tasks + blockIdx.z, shape);                                                  \
+        linear_weight_grad_sm90<WM, WN, BM / WM / 16, BN / WN / 8, STAGES>(tasks, shape);                 \
     }
 LINEAR_WEIGHT_GRAD_SM90(128, 256, 2, 4, 4, 384, 1)
 LINEAR_WEIGHT_GRAD_SM90(256, 128, 4, 2, 4, 384, 1)

@@ -5,6 +5,18 @@ struct Results {
     float loss, grad_norm, clip_scale, finite;
 };
 
+// Values of `kind` (`cuda/trainer.rs`). LOSS_CROSS_ENTROPY is by rows. LOSS_ELEMENTS is weighted L1 of elements plus L1
+// of the means of examples.
+#define LOSS_L1 0
+#define LOSS_SQUARED 1
+#define LOSS_HUBER 2
+#define LOSS_BINARY_CROSS_ENTROPY 3
+#define LOSS_PINBALL 4
+#define LOSS_QUANTILES 5
+#define LOSS_CROSS_ENTROPY 6
+#define LOSS_ELEMENTS 7
+
+// One output: values and grads [rows, width].
 struct LossTask {
     const float *values, *targets;
     float* grads;
@@ -21,18 +33,18 @@ struct LossTasks {
     float parameters[8];
 };
 
-// Loss and derivative of one number. Kinds: 0 L1, 1 squared error, 2 Huber, 3 binary cross-entropy with logits, 4
-// pinball, 5 quantiles (one level a column), 6 cross-entropy (by rows), 7 elements and their means.
+// Loss and derivative of one prediction p with target t. `parameter` is the threshold of Huber, the level of pinball
+// and quantiles, and the weight of elements.
 __device__ __forceinline__ float2 loss_at(int kind, float parameter, float p, float t) {
     float d = p - t;
-    if (kind == 0) return make_float2(fabsf(d), d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d);
-    if (kind == 1) return make_float2(d * d, 2.0f * d);
-    if (kind == 2) {
+    if (kind == LOSS_L1) return make_float2(fabsf(d), d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d);
+    if (kind == LOSS_SQUARED) return make_float2(d * d, 2.0f * d);
+    if (kind == LOSS_HUBER) {
         if (fabsf(d) <= parameter) return make_float2(0.5f * d * d, d);
         return make_float2(parameter * (fabsf(d) - 0.5f * parameter), d > 0.0f ? parameter : -parameter);
     }
-    if (kind == 3) return make_float2(fmaxf(p, 0.0f) - p * t + log1pf(expf(-fabsf(p))), 1.0f / (1.0f + expf(-p)) - t);
-    if (kind == 7) return make_float2(parameter * fabsf(d), d > 0.0f ? parameter : d < 0.0f ? -parameter : d);
+    if (kind == LOSS_BINARY_CROSS_ENTROPY) return make_float2(fmaxf(p, 0.0f) - p * t + log1pf(expf(-fabsf(p))), 1.0f / (1.0f + expf(-p)) - t);
+    if (kind == LOSS_ELEMENTS) return make_float2(parameter * fabsf(d), d > 0.0f ? parameter : d < 0.0f ? -parameter : d);
     if (d < 0.0f) return make_float2(-parameter * d, -parameter);
     return make_float2((1.0f - parameter) * d, d == 0.0f ? 0.0f : 1.0f - parameter);
 }
@@ -54,7 +66,7 @@ __device__ __forceinline__ float loss_of_mean(const float* values, const float* 
     int lane = threadIdx.x % 32;
     float sum = 0.0f;
     for (int i = lane; i < count; i += 32) sum += values[i] - targets[i];
-    float2 l = loss_at(0, 0.0f, warp_sum(sum) / count, 0.0f);
+    float2 l = loss_at(LOSS_L1, 0.0f, warp_sum(sum) / count, 0.0f);
     for (int i = lane; i < count; i += 32) grads[i] += l.y * share / count;
     return l.x;
 }
@@ -67,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(256) loss(const LossTasks* tasks, c
     __shared__ double sums[256];
     size_t total = 0;
     // A cross-entropy has one target per row, every other loss one per number.
-    bool by_rows = task.kind == 6;
+    bool by_rows = task.kind == LOSS_CROSS_ENTROPY;
     for (int o = 0; o < task.count; o++)
         total += (size_t)row_count(task.outputs[o].space, shape) * (by_rows ? 1 : task.outputs[o].width);
     double sum = 0.0;
@@ -81,14 +93,14 @@ extern "C" __global__ void __launch_bounds__(256) loss(const LossTasks* tasks, c
             if (threadIdx.x % 32 == 0) sum += l;
         }
         for (size_t i = threadIdx.x; !by_rows && i < n; i += 256) {
-            float parameter = task.parameters[task.kind == 5 ? i % out.width : 0];
+            float parameter = task.parameters[task.kind == LOSS_QUANTILES ? i % out.width : 0];
             float2 l = loss_at(task.kind, parameter, out.values[i], out.targets[before + i]);
             sum += l.x;
             out.grads[i] = l.y / (float)total;
         }
         before += n;
     }
-    if (task.kind == 7) {
+    if (task.kind == LOSS_ELEMENTS) {
         const LossTask out = task.outputs[0];
         int examples = example_count(shape);
         __syncthreads();

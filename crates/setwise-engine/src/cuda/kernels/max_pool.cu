@@ -1,6 +1,8 @@
 // Max pooling of 2 by 2 pixels; a last odd line or column is left out. Grid: (blocks, values), grid-stride over
 // outputs.
 
+// Shapes: images [height, width, channels], pooled images and `argmax` [height / 2, width / 2, channels].
+//
 // Forward: `from` are images, `to` pooled images, `argmax` which of four pixels. Backward: `from` is the pooled
 // gradient, `to` the image gradient.
 struct MaxPoolTask {
@@ -31,7 +33,8 @@ extern "C" __global__ void max_pool(const MaxPoolTask* tasks, const int* shape) 
     }
 }
 
-// to (+)= from at the argmax pixel of each cell, zero elsewhere. A thread owns one input pixel and channel.
+// to = from at the argmax pixel of each cell, zero elsewhere; += if `accumulate`. A thread owns one input pixel and
+// channel.
 extern "C" __global__ void max_pool_backward(const MaxPoolTask* tasks, const int* shape) {
     grid_dependency_sync();
     const MaxPoolTask task = tasks[blockIdx.y];

@@ -16,6 +16,7 @@ struct MuonTask {
     float a, b, c;
 };
 
+// Partial sums of a norm, and side of a tile.
 #define MUON_PARTIALS 8
 #define MUON_TILE 64
 // Row stride of a tile in shared memory; eight rows at one column lie in different banks.
@@ -47,11 +48,11 @@ extern "C" __global__ void __launch_bounds__(256) muon_norm_partials(const MuonT
 // The block's 64 by 64 tile of the weights.
 struct WeightTile {
     int row, col;
-    bool any;
+    bool exists;
     __device__ __forceinline__ WeightTile(const MuonTask& task) {
         int across = (task.cols + MUON_TILE - 1) / MUON_TILE;
         row = blockIdx.x / across * MUON_TILE, col = blockIdx.x % across * MUON_TILE;
-        any = row < task.rows;
+        exists = row < task.rows;
     }
 };
 
@@ -61,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(256) muon_normalise(const MuonTask*
     const MuonTask task = tasks[blockIdx.y];
     __shared__ float tile[MUON_TILE][MUON_TILE + 1];
     WeightTile at(task);
-    if (!at.any) return;
+    if (!at.exists) return;
     double square_sum = 0.0;
     for (int i = 0; i < MUON_PARTIALS; i++) square_sum += task.partials[i];
     float clip_scale = task.results->clip_scale, inverse = 1.0f / (task.margin * (float)sqrt(square_sum) + task.tiny);
@@ -80,13 +81,14 @@ extern "C" __global__ void __launch_bounds__(256) muon_normalise(const MuonTask*
     }
 }
 
-// params −= muon_rate · gain · X. Grid: (tiles, matrices).
+// params −= muon_rate · gain · X, unless the step is not finite. Grid: (tiles, matrices); a block owns a tile of
+// params, which are updated in place.
 extern "C" __global__ void __launch_bounds__(256) muon_update(const MuonTask* tasks, const int* shape) {
     grid_dependency_sync();
     const MuonTask task = tasks[blockIdx.y];
     __shared__ float tile[MUON_TILE][MUON_TILE + 1];
     WeightTile at(task);
-    if (!at.any || task.results->finite == 0.0f) return;
+    if (!at.exists || task.results->finite == 0.0f) return;
     int down = task.transposed ? at.col : at.row, across = task.transposed ? at.row : at.col;
     for (int r = threadIdx.x / 32; r < MUON_TILE; r += 8) {
         int c = 2 * (threadIdx.x % 32);
@@ -104,6 +106,7 @@ extern "C" __global__ void __launch_bounds__(256) muon_update(const MuonTask* ta
     }
 }
 
+// C += A B with A of 16 by 16 bf16 numbers.
 __device__ __forceinline__ void mma_bf16(float* c, const u32* a, const u32* b) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -175,21 +178,21 @@ __device__ __forceinline__ void muon_product(const unsigned short* left, const u
             }
 }
 
-// gram = A = X Xᵀ.
+// gram = A = X Xᵀ, written. Grid: (tiles, matrices), here and below.
 extern "C" __global__ void __launch_bounds__(128) muon_gram(const MuonTask* tasks, const int* shape) {
     grid_dependency_sync();
     const MuonTask task = tasks[blockIdx.y];
     muon_product<true>(task.x, task.x, task.x, task.gram, task.shorter, task.shorter, task.longer, 1.0f, 0.0f);
 }
 
-// polynomial = B = b A + c A²; A is symmetric.
+// polynomial = B = b A + c A², written; A is symmetric.
 extern "C" __global__ void __launch_bounds__(128) muon_polynomial(const MuonTask* tasks, const int* shape) {
     grid_dependency_sync();
     const MuonTask task = tasks[blockIdx.y];
     muon_product<true>(task.gram, task.gram, task.gram, task.polynomial, task.shorter, task.shorter, task.shorter, task.c, task.b);
 }
 
-// next = a X + B X.
+// next = a X + B X, written.
 extern "C" __global__ void __launch_bounds__(128) muon_iterate(const MuonTask* tasks, const int* shape) {
     grid_dependency_sync();
     const MuonTask task = tasks[blockIdx.y];

@@ -1,5 +1,5 @@
 // Gradients of pair networks through a max, by gathering. Only the argmax partner w(i, c) of each element i and output
-// c has a gradient. Every number is summed in one thread or in a fixed order. Used where sorted lists
+// c has a gradient. Shapes: PairTask. Every number is summed in one thread or in a fixed order. Used where sorted lists
 // (`pair_sorted_grad.cu`) do not fit.
 
 // Writes the first `remaining` of four numbers.
@@ -22,8 +22,8 @@ __device__ __forceinline__ void add_where(float4& sum, float4 u, float4 v, float
     if (u.w + v.w > 0.0f) sum.w += factor * x.w;
 }
 
-// du_i = Σ_c dy_i[c] W[c] [u_i + v_w(i, c) > 0]. Grid: (elements / 32, examples, nets · columns / 32). A warp owns four
-// elements and 32 hidden columns, four a lane; its four groups of eight lanes take every fourth output. d_left is
+// du_i = Σ_c dy_i[c] W[c] [u_i + v_w(i, c) > 0]. Grid: (elements / 32, examples, tasks · columns / 32). A warp owns
+// four elements and 32 hidden columns, four a lane; its four groups of eight lanes take every fourth output. d_left is
 // written.
 template <bool VEC>
 __device__ __forceinline__ void pair_max_left_grad(const PairTask* tasks, const int* shape) {
@@ -76,21 +76,24 @@ __device__ __forceinline__ void pair_max_left_grad(const PairTask* tasks, const 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) pair_max_left_grad(const PairTask* t, const int* s) {
+extern "C" __global__ void __launch_bounds__(256) pair_max_left_grad(const PairTask* tasks, const int* shape) {
     grid_dependency_sync();
-    if (t->vec) pair_max_left_grad<true>(t, s);
-    else pair_max_left_grad<false>(t, s);
+    if (tasks->vec) pair_max_left_grad<true>(tasks, shape);
+    else pair_max_left_grad<false>(tasks, shape);
 }
 
-// Partners of a block, bytes of argmax indices, and rows with a bit mask.
+// Partners of a block, bytes of argmax indices, rows with a bit mask, and outputs of a round.
 #define PAIR_PARTNERS 32
 #define ARGMAX_BYTES 24576
 #define ARGMAX_ROWS 1024
+#define ARGMAX_OUTPUTS 8192
+// Index of an argmax that is no partner of the block.
+#define OTHER_PARTNER 255
 
-// dv_j = Σ dy_i[c] W[c] [u_i + v_j > 0] over all (i, c) with argmax j. Grid: (partners / 32, examples, nets · columns /
-// (128 V)). A block takes its 32 partners in order: each warp scans every eighth element, and the warps' sums are added
-// in order. A lane owns V times four hidden columns. Bit masks say which partners occur in an element, bytes say which
-// output; both are rebuilt in as many rounds as shared memory needs. d_right is written.
+// dv_j = Σ dy_i[c] W[c] [u_i + v_j > 0] over all (i, c) with argmax j. Grid: (partners / 32, examples, tasks · columns
+// / (128 V)). A block takes its 32 partners in order: each warp scans every eighth element, and the warps' sums are
+// added in order. A lane owns V times four hidden columns. Bit masks say which partners occur in an element,
+// bytes say which output; both are rebuilt in as many rounds as shared memory needs. d_right is written.
 template <int V, bool VEC>
 __device__ __forceinline__ void pair_max_right_grad(const PairTask* tasks, const int* shape, unsigned char* argmax_bytes, u32* present, float* warp_sums) {
     int across = (tasks->hidden + V * 128 - 1) / (V * 128), e = blockIdx.y;
@@ -109,8 +112,8 @@ __device__ __forceinline__ void pair_max_right_grad(const PairTask* tasks, const
         from[k] = VEC && remaining[k] <= 0 ? 0 : h + k * 128;
     }
     bool accumulate = false;
-    for (int c0 = 0; c0 < outputs; c0 += 8192) {
-        int cols = min(outputs - c0, 8192), length = (cols + 3) / 4 * 4, rows = min(ARGMAX_BYTES / length, ARGMAX_ROWS);
+    for (int c0 = 0; c0 < outputs; c0 += ARGMAX_OUTPUTS) {
+        int cols = min(outputs - c0, ARGMAX_OUTPUTS), length = (cols + 3) / 4 * 4, rows = min(ARGMAX_BYTES / length, ARGMAX_ROWS);
         for (int r0 = 0; r0 < n; r0 += rows, accumulate = true) {
             int here = min(rows, n - r0);
             __syncthreads();
@@ -119,7 +122,7 @@ __device__ __forceinline__ void pair_max_right_grad(const PairTask* tasks, const
                 for (int c = lane; c < length; c += 32) {
                     int j = c < cols ? (int)task.saved[(size_t)(i0 + r0 + r) * outputs + c0 + c] - first : -1;
                     bool in_block = (u32)j < PAIR_PARTNERS;
-                    argmax_bytes[r * length + c] = in_block ? j : 255;
+                    argmax_bytes[r * length + c] = in_block ? j : OTHER_PARTNER;
                     bits |= in_block ? 1u << j : 0;
                 }
                 bits = __reduce_or_sync(~0u, bits);
@@ -150,9 +153,9 @@ __device__ __forceinline__ void pair_max_right_grad(const PairTask* tasks, const
                             four ^= j * 0x01010101u;
                             four = ~(((four & 0x7f7f7f7fu) + 0x7f7f7f7fu) | four | 0x7f7f7f7fu);
                             for (u32 lanes = __ballot_sync(~0u, four != 0); lanes; lanes &= lanes - 1) {
-                                int valid = __ffs(lanes) - 1;
-                                for (u32 bits = __shfl_sync(~0u, four, valid); bits; bits &= bits - 1) {
-                                    int at = c + valid * 4 + (__ffs(bits) - 1) / 8;
+                                int source_lane = __ffs(lanes) - 1;
+                                for (u32 bits = __shfl_sync(~0u, four, source_lane); bits; bits &= bits - 1) {
+                                    int at = c + source_lane * 4 + (__ffs(bits) - 1) / 8;
                                     float d = dy[at];
                                     const float* w = task.w + row_at(c0 + at, hidden);
 #pragma unroll
@@ -188,5 +191,11 @@ __device__ __forceinline__ void pair_max_right_grad(const PairTask* tasks, const
     else pair_max_right_grad<V, false>(tasks, shape, argmax_bytes, present, warp_sums);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 3) pair_max_right_grad_128(const PairTask* t, const int* s) { grid_dependency_sync(); pair_max_right_grad<1>(t, s); }
-extern "C" __global__ void __launch_bounds__(256, 3) pair_max_right_grad_256(const PairTask* t, const int* s) { grid_dependency_sync(); pair_max_right_grad<2>(t, s); }
+extern "C" __global__ void __launch_bounds__(256, 3) pair_max_right_grad_128(const PairTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    pair_max_right_grad<1>(tasks, shape);
+}
+extern "C" __global__ void __launch_bounds__(256, 3) pair_max_right_grad_256(const PairTask* tasks, const int* shape) {
+    grid_dependency_sync();
+    pair_max_right_grad<2>(tasks, shape);
+}

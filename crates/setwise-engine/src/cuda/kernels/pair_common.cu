@@ -2,9 +2,15 @@
 // (`left`) has a row per element, v (`right`) a row per partner. This file has the task and the max kernel, generic in
 // its matrix instructions.
 
+// Rows of an example are those of `space` (elements) and `right_space` (partners).
 struct PairTask {
+    // u [elements, hidden] and v [partners, hidden] with row strides ld_left and ld_right, W [outputs, hidden], b.
     const float *left, *right, *w, *bias;
+    // y [elements, outputs] with row stride ldy. `saved` is contiguous: for a max the argmax [elements, outputs], an
+    // index within the example; for a sum Σ_j relu(u_i + v_j) [elements, hidden].
     float *y, *saved;
+    // Gradients, with the layouts of y, u, v and `saved`; `d_saved` is null for a max. `partials` are partial sums of a
+    // parameter gradient.
     const float* dy;
     float *d_left, *d_right, *d_saved, *partials;
     // TMA descriptor of W, 128 outputs by 32 hidden columns, for `pair_max_slabs`.
@@ -29,6 +35,7 @@ struct PairTask {
     Space space, right_space;
 };
 
+// What a maximum starts from; y has this value, plus the bias, where there are no partners.
 #define MIN_FLOAT -3.4e38f
 
 // Whether f16 is accurate for a task: the largest hidden value and weight lie between 2⁻¹⁰ and 60,000. f16 has the
@@ -39,7 +46,7 @@ __device__ __forceinline__ bool uses_f16(const PairTask& task) {
     return hidden >= 0x1p-10f && hidden < 6e4f && w >= 0x1p-10f && w < 6e4f;
 }
 
-// A warp owns one element at a time.
+// Warps of a block; each owns one element at a time. Elements of a block.
 #define PAIR_WARPS 8
 #define PAIR_ELEMENTS 32
 
@@ -53,7 +60,9 @@ template <bool VEC> __device__ __forceinline__ float4 read_four_or_zero(const fl
     return make_float4(remaining > 0 ? row[0] : 0.0f, remaining > 1 ? row[1] : 0.0f, remaining > 2 ? row[2] : 0.0f, remaining > 3 ? row[3] : 0.0f);
 }
 
-// Reads eight chunks of W a lane, all in flight: chunk i covers four of the N rows from n0 on by 32 columns.
+// Reads eight chunks of W a lane, all in flight. Chunk i covers rows 4 (i % (N / 4)).. of the N rows from n0 on, by the
+// 32 columns of slab i / (N / 4); lane l has columns 4 (l % 8).. of row l / 8. A warp reads chunks `first` + b ·
+// PAIR_WARPS; beyond `total` chunks, and beyond W, the numbers are zero.
 template <int N>
 __device__ __forceinline__ void load_weight_chunks(float4* w, const PairTask& task, int n0, int first, int total) {
     int lane = threadIdx.x % 32;
@@ -66,7 +75,8 @@ __device__ __forceinline__ void load_weight_chunks(float4* w, const PairTask& ta
     }
 }
 
-// Running argmax: the first of equal maxima is kept, NaN propagates, and the index is always valid.
+// Running argmax: the first of equal maxima is kept, and NaN propagates. The index is that of a partner if there is
+// one (sets are never empty); otherwise it stays 0. After a NaN it is that of some later partner.
 __device__ __forceinline__ void argmax_update(float& best, int& argmax, float x, int j, bool valid) {
     // Selects instead of branches.
     bool taken = valid & !(x <= best);
@@ -74,17 +84,23 @@ __device__ __forceinline__ void argmax_update(float& best, int& argmax, float x,
     best = max_nan(best, valid ? x : MIN_FLOAT);
 }
 
-// y_i = max_j (W relu(u_i + v_j) + b) and its argmax. Grid: (output tiles · element tiles, examples, nets). A block
-// owns N outputs and PAIR_ELEMENTS elements of an example.
+// y_i = max_j (W relu(u_i + v_j) + b) and its argmax over the partners of an example. Grid: (output tiles · element
+// tiles, examples, tasks); output tiles vary fastest. A block owns N outputs and PAIR_ELEMENTS elements of an example,
+// a warp one element at a time. y and `saved` (argmax) are written.
 //
-// W stays in shared memory, partners come in tiles. A warp owns one element and multiplies 16 partners at a time; the
-// hidden layer is computed in registers as A fragment. Lane 4g + t reads four neighbouring hidden columns from 4t on of
-// rows g and g + 8: columns t and t + 4 of two steps of eight. W's columns are read in the same order. Row lengths are
-// 16 modulo 32 against bank conflicts. A column's maximum stays with its accumulator and is reduced over lanes at the
-// end.
+// Shared memory: W (`weight_numbers`), two buffers of one element for each warp, `stages` tiles of `tile` partners. W
+// stays, partners come in tiles. Rows of partners are 16 modulo 32 words long against bank conflicts. Columns beyond
+// `hidden` and missing rows are zero.
 //
-// `Product` stores W in the first `weight_numbers` of shared memory and computes acc += relu(rows + u) Wᵀ over `slabs`
-// of 32 columns. y and `saved` (argmax) are written.
+// A warp multiplies 16 partners at a time; the hidden layer is computed in registers as A fragment. Lane 4g + t reads
+// four neighbouring hidden columns from 4t on of rows g and g + 8. They become columns t and t + 4 of two k-steps of
+// eight. W's columns are read in the same order. Each accumulator of rows g and g + 8 has a running maximum of its
+// column; lanes of equal t are reduced at the end.
+//
+// `Product` provides `begin` (start of shared memory), `weight_numbers`, `store_weights` and `multiply`. The latter
+// adds relu(rows + u) Wᵀ over `slabs` of 32 columns to acc.
+//
+// Preconditions: 256 threads, `tile` a multiple of 16, `stages` 1 or 2 (`MaxTiling`).
 template <int N, class Product>
 __device__ __forceinline__ void pair_max_tiles(const PairTask* tasks, const int* shape) {
     const PairTask task = tasks[blockIdx.z];
@@ -131,11 +147,11 @@ __device__ __forceinline__ void pair_max_tiles(const PairTask* tasks, const int*
     int argmax[N / 4];
     for (int step = 0, part = 0, group = 0; step < steps; step++) {
         __syncwarp();
-        bool now = load_tile() && stages == 1;
+        bool loads_this_step = load_tile() && stages == 1;
         if (part == 0) load_left(group + 1);
         cp_async_commit();
         // This step's tile was committed one step earlier, unless there is a single stage.
-        if (now) cp_async_wait<0>();
+        if (loads_this_step) cp_async_wait<0>();
         else cp_async_wait<1>();
         if (!resident || step < tiles) __syncthreads();
         else __syncwarp();
@@ -177,7 +193,7 @@ __device__ __forceinline__ void pair_max_tiles(const PairTask* tasks, const int*
             part = 0;
             group++;
         }
-        // The next load overwrites this step's tile or the one before.
+        // The next load overwrites this step's tile, whether there are one or two stages.
         if (!resident) __syncthreads();
     }
 }

@@ -7,10 +7,15 @@
 // Elements and partners that a warp multiplies together.
 #define SLAB_ELEMENTS 8
 #define SLAB_PARTNERS 4
-// Numbers of a slab; of one warp's stage, with elements 48 apart against bank conflicts; of its argmax indices.
+// Numbers between elements of a stage, against bank conflicts.
+#define SLAB_ELEMENT_STRIDE 48
+// Numbers of a slab, of one warp's stage, and of its argmax indices.
 #define SLAB (SLAB_OUTPUTS * 32)
-#define SLAB_SLOT (SLAB_ELEMENTS * 48 + SLAB_PARTNERS * 32)
+#define SLAB_SLOT (SLAB_ELEMENTS * SLAB_ELEMENT_STRIDE + SLAB_PARTNERS * 32)
 #define SLAB_ARGMAX (SLAB_OUTPUTS * SLAB_ELEMENTS)
+// Registers of a consumer thread and of a thread of the producer warpgroup: 256 · 240 + 128 · 24 fit a multiprocessor.
+#define SLAB_CONSUMER_REGISTERS 240
+#define SLAB_PRODUCER_REGISTERS 24
 
 // Elements of an example form groups of eight. Finds the example and first element of group `at` of the batch; false if
 // there is none.
@@ -37,7 +42,8 @@ __device__ __forceinline__ bool find_group(Space space, const int* shape, int at
     return false;
 }
 
-// Resets the running argmax.
+// Resets the running argmax. A lane has SLAB_OUTPUTS / 4 columns of one element: best[c] in registers, argmax[c · 32]
+// in shared memory.
 __device__ __forceinline__ void argmax_reset(float* best, float* argmax) {
 #pragma unroll
     for (int c = 0; c < SLAB_OUTPUTS / 4; c++) {
@@ -46,16 +52,16 @@ __device__ __forceinline__ void argmax_reset(float* best, float* argmax) {
     }
 }
 
-// Updates the running argmax with four partners from `base` on: `low` has the first two, `high` the others. Beyond the
-// last partner the last one repeats.
-__device__ __forceinline__ void argmax_update_partners(float* best, float* argmax, const float* low, const float* high, int base, int last) {
+// Updates the running argmax with four partners from `base` on: `first_two` and `last_two` have two partners each.
+// Beyond the last partner the last one repeats.
+__device__ __forceinline__ void argmax_update_partners(float* best, float* argmax, const float* first_two, const float* last_two, int base, int last) {
     float index[SLAB_PARTNERS];
 #pragma unroll
     for (int r = 0; r < SLAB_PARTNERS; r++) index[r] = (float)min(base + r, last);
 #pragma unroll
     for (int c = 0; c < SLAB_OUTPUTS / 4; c++) {
         int at = c / 2 * 4 + c % 2;
-        float x[SLAB_PARTNERS] = {low[at], low[at + 2], high[at], high[at + 2]}, tile_best = x[0], best_index = index[0];
+        float x[SLAB_PARTNERS] = {first_two[at], first_two[at + 2], last_two[at], last_two[at + 2]}, tile_best = x[0], best_index = index[0];
 #pragma unroll
         for (int r = 1; r < SLAB_PARTNERS; r++) {
             best_index = !(x[r] <= tile_best) ? index[r] : best_index;
@@ -66,7 +72,8 @@ __device__ __forceinline__ void argmax_update_partners(float* best, float* argma
     }
 }
 
-// Writes an element's maxima and their argmax.
+// Writes a lane's maxima of one element, plus the bias, and their argmax: columns 8 (c / 2) + 2t + c % 2 of the tile at
+// n0.
 __device__ __forceinline__ void write_max(const PairTask& task, const float* best, const float* argmax, int row, int n0) {
     float *y = task.y + (size_t)row * task.ldy, *saved = task.saved + (size_t)row * task.outputs;
 #pragma unroll
@@ -115,14 +122,15 @@ struct SlabRange {
     }
 };
 
-// y_i = max_j (W relu(u_i + v_j) + b) and its argmax. Grid: (element groups / 8 · output tiles, nets). A block owns 128
-// outputs and eight groups of eight elements, one a warp, of any examples. y and `saved` are written.
+// y_i = max_j (W relu(u_i + v_j) + b) and its argmax. Grid: (element groups / 8 · output tiles, tasks). A block owns
+// 128 outputs and eight groups of eight elements, one a warp, of any examples. y and `saved` are written.
 //
 // A warp takes four partners at a time over all hidden columns. Rows g and g + 8 of its two A fragments are element g
 // with one partner each, so an accumulator's maximum needs no reduction. The argmax lies in shared memory and is
 // written only when it changes. Elements and partners load 32 hidden columns at a time, transposed in fours: lane 4g +
 // t reads columns t, t + 4, t + 8 and t + 12 of 16 at once. A producer warp streams W by TMA: once if all slabs are
-// resident, otherwise once per four partners (16 KB for 256 pairs).
+// resident, otherwise once per four partners (16 KB for 256 pairs). Shapes: PairTask. Preconditions: 384 threads,
+// `w_map` is set. Tasks that `uses_f16` accepts belong to `pair_max_slabs_f16`.
 extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_slabs(const PairTask* tasks, const int* shape) {
     grid_dependency_sync(tasks + blockIdx.y, shape);
     const PairTask task = tasks[blockIdx.y];
@@ -139,12 +147,12 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
     float* slabs = aligned_shared();
     if (warp >= PAIR_WARPS) {
         // Registers go to the consumer warps.
-        setmaxnreg_dec<24>();
+        setmaxnreg_dec<SLAB_PRODUCER_REGISTERS>();
         if (threadIdx.x != 32 * PAIR_WARPS) return;
         load_slabs(slabs, task.w_map, chunks, 32, resident && tiles ? chunks : tiles * chunks, n0, full, empty);
         return;
     }
-    setmaxnreg_inc<240>();
+    setmaxnreg_inc<SLAB_CONSUMER_REGISTERS>();
     int g = lane / 4, t = lane % 4;
     float* slots = slabs + SLAB_STAGES * SLAB + warp * SLAB_SLOTS * SLAB_SLOT;
     float* argmax = slabs + SLAB_STAGES * SLAB + PAIR_WARPS * SLAB_SLOTS * SLAB_SLOT + warp * SLAB_ARGMAX + lane;
@@ -158,8 +166,8 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
             float* to = slots + next_slot * SLAB_SLOT + lane / 16 * 16 + lane % 4 * 4 + lane / 4 % 4;
             const float *u = task.left + (size_t)i0 * task.ld_left + c, *v = task.right + (size_t)j0 * task.ld_right + c;
 #pragma unroll
-            for (int r = 0; r < SLAB_ELEMENTS; r++) cp_async_4(to + r * 48, inside ? u + row_at(min(first + r, n - 1), task.ld_left) : task.left, inside);
-            to += SLAB_ELEMENTS * 48;
+            for (int r = 0; r < SLAB_ELEMENTS; r++) cp_async_4(to + r * SLAB_ELEMENT_STRIDE, inside ? u + row_at(min(first + r, n - 1), task.ld_left) : task.left, inside);
+            to += SLAB_ELEMENTS * SLAB_ELEMENT_STRIDE;
 #pragma unroll
             for (int r = 0; r < SLAB_PARTNERS; r++)
                 cp_async_4(to + r * 32, inside ? v + row_at(min(next_tile * SLAB_PARTNERS + r, m - 1), task.ld_right) : task.left, inside);
@@ -171,12 +179,12 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
             next_tile++;
         }
     };
-    // The hidden layer of 16 columns and two partners as A fragments of two steps. It is never NaN, so rounding needs
-    // no test.
+    // The hidden layer of 16 columns and two partners as A fragments of two k-steps. fmaxf(NaN, 0) is 0, so rounding
+    // needs no test for NaN.
     auto hidden_layer = [](u32 (*a)[4], float4 u, float4 v, float4 w) {
-        auto made = [](float x, float y) { return __float_as_uint(fmaxf(x + y, 0.0f)) + 0x1000u; };
-        a[0][0] = made(u.x, v.x); a[0][1] = made(u.x, w.x); a[0][2] = made(u.y, v.y); a[0][3] = made(u.y, w.y);
-        a[1][0] = made(u.z, v.z); a[1][1] = made(u.z, w.z); a[1][2] = made(u.w, v.w); a[1][3] = made(u.w, w.w);
+        auto relu_tf32 = [](float x, float y) { return __float_as_uint(fmaxf(x + y, 0.0f)) + HALF_TF32_UNIT; };
+        a[0][0] = relu_tf32(u.x, v.x); a[0][1] = relu_tf32(u.x, w.x); a[0][2] = relu_tf32(u.y, v.y); a[0][3] = relu_tf32(u.y, w.y);
+        a[1][0] = relu_tf32(u.z, v.z); a[1][1] = relu_tf32(u.z, w.z); a[1][2] = relu_tf32(u.w, v.w); a[1][3] = relu_tf32(u.w, w.w);
     };
     float best[SLAB_OUTPUTS / 4];
     argmax_reset(best, argmax);
@@ -185,34 +193,34 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
     int stage = 0, phase = 0, slot = 0;
     for (int tile = 0; tile < tiles; tile++) {
         // Accumulators of the first two partners and of the others.
-        float low[SLAB_OUTPUTS / 2] = {}, high[SLAB_OUTPUTS / 2] = {};
+        float first_two[SLAB_OUTPUTS / 2] = {}, last_two[SLAB_OUTPUTS / 2] = {};
         for (int chunk = 0; chunk < chunks; chunk++) {
             __syncwarp();
             copy_next();
             cp_async_wait<SLAB_SLOTS - 1>();
             __syncwarp();
             mbarrier_wait(full + stage, phase);
-            const float *u = slots + slot * SLAB_SLOT + g * 48 + 4 * t, *v = slots + slot * SLAB_SLOT + SLAB_ELEMENTS * 48 + 4 * t;
+            const float *u = slots + slot * SLAB_SLOT + g * SLAB_ELEMENT_STRIDE + 4 * t, *v = slots + slot * SLAB_SLOT + SLAB_ELEMENTS * SLAB_ELEMENT_STRIDE + 4 * t;
             u64 b = wgmma_descriptor(slabs + stage * SLAB);
-            u32 even[2][4], odd[2][4];
+            u32 first_operands[2][4], last_operands[2][4];
             // While the products of two partners run, the operands of the other two are computed.
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 float4 x = *(const float4*)(u + 16 * half), y[SLAB_PARTNERS];
 #pragma unroll
                 for (int r = 0; r < SLAB_PARTNERS; r++) y[r] = *(const float4*)(v + r * 32 + 16 * half);
-                hidden_layer(even, x, y[0], y[1]);
+                hidden_layer(first_operands, x, y[0], y[1]);
                 wgmma_fence();
-                wgmma<SLAB_OUTPUTS>(low, even[0], b + 4 * half);
-                wgmma<SLAB_OUTPUTS>(low, even[1], b + 4 * half + 2);
+                wgmma<SLAB_OUTPUTS>(first_two, first_operands[0], b + 4 * half);
+                wgmma<SLAB_OUTPUTS>(first_two, first_operands[1], b + 4 * half + 2);
                 wgmma_commit();
                 wgmma_wait_1();
                 // The previous slab has been read.
                 if (half == 0) mbarrier_arrive_if(empty + (stage + SLAB_STAGES - 1) % SLAB_STAGES, !resident && tile + chunk > 0 && lane == 0);
-                hidden_layer(odd, x, y[2], y[3]);
+                hidden_layer(last_operands, x, y[2], y[3]);
                 wgmma_fence();
-                wgmma<SLAB_OUTPUTS>(high, odd[0], b + 4 * half);
-                wgmma<SLAB_OUTPUTS>(high, odd[1], b + 4 * half + 2);
+                wgmma<SLAB_OUTPUTS>(last_two, last_operands[0], b + 4 * half);
+                wgmma<SLAB_OUTPUTS>(last_two, last_operands[1], b + 4 * half + 2);
                 wgmma_commit();
                 wgmma_wait_1();
             }
@@ -223,7 +231,7 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
             }
         }
         wgmma_wait();
-        argmax_update_partners(best, argmax, low, high, tile * SLAB_PARTNERS, m - 1);
+        argmax_update_partners(best, argmax, first_two, last_two, tile * SLAB_PARTNERS, m - 1);
     }
     if (valid && first + g < n) write_max(task, best, argmax, i0 + first + g, n0);
 }

@@ -11,7 +11,7 @@
 #define F16_SLOTS 4
 #define F16_SLOT ((SLAB_ELEMENTS + SLAB_PARTNERS) * 16)
 
-// The column of W stored at position `at`.
+// The column of W stored at position `at` of a row.
 __device__ __forceinline__ int f16_column(int at) { return at / 32 * 32 + at % 8 / 2 * 8 + at / 16 % 2 * 4 + at / 8 % 2 * 2 + at % 2; }
 
 __device__ __forceinline__ unsigned short to_f16(float x) {
@@ -20,7 +20,7 @@ __device__ __forceinline__ unsigned short to_f16(float x) {
     return h;
 }
 
-// Rounds u, v and W to f16, rows zero-padded, and finds the largest absolute value of each. Grid: (3 · blocks, nets);
+// Rounds u, v and W to f16, rows zero-padded, and finds the largest absolute value of each. Grid: (3 · blocks, tasks);
 // block x handles operand x % 3. The f16 copies are written; max_abs must be zero before and is updated by atomicMax,
 // which is exact.
 extern "C" __global__ void __launch_bounds__(256) pair_to_f16(const PairTask* tasks, const int* shape) {
@@ -60,14 +60,19 @@ __device__ __forceinline__ void wgmma_f16(float* d, const u32* a, u64 b) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// relu(a + b) of two f16 numbers.
+// Two f16 ones.
+#define F16X2_ONES 0x3c003c00u
+
+// relu(a + b) of two f16 numbers each, as relu(a · 1 + b).
 __device__ __forceinline__ u32 add_relu_f16x2(u32 a, u32 b) {
     u32 x;
-    asm("fma.rn.relu.f16x2 %0, %1, %2, %3;" : "=r"(x) : "r"(a), "r"(0x3c003c00u), "r"(b));
+    asm("fma.rn.relu.f16x2 %0, %1, %2, %3;" : "=r"(x) : "r"(a), "r"(F16X2_ONES), "r"(b));
     return x;
 }
 
-// As `pair_max_slabs`. Sixteen slabs of 32 columns are resident, two per load, so W stays for up to 512 hidden columns.
+// y_i = max_j (W relu(u_i + v_j) + b) and its argmax, written; grid and ownership as `pair_max_slabs`. It runs for
+// tasks that `uses_f16` accepts, after `pair_to_f16`. Sixteen slabs of 32 columns are resident, two per load, so W
+// stays for up to 512 hidden columns.
 extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_slabs_f16(const PairTask* tasks, const int* shape) {
     grid_dependency_sync(tasks + blockIdx.y, shape);
     const PairTask task = tasks[blockIdx.y];
@@ -84,12 +89,12 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
     float* slabs = aligned_shared();
     if (warp >= PAIR_WARPS) {
         // Registers go to the consumer warps.
-        setmaxnreg_dec<24>();
+        setmaxnreg_dec<SLAB_PRODUCER_REGISTERS>();
         if (threadIdx.x != 32 * PAIR_WARPS) return;
         load_slabs(slabs, task.w_f16_map, slab_count, F16_SLAB_COLUMNS, resident && tiles ? slab_count : tiles * slab_count, n0, full, empty);
         return;
     }
-    setmaxnreg_inc<240>();
+    setmaxnreg_inc<SLAB_CONSUMER_REGISTERS>();
     int g = lane / 4, t = lane % 4;
     float* slots = slabs + SLAB_STAGES * SLAB + warp * SLAB_SLOTS * SLAB_SLOT;
     float* argmax = slabs + SLAB_STAGES * SLAB + PAIR_WARPS * SLAB_SLOTS * SLAB_SLOT + warp * SLAB_ARGMAX + lane;
@@ -124,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
     int stage = 0, phase = 0, slot = 0;
     for (int tile = 0; tile < tiles; tile++) {
         // Accumulators of the first two partners and of the others.
-        float low[SLAB_OUTPUTS / 2] = {}, high[SLAB_OUTPUTS / 2] = {};
+        float first_two[SLAB_OUTPUTS / 2] = {}, last_two[SLAB_OUTPUTS / 2] = {};
         for (int chunk = 0; chunk < chunks; chunk++) {
             bool begins = chunk % 2 == 0;
             __syncwarp();
@@ -134,23 +139,23 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
             if (begins) mbarrier_wait(full + stage, phase);
             const uint4* step = (const uint4*)(slots + slot * F16_SLOT) + t;
             u64 b = wgmma_descriptor(slabs + stage * SLAB) + (begins ? 0 : 4);
-            u32 even[2][4], odd[2][4];
+            u32 first_operands[2][4], last_operands[2][4];
             // While the products of two partners run, the operands of the other two are computed.
             uint4 u = step[g * 4], v[SLAB_PARTNERS];
 #pragma unroll
             for (int r = 0; r < SLAB_PARTNERS; r++) v[r] = step[(SLAB_ELEMENTS + r) * 4];
-            hidden_layer(even, u, v[0], v[1]);
+            hidden_layer(first_operands, u, v[0], v[1]);
             wgmma_fence();
 #pragma unroll
-            for (int half = 0; half < 2; half++) wgmma_f16(low, even[half], b + 2 * half);
+            for (int half = 0; half < 2; half++) wgmma_f16(first_two, first_operands[half], b + 2 * half);
             wgmma_commit();
             wgmma_wait_1();
             // The previous slab has been read.
             mbarrier_arrive_if(empty + (stage + SLAB_STAGES - 1) % SLAB_STAGES, begins && !resident && tile + chunk > 0 && lane == 0);
-            hidden_layer(odd, u, v[2], v[3]);
+            hidden_layer(last_operands, u, v[2], v[3]);
             wgmma_fence();
 #pragma unroll
-            for (int half = 0; half < 2; half++) wgmma_f16(high, odd[half], b + 2 * half);
+            for (int half = 0; half < 2; half++) wgmma_f16(last_two, last_operands[half], b + 2 * half);
             wgmma_commit();
             wgmma_wait_1();
             slot = slot + 1 == F16_SLOTS ? 0 : slot + 1;
@@ -160,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS + 128, 1) pair_max_
             }
         }
         wgmma_wait();
-        argmax_update_partners(best, argmax, low, high, tile * SLAB_PARTNERS, m - 1);
+        argmax_update_partners(best, argmax, first_two, last_two, tile * SLAB_PARTNERS, m - 1);
     }
     if (valid && first + g < n) write_max(task, best, argmax, i0 + first + g, n0);
 }

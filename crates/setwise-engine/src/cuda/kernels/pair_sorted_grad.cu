@@ -1,8 +1,11 @@
 // Gradients of pair networks through a max, from sorted lists of argmax entries. With G_ij = Σ_c dy_i[c] W[c] over the
-// outputs c whose argmax for element i is j: du_i = Σ_j G_ij [u_i + v_j > 0] and dv_j = Σ_i G_ij [u_i + v_j > 0].
+// outputs c whose argmax for element i is j (shapes: PairTask): du_i = Σ_j G_ij [u_i + v_j > 0] and dv_j = Σ_i G_ij
+// [u_i + v_j > 0].
 
-// An entry: the byte offset of its output's row of W with the other side's index above it, and dy.
+// An entry: the byte offset of its output's row of W in the lowest ENTRY_BITS bits with the other side's index above
+// them, and dy.
 #define ENTRY_BITS 18
+// Warps of a block that sorts.
 #define SORT_WARPS 16
 // Groups of 32 argmax indices in flight.
 #define SORT_AHEAD 4
@@ -25,7 +28,7 @@ __device__ __forceinline__ int warp_exclusive_sum(int x, int& total) {
 }
 
 // Sorts the entries of an example by (element, partner, output), if `left_entries` is set, and by (partner, element,
-// output): a counting sort. `right_starts` receives the first entry of each partner. Grid: (examples, nets). Entries
+// output): a counting sort. `right_starts` receives the first entry of each partner. Grid: (examples, tasks). Entries
 // are counted per pair, counts become offsets, entries are scattered. A warp owns one element at a time, 32 outputs
 // together.
 extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS) pair_max_sort_argmax(const PairTask* tasks, const int* shape) {
@@ -39,8 +42,10 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS) pair_max_sort_argm
     unsigned short* by_left = (unsigned short*)(begin + m);
     for (int i = threadIdx.x; i < n * m; i += 32 * SORT_WARPS) by_left[i] = 0;
     __syncthreads();
-    // 32 outputs at a time: argmax, gradient, lanes with the same argmax, and the rank among them.
-    auto each = [&](bool gradients, auto apply) {
+    // Calls `apply(i, j, c, rank, dy)` for every output c of every element i with argmax j. A warp takes 32 outputs at
+    // a time, in order. `rank` counts lower lanes with the same argmax. Then counts of (i, j) advance. Without
+    // `gradients`, dy is 0.
+    auto for_each_output = [&](bool gradients, auto apply) {
         for (int i = warp; i < n; i += SORT_WARPS)
             for (int first = lane; first - lane < outputs; first += 32 * SORT_AHEAD) {
                 const float *saved = task.saved + (size_t)(i0 + i) * outputs, *dy = task.dy + (size_t)(i0 + i) * task.ldy;
@@ -67,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS) pair_max_sort_argm
                 }
             }
     };
-    each(false, [](int, int, int, int, float) {});
+    for_each_output(false, [](int, int, int, int, float) {});
     __syncthreads();
     for (int j = threadIdx.x; j < m; j += 32 * SORT_WARPS) {
         int sum = 0;
@@ -90,14 +95,15 @@ extern "C" __global__ void __launch_bounds__(32 * SORT_WARPS) pair_max_sort_argm
     __syncthreads();
     for (int j = threadIdx.x; j < m; j += 32 * SORT_WARPS) task.right_starts[j0 + j] = begin[j];
     int2 *left = task.left_entries + (size_t)i0 * outputs, *right = task.right_entries + (size_t)i0 * outputs;
-    each(true, [&](int i, int j, int c, int before, float d) {
+    for_each_output(true, [&](int i, int j, int c, int rank, float d) {
         if (j < 0) return;
-        int at = c * task.row_bytes;
-        if (task.left_entries) left[(size_t)i * outputs + by_left[i * m + j] + before] = make_int2(j << ENTRY_BITS | at, __float_as_int(d));
-        right[begin[j] + by_right[i * m + j] + before] = make_int2(i << ENTRY_BITS | at, __float_as_int(d));
+        int row_offset = c * task.row_bytes;
+        if (task.left_entries) left[(size_t)i * outputs + by_left[i * m + j] + rank] = make_int2(j << ENTRY_BITS | row_offset, __float_as_int(d));
+        right[begin[j] + by_right[i * m + j] + rank] = make_int2(i << ENTRY_BITS | row_offset, __float_as_int(d));
     });
 }
 
+// Reads or writes V neighbouring columns.
 template <int V> __device__ __forceinline__ void read_columns(float* x, const float* from) {
     if constexpr (V == 4) {
         float4 y = *(const float4*)from;
@@ -115,11 +121,11 @@ template <int V> __device__ __forceinline__ void write_columns(float* to, const 
     else *to = x[0];
 }
 
-// The sums over sorted entries. Grid: (columns / 32 V, example splits, nets · sides). A block owns 32 V hidden columns,
-// V a lane, of one side's gradient in some examples; W stays in shared memory. With CACHED the other side's rows do
-// too: each is read once per entry, more than the L2 cache delivers. An example's list is divided into equal chunks,
-// one a warp. A warp writes the rows that begin in its chunk; if its last row continues, the following warps' sums are
-// added in order. d_left or d_right is written.
+// The sums over sorted entries. Grid: (columns / 32 V, example splits, tasks · sides). A block owns 32 V hidden
+// columns, V a lane, of one side's gradient in some examples; W stays in shared memory. With CACHED the other side's
+// rows do too: each is read once per entry, more than the L2 cache delivers. An example's list is divided into equal
+// chunks, one a warp. A warp writes the rows that begin in its chunk; if its last row continues, the following warps'
+// sums are added in order. d_left or d_right is written.
 template <int V, bool CACHED>
 __device__ __forceinline__ void pair_max_sorted_grad(const PairTask* tasks, const int* shape) {
     constexpr int WARPS = 32, COLUMNS = 32 * V;
@@ -178,8 +184,9 @@ __device__ __forceinline__ void pair_max_sorted_grad(const PairTask* tasks, cons
             for (int k = 0; k < V; k++) sum[k] = x[k] = v[k] = 0.0f;
             if (at >= until) return;
             read_columns<V>(u, row_values + row_at(row, ld));
+            // The other side's index of the current pair; x sums its dy · W.
             int other = -1;
-            auto close = [&]() {
+            auto add_pair = [&]() {
 #pragma unroll
                 for (int k = 0; k < V; k++)
                     if (u[k] + v[k] > 0.0f) sum[k] += x[k];
@@ -216,7 +223,7 @@ __device__ __forceinline__ void pair_max_sorted_grad(const PairTask* tasks, cons
 #pragma unroll
                     for (int q = 0; q < 4; q++) {
                         if (offset[q] >> ENTRY_BITS != other) {
-                            close();
+                            add_pair();
                             other = offset[q] >> ENTRY_BITS;
                             if constexpr (CACHED) read_columns<V>(v, cached_rows + other * COLUMNS);
                             else read_columns<V>(v, other_values + row_at(other, ld_other));
@@ -227,7 +234,7 @@ __device__ __forceinline__ void pair_max_sorted_grad(const PairTask* tasks, cons
                     }
                 }
             }
-            close();
+            add_pair();
         };
         float sum[V];
         sum_entries(sum, first - 1, begin, min(end, start_of(first)));
@@ -254,10 +261,11 @@ __device__ __forceinline__ void pair_max_sorted_grad(const PairTask* tasks, cons
     }
 }
 
-#define PAIR_MAX_SORTED_GRAD(NAME, V, CACHED)                                                                                 \
-    extern "C" __global__ void __launch_bounds__(1024) pair_max_sorted_grad_##NAME(const PairTask* t, const int* s) {       \
-        grid_dependency_sync(t + blockIdx.z / t->grad_sides, s);                                                                         \
-        pair_max_sorted_grad<V, CACHED>(t, s);                                                                                 \
+#define PAIR_MAX_SORTED_GRAD(NAME, V, CACHED)                                        \
+    extern "C" __global__ void __launch_bounds__(1024) pair_max_sorted_grad_##NAME(  \
+        const PairTask* tasks, const int* shape) {                                   \
+        grid_dependency_sync(tasks + blockIdx.z / tasks->grad_sides, shape);         \
+        pair_max_sorted_grad<V, CACHED>(tasks, shape);                               \
     }
 PAIR_MAX_SORTED_GRAD(1, 1, false)
 PAIR_MAX_SORTED_GRAD(2, 2, false)

@@ -1,8 +1,8 @@
 // Gradient of the second layer of pair networks through a max: dW[c, h] = Σ_i dy_i[c] relu(u_i[h] + v_w(i, c)[h]),
 // where w(i, c) is the argmax. Partial sums are [splits][outputs · hidden], or [splits][groups][outputs · hidden] with
-// rows in shared memory.
+// rows in shared memory. Shapes: PairTask. Partial sums are written.
 
-// For any sizes. Grid: (warp tiles / 8, splits, nets). A warp owns 16 outputs by 32 hidden columns over a chunk of
+// For any sizes. Grid: (warp tiles / 8, splits, tasks). A warp owns 16 outputs by 32 hidden columns over a chunk of
 // rows, a lane four by four. Warps of a block share columns where they can, so the L2 cache reads rows once.
 template <bool VEC>
 __device__ __forceinline__ void pair_max_weight_grad(const PairTask* tasks, const int* shape) {
@@ -32,7 +32,7 @@ __device__ __forceinline__ void pair_max_weight_grad(const PairTask* tasks, cons
         for (; i < end; i++) {
             float factor[4] = {d.x, d.y, d.z, d.w};
             int index[4] = {(int)saved.x, (int)saved.y, (int)saved.z, (int)saved.w};
-            float4 o = u, v[4];
+            float4 u_current = u, v[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) v[k] = read_four_or_zero<VEC>(v_rows + row_at(index[k], task.ld_right), remaining);
             if (i + 1 < last) {
@@ -43,7 +43,7 @@ __device__ __forceinline__ void pair_max_weight_grad(const PairTask* tasks, cons
             }
 #pragma unroll
             for (int k = 0; k < 4; k++) {
-                float4 x = o + v[k];
+                float4 x = u_current + v[k];
                 sum[k] = sum[k] + make_float4(fmaxf(x.x, 0.0f), fmaxf(x.y, 0.0f), fmaxf(x.z, 0.0f), fmaxf(x.w, 0.0f)) * factor[k];
             }
         }
@@ -53,10 +53,10 @@ __device__ __forceinline__ void pair_max_weight_grad(const PairTask* tasks, cons
         if (c + k < outputs) write_four_masked<VEC>(task.partials + ((size_t)split * outputs + c + k) * task.hidden + h, sum[k], remaining);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 3) pair_max_weight_grad(const PairTask* t, const int* s) {
+extern "C" __global__ void __launch_bounds__(256, 3) pair_max_weight_grad(const PairTask* tasks, const int* shape) {
     grid_dependency_sync();
-    if (t->vec && t->vec_y) pair_max_weight_grad<true>(t, s);
-    else pair_max_weight_grad<false>(t, s);
+    if (tasks->vec && tasks->vec_y) pair_max_weight_grad<true>(tasks, shape);
+    else pair_max_weight_grad<false>(tasks, shape);
 }
 
 // Blocks with rows of u and v in shared memory: hidden columns, warps, bytes of a row, and elements between two
@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(256, 3) pair_max_weight_grad(const 
 #define CACHED_ELEMENTS 8
 
 // For examples whose rows (`tile` of them) fit twice: the next example loads during the current one. Grid: (column
-// tiles · output tiles, splits, nets). A warp owns 16 outputs by 64 columns, a lane four by eight. With few outputs,
+// tiles · output tiles, splits, tasks). A warp owns 16 outputs by 64 columns, a lane four by eight. With few outputs,
 // groups of warps take every `groups`th element and have partial sums of their own.
 //
 // With LEFT_GRAD a block owns all outputs and keeps W in registers: du_i[h] = Σ_c dy_i[c] W[c, h] [u_i[h] + v_w(i,
@@ -76,11 +76,11 @@ extern "C" __global__ void __launch_bounds__(256, 3) pair_max_weight_grad(const 
 template <bool LEFT_GRAD>
 __device__ __forceinline__ void pair_max_weight_grad_cached(const PairTask* tasks, const int* shape) {
     const PairTask task = tasks[blockIdx.z];
-    int outputs = task.outputs, hidden = task.hidden, slabs = (outputs + 15) / 16, across = (hidden + CACHED_COLUMNS - 1) / CACHED_COLUMNS;
-    int groups = max(1, CACHED_WARPS / slabs), warp = threadIdx.x / 32, lane = threadIdx.x % 32, lane_column = lane % 8 * 4;
-    int slab = groups > 1 ? warp % slabs : blockIdx.x / across * CACHED_WARPS + warp, group = groups > 1 ? warp / slabs : 0;
-    int c = slab * 16 + lane / 8 * 4, h0 = blockIdx.x % across * CACHED_COLUMNS;
-    bool active = slab < slabs && group < groups;
+    int outputs = task.outputs, hidden = task.hidden, output_tiles = (outputs + 15) / 16, across = (hidden + CACHED_COLUMNS - 1) / CACHED_COLUMNS;
+    int groups = max(1, CACHED_WARPS / output_tiles), warp = threadIdx.x / 32, lane = threadIdx.x % 32, lane_column = lane % 8 * 4;
+    int output_tile = groups > 1 ? warp % output_tiles : blockIdx.x / across * CACHED_WARPS + warp, group = groups > 1 ? warp / output_tiles : 0;
+    int c = output_tile * 16 + lane / 8 * 4, h0 = blockIdx.x % across * CACHED_COLUMNS;
+    bool active = output_tile < output_tiles && group < groups;
     float* stages = dynamic_shared();
     auto copy_rows = [&](float* to, const float* from, int ld, int rows) {
         for (int k = threadIdx.x; k < rows * (CACHED_COLUMNS / 4); k += 32 * CACHED_WARPS) {
@@ -184,9 +184,9 @@ __device__ __forceinline__ void pair_max_weight_grad_cached(const PairTask* task
                 for (int k = threadIdx.x; k < CACHED_ELEMENTS * groups * (CACHED_COLUMNS / 2); k += 32 * CACHED_WARPS) {
                     int at = k / (CACHED_COLUMNS / 2), h = k % (CACHED_COLUMNS / 2) * 2;
                     if (base + at >= n || h0 + h >= hidden) continue;
-                    const float* from = partials + (at / groups * CACHED_WARPS + at % groups * slabs) * CACHED_COLUMNS + h;
+                    const float* from = partials + (at / groups * CACHED_WARPS + at % groups * output_tiles) * CACHED_COLUMNS + h;
                     float2 total = make_float2(0, 0);
-                    for (int s = 0; s < slabs; s++, from += CACHED_COLUMNS) {
+                    for (int s = 0; s < output_tiles; s++, from += CACHED_COLUMNS) {
                         float2 x = *(const float2*)from;
                         total.x += x.x;
                         total.y += x.y;
@@ -206,11 +206,13 @@ __device__ __forceinline__ void pair_max_weight_grad_cached(const PairTask* task
             if (c + k < outputs) write_four_masked<true>(part + (size_t)k * hidden + 32 * half, sum[k][half], hidden - h0 - lane_column - 32 * half);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * CACHED_WARPS, 1) pair_max_weight_grad_cached(const PairTask* t, const int* s) {
-    grid_dependency_sync(t + blockIdx.z, s);
-    pair_max_weight_grad_cached<false>(t, s);
+extern "C" __global__ void __launch_bounds__(32 * CACHED_WARPS, 1) pair_max_weight_grad_cached(
+    const PairTask* tasks, const int* shape) {
+    grid_dependency_sync(tasks + blockIdx.z, shape);
+    pair_max_weight_grad_cached<false>(tasks, shape);
 }
-extern "C" __global__ void __launch_bounds__(32 * CACHED_WARPS, 1) pair_max_weight_left_grad_cached(const PairTask* t, const int* s) {
-    grid_dependency_sync(t + blockIdx.z, s);
-    pair_max_weight_grad_cached<true>(t, s);
+extern "C" __global__ void __launch_bounds__(32 * CACHED_WARPS, 1) pair_max_weight_left_grad_cached(
+    const PairTask* tasks, const int* shape) {
+    grid_dependency_sync(tasks + blockIdx.z, shape);
+    pair_max_weight_grad_cached<true>(tasks, shape);
 }

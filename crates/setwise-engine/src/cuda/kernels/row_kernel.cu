@@ -6,6 +6,7 @@
 // 4t + 1 in the first tile, 4t + 2 and 4t + 3 in the second. One sixteen-byte access reads or writes them. The same
 // registers are the A fragment of the next product; weights are read in the matching order.
 
+// Warps of a block.
 #define ROW_KERNEL_WARPS 8
 
 struct RowKernelTask {
@@ -31,6 +32,7 @@ struct WarpRows {
     }
 };
 
+// The start of the packed weights in shared memory.
 __device__ __forceinline__ float* packed_weights() {
     extern __shared__ __align__(16) float weights[];
     return weights;
@@ -130,7 +132,7 @@ __device__ __forceinline__ void mma_two_steps(float* y, const u32 (*a)[4], const
 // The permuted column (or row of weights) that lanes with the same g own in a tile. The next tile is two columns
 // further, the next pair of tiles sixteen.
 __device__ __forceinline__ int lane_column() { return threadIdx.x % 32 / 8 * 4 + threadIdx.x % 8 / 4; }
-constexpr __device__ int tile_column(int eight) { return eight / 2 * 16 + eight % 2 * 2; }
+constexpr __device__ int tile_column(int tile) { return tile / 2 * 16 + tile % 2 * 2; }
 
 // y += x Wᵀ, W [N, K] row-major in shared memory. If K is a multiple of 32, odd rows swap neighbouring groups of
 // sixteen columns against bank conflicts.
@@ -188,7 +190,7 @@ __device__ __forceinline__ void stream_matmul_transposed(float (*dx)[4], u64 fro
 // Sum over the four lanes that share a row.
 __device__ __forceinline__ float row_sum(float x) { return lane_sum<4>(x); }
 
-// x = LayerNorm(x). With KEEP, x̂ and 1/σ are written for the backward pass.
+// x = LayerNorm(x). With KEEP, x̂ ([rows, N]) and 1/σ ([rows]) are written for the backward pass.
 template <int N, bool KEEP>
 __device__ __forceinline__ void layer_norm(float (*x)[4], const float* gain, const float* shift, u64 normalised, u64 inv_std, const WarpRows& rows) {
 #pragma unroll
@@ -204,16 +206,17 @@ __device__ __forceinline__ void layer_norm(float (*x)[4], const float* gain, con
                 x[j][e] -= mean;
                 square += x[j][e] * x[j][e];
             }
-        float inverse = rsqrtf(row_sum(square) / N + 1e-5f);
+        float row_inv_std = rsqrtf(row_sum(square) / N + LAYER_NORM_EPSILON);
 #pragma unroll
-        for (int j = 0; j < N / 8; j++) x[j][2 * h] *= inverse, x[j][2 * h + 1] *= inverse;
-        if (KEEP && rows.valid[h] && threadIdx.x % 4 == 0) ((float*)inv_std)[(u32)rows.row[h]] = inverse;
+        for (int j = 0; j < N / 8; j++) x[j][2 * h] *= row_inv_std, x[j][2 * h + 1] *= row_inv_std;
+        if (KEEP && rows.valid[h] && threadIdx.x % 4 == 0) ((float*)inv_std)[(u32)rows.row[h]] = row_inv_std;
     }
     if (KEEP) store_rows<N, N>(normalised, 0, x, rows);
     for_each_column<N>(gain, [&](float g, int j, int e) { x[j][e] *= g, x[j][e + 2] *= g; });
     for_each_column<N>(shift, [&](float s, int j, int e) { x[j][e] += s, x[j][e + 2] += s; });
 }
 
+// 1/σ of a lane's two rows.
 __device__ __forceinline__ void load_inv_std(float* x, u64 from, const WarpRows& rows) {
 #pragma unroll
     for (int h = 0; h < 2; h++) x[h] = ((const float*)from)[(u32)rows.row[h]];
@@ -242,9 +245,9 @@ template <int COUNT, int STEP> __device__ __forceinline__ void reduce_columns(fl
 // LayerNorm backward: d = inv_std · (g − mean(g) − x̂ · mean(g · x̂)) with g = gain · d, in place. The gradients of
 // gain and shift over the warp's rows are written as partial sum `tile`, [tile][2 · N].
 template <int N>
-__device__ __forceinline__ void layer_norm_backward(float (*d)[4], const float (*hat)[4], const float* inverse, const float* gain, u64 partials, const WarpRows& rows) {
+__device__ __forceinline__ void layer_norm_backward(float (*d)[4], const float (*hat)[4], const float* inv_std, const float* gain, u64 partials, const WarpRows& rows) {
     // Gradients of gain, then of shift, for a lane's columns.
-    float sums[N / 2], a[2] = {0.0f, 0.0f}, b[2] = {0.0f, 0.0f};
+    float sums[N / 2], grad_mean[2] = {0.0f, 0.0f}, grad_hat_mean[2] = {0.0f, 0.0f};
     for_each_column<N>(gain, [&](float g, int j, int e) {
         sums[2 * j + e] = d[j][e] * hat[j][e] + d[j][e + 2] * hat[j][e + 2];
         sums[N / 4 + 2 * j + e] = d[j][e] + d[j][e + 2];
@@ -252,18 +255,18 @@ __device__ __forceinline__ void layer_norm_backward(float (*d)[4], const float (
         for (int h = 0; h < 2; h++) {
             float& x = d[j][e + 2 * h];
             x *= g;
-            a[h] += x;
-            b[h] += x * hat[j][e + 2 * h];
+            grad_mean[h] += x;
+            grad_hat_mean[h] += x * hat[j][e + 2 * h];
         }
     });
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        a[h] = row_sum(a[h]) / N;
-        b[h] = row_sum(b[h]) / N;
+        grad_mean[h] = row_sum(grad_mean[h]) / N;
+        grad_hat_mean[h] = row_sum(grad_hat_mean[h]) / N;
 #pragma unroll
         for (int j = 0; j < N / 8; j++)
 #pragma unroll
-            for (int e = 2 * h; e < 2 * h + 2; e++) d[j][e] = (d[j][e] - a[h] - hat[j][e] * b[h]) * inverse[h];
+            for (int e = 2 * h; e < 2 * h + 2; e++) d[j][e] = (d[j][e] - grad_mean[h] - hat[j][e] * grad_hat_mean[h]) * inv_std[h];
     }
     int first = 0;
     reduce_columns<N / 2, 4>(sums, first);

@@ -1,6 +1,12 @@
 // Operations that reduce or move rows: pooling, union, repeated parameters, concatenation, dropout, PINE's sums of
 // sigmoids. Every kernel is memory-bound; unless stated, its grid is (blocks, tasks), grid-stride over output numbers.
 
+// Values of `reduce` (`Reduce` in program/ops.rs), and what a maximum starts from.
+#define POOL_MAX 0
+#define POOL_MEAN 1
+#define MIN_POOLED -3.4e38f
+
+// x [rows, cols], y [segments, cols] with row stride ldy. A segment is an example or, with `dimensions`, an element.
 struct PoolTask {
     float *x, *y;
     int ldy, cols, reduce, dimensions, accumulate, pad;
@@ -18,7 +24,7 @@ __device__ __forceinline__ int segments(const PoolTask& task, const int* shape) 
     return task.dimensions ? element_offset(task.space, shape, shape[0]) : shape[0];
 }
 
-// y[s, c] = max, mean or sum (`reduce` 0, 1, 2) of x[r, c] over the rows r of segment s. A thread owns one (s, c). y is
+// y[s, c] = max, mean or sum (`reduce`) of x[r, c] over the rows r of segment s. A thread owns one (s, c). y is
 // written.
 extern "C" __global__ void pool_forward(const PoolTask* tasks, const int* shape) {
     grid_dependency_sync();
@@ -27,12 +33,12 @@ extern "C" __global__ void pool_forward(const PoolTask* tasks, const int* shape)
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x) {
         int s = i / task.cols, c = i % task.cols;
         int2 rows = segment(task, shape, s);
-        float v = task.reduce == 0 ? -3.4e38f : 0.0f;
+        float v = task.reduce == POOL_MAX ? MIN_POOLED : 0.0f;
         for (int r = rows.x; r < rows.y; r++) {
             float x = task.x[(size_t)r * task.cols + c];
-            v = task.reduce == 0 ? (x > v || x != x ? x : v) : v + x;
+            v = task.reduce == POOL_MAX ? (x > v || x != x ? x : v) : v + x;
         }
-        task.y[(size_t)s * task.ldy + c] = task.reduce == 1 ? v / (rows.y - rows.x) : v;
+        task.y[(size_t)s * task.ldy + c] = task.reduce == POOL_MEAN ? v / (rows.y - rows.x) : v;
     }
 }
 
@@ -42,8 +48,8 @@ struct PoolBackwardTask {
     const float* dy;
 };
 
-// dx[r, c] (+)= dy[s, c] for a sum, dy / n for a mean; for a max, dy goes to the first maximal row and the others get
-// zero. A thread owns one (s, c).
+// dx[r, c] = dy[s, c] for a sum, dy / n for a mean. For a max, dy goes to the first maximal row and the others get
+// zero. A thread owns one (s, c) and all its rows. dx [rows, cols] is written, or added to if `accumulate`.
 extern "C" __global__ void pool_backward(const PoolBackwardTask* tasks, const int* shape) {
     grid_dependency_sync();
     const PoolBackwardTask task = tasks[blockIdx.y];
@@ -52,15 +58,15 @@ extern "C" __global__ void pool_backward(const PoolBackwardTask* tasks, const in
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x) {
         int s = i / pool.cols, c = i % pool.cols;
         int2 rows = segment(pool, shape, s);
-        float d = task.dy[(size_t)s * pool.ldy + c], max_value = pool.reduce == 0 ? pool.y[(size_t)s * pool.ldy + c] : 0.0f;
-        bool open = true;
+        float d = task.dy[(size_t)s * pool.ldy + c], max_value = pool.reduce == POOL_MAX ? pool.y[(size_t)s * pool.ldy + c] : 0.0f;
+        bool searching = true;
         for (int r = rows.x; r < rows.y; r++) {
             size_t at = (size_t)r * pool.cols + c;
             float v = d;
-            if (pool.reduce == 1) v = d / (rows.y - rows.x);
-            if (pool.reduce == 0) {
-                bool is_argmax = open && pool.x[at] == max_value;
-                open = open && !is_argmax;
+            if (pool.reduce == POOL_MEAN) v = d / (rows.y - rows.x);
+            if (pool.reduce == POOL_MAX) {
+                bool is_argmax = searching && pool.x[at] == max_value;
+                searching = searching && !is_argmax;
                 v = is_argmax ? d : 0.0f;
             }
             task.dx[at] = pool.accumulate ? task.dx[at] + v : v;
@@ -70,6 +76,8 @@ extern "C" __global__ void pool_backward(const PoolBackwardTask* tasks, const in
 
 #define MAX_SETS 64
 
+// `count` sets [rows, cols] and their union `all` [rows, cols]; encodings [cols] or null. In backward passes all are
+// gradients.
 struct UnionTask {
     float* sets[MAX_SETS];
     const float* encodings[MAX_SETS];
@@ -133,6 +141,7 @@ extern "C" __global__ void from_union_backward(const UnionTask* tasks, const int
     }
 }
 
+// The union's gradient (`rows.all`) and the gradients of the encodings, [cols] each.
 struct EncodingTask {
     UnionTask rows;
     float* sums[MAX_SETS];
@@ -157,6 +166,7 @@ extern "C" __global__ void set_encoding_grad(const EncodingTask* tasks, const in
     }
 }
 
+// `param` [len], y [examples, len].
 struct RepeatTask {
     const float* param;
     float* y;
@@ -198,7 +208,7 @@ extern "C" __global__ void concat_forward(const ConcatTask* tasks, const int* sh
         task.y[i / task.len * task.ldy + task.at + i % task.len] = task.x[i];
 }
 
-// x[e, i] (+)= y[e, at + i]; both are gradients.
+// x[e, i] = y[e, at + i], or += if `accumulate`; both are gradients.
 extern "C" __global__ void concat_backward(const ConcatTask* tasks, const int* shape) {
     grid_dependency_sync();
     const ConcatTask task = tasks[blockIdx.y];
@@ -209,6 +219,7 @@ extern "C" __global__ void concat_backward(const ConcatTask* tasks, const int* s
     }
 }
 
+// x and y [rows, cols] with row strides ldx and ldy; `seed` changes with every batch, `stream` with the operation.
 struct DropoutTask {
     const float* x;
     float* y;
@@ -227,8 +238,8 @@ __device__ __forceinline__ u64 splitmix64(u64 z) {
     return z ^ (z >> 31);
 }
 
-// y[i] (+)= x[i] · scale, or 0 with probability threshold / 2³². The mask is a hash of seed, stream and i, so the
-// backward pass repeats it without storage.
+// y[i] = x[i] · scale, or 0 with probability threshold / 2³²; += if `accumulate`. The mask is a hash of seed, stream
+// and i, so the backward pass repeats it without storage.
 extern "C" __global__ void dropout(const DropoutTask* tasks, const int* shape) {
     grid_dependency_sync();
     const DropoutTask task = tasks[blockIdx.y];
@@ -241,7 +252,9 @@ extern "C" __global__ void dropout(const DropoutTask* tasks, const int* shape) {
     }
 }
 
-// y[p, j] = Σ_i sigmoid(x_i[p] · spread[p, j] + shift[p, j]) over the elements i of an example.
+// y[p, j] = Σ_i sigmoid(x_i[p] · spread[p, j] + shift[p, j]) over the elements i of an example. x [elements,
+// projections], spread and shift [projections, per_projection], y [examples, projections · per_projection] with row
+// stride ldy.
 struct PineTask {
     const float *x, *spread, *shift;
     float* y;
@@ -259,30 +272,31 @@ extern "C" __global__ void pine_forward(const PineTask* tasks, const int* shape)
     const PineTask task = tasks[blockIdx.z];
     int e = blockIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x, width = task.projections * task.per_projection;
     if (e >= shape[0] || i >= width) return;
-    float u = task.spread[i], v = task.shift[i], sum = 0.0f;
+    float spread = task.spread[i], shift = task.shift[i], sum = 0.0f;
     for (int r = element_offset(task.space, shape, e); r < element_offset(task.space, shape, e + 1); r++)
-        sum += sigmoid(task.x[(size_t)r * task.projections + i / task.per_projection] * u + v);
+        sum += sigmoid(task.x[(size_t)r * task.projections + i / task.per_projection] * spread + shift);
     task.y[(size_t)e * task.ldy + i] = sum;
 }
 
-// Partial sums [examples][2 · width] of the gradients of spread and shift. Grid and ownership as in `pine_forward`.
+// Partial sums [examples][2 · width] of the gradients of spread, then of shift, written. Grid and ownership as in
+// `pine_forward`.
 extern "C" __global__ void pine_backward(const PineTask* tasks, const int* shape) {
     grid_dependency_sync();
     const PineTask task = tasks[blockIdx.z];
     int e = blockIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x, width = task.projections * task.per_projection;
     if (e >= shape[0] || i >= width) return;
-    float u = task.spread[i], v = task.shift[i], g = task.dy[(size_t)e * task.ldy + i], du = 0.0f, dv = 0.0f;
+    float spread = task.spread[i], shift = task.shift[i], g = task.dy[(size_t)e * task.ldy + i], d_spread = 0.0f, d_shift = 0.0f;
     for (int r = element_offset(task.space, shape, e); r < element_offset(task.space, shape, e + 1); r++) {
-        float x = task.x[(size_t)r * task.projections + i / task.per_projection], s = sigmoid(x * u + v), d = g * s * (1.0f - s);
-        du += d * x;
-        dv += d;
+        float x = task.x[(size_t)r * task.projections + i / task.per_projection], s = sigmoid(x * spread + shift), d = g * s * (1.0f - s);
+        d_spread += d * x;
+        d_shift += d;
     }
-    task.partials[(size_t)e * 2 * width + i] = du;
-    task.partials[(size_t)e * 2 * width + width + i] = dv;
+    task.partials[(size_t)e * 2 * width + i] = d_spread;
+    task.partials[(size_t)e * 2 * width + width + i] = d_shift;
 }
 
-// dx_i[p] (+)= Σ_j dy[p, j] · s (1 − s) · spread[p, j] with s = sigmoid(x_i[p] · spread[p, j] + shift[p, j]). A thread
-// owns one (i, p).
+// dx_i[p] = Σ_j dy[p, j] · s (1 − s) · spread[p, j] with s = sigmoid(x_i[p] · spread[p, j] + shift[p, j]). A thread
+// owns one (i, p). dx is written, or added to if `accumulate`. Grid: (blocks, 1, tasks), grid-stride.
 extern "C" __global__ void pine_input_grad(const PineTask* tasks, const int* shape) {
     grid_dependency_sync();
     const PineTask task = tasks[blockIdx.z];

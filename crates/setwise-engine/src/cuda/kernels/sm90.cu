@@ -8,7 +8,9 @@
 // Index of chunk `chunk` of row `row` in a swizzled tile.
 __device__ __forceinline__ int swizzled_chunk(int row, int chunk) { return row * 32 + ((chunk ^ (row & 7)) * 4); }
 
-// Shared-memory descriptor of a tile: address, 1024 bytes between groups of eight rows, 128-byte swizzle.
+// Shared-memory descriptor of a tile, in units of 16 bytes: address (bits 0 to 13), 64 units between groups of eight
+// rows (from bit 32). The two highest bits are 1 for the 128-byte swizzle. The offset from bit 16 on has no effect with
+// this swizzle.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 tile) { return (tile >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62; }
 __device__ __forceinline__ u64 wgmma_descriptor(const float* tile) { return wgmma_descriptor(shared_address(tile)); }
 
@@ -103,7 +105,7 @@ __device__ __forceinline__ void tma_load_2d(float* tile, const void* map, int x,
                  : "memory");
 }
 
-// Changes the register budget of a warpgroup; all its warps execute it in their own branch.
+// Lowers or raises the register budget of a warpgroup; all its warps execute it in their own branch.
 template <int COUNT> __device__ __forceinline__ void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 template <int COUNT> __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 
