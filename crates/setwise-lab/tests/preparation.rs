@@ -1,7 +1,7 @@
 //! Models carry how sets are prepared for them, as in the experiment they were trained in.
 
 use setwise::data::{Preparation, compress};
-use setwise::files::{Sample, batch_of};
+use setwise::files::{Sample, pack_samples};
 use setwise::models::{OutputKind, SharedModel};
 use setwise::{Model, ModelConfig, Prediction, SetBatch};
 use setwise_lab::experiment::Experiment;
@@ -36,7 +36,7 @@ fn sets_are_whitened_where_the_task_has_them_so() {
     ] {
         let (plain, moved) = (batch(task, |x| x), batch(task, |x| 10.0 * x + 1e6));
         assert_eq!(near(&plain, &moved), whitened, "{task}");
-        assert_eq!(near(&plain, &batch_of(samples(|x| x)).unwrap()), !whitened, "{task}");
+        assert_eq!(near(&plain, &pack_samples(samples(|x| x)).unwrap()), !whitened, "{task}");
     }
 }
 

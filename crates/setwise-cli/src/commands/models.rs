@@ -40,7 +40,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         for p in PRESETS {
             let config = ModelConfig::preset(p.name, args.dim)?.validate()?;
             all.push(
-                serde_json::json!({"name": p.name, "summary": p.summary, "operations": p.order, "config": *config}),
+                serde_json::json!({"name": p.name, "summary": p.summary, "operations": p.complexity, "config": *config}),
             );
         }
         let encoders: Vec<_> = ImageEncoder::ALL
@@ -57,7 +57,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(["architecture", "operations", "what it is"]);
     for p in PRESETS {
-        table.add_row([p.name, p.order, p.summary]);
+        table.add_row([p.name, p.complexity, p.summary]);
     }
     print_line(table.trim_fmt())?;
     print_line("\nOperations count set sizes n, m and width d. `setwise models --config NAME` shows a config.\n")?;

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use rayon::prelude::*;
 
 use setwise::Model;
-use setwise::files::atomic::{sync_folder, write_beside};
+use setwise::files::atomic::{sync_folder, write_partial};
 use setwise::files::tensors::{TensorFile, little_endian, to_bytes};
 use setwise::train::Trainer;
 
@@ -65,7 +65,7 @@ impl Checkpoint {
         let path = folder.checkpoint();
         let bytes = self.encode();
         let write = || -> std::io::Result<()> {
-            let partial = write_beside(&path, &bytes)?;
+            let partial = write_partial(&path, &bytes)?;
             if path.exists() {
                 std::fs::rename(&path, folder.previous_checkpoint())?;
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{RawBatch, RawSet, Scale, Targets, scale};
-use crate::files::{Sample, batch_of};
+use crate::files::{Sample, pack_samples};
 use crate::models::{Model, Prediction};
 use crate::sets::{Axes, Coordinates, PackedSet};
 use crate::{Error, Result, SetBatch};
@@ -77,7 +77,7 @@ impl Preparation {
         let one_width = samples.iter().all(|s| s.width == samples[0].width);
         let one_count = samples.iter().all(|s| s.examples == samples[0].examples);
         if self.coordinates.axes == Axes::Raw || !one_width || !one_count {
-            return self.scaled(batch_of(samples)?);
+            return self.scaled(pack_samples(samples)?);
         }
         let names: Vec<String> = samples.iter().map(|s| s.path.display().to_string()).collect();
         let width = samples[0].width;

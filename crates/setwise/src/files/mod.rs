@@ -1,6 +1,9 @@
-//! Files: samples ([`Sample`]: CSV, TSV, NPY), arrays ([`write_npy`]), tensors ([`tensors`]: safetensors), atomic writes ([`atomic`]).
+//! Files.
 //!
-//! Every reader checks what a file claims against what it holds.
+//! * [`Sample`]: samples in CSV, TSV and NPY files; [`write_npy`]: arrays.
+//! * [`tensors`]: safetensors files; [`atomic`]: atomic writes.
+//!
+//! Every reader checks the header of a file against its content.
 
 pub mod atomic;
 mod npy;
@@ -9,4 +12,4 @@ pub mod tensors;
 mod text;
 
 pub use npy::write_npy;
-pub use samples::{Sample, batch_of};
+pub use samples::{Sample, pack_samples};
