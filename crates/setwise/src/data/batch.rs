@@ -150,8 +150,8 @@ impl AffineMap {
     /// The map to `axes`; canonical axes are those of the first two sets.
     fn of(axes: Axes, sets: &[&[f64]], dim: usize) -> Self {
         match (axes, sets) {
-            (Axes::Canonical, [p, q, ..]) => AffineMap::Canonical(Canonical::of(p, q, dim)),
-            _ => AffineMap::Whitened(Whitening::of(sets, dim)),
+            (Axes::Canonical, [p, q, ..]) => AffineMap::Canonical(Canonical::fit(p, q, dim)),
+            _ => AffineMap::Whitened(Whitening::fit(sets, dim)),
         }
     }
 

@@ -169,7 +169,7 @@ impl ChunkFeatures {
                 };
                 let subsample = |k: usize| {
                     let (a, b) = (gather(&x, &p_order, k, sizes[0]), gather(&y, &q_order, k, sizes[1]));
-                    let axes = Canonical::of(&a, &b, dim);
+                    let axes = Canonical::fit(&a, &b, dim);
                     Subsample { p: to_f32(&mapped(&axes, &a)), q: to_f32(&mapped(&axes, &b)) }
                 };
                 (0..count).map(subsample).collect()
