@@ -83,7 +83,7 @@ fn quantiles_are_those_of_the_label_in_order() {
     let of = Preparation::of(&model("kind = \"kl\"\ndim = 2", loss)).unwrap();
     assert_eq!(of.levels(), Some(&[0.05, 0.5, 0.95][..]));
     let answers = [2.0, 1.0, 4.0].map(|kl| compress(kl, 1.0) as f32);
-    let answer = of.read(Prediction::of_examples(answers.to_vec(), 3));
+    let answer = of.decode(Prediction::of_examples(answers.to_vec(), 3));
     assert!(answer.example(0).iter().zip([1.0, 2.0, 4.0]).all(|(a, b)| (a - b).abs() < 1e-5), "{answer:?}");
 }
 
@@ -94,7 +94,7 @@ fn of_labels_of_elements_the_mean_over_the_first_set_is_the_answer() {
     let mut per_element = Model::new(config.validate().unwrap(), 1);
     let found = per_element.predict(&of.batch(vec![sample("a", 1, |x| x), sample("b", 2, |x| x)]).unwrap()).unwrap();
     let means: Vec<f32> = (0..2).map(|i| found.set(i, 0).iter().sum::<f32>() / 10.0).collect();
-    let read = of.read(found);
+    let read = of.decode(found);
     assert_eq!((read.examples(), read.width(), read.per_element()), (2, 1, false));
     assert!(read.values().iter().zip(means).all(|(a, b)| (a - b).abs() < 1e-5));
 }

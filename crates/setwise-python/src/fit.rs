@@ -38,7 +38,7 @@ impl Drop for Fit {
 }
 
 struct State {
-    fit: train::Fit,
+    fit: train::ScheduledTrainer,
     data: Option<(Examples, Epochs)>,
 }
 
@@ -65,7 +65,7 @@ impl Fit {
             }
             None => None,
         };
-        let fit = compute(py, || train::Fit::new(shared.snapshot(), training, seed))?.map_err(raised)?;
+        let fit = compute(py, || train::ScheduledTrainer::new(shared.snapshot(), training, seed))?.map_err(raised)?;
         // The last thing that can fail: from here on `close` gives the model free.
         model.get().begin_learning()?;
         Ok(Fit { model, state: Mutex::new(State { fit, data }), reserved: AtomicBool::new(true) })
@@ -86,10 +86,10 @@ impl Fit {
                 (None, None) => return Err(Failure::Value("there is no data set to take a batch of".to_owned())),
             };
             let (sets, targets) = batch.into_batch()?;
-            let rate = fit.rate();
+            let rate = fit.learning_rate();
             let outcome = fit.step(&sets, &targets)?;
             shared.update(fit.model());
-            Ok((outcome.loss, outcome.gradient, rate))
+            Ok((outcome.loss, outcome.gradient_norm, rate))
         })?
         .map_err(PyErr::from)
     }

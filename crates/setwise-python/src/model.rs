@@ -188,7 +188,7 @@ impl Model {
             views.iter().try_for_each(|v| v.check(preparation.is_identity()))?;
             if !preparation.is_identity() {
                 let prepared = prepared(&preparation, &sets)?;
-                return Ok(preparation.read(self.shared.predict(&prepared.view())?));
+                return Ok(preparation.decode(self.shared.predict(&prepared.view())?));
             }
             let pack = |(sets, whole): (&Vec<_>, &Option<_>)| Packed::of(sets, *whole);
             let packed = sets.iter().zip(&wholes).map(pack).collect::<Result<Vec<_>, _>>()?;

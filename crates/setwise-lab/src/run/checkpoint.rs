@@ -287,7 +287,7 @@ mod tests {
                 loss: LossConfig::Mse,
                 ..Training::default()
             };
-            Trainer::of(Model::new(config.with_hidden(4).validate().unwrap(), 1), &training, 0)
+            Trainer::with_training(Model::new(config.with_hidden(4).validate().unwrap(), 1), &training, 0)
         };
         let pixels: Vec<f32> = (0..100).map(|i| (i * 7 % 13) as f32 / 13.0).collect();
         let batch = SetBatch::from_examples(20, &[vec![&pixels[..60], &pixels[60..]]]).unwrap();

@@ -103,7 +103,7 @@ impl SharedModel {
     }
 }
 
-/// Locks and ignores poisoning: no update of the protected models can panic halfway.
+/// Locks and ignores poisoning: a panic leaves no model half updated.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

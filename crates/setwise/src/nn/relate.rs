@@ -169,7 +169,7 @@ fn attend(
         .iter()
         .zip(projected.chunks_exact(3).zip(&attended))
         .map(|(r, (p, &out))| {
-            // Softmax maximum and sum of each query and head. All dimensions of an equivariant row share one softmax.
+            // Two softmax statistics for each query and head; all dimensions of a row share one softmax.
             let space = b.spec(r.query).space;
             Attend { query: p[0], key: p[1], value: p[2], out, stats: b.saved(space, 2 * heads, false) }
         })

@@ -68,15 +68,15 @@ impl Pretrained {
             let predicted = predicted.as_ref().expect("features have rows");
             let quantiles: Vec<f32> =
                 predicted.example(example).iter().map(|&x| standardisation.invert(f64::from(x)) as f32).collect();
-            let reading = self.targets.read(&quantiles);
+            let estimate = self.targets.decode(&quantiles);
             example += 1;
-            let [low, mut high] = reading.interval.unwrap_or([reading.value; 2]);
+            let [low, mut high] = estimate.interval.unwrap_or([estimate.value; 2]);
             // Whitening leaves samples that are very far apart a point each. Only their moments hold the distance.
             let gaussian_divergence = self.targets.label(gaussian_divergence);
             if gaussian_divergence > OUT_OF_RANGE_FACTOR * self.ranges.max_divergence {
                 high = high.max(gaussian_divergence);
             }
-            Ok((reading.value, [low, high]))
+            Ok((estimate.value, [low, high]))
         };
         Ok(features.into_iter().map(answer).collect())
     }
