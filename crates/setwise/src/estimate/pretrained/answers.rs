@@ -32,8 +32,7 @@ impl Pretrained {
         };
         let answer = |features: Result<PairFeatures>| {
             let PairFeatures { dim, duplicates, dequantised, chunks } = features?;
-            // All answers of the pair leave the iterator before an error returns, so that the next pair starts at its
-            // own.
+            // All answers of the pair are consumed before an error returns: the next pair starts at the right one.
             let answers: Vec<Result<Answer>> = answers.by_ref().take(chunks.len()).collect();
             let answers = answers.into_iter().collect::<Result<Vec<Answer>>>()?;
             Ok(PairAnswer { answer: mean_answer(&answers), dim, duplicates, dequantised })
@@ -82,7 +81,7 @@ impl Pretrained {
     }
 }
 
-/// The mean of answers of equal weight. Noise makes answers negative, a divergence is not: means are clamped at zero.
+/// The mean of answers of equal weight, clamped at zero: noise can make it negative.
 fn mean_answer(answers: &[Answer]) -> Answer {
     let mean =
         |number: &dyn Fn(&Answer) -> f64| (answers.iter().map(number).sum::<f64>() / answers.len() as f64).max(0.0);
