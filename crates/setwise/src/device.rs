@@ -16,8 +16,8 @@ pub enum Device {
     /// The CPU threads of the current rayon pool, in f32.
     #[default]
     Cpu,
-    /// The same threads with matrix products on AMX. Each product is three products of bf16 parts (bf16x3), with 16 bits
-    /// of mantissa instead of 24.
+    /// The same threads with matrix products on AMX. Each product is three products of bf16 parts (bf16x3), with 16
+    /// bits of mantissa instead of 24.
     CpuAmx,
     /// A GPU.
     #[cfg(feature = "cuda")]

@@ -88,7 +88,7 @@ impl Error {
     }
 
     /// An error about a field of a model config.
-    pub fn config(field: &'static str, reason: impl Into<String>) -> Error {
+    pub(crate) fn config(field: &'static str, reason: impl Into<String>) -> Error {
         Error::Config { field, reason: reason.into() }
     }
 }

@@ -1,7 +1,7 @@
 //! Two samples and a question, or a function of several sets to learn.
 //!
-//! A *set* is an unordered collection of vectors; an *example* is one or more sets. A model outputs one vector per example,
-//! invariant to permutations inside each set, or one vector per element, equivariant to them.
+//! A *set* is an unordered collection of vectors; an *example* is one or more sets. A model outputs one vector per
+//! example, invariant to permutations inside each set, or one vector per element, equivariant to them.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -13,7 +13,8 @@
 //! | [`sets`] | packed ragged batches, whitening, canonical axes |
 //! | [`nn`] | attention, pair networks and the layers around them |
 //! | [`files`] | sample files (CSV, TSV, NPY) and tensors |
-//! | [`distributions`], [`linalg`], [`random`] | Gaussian mixtures with known densities, small symmetric matrices, the generator |
+//! | [`distributions`] | Gaussian mixtures with known densities, random correlation matrices |
+//! | [`linalg`], [`random`] | small symmetric matrices, the random number generator |
 //!
 //! No module imports one above it in this table; `cargo xtask` checks this.
 //!

@@ -1,6 +1,7 @@
 //! Dense linear algebra on small symmetric matrices: row-major slices of `n` by `n` numbers.
 //!
-//! Samplers and estimators factor thousands of matrices as wide as one point. Factors and solutions are computed in place.
+//! Samplers and estimators factor thousands of matrices as wide as one point. Factors and solutions are computed in
+//! place.
 
 /// Mean and covariance of rows of `width` numbers. The divisor of the covariance is n − `ddof`.
 ///
@@ -41,7 +42,8 @@ pub(crate) fn moments(rows: &[f64], width: usize, ddof: usize) -> (Vec<f64>, Vec
 
 /// Cholesky factorisation in place: A becomes the lower triangular L with L·Lᵀ = A, with zeros above the diagonal.
 ///
-/// Fails if A is not positive definite, with the index of the first pivot at or below 10⁻¹⁴ of the largest diagonal entry.
+/// Fails if A is not positive definite, with the index of the first pivot at or below 10⁻¹⁴ of the largest diagonal
+/// entry.
 pub fn cholesky(a: &mut [f64], n: usize) -> Result<(), usize> {
     let max_diagonal = (0..n).map(|i| a[i * n + i]).fold(0.0, f64::max);
     for j in 0..n {
@@ -87,7 +89,8 @@ pub fn solve_lower_transposed(factor: &[f64], n: usize, b: &mut [f64]) {
     }
 }
 
-/// Eigenvalues of a symmetric matrix, unsorted, and its eigenvectors as rows, by cyclic Jacobi rotations. A is overwritten.
+/// Eigenvalues of a symmetric matrix, unsorted, and its eigenvectors as rows, by cyclic Jacobi rotations. A is
+/// overwritten.
 ///
 /// The eigenvectors are orthonormal to rounding error, even for eigenvalues that are zero or equal.
 pub(crate) fn symmetric_eigen(a: &mut [f64], n: usize) -> (Vec<f64>, Vec<f64>) {

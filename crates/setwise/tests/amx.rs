@@ -1,5 +1,5 @@
-//! AMX products against f64: outputs and gradients of models. On machines with AVX-512 but without AMX, the last test runs
-//! them with an emulated unit.
+//! AMX products against f64: outputs and gradients of models. On machines with AVX-512 but without AMX, the last test
+//! runs them with an emulated unit.
 
 mod common;
 

@@ -199,7 +199,8 @@ fn gradients_hold_for_sets_larger_than_every_tile() {
     }
 }
 
-/// Separate passes run one operation at a time on all examples. A step runs several operations on a few examples or rows.
+/// Separate passes run one operation at a time on all examples. A step runs several operations on a few examples or
+/// rows.
 #[test]
 fn a_step_has_the_gradients_of_separate_passes() {
     let mut cases = option_cases();

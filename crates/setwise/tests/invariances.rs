@@ -1,5 +1,5 @@
-//! Invariances of every model: to the order of elements, to other examples of the batch, to the order of dimensions of
-//! equivariant models, and to the number of threads.
+//! Invariances of every model: to the order of elements, other examples of the batch and the number of threads.
+//! Dimension-equivariant models are invariant to the order of dimensions.
 
 mod common;
 

@@ -212,9 +212,9 @@ impl<'a> Tally<'a> {
             return Err(setwise::Error::Sets(format!("{reason}, {needed}")).into());
         }
         for (i, &label) in batch.labels.iter().enumerate() {
-            let reading = targets.decode_example(&answers, i);
-            self.pairs.push((reading.value, label));
-            if let Some([low, high]) = reading.interval {
+            let estimate = targets.decode_example(&answers, i);
+            self.pairs.push((estimate.value, label));
+            if let Some([low, high]) = estimate.interval {
                 self.intervals += 1;
                 self.covered += usize::from(low <= label && label <= high);
             }

@@ -51,8 +51,8 @@ impl Examples {
 
     /// Appends an example of row-major sets with their row widths.
     ///
-    /// `targets` is one vector, or one row-major list of vectors per set for outputs per element. Nothing is appended if
-    /// a size does not match.
+    /// `targets` is one vector, or one row-major list of vectors per set for outputs per element. Nothing is appended
+    /// if a size does not match.
     pub fn push(&mut self, sets: &[(&[f32], usize)], targets: &[&[f32]]) -> Result<()> {
         let mismatch = |reason: String| Err(Error::Sets(reason));
         if sets.len() != self.sets.len() {

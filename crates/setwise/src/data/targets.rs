@@ -12,8 +12,8 @@ pub enum Targets {
     Label,
     /// Quantiles of log(1 + label/scale), one output for each level.
     ///
-    /// The logarithm is increasing, so the outputs map to quantiles of the label. It limits the weight of large labels in
-    /// the loss.
+    /// The logarithm is increasing, so the outputs map to quantiles of the label. It limits the weight of large labels
+    /// in the loss.
     Quantiles {
         /// Levels in (0, 1), increasing.
         levels: Vec<f64>,

@@ -9,10 +9,8 @@ use super::lkj::Lkj;
 use super::range::IntRange;
 use crate::linalg::solve_lower;
 
-/// A distribution over mixtures.
-///
-/// Weights are Dirichlet(1, …, 1) and means uniform in a cube. Covariances are diag(s)·C·Cᵀ·diag(s) with log-normal scales
-/// s and an LKJ factor C.
+/// A distribution over mixtures: Dirichlet(1, …, 1) weights, means uniform in a cube, covariances diag(s)·C·Cᵀ·diag(s).
+/// Scales s are log-normal, and C is an LKJ factor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct MixtureLaw {
@@ -309,8 +307,8 @@ unsafe fn log_density_avx2<const PER_COMPONENT: bool>(mixture: &Mixture, rows: &
 
 /// Log densities of blocks of eight points, one per lane.
 ///
-/// Forward substitution L·z = x − μ gives the exponent −½|z|², in d²/2 multiplications per point and component. Components
-/// are reduced by log-sum-exp, or written separately if `PER_COMPONENT`.
+/// Forward substitution L·z = x − μ gives the exponent −½|z|², in d²/2 multiplications per point and component.
+/// Components are reduced by log-sum-exp, or written separately if `PER_COMPONENT`.
 #[inline(always)]
 fn log_density_blocks<const PER_COMPONENT: bool>(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
     let dim = mixture.dim;

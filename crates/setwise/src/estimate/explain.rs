@@ -53,7 +53,8 @@ fn label(column: usize, name: Option<&str>) -> String {
     }
 }
 
-/// Contributions of all columns, in order of decreasing importance; serialises to what `setwise kl --explain --json` adds.
+/// Contributions of all columns, in order of decreasing importance; serialises to what `setwise kl --explain --json`
+/// adds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     /// The estimate from all columns.

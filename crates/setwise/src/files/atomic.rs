@@ -25,7 +25,8 @@ fn resolve_link(path: &Path) -> PathBuf {
     })
 }
 
-/// Writes content to the file `PATH.partial`, reads it back, compares it and returns its path. A failure removes the file.
+/// Writes content to the file `PATH.partial`, reads it back, compares it and returns its path. A failure removes the
+/// file.
 pub fn write_partial(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");

@@ -1,8 +1,8 @@
 //! Sample files: rows are elements, columns are dimensions.
 //!
-//! CSV and TSV files hold one set. A first row without numbers is a header; blank lines and lines that begin with `#` are
-//! skipped. NPY files hold one set `[n, d]` or a stack of examples `[examples, n, d]`. The content determines the format,
-//! not the name. The path `-` is standard input.
+//! CSV and TSV files hold one set. A first row without numbers is a header; blank lines and lines that begin with `#`
+//! are skipped. NPY files hold one set `[n, d]` or a stack of examples `[examples, n, d]`. The content determines the
+//! format, not the name. The path `-` is standard input.
 
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
@@ -137,9 +137,8 @@ fn check_header_size(bytes: &[u8]) -> std::result::Result<(), String> {
     let mut product = 1u64;
     for size in sizes.split(',').map(str::trim).filter(|s| !s.is_empty()) {
         let n = size.trim_end_matches('L').parse::<u64>().ok();
-        product = n
-            .and_then(|n| product.checked_mul(n))
-            .ok_or_else(|| format!("its header has the shape ({sizes}), which overflows"))?;
+        let overflow = || format!("its header has the shape ({sizes}), which overflows");
+        product = n.and_then(|n| product.checked_mul(n)).ok_or_else(overflow)?;
     }
     Ok(())
 }

@@ -13,7 +13,8 @@ use crate::nn::{
     feed_forward, fresh_like, max_over_dimensions, pool, relate, sublayers,
 };
 
-/// The program of a config for training or inference. With `input_grad`, the backward pass also computes input gradients.
+/// The program of a config for training or inference. With `input_grad`, the backward pass also computes input
+/// gradients.
 pub fn program(config: &ValidConfig, mode: Mode, input_grad: bool) -> Program {
     let c: &ModelConfig = config;
     let widths = if c.dimension_equivariant { vec![1; c.sets] } else { c.input_widths.clone() };

@@ -338,7 +338,7 @@ impl ModelConfig {
             return Err(Error::config("set-encoding", "belongs to relations = \"union\""));
         }
         if c.dimension_equivariant && c.encoder == Encoder::RelationNetwork {
-            return Err(Error::config("dimension-equivariant", "is not made for relation networks"));
+            return Err(Error::config("dimension-equivariant", "is not supported by relation networks"));
         }
         if pine && (c.dimension_equivariant || c.output == OutputKind::Equivariant) {
             let field = if c.dimension_equivariant { "dimension-equivariant" } else { "output" };
@@ -356,7 +356,10 @@ impl ModelConfig {
     fn validate_inputs(&self) -> Result<()> {
         let c = self;
         if c.dimension_equivariant && c.images.is_some() {
-            return Err(Error::config("dimension-equivariant", "is not made for images: their pixels are not alike"));
+            return Err(Error::config(
+                "dimension-equivariant",
+                "is not supported with images: their pixels are not interchangeable",
+            ));
         }
         if c.dimension_equivariant {
             if !c.input_widths.is_empty() {

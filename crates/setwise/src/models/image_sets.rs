@@ -9,9 +9,9 @@ use crate::{Error, Result};
 impl Sample {
     /// Reads sets of images.
     ///
-    /// NPY files have shape `[n, height, width]`, `[n, height, width, channels]` or `[n, height · width · channels]`. A stack
-    /// of examples has one more axis in front. CSV and TSV files hold one image per line. Bytes are divided by 255; other
-    /// numbers must be from 0 to 1.
+    /// NPY files have shape `[n, height, width]`, `[n, height, width, channels]` or `[n, height · width · channels]`. A
+    /// stack of examples has one more axis in front. CSV and TSV files hold one image per line. Bytes are divided by
+    /// 255; other numbers must be from 0 to 1.
     ///
     /// ```
     /// use setwise::files::{Sample, write_npy};

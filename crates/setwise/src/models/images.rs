@@ -8,14 +8,15 @@ use super::model::Model;
 use crate::nn::{ENCODER, Layer};
 use crate::{Error, Result};
 
-/// Convolutional encoders of the paper. Batch norm and ReLU follow each convolution; a linear map to the features is last.
+/// Convolutional encoders of the paper. Batch norm and ReLU follow each convolution; a linear map to the features is
+/// last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ImageEncoder {
     /// Two 3×3 convolutions of 32 and 64 filters, each followed by max pooling. By default for 28×28 grey images.
     Mnist,
-    /// A 7×7 convolution of 32 filters and stride 2, then three pairs of 3×3 convolutions. The pairs have 32, 64 and 128
-    /// filters, each followed by max pooling. By default for 105×105 grey images.
+    /// A 7×7 convolution of 32 filters and stride 2, then three pairs of 3×3 convolutions. The pairs have 32, 64 and
+    /// 128 filters, each followed by max pooling. By default for 105×105 grey images.
     Omniglot,
     /// The layers of `omniglot`. By default for 32×32 images with three channels.
     Meta,
@@ -41,8 +42,8 @@ impl ImageEncoder {
 
     /// Finds an encoder by name.
     pub fn find(name: &str) -> Result<Self> {
-        let found = Self::ALL.iter().find(|e| e.0 == name);
-        found.map(|e| e.1).ok_or_else(|| {
+        let entry = Self::ALL.iter().find(|e| e.0 == name);
+        entry.map(|e| e.1).ok_or_else(|| {
             let known = Self::ALL.map(|e| e.0).join(", ");
             Error::config("images.encoder", format!("is {name:?}, there are {known}"))
         })
@@ -53,7 +54,8 @@ impl ImageEncoder {
         match self {
             ImageEncoder::Mnist => "3×3 convolutions of 32 and 64 filters, a 2×2 max pooling after each, linear",
             ImageEncoder::Omniglot => {
-                "a 7×7 convolution of stride 2, three pairs of 3×3 of 32, 64 and 128 filters with a max pooling after each, linear"
+                "a 7×7 convolution of stride 2, three pairs of 3×3 of 32, 64 and 128 filters with a max pooling after \
+                 each, linear"
             }
             ImageEncoder::Meta => "the layers of omniglot for colour images",
         }
@@ -73,9 +75,8 @@ impl ImageEncoder {
     }
 }
 
-/// Encoder and size of the images that are the elements of all sets.
-///
-/// A row holds the pixels of one image, `[height, width, channels]` row-major from the top left, as numbers from 0 to 1.
+/// Encoder and size of the images that are the elements of all sets. A row holds the pixels of one image as numbers from
+/// 0 to 1: `[height, width, channels]`, row-major from the top left.
 ///
 /// ```
 /// use setwise::models::{ImageEncoder, Images, ModelConfig};
@@ -211,8 +212,8 @@ impl ModelConfig {
     /// trainer.step(&batch, &[0.0, 1.0, 2.0, 1.0], 1e-3)?;
     ///
     /// // A model of two sets of such images starts from the classifier's encoder.
-    /// let config = ModelConfig::preset("multi-set-transformer", 64)?.with_images(images).with_latent(16).with_hidden(16);
-    /// let mut model = Model::new(config.validate()?, 2);
+    /// let config = ModelConfig::preset("multi-set-transformer", 64)?.with_images(images);
+    /// let mut model = Model::new(config.with_latent(16).with_hidden(16).validate()?, 2);
     /// model.copy_encoder(trainer.model())?;
     /// # Ok::<(), setwise::Error>(())
     /// ```

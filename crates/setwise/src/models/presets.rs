@@ -62,7 +62,7 @@ pub const PRESETS: [Preset; 10] = [
     },
     Preset {
         name: "single-set-rff",
-        summary: "each element on its own, pooled per set (Deep Sets; Zaheer et al., 2017)",
+        summary: "each element alone, pooled per set (Deep Sets; Zaheer et al., 2017)",
         complexity: "(n+m)d²",
         configure: |c| {
             single_set(c);
@@ -106,7 +106,8 @@ fn single_set(c: &mut ModelConfig) {
 }
 
 impl ModelConfig {
-    /// A preset for two sets of rows of width `dim`, with the paper's sizes for divergences: four blocks and four heads.
+    /// A preset for two sets of rows of width `dim`, with the paper's sizes for divergences: four blocks and four
+    /// heads.
     ///
     /// The latent width is 16·`dim` and the hidden width 32·`dim`; 16 and 32 if dimension-equivariant.
     pub fn preset(name: &str, dim: usize) -> Result<Self> {

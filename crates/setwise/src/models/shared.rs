@@ -11,8 +11,8 @@ use crate::{Device, Result};
 
 /// A model that predicts on several threads at once; its parameters may be updated meanwhile.
 ///
-/// Threads share the parameters, not the working memory, which is kept for later calls. A prediction uses the parameters
-/// at the start of its call. Calls on a GPU are serialised.
+/// Threads share the parameters, not the working memory, which is kept for later calls. A prediction uses the
+/// parameters at the start of its call. Calls on a GPU are serialised.
 ///
 /// ```
 /// use setwise::models::SharedModel;
@@ -75,7 +75,7 @@ impl SharedModel {
     }
 
     /// Whether a GPU predicts.
-    pub fn on_gpu(&self) -> bool {
+    pub(crate) fn on_gpu(&self) -> bool {
         lock(&self.latest).on_gpu()
     }
 

@@ -46,7 +46,7 @@ pub(crate) fn encode_images(
 ) -> Vec<Value> {
     let (mut xs, mut image) = (xs.to_vec(), image);
     for (i, layer) in layers.iter().enumerate() {
-        // No bias: the batch norm subtracts the mean and adds its own shift.
+        // No bias: the batch norm subtracts the mean and adds a shift.
         (xs, image) = b.convolution(&format!("{ENCODER}conv.{i}"), &xs, image, layer.filters, layer.window(), false);
         xs = b.batch_norm(&format!("{ENCODER}norm.{i}"), &xs, image, Activation::Relu);
         if layer.pool {

@@ -134,7 +134,8 @@ fn project(
             Slice { value: entry.1, col: entry.2 - width, cols: *width }
         })
         .collect();
-    // The first pass declares all weights of a source, the second its biases: each kind is contiguous, as one map needs.
+    // The first pass declares all weights of a source, the second its biases: each kind is contiguous, as one map
+    // needs.
     let mut maps = Vec::new();
     for (source, ..) in values {
         let x = b.full(source);
@@ -199,7 +200,7 @@ fn pairs(b: &mut ProgramBuilder, relations: &[Relation], options: RelationOption
         projections.push((r.query, format!("{}.own", r.name), options.hidden, true));
         projections.push((r.key, format!("{}.partner", r.name), options.hidden, false));
     }
-    // Left and right are halves of one layer with 2 · latent inputs, which sets their initialisation.
+    // Both projections are parts of one layer with 2 · latent inputs, which determines their initialisation.
     let init = Init::Uniform(1.0 / (2.0 * options.latent as f64).sqrt());
     let projected = project(b, &projections, |b, name, x, y, bias| Map {
         x,

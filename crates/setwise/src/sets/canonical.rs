@@ -6,8 +6,8 @@ use crate::linalg::{moments, symmetric_eigen};
 /// Whitening of the union of two sets, followed by a rotation to canonical axes.
 ///
 /// Whitening reduces an affine map of the data to an orthogonal one. The rotation removes that: the axes are the
-/// eigenvectors of Σp − Σq + δδᵀ, largest eigenvalue first. Σp, Σq are the covariances of the whitened sets and δ is the
-/// difference of their means. The sign of each axis is that of δ plus the third moment of the union along it.
+/// eigenvectors of Σp − Σq + δδᵀ, largest eigenvalue first. Σp, Σq are the covariances of the whitened sets and δ is
+/// the difference of their means. The sign of each axis is that of δ plus the third moment of the union along it.
 ///
 /// ```
 /// use setwise::sets::Canonical;

@@ -9,8 +9,8 @@ const RIDGE: f64 = 1e-6;
 
 /// x ↦ Σ^(−1/2)·(x − μ), with mean μ and covariance Σ of the union of several sets, and the symmetric root (ZCA).
 ///
-/// The divisor of the covariance is n − 1. If Σ is rank-deficient, 10⁻⁶ of the largest eigenvalue is added to all: constant
-/// directions stay zero. Data without variance is only centred.
+/// The divisor of the covariance is n − 1. If Σ is rank-deficient, 10⁻⁶ of the largest eigenvalue is added to all:
+/// constant directions stay zero. Data without variance is only centred.
 ///
 /// ```
 /// use setwise::sets::Whitening;

@@ -7,34 +7,39 @@ use crate::data::Targets;
 use crate::models::OutputKind;
 use crate::{Error, Result};
 
-/// A loss as experiment files write it.
-///
-/// | in TOML | loss |
-/// | --- | --- |
-/// | `"l1"`, `"mse"`, `"bce"` | [`Loss::L1`], [`Loss::Mse`], [`Loss::Bce`] |
-/// | `{ huber = { delta = 1.0 } }` | [`Loss::Huber`] |
-/// | `{ pinball = { level = 0.9 } }` | [`Loss::Pinball`] |
-/// | `{ quantiles = { levels = [0.05, 0.5, 0.95], scale = 1.0 } }` | [`Loss::Quantiles`] of log(1 + label/scale) |
-/// | `{ elements = { weight = 1.0 } }` | [`Loss::SetMeanL1`] of outputs per element |
+/// A loss as experiment files write it, such as `"l1"` or `{ huber = { delta = 1.0 } }`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs)]
 pub enum LossConfig {
+    /// Mean absolute error.
     L1,
+    /// Mean squared error.
     Mse,
+    /// Huber loss: `{ huber = { delta = 1.0 } }`.
     Huber {
+        /// The loss is quadratic within `delta` and linear beyond.
         delta: f64,
     },
+    /// Binary cross-entropy of a logit with a label from 0 to 1.
     Bce,
+    /// Quantile loss: `{ pinball = { level = 0.9 } }`.
     Pinball {
+        /// The level of the quantile, in (0, 1).
         level: f64,
     },
+    /// Quantile losses, one output for each level: `{ quantiles = { levels = [0.05, 0.5, 0.95], scale = 1.0 } }`.
+    /// Targets are log(1 + label/scale).
     Quantiles {
+        /// Levels in (0, 1), increasing.
         levels: Vec<f64>,
+        /// The scale of labels.
         scale: f64,
     },
+    /// Absolute error of the mean output over the first set, plus `weight` times the mean absolute error of all
+    /// elements: `{ elements = { weight = 1.0 } }`. Outputs and labels are per element.
     #[serde(rename = "elements")]
     SetMeanL1 {
+        /// Weight of the error of elements.
         #[serde(rename = "weight")]
         element_weight: f64,
     },

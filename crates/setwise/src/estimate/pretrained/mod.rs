@@ -193,8 +193,8 @@ impl Pretrained {
 
     /// An answer with its warnings.
     ///
-    /// An answer with warnings has a fallback estimate beside it. Where the networks do not support a pair, that estimate
-    /// replaces the answer.
+    /// An answer with warnings has a fallback estimate beside it. Where the networks do not support a pair, that
+    /// estimate replaces the answer.
     fn with_warnings(&self, p: Points, q: Points, answer: Result<PairAnswer>, seed: u64) -> Result<Estimate> {
         let answer = match answer {
             Err(Error::UnsupportedSamples(reason)) => {
