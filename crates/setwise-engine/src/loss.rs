@@ -26,11 +26,11 @@ pub enum Loss {
     },
     /// The quantile loss with a level for every column of the output.
     Quantiles(QuantileLevels),
-    /// For outputs per element: `|mean p − mean t|` over the elements of the first set of each example, plus `weight ·
-    /// |p − t|` of every element of all sets. [`Loss::part`] computes the second term, [`Loss::mean_term`] the first.
-    Elements {
-        /// Weight of single elements.
-        weight: f64,
+    /// For outputs per element: `|mean p − mean t|` over the elements of the first set of each example, plus
+    /// `element_weight · |p − t|` of every element of all sets. [`Loss::part`] computes the second term, [`Loss::mean_term`] the first.
+    SetMeanL1 {
+        /// Weight of the second term.
+        element_weight: f64,
     },
     /// Cross-entropy of the softmax of a row of logits with the index of the right class. A row has one target.
     CrossEntropy {
@@ -153,7 +153,7 @@ impl Loss {
         grad: &mut [T],
         examples: usize,
     ) -> f64 {
-        if !matches!(self, Loss::Elements { .. }) {
+        if !matches!(self, Loss::SetMeanL1 { .. }) {
             return 0.0;
         }
         let share = 1.0 / examples.max(1) as f64;
@@ -182,9 +182,9 @@ impl Loss {
         let d = p - t;
         match self {
             Loss::L1 => (d.abs(), if d == 0.0 { 0.0 } else { d.signum() }),
-            Loss::Elements { weight } => {
+            Loss::SetMeanL1 { element_weight } => {
                 let (value, derivative) = Loss::L1.at(p, t);
-                (weight * value, weight * derivative)
+                (element_weight * value, element_weight * derivative)
             }
             Loss::Mse => (d * d, 2.0 * d),
             Loss::Huber { delta } if d.abs() <= delta => (0.5 * d * d, d),
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn the_element_loss_adds_set_means_and_single_elements() {
-        let loss = Loss::Elements { weight: 0.5 };
+        let loss = Loss::SetMeanL1 { element_weight: 0.5 };
         let (p, t) = ([1.0, 2.0, 3.0, 0.0, 5.0], [2.0, 4.0, 1.0, 0.5, 1.0]);
         let ranges = || [0..3, 3..5].into_iter();
         let all = |p: &[f64], grad: &mut [f64]| loss.part(p, &t, grad, 5) + loss.mean_term(p, &t, ranges(), grad, 2);

@@ -24,12 +24,12 @@ fn examples_with_a_singular_covariance_are_counted() {
     let sampler = Divergence { mixture: MixtureLaw::default(), label: Label::Sample };
     // Two points span a line.
     let batch = draw_batch(&sampler, &Targets::Label, 3, IntRange::new(1, 1), 5, 1)
-        .prepare(Coordinates::of(Axes::Whitened), &Targets::Label)
+        .prepare(Coordinates::new(Axes::Whitened), &Targets::Label)
         .unwrap();
     assert_eq!(batch.deficient, 5);
     assert_eq!(
         draw_batch(&sampler, &Targets::Label, 3, IntRange::new(9, 9), 5, 1)
-            .prepare(Coordinates::of(Axes::Whitened), &Targets::Label)
+            .prepare(Coordinates::new(Axes::Whitened), &Targets::Label)
             .unwrap()
             .deficient,
         0
@@ -41,7 +41,7 @@ fn examples_with_a_singular_covariance_are_counted() {
 fn appended_columns_follow_the_coordinates() {
     let raw_batch = raw_batch_of(4, 2);
     for axes in [Axes::Whitened, Axes::Canonical] {
-        let plain = raw_batch.prepare(Coordinates::of(axes), &Targets::Label).unwrap();
+        let plain = raw_batch.prepare(Coordinates::new(axes), &Targets::Label).unwrap();
         for (raw, mixture_log_densities) in [(false, false), (true, false), (false, true), (true, true)] {
             let append = Append { raw, mixture_log_densities };
             let seen = raw_batch.prepare(Coordinates { axes, append }, &Targets::Label).unwrap();
@@ -57,7 +57,8 @@ fn appended_columns_follow_the_coordinates() {
             }
             if mixture_log_densities {
                 let rows = [0, 1].map(|k| {
-                    let set = raw_batch.prepare(Coordinates::of(axes), &Targets::Label).unwrap().sets.sets()[k].clone();
+                    let set =
+                        raw_batch.prepare(Coordinates::new(axes), &Targets::Label).unwrap().sets.sets()[k].clone();
                     (set.data().iter().map(|&x| f64::from(x)).collect::<Vec<_>>(), set.offsets().to_vec())
                 });
                 let views = [0, 1].map(|k| SetView { data: &rows[k].0, width: 3, offsets: &rows[k].1 });

@@ -20,7 +20,7 @@ const ELEMENTS: &str = "{ elements = { weight = 1.0 } }";
 #[test]
 fn a_model_learns_the_log_ratio_of_every_element_and_estimates_by_their_mean() {
     let valid = experiment(KL, "preset = 'cross-only'", ELEMENTS).validate().unwrap();
-    let mut trainer = Trainer::of(Model::new(valid.model().clone(), 1), &valid.training, 1);
+    let mut trainer = Trainer::with_training(Model::new(valid.model().clone(), 1), &valid.training, 1);
     // Training repeats one batch, which the model can memorise.
     let batch = valid.training_batch(0).unwrap();
     let losses: Vec<f64> = (0..200).map(|_| trainer.step(&batch.sets, &batch.targets, 3e-3).unwrap()).collect();
@@ -34,7 +34,7 @@ fn a_model_learns_the_log_ratio_of_every_element_and_estimates_by_their_mean() {
     assert_eq!([answers.set(0, 0).len(), answers.set(0, 1).len()], sizes[..]);
     assert_eq!(answers.example(0), [answers.set(0, 0), answers.set(0, 1)].concat());
     let first: f64 = answers.set(0, 0).iter().map(|&x| f64::from(x)).sum();
-    assert_eq!(Targets::Elements.read_example(&answers, 0).value, first / sizes[0] as f64);
+    assert_eq!(Targets::ElementLabels.decode_example(&answers, 0).value, first / sizes[0] as f64);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn tasks_and_models_without_labels_of_elements_are_errors() {
     }
     let valid = experiment(KL, "preset = 'sum-merge'", "'l1'").validate().unwrap();
     let batch = valid.training_batch(0).unwrap();
-    let mut trainer = Trainer::new(Model::new(valid.model().clone(), 1), Loss::Elements { weight: 1.0 });
+    let mut trainer = Trainer::new(Model::new(valid.model().clone(), 1), Loss::SetMeanL1 { element_weight: 1.0 });
     let error = trainer.step(&batch.sets, &batch.targets, 1e-3).unwrap_err().to_string();
     assert!(error.contains("output") && error.contains("elements"), "{error}");
     let zero = experiment(KL, "preset = 'sum-merge'", "{ elements = { weight = 0.0 } }").validate().err().unwrap();

@@ -283,12 +283,12 @@ fn the_dimension_equivariant_attention_block_equals_the_published_one() {
 
 #[test]
 fn the_transformer_block_with_norms_equals_the_published_one() {
-    use setwise::nn::{Relate, RelateOptions, Relation, relate};
+    use setwise::nn::{Relation, RelationKind, RelationOptions, relate};
     let build = |b: &mut ProgramBuilder, x: Value, y: Value| {
         let out = b.fresh(Space::Set(0), 16, false);
         let relation = Relation { name: "m".to_owned(), query: x, key: y, out: b.full(out) };
-        let attention = Relate::Attention { heads: 4, scale: 0.25, bias: true };
-        relate(b, &[relation], RelateOptions { relate: attention, latent: 16, hidden: 32, norm: true, dropout: 0.0 });
+        let attention = RelationKind::Attention { heads: 4, scale: 0.25, bias: true };
+        relate(b, &[relation], RelationOptions { kind: attention, latent: 16, hidden: 32, norm: true, dropout: 0.0 });
         out
     };
     let theirs = |name: &str| {

@@ -1,7 +1,7 @@
 //! Models store the preparation of their inputs, as in their experiment.
 
 use setwise::data::{Preparation, compress};
-use setwise::files::{Sample, batch_of};
+use setwise::files::{Sample, pack_samples};
 use setwise::models::{OutputKind, SharedModel};
 use setwise::{Model, ModelConfig, Prediction, SetBatch};
 use setwise_lab::experiment::Experiment;
@@ -37,7 +37,7 @@ fn sets_are_whitened_where_the_task_has_whitened_axes() {
     ] {
         let (plain, moved) = (batch(task, |x| x), batch(task, |x| 10.0 * x + 1e6));
         assert_eq!(near(&plain, &moved), whitened, "{task}");
-        assert_eq!(near(&plain, &batch_of(samples(|x| x)).unwrap()), !whitened, "{task}");
+        assert_eq!(near(&plain, &pack_samples(samples(|x| x)).unwrap()), !whitened, "{task}");
     }
 }
 
@@ -84,7 +84,7 @@ fn quantiles_are_those_of_the_label_in_order() {
     let of = Preparation::of(&model("kind = \"kl\"\ndim = 2", loss)).unwrap();
     assert_eq!(of.levels(), Some(&[0.05, 0.5, 0.95][..]));
     let answers = [2.0, 1.0, 4.0].map(|kl| compress(kl, 1.0) as f32);
-    let answer = of.read(Prediction::of_examples(answers.to_vec(), 3));
+    let answer = of.decode(Prediction::of_examples(answers.to_vec(), 3));
     assert!(answer.example(0).iter().zip([1.0, 2.0, 4.0]).all(|(a, b)| (a - b).abs() < 1e-5), "{answer:?}");
 }
 
@@ -95,7 +95,7 @@ fn the_mean_of_element_labels_over_the_first_set_is_the_estimate() {
     let mut per_element = Model::new(config.validate().unwrap(), 1);
     let found = per_element.predict(&of.batch(vec![sample("a", 1, |x| x), sample("b", 2, |x| x)]).unwrap()).unwrap();
     let means: Vec<f32> = (0..2).map(|i| found.set(i, 0).iter().sum::<f32>() / 10.0).collect();
-    let read = of.read(found);
+    let read = of.decode(found);
     assert_eq!((read.examples(), read.width(), read.per_element()), (2, 1, false));
     assert!(read.values().iter().zip(means).all(|(a, b)| (a - b).abs() < 1e-5));
 }

@@ -42,7 +42,7 @@ fn assert_close(found: &[f64], expected: &[f64], tolerance: f64, what: &str) {
 fn whitening_agrees_with_the_published_code() {
     for i in 0..4 {
         let (x, y) = (example("whiten.in.x", i), example("whiten.in.y", i));
-        let w = Whitening::of(&[&x, &y], 3);
+        let w = Whitening::fit(&[&x, &y], 3);
         assert_eq!(w.rank(), 3);
         for (rows, name) in [(&x, "x"), (&y, "y")] {
             let mut out = vec![0.0; rows.len()];

@@ -38,7 +38,7 @@ impl Drop for Fit {
 }
 
 struct State {
-    fit: train::Fit,
+    fit: train::ScheduledTrainer,
     data: Option<(Examples, Epochs)>,
 }
 
@@ -65,7 +65,8 @@ impl Fit {
             }
             None => None,
         };
-        let fit = compute(py, || train::Fit::new(shared.snapshot(), training, seed))?.map_err(exception)?;
+        let fit =
+            compute(py, || train::ScheduledTrainer::new(shared.snapshot(), training, seed))?.map_err(exception)?;
         // This is the last call that can fail. `close` releases the model.
         model.get().reserve()?;
         Ok(Fit { model, state: Mutex::new(State { fit, data }), reserved: AtomicBool::new(true) })
@@ -88,10 +89,10 @@ impl Fit {
                 }
             };
             let (sets, targets) = batch.into_batch()?;
-            let rate = fit.rate();
+            let rate = fit.learning_rate();
             let outcome = fit.step(&sets, &targets)?;
             shared.update(fit.model());
-            Ok((outcome.loss, outcome.gradient, rate))
+            Ok((outcome.loss, outcome.gradient_norm, rate))
         })?
         .map_err(PyErr::from)
     }

@@ -190,7 +190,7 @@ impl Model {
             views.iter().try_for_each(|v| v.check(preparation.is_identity()))?;
             if !preparation.is_identity() {
                 let prepared = prepared(&preparation, &sets)?;
-                return Ok(preparation.read(self.shared.predict(&prepared.view())?));
+                return Ok(preparation.decode(self.shared.predict(&prepared.view())?));
             }
             let pack = |(sets, slice): (&Vec<_>, &Option<_>)| Packed::of(sets, *slice);
             let packed = sets.iter().zip(&slices).map(pack).collect::<Result<Vec<_>, _>>()?;

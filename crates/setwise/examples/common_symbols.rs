@@ -1,7 +1,8 @@
 //! Learns how many symbols two sets have in common, from nothing but examples.
 //!
-//! A symbol is a one-hot vector of eight; a set is two to six draws, so a symbol may come twice. The answer is the number of different
-//! symbols that are in both sets. Trains for under a minute and demands 95 % right answers on fresh examples.
+//! A symbol is a one-hot vector of eight; a set is two to six draws, so a symbol may come twice. The answer is the
+//! number of different symbols that are in both sets. Trains for under a minute and demands 95 % right answers on fresh
+//! examples.
 //!
 //! ```text
 //! cargo run --release -p setwise --example common_symbols [MODEL_TO_WRITE.safetensors]
@@ -15,7 +16,7 @@ const SYMBOLS: usize = 8;
 const STEPS: usize = 1500;
 const BATCH: usize = 64;
 
-/// The whole task: two sets of symbols, and how many they share.
+/// Draws two sets of symbols and the number of symbols that both contain.
 fn draw(rng: &mut Pcg64Mcg) -> (Vec<Vec<f32>>, f32) {
     let sets: [Vec<usize>; 2] =
         std::array::from_fn(|_| (0..rng.random_range(2..=6)).map(|_| rng.random_range(0..SYMBOLS)).collect());
@@ -51,6 +52,6 @@ fn main() -> setwise::Result<()> {
         trainer.model().save(&path)?;
         println!("wrote {path}");
     }
-    assert!(accuracy >= 0.95, "below the 95 % this example stands for");
+    assert!(accuracy >= 0.95, "accuracy is below 95 %");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Times the KL divergence of two samples as one library call: `bench/python-calls` holds the Python call against it, `bench/estimates`
-//! SciPy's estimate.
+//! Times the KL divergence of two samples as one library call. `bench/python-calls` compares it with the Python call,
+//! `bench/estimates` with SciPy's estimate.
 //!
 //! ```text
 //! cargo run --release -p setwise --example estimate_call P.npy Q.npy METHOD REPETITIONS
@@ -12,7 +12,7 @@ use setwise::files::Sample;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [p, q, method, repetitions] = &arguments[..] else { return Err("P Q METHOD REPETITIONS are wanted".into()) };
+    let [p, q, method, repetitions] = &arguments[..] else { return Err("arguments: P Q METHOD REPETITIONS".into()) };
     let (p, q) = (Sample::read(p)?, Sample::read(q)?);
     let (p, q) = (Points::of(&p)?, Points::of(&q)?);
     let options = KlOptions { method: method.parse()?, ..Default::default() };

@@ -27,10 +27,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut sum = 0.0;
     for _ in 0..=repetitions {
         let start = Instant::now();
-        let own = Neighbors::with_search(p, Norm::Euclidean, search).kth_distances(p, k + 1);
-        let other = Neighbors::with_search(q, Norm::Euclidean, search).kth_distances(p, k);
+        let within = Neighbors::with_search(p, Norm::Euclidean, search).kth_distances(p, k + 1);
+        let across = Neighbors::with_search(q, Norm::Euclidean, search).kth_distances(p, k);
         times.push(start.elapsed().as_secs_f64() * 1e3);
-        sum = own.iter().chain(&other).sum();
+        sum = within.iter().chain(&across).sum();
     }
     times.remove(0); // threads and memory warm up
     times.sort_by(f64::total_cmp);

@@ -1,4 +1,5 @@
-//! Times the KL divergences of many pairs of samples in memory as one library call: `bench/estimates` holds SciPy's estimates against it.
+//! Times the KL divergences of many pairs of samples in memory as one library call: `bench/estimates` holds SciPy's
+//! estimates against it.
 //!
 //! ```text
 //! cargo run --release -p setwise --example pairs_call LIST DEVICE REPETITIONS
@@ -11,7 +12,7 @@ use setwise::estimate::{Estimator, FeatureBatch, PairList, Pretrained};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [list, device, repetitions] = &arguments[..] else { return Err("LIST DEVICE REPETITIONS are wanted".into()) };
+    let [list, device, repetitions] = &arguments[..] else { return Err("arguments: LIST DEVICE REPETITIONS".into()) };
     let list = PairList::read(list)?;
     let pairs = list.pairs().iter().map(|pair| list.points(pair)).collect::<Result<Vec<_>, _>>()?;
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Where things are computed.
+//! Devices: the CPU and CUDA GPUs, with the precision of their products.
 
 #[cfg(feature = "cuda")]
 use std::sync::Arc;
@@ -10,26 +10,30 @@ use crate::Result;
 #[cfg(feature = "cuda")]
 pub use setwise_engine::cuda::Precision;
 
-/// Where a model is trained or asked.
+/// The device on which a model is trained or predicts.
 #[derive(Clone, Debug, Default)]
 pub enum Device {
-    /// The threads of the current pool.
+    /// The CPU threads of the current rayon pool, in f32.
     #[default]
     Cpu,
-    /// The same, with products on the tile units of the processor (AMX): each as three of bf16 parts, 16 bits instead of 24.
+    /// The same threads with matrix products on AMX. Each product is three products of bf16 parts (bf16x3), with 16
+    /// bits of mantissa instead of 24.
     CpuAmx,
     /// A GPU.
     #[cfg(feature = "cuda")]
     Cuda {
         /// The GPU.
         device: Arc<setwise_engine::cuda::Device>,
-        /// How it multiplies.
+        /// The precision of its matrix products.
         precision: Precision,
     },
 }
 
 impl Device {
-    /// Finds a device by name, `cpu`, `cuda` or `cuda:1`, with the precision of its products, or its usual one: `f32` or `bf16x3` of a CPU, `tf32`, `f32` or `bf16` of a GPU.
+    /// Finds a device by name: `cpu`, `cuda` or `cuda:1`.
+    ///
+    /// `precision` is that of matrix products. A CPU has `f32` (the default) and `bf16x3`, a GPU `tf32` (the default),
+    /// `f32` and `bf16`.
     pub fn find(name: &str, precision: Option<&str>) -> Result<Self> {
         if name == "cpu" {
             return match precision {

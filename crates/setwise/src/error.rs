@@ -1,4 +1,4 @@
-//! What can go wrong, each with the file, row, key or tensor it is about.
+//! Errors, each with the file, row, key or tensor it is about.
 
 use std::path::PathBuf;
 
@@ -14,12 +14,12 @@ pub enum Error {
         /// What is wrong with it and what is allowed.
         reason: String,
     },
-    /// A name that is no preset.
+    /// An unknown preset name.
     #[error("no preset is called {name:?}; there are {known}")]
     UnknownPreset {
-        /// What was asked for.
+        /// The unknown name.
         name: String,
-        /// What there is.
+        /// The presets that exist, separated by commas.
         known: String,
     },
     /// A file that could not be read or written.
@@ -27,15 +27,15 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// A model file that does not hold what it should.
+    /// A damaged model file, or one whose tensors do not match its config.
     #[error("{}: {reason}", path.display())]
     ModelFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong, naming the tensor where there is one.
+        /// What is wrong, with the tensor's name where there is one.
         reason: String,
     },
     /// A sample file that cannot be used.
@@ -46,49 +46,49 @@ pub enum Error {
         /// What is wrong, with row and column.
         reason: String,
     },
-    /// A setting with a value that is not allowed.
+    /// A setting whose value is out of range.
     #[error("{key}: {reason}")]
     Setting {
-        /// The key, with its tables.
+        /// The key with its tables, such as `training.learning-rate`.
         key: String,
         /// What is wrong with it and what is allowed.
         reason: String,
     },
-    /// A step that has left the numbers and was not made.
+    /// A loss or gradient that is not finite; the step was not applied.
     #[error("the {what} of step {step} is {value}; the model is as it was before this step")]
     NotFinite {
-        /// Loss or gradient.
+        /// `loss` or `gradient`.
         what: &'static str,
         /// The step.
         step: u64,
-        /// What it was.
+        /// The value that is not finite.
         value: f64,
     },
-    /// A device that is not there.
+    /// An unknown or missing device, or a precision it does not have.
     #[error("{0}")]
     Device(String),
-    /// Sets that do not fit each other or the model.
+    /// Sets whose sizes do not match each other or the model.
     #[error("{0}")]
     Sets(String),
-    /// Samples an estimator cannot work with.
+    /// Samples that an estimator cannot use.
     #[error("{0}")]
     Estimate(String),
-    /// Samples a trained estimator is not made for; others may be.
+    /// Samples that the pretrained estimator does not support; classical estimators may.
     #[error("{0}")]
-    Unfit(String),
+    UnsupportedSamples(String),
     /// An error of the engine.
     #[error(transparent)]
     Engine(#[from] setwise_engine::Error),
 }
 
 impl Error {
-    /// Turns an I/O error into one that names its file.
+    /// Adds the path to an I/O error.
     pub fn io(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
         move |source| Error::Io { path: path.to_owned(), source }
     }
 
     /// An error about a field of a model config.
-    pub fn config(field: &'static str, reason: impl Into<String>) -> Error {
+    pub(crate) fn config(field: &'static str, reason: impl Into<String>) -> Error {
         Error::Config { field, reason: reason.into() }
     }
 }

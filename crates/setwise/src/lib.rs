@@ -1,20 +1,20 @@
 //! Two samples and a question, or a function of several sets to learn.
 //!
-//! A *set* is an unordered collection of vectors; an *example* is one or more sets. An invariant model gives one
-//! vector per example, an equivariant model one vector per element.
+//! A *set* is an unordered collection of vectors; an *example* is one or more sets. A model outputs one vector per
+//! example, invariant to permutations inside each set, or one vector per element, equivariant to them.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`two_sample`] | permutation tests of whether two samples have one distribution |
-//! | [`estimate`] | KL divergence and mutual information with intervals: pretrained and classical |
-//! | [`train`] | gradient steps, optimisers and schedules |
-//! | [`data`] | examples, their preparation, and what outputs mean |
+//! | [`two_sample`] | permutation tests of the hypothesis that two samples have one distribution |
+//! | [`estimate`] | pretrained and classical estimators of KL divergence and mutual information, with intervals |
+//! | [`train`] | gradient steps, optimisers and learning-rate schedules |
+//! | [`data`] | examples, their preparation, targets and the decoding of outputs |
 //! | [`models`] | one validated config for all architectures, trained models and their files |
-//! | [`nn`] | the blocks that models are made of |
+//! | [`nn`] | attention, pair networks and the layers around them |
 //! | [`files`] | sample files (CSV, TSV, NPY) and tensors |
 //! | [`sets`] | packed ragged batches, whitening, canonical axes |
-//! | [`distributions`] | Gaussian mixtures with known densities |
-//! | [`linalg`], [`random`] | small symmetric matrices, the random generator |
+//! | [`distributions`] | Gaussian mixtures with known densities, random correlation matrices |
+//! | [`linalg`], [`random`] | small symmetric matrices, the random number generator |
 //!
 //! A module imports only modules below it in this table.
 //!
@@ -31,10 +31,10 @@
 //!
 //! let config = ModelConfig::preset("multi-set-transformer", 2)?.with_latent(16).with_hidden(32);
 //! let mut model = Model::new(config.validate()?, 7);
-//! // One example of two sets with three and two points in the plane.
+//! // One example of two sets, with three and two points in the plane.
 //! let batch = SetBatch::from_examples(2, &[vec![&[0.0, 0.0, 1.0, 0.0, 0.0, 1.0], &[2.0, 2.0, 3.0, 3.0]]])?;
-//! let answer = model.predict(&batch)?;
-//! assert_eq!(answer.example(0), &[answer.values()[0]]);
+//! let prediction = model.predict(&batch)?;
+//! assert_eq!(prediction.example(0), &[prediction.values()[0]]);
 //! # Ok::<(), setwise::Error>(())
 //! ```
 

@@ -1,13 +1,13 @@
-//! Dense algebra on small symmetric matrices, row-major slices of `n` by `n` numbers.
+//! Dense linear algebra on small symmetric matrices: row-major slices of `n` by `n` numbers.
 //!
-//! Samplers and estimators factor thousands of matrices of the size of one point; these routines allocate nothing and need nothing
-//! beyond the loops they are made of.
+//! Samplers and estimators factor thousands of matrices as wide as one point. Factors and solutions are computed in
+//! place.
 
-/// Mean and covariance of rows of `width` numbers; the covariance is divided by the number of rows less `ddof`.
+/// Mean and covariance of rows of `width` numbers. The divisor of the covariance is n − `ddof`.
 ///
 /// # Shapes
 /// `rows` is `[n, width]`, the mean `[width]`, the covariance `[width, width]`.
-pub fn moments(rows: &[f64], width: usize, ddof: usize) -> (Vec<f64>, Vec<f64>) {
+pub(crate) fn moments(rows: &[f64], width: usize, ddof: usize) -> (Vec<f64>, Vec<f64>) {
     let n = rows.len() / width;
     let mut mean = vec![0.0; width];
     for row in rows.chunks_exact(width) {
@@ -29,10 +29,10 @@ pub fn moments(rows: &[f64], width: usize, ddof: usize) -> (Vec<f64>, Vec<f64>) 
             }
         }
     }
-    let share = 1.0 / n.saturating_sub(ddof).max(1) as f64;
+    let scale = 1.0 / n.saturating_sub(ddof).max(1) as f64;
     for i in 0..width {
         for j in 0..=i {
-            let c = cov[i * width + j] * share;
+            let c = cov[i * width + j] * scale;
             cov[i * width + j] = c;
             cov[j * width + i] = c;
         }
@@ -40,15 +40,17 @@ pub fn moments(rows: &[f64], width: usize, ddof: usize) -> (Vec<f64>, Vec<f64>) 
     (mean, cov)
 }
 
-/// The lower triangular L with L·Lᵀ = A, in place of A's lower half; the upper half becomes zero. Fails with the index of the
-/// pivot that is not positive, relative to the largest diagonal entry: A is not positive definite.
+/// Cholesky factorisation in place: A becomes the lower triangular L with L·Lᵀ = A, with zeros above the diagonal.
+///
+/// Fails if A is not positive definite, with the index of the first pivot at or below 10⁻¹⁴ of the largest diagonal
+/// entry.
 pub fn cholesky(a: &mut [f64], n: usize) -> Result<(), usize> {
-    let largest = (0..n).map(|i| a[i * n + i]).fold(0.0, f64::max);
+    let max_diagonal = (0..n).map(|i| a[i * n + i]).fold(0.0, f64::max);
     for j in 0..n {
         let (done, rest) = a.split_at_mut((j + 1) * n);
         let row = &mut done[j * n..];
         let pivot = row[j] - row[..j].iter().map(|x| x * x).sum::<f64>();
-        if pivot.is_nan() || pivot <= largest * 1e-14 {
+        if pivot.is_nan() || pivot <= max_diagonal * 1e-14 {
             return Err(j);
         }
         let pivot = pivot.sqrt();
@@ -63,11 +65,11 @@ pub fn cholesky(a: &mut [f64], n: usize) -> Result<(), usize> {
 }
 
 /// log det A from the Cholesky factor of A.
-pub fn log_det(factor: &[f64], n: usize) -> f64 {
+pub(crate) fn log_det(factor: &[f64], n: usize) -> f64 {
     2.0 * (0..n).map(|i| factor[i * n + i].ln()).sum::<f64>()
 }
 
-/// Solves L·x = b in place of b.
+/// Solves L·x = b by forward substitution, in place of b.
 pub fn solve_lower(factor: &[f64], n: usize, b: &mut [f64]) {
     for i in 0..n {
         let row = &factor[i * n..i * n + i];
@@ -76,7 +78,7 @@ pub fn solve_lower(factor: &[f64], n: usize, b: &mut [f64]) {
     }
 }
 
-/// Solves Lᵀ·x = b in place of b.
+/// Solves Lᵀ·x = b by back substitution, in place of b.
 pub fn solve_lower_transposed(factor: &[f64], n: usize, b: &mut [f64]) {
     for i in (0..n).rev() {
         let (before, rest) = b.split_at_mut(i);
@@ -87,10 +89,11 @@ pub fn solve_lower_transposed(factor: &[f64], n: usize, b: &mut [f64]) {
     }
 }
 
-/// Eigenvalues of a symmetric matrix, unsorted, and its eigenvectors as rows (cyclic Jacobi rotations; A is destroyed).
+/// Eigenvalues of a symmetric matrix, unsorted, and its eigenvectors as rows, by cyclic Jacobi rotations. A is
+/// overwritten.
 ///
-/// The vectors are orthonormal to rounding also where eigenvalues are zero or equal.
-pub fn symmetric_eigen(a: &mut [f64], n: usize) -> (Vec<f64>, Vec<f64>) {
+/// The eigenvectors are orthonormal to rounding error, even for eigenvalues that are zero or equal.
+pub(crate) fn symmetric_eigen(a: &mut [f64], n: usize) -> (Vec<f64>, Vec<f64>) {
     let mut vectors = vec![0.0; n * n];
     for i in 0..n {
         vectors[i * n + i] = 1.0;
@@ -104,25 +107,25 @@ pub fn symmetric_eigen(a: &mut [f64], n: usize) -> (Vec<f64>, Vec<f64>) {
                 off += if i == j { 0.0 } else { square };
             }
         }
-        // NaN ends it too.
+        // A matrix with NaN never converges; its sweeps end here too.
         if off.is_nan() || off <= all * 1e-28 {
             break;
         }
-        // Entries that are no more than this could all stay without being missed at the next look.
-        let least = (all * 1e-29).sqrt() / n as f64;
+        // If every entry is at most this large, the sum of squares is below the tolerance above.
+        let threshold = (all * 1e-29).sqrt() / n as f64;
         for p in 0..n {
             for q in p + 1..n {
-                rotate(a, &mut vectors, n, p, q, least);
+                rotate(a, &mut vectors, n, p, q, threshold);
             }
         }
     }
     ((0..n).map(|i| a[i * n + i]).collect(), vectors)
 }
 
-/// The rotation that makes a[p, q] zero, unless it is at most `least`.
-fn rotate(a: &mut [f64], vectors: &mut [f64], n: usize, p: usize, q: usize, least: f64) {
+/// Applies the Jacobi rotation that zeroes a[p, q], unless its magnitude is at most `threshold`.
+fn rotate(a: &mut [f64], vectors: &mut [f64], n: usize, p: usize, q: usize, threshold: f64) {
     let apq = a[p * n + q];
-    if apq.abs() <= least {
+    if apq.abs() <= threshold {
         return;
     }
     let theta = (a[q * n + q] - a[p * n + p]) / (2.0 * apq);
@@ -137,7 +140,7 @@ fn rotate(a: &mut [f64], vectors: &mut [f64], n: usize, p: usize, q: usize, leas
             (*x, *y) = (c * *x - s * *y, s * *x + c * *y);
         }
     }
-    // A stays symmetric: its columns are copies of the rows, which are neighbours and rotate in vectors.
+    // A is symmetric: the loop above rotates contiguous rows, and columns p and q are copies of them.
     for k in 0..n {
         a[k * n + p] = a[p * n + k];
         a[k * n + q] = a[q * n + k];
@@ -184,7 +187,7 @@ mod tests {
             solve_lower_transposed(&l, n, &mut x);
             for i in 0..n {
                 let b: f64 = (0..n).map(|k| m[i * n + k] * x[k]).sum();
-                assert!((b - 1.0).abs() < 1e-9, "the two solutions together are that of the matrix: {b}");
+                assert!((b - 1.0).abs() < 1e-9, "both substitutions together solve A·x = b: {b}");
             }
         }
     }
@@ -199,9 +202,8 @@ mod tests {
     #[test]
     fn eigenvectors_diagonalise_and_are_orthonormal_even_without_full_rank() {
         for n in [1, 2, 3, 8, 16] {
-            // Rank one, and full rank.
-            let one: Vec<f64> = (0..n * n).map(|i| ((i / n + 1) * (i % n + 1)) as f64).collect();
-            for m in [one, positive(n, 0.0)] {
+            let rank_one: Vec<f64> = (0..n * n).map(|i| ((i / n + 1) * (i % n + 1)) as f64).collect();
+            for m in [rank_one, positive(n, 0.0)] {
                 let (values, vectors) = symmetric_eigen(&mut m.clone(), n);
                 let scale = values.iter().fold(0.0f64, |a, v| a.max(v.abs()));
                 for i in 0..n {
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_those_of_the_definition() {
+    fn moments_equal_their_definition() {
         let (mean, cov) = moments(&[1.0, 2.0, 3.0, 6.0, 5.0, 1.0], 2, 1);
         assert_eq!(mean, [3.0, 3.0]);
         assert_eq!(cov, [4.0, -1.0, -1.0, 7.0]);

@@ -1,4 +1,4 @@
-//! The random generator of the crate.
+//! The random number generator of the crate.
 
-/// The generator that everything random draws from. It is always seeded explicitly.
+/// The generator of all random draws; always seeded explicitly.
 pub type Generator = rand_pcg::Pcg64Mcg;

@@ -1,4 +1,4 @@
-//! After its first step a trainer allocates nothing.
+//! Training steps after the first do not allocate.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,50 +6,54 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use setwise::models::{ImageEncoder, Images, PRESETS};
 use setwise::{Loss, Model, ModelConfig, SetBatch, Trainer};
 
-/// The system's allocator, counting.
-struct Counting;
+/// The system allocator, with a count of allocations.
+struct CountingAllocator;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: hands everything on.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: every call is forwarded to the system allocator, which upholds the contract.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        // SAFETY: `p` is from the system allocator with this layout, as the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(p, layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: `p` is from the system allocator with this layout, as the caller upholds the contract of `realloc`.
         unsafe { System.realloc(p, layout, size) }
     }
 }
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Two examples of these sizes, so many times.
-fn batch(sizes: [usize; 4], times: usize) -> SetBatch {
+/// `repeats` times two examples with sets of these sizes.
+fn batch(sizes: [usize; 4], repeats: usize) -> SetBatch {
     let data: Vec<f32> = (0..400).map(|i| ((i * 37) % 100) as f32 * 0.02 - 1.0).collect();
     let [a, b, c, d] = sizes.map(|n| &data[..2 * n]);
-    let examples: Vec<Vec<&[f32]>> = (0..times).flat_map(|_| [vec![a, b], vec![c, d]]).collect();
+    let examples: Vec<Vec<&[f32]>> = (0..repeats).flat_map(|_| [vec![a, b], vec![c, d]]).collect();
     SetBatch::from_examples(2, &examples).unwrap()
 }
 
 #[test]
 fn steps_after_the_first_allocate_only_the_view_of_the_batch() {
-    // One thread: with more, whichever thread comes late to a kernel makes its own scratch then.
+    // One thread: with more, a thread that runs its first kernel in a later step allocates its scratch then.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     pool.install(|| {
-        // Few examples go through one operation after another, more of them each through several.
-        for (preset, times) in PRESETS.iter().flat_map(|p| [(p, 1), (p, 3)]) {
-            let (large, small) = (batch([50, 60, 70, 80], times), batch([40, 50, 60, 33], times));
-            let targets = [0.1, 0.2].repeat(times);
+        // Two examples run one operation at a time, six run several operations per example.
+        for (preset, repeats) in PRESETS.iter().flat_map(|p| [(p, 1), (p, 3)]) {
+            let (large, small) = (batch([50, 60, 70, 80], repeats), batch([40, 50, 60, 33], repeats));
+            let targets = [0.1, 0.2].repeat(repeats);
             let config = ModelConfig::preset(preset.name, 2).unwrap().with_latent(16).with_hidden(32);
             let mut trainer = Trainer::new(Model::new(config.validate().unwrap(), 1), Loss::L1);
             trainer.step(&large, &targets, 1e-3).unwrap();
@@ -57,8 +61,8 @@ fn steps_after_the_first_allocate_only_the_view_of_the_batch() {
             for b in [&large, &small, &large] {
                 trainer.step(b, &targets, 1e-3).unwrap();
             }
-            let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
-            assert!(made <= 3, "{}: {made} allocations in three steps", preset.name);
+            let count = ALLOCATIONS.load(Ordering::Relaxed) - before;
+            assert!(count <= 3, "{}: {count} allocations in three steps", preset.name);
         }
         let images = Images::new(ImageEncoder::Mnist).with_size(10, 10, 1);
         let config = ModelConfig::preset("multi-set-transformer", 1).unwrap().with_images(images);
@@ -72,7 +76,7 @@ fn steps_after_the_first_allocate_only_the_view_of_the_batch() {
         for b in [&large, &small, &large] {
             trainer.step(b, &[0.1], 1e-3).unwrap();
         }
-        let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
-        assert!(made <= 3, "images: {made} allocations in three steps");
+        let count = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        assert!(count <= 3, "images: {count} allocations in three steps");
     });
 }

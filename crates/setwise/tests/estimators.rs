@@ -22,6 +22,7 @@ fn examples(name: &str) -> (Vec<Vec<f64>>, usize) {
     (data.chunks_exact(shape[1] * shape[2]).map(<[f64]>::to_vec).collect(), shape[2])
 }
 
+/// Draws from the standard normal distribution.
 struct Normal(Pcg64Mcg);
 
 impl Normal {
@@ -46,6 +47,7 @@ impl Normal {
     }
 }
 
+/// Mutual information of [`Normal::pairs`].
 fn gaussian_mi(d: usize, rho: f64) -> f64 {
     -0.5 * d as f64 * (1.0 - rho * rho).ln()
 }
@@ -69,9 +71,9 @@ fn neighbour_distances_equal_those_of_the_published_code() {
     let (cross, _) = fixture("knn_dist.cross_k2");
     for (i, (x, y)) in x.iter().zip(&y).enumerate() {
         let (x, y, rows) = (Points::new(x, d), Points::new(y, d), i * shape[1]..(i + 1) * shape[1]);
-        let mut found = Neighbors::new(x, Norm::Euclidean).kth_distances(x, 2);
-        found.extend(Neighbors::new(y, Norm::Euclidean).kth_distances(x, 2));
-        for (a, b) in found.iter().zip(self_distances[rows.clone()].iter().chain(&cross[rows])) {
+        let mut distances = Neighbors::new(x, Norm::Euclidean).kth_distances(x, 2);
+        distances.extend(Neighbors::new(y, Norm::Euclidean).kth_distances(x, 2));
+        for (a, b) in distances.iter().zip(self_distances[rows.clone()].iter().chain(&cross[rows])) {
             assert!((a - b).abs() < 1e-6, "{a}, not {b}");
         }
     }
@@ -153,13 +155,17 @@ fn mine_finds_the_mutual_information_of_correlated_gaussians() {
     assert!((estimate.value - exact).abs() < 0.1, "{estimate:?}, not {exact}");
     let [low, high] = estimate.interval.unwrap();
     assert!(low < exact && exact < high && high - low < 0.2, "{estimate:?}");
-    assert_eq!(Mine { seed: 1, ..Mine::default() }.value(x, y).unwrap(), estimate.value, "the seed decides");
+    assert_eq!(
+        Mine { seed: 1, ..Mine::default() }.value(x, y).unwrap(),
+        estimate.value,
+        "the seed determines the estimate"
+    );
 }
 
 /// The share of intervals that cover the true value.
 fn coverage(runs: usize, exact: f64, mut run: impl FnMut(u64) -> Option<[f64; 2]>) -> f64 {
-    let held = (0..runs as u64).filter(|&s| run(s).is_some_and(|[a, b]| a <= exact && exact <= b)).count();
-    held as f64 / runs as f64
+    let covered = (0..runs as u64).filter(|&s| run(s).is_some_and(|[a, b]| a <= exact && exact <= b)).count();
+    covered as f64 / runs as f64
 }
 
 #[test]
@@ -180,21 +186,21 @@ fn nominal_ninety_percent_intervals_cover_between_eighty_and_ninety_eight() {
                 estimator.estimate(Points::new(&x, 1), Points::new(&y, 1), seed).unwrap().interval
             })
         };
-        let found = [
+        let coverages = [
             ("knn", kl(&Knn::default())),
             ("gaussian kl", kl(&GaussianKl)),
             ("ksg 1", mi(&Ksg::default())),
             ("ksg 2", mi(&Ksg::default().with_variant(Variant::Two))),
             ("gaussian mi", mi(&GaussianMi)),
         ];
-        for (name, share) in found {
-            println!("{name}, n = {n}: covers {share:.3}");
-            assert!((0.8..=0.98).contains(&share), "{name}, n = {n}: covers {share}");
+        for (name, coverage) in coverages {
+            println!("{name}, n = {n}: covers {coverage:.3}");
+            assert!((0.8..=0.98).contains(&coverage), "{name}, n = {n}: covers {coverage}");
         }
     }
 }
 
-/// Points on a coarse grid, with many ties, or anywhere.
+/// Random points: on a coarse grid with many ties, or continuous.
 fn points(max_rows: usize) -> impl Strategy<Value = (Vec<f64>, usize)> {
     (1usize..6, 1usize..=max_rows, any::<bool>()).prop_flat_map(|(d, n, grid)| {
         let number = if grid { (-3i32..3).prop_map(f64::from).boxed() } else { (-1e3..1e3).boxed() };
@@ -223,15 +229,15 @@ proptest! {
     fn brute_force_equals_sorting((data, d) in points(60), k in 1usize..6) {
         let all = Points::new(&data, d);
         for norm in [Norm::Euclidean, Norm::Maximum] {
-            let found = Neighbors::new(all, norm).kth_distances(all, k);
-            for (i, found) in found.into_iter().enumerate() {
+            let kth_distances = Neighbors::new(all, norm).kth_distances(all, k);
+            for (i, kth) in kth_distances.into_iter().enumerate() {
                 let differences = |j: usize| all.row(i).iter().zip(all.row(j)).map(|(a, b)| (a - b).abs());
                 let mut distances: Vec<f64> = (0..all.len()).map(|j| match norm {
                     Norm::Euclidean => differences(j).map(|x| x * x).sum::<f64>().sqrt(),
                     Norm::Maximum => differences(j).fold(0.0, f64::max),
                 }).collect();
                 distances.sort_by(f64::total_cmp);
-                prop_assert_eq!(found, distances.get(k - 1).copied().unwrap_or(f64::INFINITY));
+                prop_assert_eq!(kth, distances.get(k - 1).copied().unwrap_or(f64::INFINITY));
             }
         }
     }
@@ -263,7 +269,7 @@ proptest! {
         let value = |e: &dyn Estimator, x: &[f64], y: &[f64]| e.value(Points::new(x, 2), Points::new(y, 2)).unwrap();
         let knn = Knn::new(3);
         prop_assert!((value(&knn, &x, &y) - value(&knn, &moved(&x), &moved(&y))).abs() < 1e-9);
-        // Products with powers of two are exact. Other factors round, which can exchange neighbours of equal distance.
+        // Products with powers of two are exact. Rounding by other factors can reorder neighbours at equal distance.
         let times = |v: &[f64], s: f64| v.iter().map(|x| x * s).collect::<Vec<f64>>();
         for variant in [Variant::One, Variant::Two] {
             let ksg = Ksg::new(3).with_variant(variant);

@@ -1,4 +1,4 @@
-//! Gradients of every preset and every choice of the config against finite differences, in double precision.
+//! Gradients of every preset and every config option against finite differences, in f64.
 
 mod common;
 
@@ -12,11 +12,12 @@ use setwise::models::{
 };
 use setwise_engine::{Cpu, Mode, Space};
 
-/// Random weights of a sum over all outputs, so that no gradient cancels.
+/// Weights of the sum of all outputs; they differ so that gradients do not cancel.
 fn weights(n: usize) -> Vec<f64> {
     (0..n).map(|i| 0.3 + ((i * 7919) % 101) as f64 / 101.0).collect()
 }
 
+/// A model in f64 with its parameters and a batch.
 struct Checker {
     cpu: Cpu<f64>,
     params: Vec<f64>,
@@ -30,13 +31,14 @@ impl Checker {
         let mut cpu = Cpu::<f64>::new(program(&config, Mode::Train, true));
         cpu.set_seed(5);
         let mut params: Vec<f64> = cpu.program().params().init(&mut Pcg64Mcg::seed_from_u64(11));
-        // Gains and shifts away from one and zero, so that their gradients matter.
+        // Gains differ from one and shifts from zero, so that their gradients are tested.
         for (i, p) in params.iter_mut().enumerate() {
             *p += ((i * 31) % 17) as f64 * 0.01;
         }
         Checker { cpu, params, batch: Ragged::random(&widths, sizes, 3) }
     }
 
+    /// The weighted sum of all outputs.
     fn loss(&mut self) -> f64 {
         self.cpu.forward(&self.params, &self.batch.view()).unwrap();
         let outputs = self.cpu.program().outputs().len();
@@ -46,7 +48,7 @@ impl Checker {
             .sum()
     }
 
-    /// Compares a spread of parameters (at least two of every tensor) and of inputs.
+    /// Compares gradients of three parameters of each tensor and of some inputs with finite differences.
     fn check(&mut self, name: &str) {
         self.loss();
         let seeds: Vec<Vec<f64>> =
@@ -57,13 +59,13 @@ impl Checker {
         let inputs: Vec<Vec<f64>> =
             (0..self.batch.sets.len()).map(|k| self.cpu.input_grad(k).unwrap().to_vec()).collect();
 
-        let mut places = Vec::new();
+        let mut offsets = Vec::new();
         for spec in self.cpu.program().params().specs().iter().filter(|s| s.trained) {
             let n = spec.len();
-            places.extend([0, n / 3, n - 1].map(|i| (spec.name.clone(), spec.offset + i)));
+            offsets.extend([0, n / 3, n - 1].map(|i| (spec.name.clone(), spec.offset + i)));
         }
         let scale = grads[..self.cpu.program().params().trained()].iter().fold(0.0f64, |m, g| m.max(g.abs())).max(1.0);
-        for (tensor, i) in places {
+        for (tensor, i) in offsets {
             self.compare(&format!("{name}: {tensor} at {i}"), grads[i], scale, |c| &mut c.params[i]);
         }
         for (k, input) in inputs.iter().enumerate() {
@@ -73,22 +75,22 @@ impl Checker {
         }
     }
 
-    /// Central difference with step `h`.
-    fn difference(&mut self, at: &mut impl FnMut(&mut Self) -> &mut f64, h: f64) -> f64 {
-        let x = *at(self);
-        *at(self) = x + h;
+    /// Central difference with step `h` of the number that `get` returns.
+    fn difference(&mut self, get: &mut impl FnMut(&mut Self) -> &mut f64, h: f64) -> f64 {
+        let x = *get(self);
+        *get(self) = x + h;
         let above = self.loss();
-        *at(self) = x - h;
+        *get(self) = x - h;
         let below = self.loss();
-        *at(self) = x;
+        *get(self) = x;
         (above - below) / (2.0 * h)
     }
 
-    /// A step may cross a kink of a ReLU or a maximum; a shorter one then does not. A wrong gradient fails at every step.
-    fn compare(&mut self, what: &str, gradient: f64, scale: f64, mut at: impl FnMut(&mut Self) -> &mut f64) {
+    /// Fails if no step agrees: a step may cross a kink of a ReLU or a maximum, a shorter one need not.
+    fn compare(&mut self, what: &str, gradient: f64, scale: f64, mut get: impl FnMut(&mut Self) -> &mut f64) {
         let mut difference = 0.0;
         for h in [1e-6, 3e-7, 1e-7] {
-            difference = self.difference(&mut at, h);
+            difference = self.difference(&mut get, h);
             if (gradient - difference).abs() <= 1e-6 * scale.max(difference.abs()) {
                 return;
             }
@@ -122,17 +124,17 @@ fn equivariant_outputs_have_the_gradients_of_finite_differences() {
     }
 }
 
-/// Configs that differ in one choice or two.
-fn choices() -> Vec<(&'static str, ModelConfig)> {
+/// Configs that differ from a base in one or a few options.
+fn option_cases() -> Vec<(&'static str, ModelConfig)> {
     let base = || {
         let mut c = ModelConfig::default().with_latent(8).with_hidden(12).with_blocks(2).with_heads(2);
         c.input_widths = vec![3, 5];
         c
     };
     let mut cases: Vec<(&str, ModelConfig)> = Vec::new();
-    let mut case = |name, change: &dyn Fn(&mut ModelConfig)| {
+    let mut case = |name, configure: &dyn Fn(&mut ModelConfig)| {
         let mut c = base();
-        change(&mut c);
+        configure(&mut c);
         cases.push((name, c));
     };
     for merge in [Merge::Concat, Merge::ConcatRelu, Merge::Sum] {
@@ -172,8 +174,8 @@ fn choices() -> Vec<(&'static str, ModelConfig)> {
 }
 
 #[test]
-fn every_choice_of_the_config_has_the_gradients_of_finite_differences() {
-    for (name, config) in choices() {
+fn every_config_option_has_the_gradients_of_finite_differences() {
+    for (name, config) in option_cases() {
         let text = toml::to_string(&config).unwrap();
         Checker::new(config, &sizes(2), 3).check(&format!("{name}\n{text}"));
     }
@@ -182,8 +184,8 @@ fn every_choice_of_the_config_has_the_gradients_of_finite_differences() {
 #[test]
 fn models_of_images_have_the_gradients_of_finite_differences() {
     let images = Images { features: 6, ..Images::new(ImageEncoder::Mnist).with_size(5, 4, 1) };
-    let wanted = ["multi-set-transformer", "pine", "union-transformer"];
-    for (name, config) in small_presets(2, 3).into_iter().filter(|p| wanted.contains(&p.0)) {
+    let presets = ["multi-set-transformer", "pine", "union-transformer"];
+    for (name, config) in small_presets(2, 3).into_iter().filter(|p| presets.contains(&p.0)) {
         Checker::new(config.with_images(images), &[vec![1, 2], vec![2, 1]], 20).check(&format!("{name} on images"));
     }
     let images = Images { features: 6, ..Images::new(ImageEncoder::Omniglot).with_size(15, 17, 1) };
@@ -197,10 +199,11 @@ fn gradients_hold_for_sets_larger_than_every_tile() {
     }
 }
 
-/// Passes run one operation after another on all examples; a step takes some examples, and some rows of them, through several operations before the next ones.
+/// Separate passes run one operation at a time on all examples. A step runs several operations on a few examples or
+/// rows.
 #[test]
-fn a_step_has_the_gradients_of_its_passes() {
-    let mut cases = choices();
+fn a_step_has_the_gradients_of_separate_passes() {
+    let mut cases = option_cases();
     for sets in 1..=3 {
         cases.extend(small_presets(sets, 3));
         cases.extend(
@@ -211,9 +214,9 @@ fn a_step_has_the_gradients_of_its_passes() {
         );
     }
     for (name, mut config) in cases {
-        // Masks depend on how a batch is cut.
+        // Dropout masks depend on how a batch is split.
         config.dropout = 0.0;
-        // So many numbers a row that the larger sets are several stretches.
+        // Rows wide enough that the larger sets are several row blocks.
         config.hidden = 96;
         let rows = [vec![700, 1, 3, 40, 20], vec![2, 600, 1, 33, 5], vec![64, 1, 30, 3, 2]][..config.sets].to_vec();
         let text = toml::to_string(&config).unwrap();
@@ -221,7 +224,7 @@ fn a_step_has_the_gradients_of_its_passes() {
         checker.loss();
         let outputs = 0..checker.cpu.program().outputs().len();
         let seeds: Vec<Vec<f64>> = outputs.clone().map(|i| weights(checker.cpu.output(i).len())).collect();
-        let places: Vec<Vec<usize>> = outputs
+        let offsets: Vec<Vec<usize>> = outputs
             .map(|i| {
                 let value = checker.cpu.program().value(checker.cpu.program().outputs()[i]);
                 let rows: Vec<usize> = match value.space {
@@ -239,7 +242,7 @@ fn a_step_has_the_gradients_of_its_passes() {
         let loss = checker.cpu.step(&checker.params, &checker.batch.view(), &mut step, |part| {
             let mut sum = 0.0;
             for (i, grads) in part.grads.iter_mut().enumerate() {
-                let range = places[i][part.examples.start]..places[i][part.examples.end];
+                let range = offsets[i][part.examples.start]..offsets[i][part.examples.end];
                 grads.copy_from_slice(&seeds[i][range]);
                 sum += part.values[i].iter().zip(grads).map(|(v, g)| v * *g).sum::<f64>();
             }
@@ -254,10 +257,10 @@ fn a_step_has_the_gradients_of_its_passes() {
     }
 }
 
-/// Operations are taken together in other ways where masks lie between them.
+/// Dropout masks between operations change which operations are fused.
 #[test]
 fn a_step_with_dropout_has_the_gradients_of_finite_differences() {
-    let mut cases = choices();
+    let mut cases = option_cases();
     cases.retain(|c| c.1.dropout > 0.0);
     cases.extend(small_presets(2, 3).into_iter().map(|(name, config)| (name, config.with_dropout(0.3))));
     cases.extend(small_presets(3, 3).into_iter().map(|(name, config)| (name, config.with_dropout(0.3))));
@@ -279,7 +282,7 @@ fn a_step_with_dropout_has_the_gradients_of_finite_differences() {
         for spec in specs.iter().filter(|s| s.trained) {
             for i in [spec.offset, spec.offset + spec.len() / 3, spec.offset + spec.len() - 1] {
                 let x = checker.params[i];
-                let near = [1e-6, 3e-7, 1e-7].into_iter().any(|h| {
+                let close = [1e-6, 3e-7, 1e-7].into_iter().any(|h| {
                     let [above, below] = [x + h, x - h].map(|x| {
                         checker.params[i] = x;
                         step(&mut checker).0
@@ -287,7 +290,7 @@ fn a_step_with_dropout_has_the_gradients_of_finite_differences() {
                     checker.params[i] = x;
                     (grads[i] - (above - below) / (2.0 * h)).abs() <= 1e-6 * scale
                 });
-                assert!(near, "{name}: {} at {i}: gradient {}\n{text}", spec.name, grads[i]);
+                assert!(close, "{name}: {} at {i}: gradient {}\n{text}", spec.name, grads[i]);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Models of sets of images: they learn, encoder and all, are the same on any number of threads, and survive files.
+//! Models of sets of images: training with the encoder, determinism over threads, files and running averages.
 
 mod common;
 
@@ -14,19 +14,19 @@ fn images() -> Images {
     Images { features: 16, ..Images::new(ImageEncoder::Mnist).with_size(SIDE, SIDE, 1) }
 }
 
-/// A picture of a class: a line, a column, a diagonal or a frame, moved about and with noise.
+/// An image of a class: a row, a column, a diagonal or a frame, at a random position and with noise.
 fn glyph(class: usize, rng: &mut Pcg64Mcg) -> Vec<f32> {
-    let at = rng.random_range(2..SIDE - 2);
+    let position = rng.random_range(2..SIDE - 2);
     let ink = |y: usize, x: usize| match class {
-        0 => y == at,
-        1 => x == at,
-        2 => (x + y + at).is_multiple_of(SIDE),
+        0 => y == position,
+        1 => x == position,
+        2 => (x + y + position).is_multiple_of(SIDE),
         _ => [y, x].iter().any(|&p| p == 1 || p == SIDE - 2) && [y, x].iter().all(|&p| p > 0 && p < SIDE - 1),
     };
     (0..SIDE * SIDE).map(|i| rng.random::<f32>() * 0.2 + if ink(i / SIDE, i % SIDE) { 0.8 } else { 0.0 }).collect()
 }
 
-/// Pairs of sets of two to four glyphs, and how many classes each pair has in common.
+/// Pairs of sets of two to four glyphs, labelled with the number of classes that both sets contain.
 fn common_classes(examples: usize, rng: &mut Pcg64Mcg) -> (SetBatch, Vec<f32>) {
     let (mut sets, mut targets) = (Vec::new(), Vec::new());
     for _ in 0..examples {
@@ -39,7 +39,7 @@ fn common_classes(examples: usize, rng: &mut Pcg64Mcg) -> (SetBatch, Vec<f32>) {
     (SetBatch::from_examples(SIDE * SIDE, &views).unwrap(), targets)
 }
 
-/// One set of glyphs, and their classes.
+/// One set of glyphs, labelled with their classes.
 fn labelled(count: usize, rng: &mut Pcg64Mcg) -> (SetBatch, Vec<f32>) {
     let classes: Vec<usize> = (0..count).map(|_| rng.random_range(0..CLASSES)).collect();
     let pixels: Vec<f32> = classes.iter().flat_map(|&c| glyph(c, rng)).collect();
@@ -64,8 +64,8 @@ fn a_pretrained_multi_set_transformer_learns_to_count_common_glyphs() {
     }
     let (batch, labels) = labelled(400, &mut rng);
     let logits = trainer.model().predict(&batch).unwrap();
-    let largest = |row: &[f32]| (0..CLASSES).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
-    let right = logits.values().chunks(CLASSES).zip(&labels).filter(|(row, l)| largest(row) as f32 == **l).count();
+    let argmax = |row: &[f32]| (0..CLASSES).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
+    let right = logits.values().chunks(CLASSES).zip(&labels).filter(|(row, l)| argmax(row) as f32 == **l).count();
     assert!(right > 380, "{right} of 400 glyphs recognised");
 
     let mut start = model("multi-set-transformer", 4);
@@ -76,17 +76,17 @@ fn a_pretrained_multi_set_transformer_learns_to_count_common_glyphs() {
         trainer.step(&batch, &targets, 3e-3 * (1.0 - step as f64 / 250.0)).unwrap();
     }
     let (batch, targets) = common_classes(400, &mut rng);
-    let answers = trainer.model().predict(&batch).unwrap();
-    let right = answers.values().iter().zip(&targets).filter(|(a, t)| a.round() == **t).count();
-    let usual = (0..=CLASSES).map(|n| targets.iter().filter(|t| **t == n as f32).count()).max().unwrap();
+    let outputs = trainer.model().predict(&batch).unwrap();
+    let right = outputs.values().iter().zip(&targets).filter(|(a, t)| a.round() == **t).count();
+    let baseline = (0..=CLASSES).map(|n| targets.iter().filter(|t| **t == n as f32).count()).max().unwrap();
     assert!(
-        right > 320 && right > usual + 100,
-        "{right} of 400 counted right; the usual answer is right {usual} times"
+        right > 320 && right > baseline + 100,
+        "{right} of 400 counted right; the most frequent count is right {baseline} times"
     );
 }
 
 #[test]
-fn every_model_of_images_trains_to_the_same_bits_on_any_number_of_threads_and_survives_its_file() {
+fn every_model_of_images_trains_to_the_same_bits_on_any_number_of_threads_and_round_trips_through_its_file() {
     let dir = tempfile::tempdir().unwrap();
     for preset in PRESETS.iter().filter(|p| p.name != "multi-set-transformer-equi") {
         let train = |threads: usize| {
@@ -121,7 +121,7 @@ fn every_model_of_images_trains_to_the_same_bits_on_any_number_of_threads_and_su
 }
 
 #[test]
-fn answers_depend_on_running_averages_and_not_on_the_rest_of_the_batch() {
+fn predictions_use_running_averages_and_do_not_depend_on_the_rest_of_the_batch() {
     let mut rng = Pcg64Mcg::seed_from_u64(6);
     let mut trainer = Trainer::new(model("multi-set-rn", 7), Loss::Mse);
     for _ in 0..40 {
@@ -135,15 +135,15 @@ fn answers_depend_on_running_averages_and_not_on_the_rest_of_the_batch() {
         let alone = trainer.model().predict(&SetBatch::from_examples(SIDE * SIDE, &[example]).unwrap()).unwrap();
         assert_eq!(alone.values(), together.example(i), "example {i}");
     }
-    // The averages have come near what batches have: the loss hardly changes when they are used instead.
+    // The averages have converged to batch statistics: the losses with either are close.
     let errors = together.values().iter().zip(&targets).map(|(a, t)| f64::from((a - t).powi(2)));
     let infer = errors.sum::<f64>() / 60.0;
     let train = trainer.gradient(&batch, &targets).unwrap();
-    assert!((infer / train - 1.0).abs() < 0.2, "{infer} with running averages, {train} with the batch's own");
+    assert!((infer / train - 1.0).abs() < 0.2, "{infer} with running averages, {train} with batch statistics");
 }
 
 #[test]
-fn labels_that_are_no_classes_are_refused_by_their_place() {
+fn labels_that_are_not_classes_are_refused_by_index() {
     let classifier = Model::new(ModelConfig::classifier(images(), CLASSES).validate().unwrap(), 3);
     let mut trainer = Trainer::new(classifier, Loss::CrossEntropy { classes: CLASSES });
     let (batch, mut labels) = labelled(3, &mut Pcg64Mcg::seed_from_u64(1));

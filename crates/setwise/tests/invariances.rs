@@ -1,5 +1,5 @@
-//! What every model promises: order inside a set does not matter, examples do not see each other, dimensions of equivariant models
-//! are alike, and the number of threads changes nothing.
+//! Invariances of every model: to the order of elements, other examples of the batch and the number of threads.
+//! Dimension-equivariant models are invariant to the order of dimensions.
 
 mod common;
 
@@ -10,7 +10,7 @@ use rand_pcg::Pcg64Mcg;
 use setwise::models::{ModelConfig, OutputKind, program};
 use setwise_engine::{Cpu, Mode};
 
-/// A model that is run in single precision on ragged batches.
+/// A model in f32 for ragged batches.
 struct Runner {
     cpu: Cpu<f32>,
     params: Vec<f32>,
@@ -25,7 +25,7 @@ impl Runner {
         Runner { cpu, params, width: config.output_width }
     }
 
-    /// All outputs: per example for invariant models, else per set and element.
+    /// All outputs: one per example for invariant models, else one list per set.
     fn run(&mut self, batch: &Ragged<f32>) -> Vec<Vec<f32>> {
         self.cpu.forward(&self.params, &batch.view()).unwrap();
         (0..self.cpu.program().outputs().len()).map(|i| self.cpu.output(i).to_vec()).collect()
@@ -40,12 +40,12 @@ fn assert_close(what: &str, a: &[f32], b: &[f32]) {
     }
 }
 
-/// Reorders the rows of every example of every set; returns where each row went, by set.
+/// Permutes the rows of every example of every set; returns the new index of each row, by set.
 fn shuffle(batch: &mut Ragged<f32>, key: u64) -> Vec<Vec<usize>> {
-    let mut all = Vec::new();
+    let mut permutations = Vec::new();
     for (k, (data, width, offsets)) in batch.sets.iter_mut().enumerate() {
         let old = data.clone();
-        let mut to = vec![0; *offsets.last().unwrap()];
+        let mut new_index = vec![0; *offsets.last().unwrap()];
         for e in 0..offsets.len() - 1 {
             let n = offsets[e + 1] - offsets[e];
             let mut order: Vec<usize> = (0..n).collect();
@@ -54,16 +54,16 @@ fn shuffle(batch: &mut Ragged<f32>, key: u64) -> Vec<Vec<usize>> {
             });
             for (new, &i) in order.iter().enumerate() {
                 let (from, into) = (offsets[e] + i, offsets[e] + new);
-                to[from] = into;
+                new_index[from] = into;
                 data[into * *width..(into + 1) * *width].copy_from_slice(&old[from * *width..(from + 1) * *width]);
             }
         }
-        all.push(to);
+        permutations.push(new_index);
     }
-    all
+    permutations
 }
 
-/// Sizes of three examples for each of up to three sets, on both sides of every vector width and tile.
+/// Sizes of three examples of three sets, below and above every vector width and tile size.
 fn ragged_sizes() -> impl Strategy<Value = Vec<Vec<usize>>> {
     let size = prop_oneof![1usize..6, 14usize..19, 30usize..50];
     prop::collection::vec(prop::collection::vec(size, 3), 3)
@@ -73,7 +73,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_order_of_elements_leaves_invariant_outputs_unchanged(sizes in ragged_sizes(), seed in 0u64..1000, key: u64) {
+    fn invariant_outputs_do_not_depend_on_the_order_of_elements(sizes in ragged_sizes(), seed in 0u64..1000, key: u64) {
         for sets in 1..=3 {
             for (name, config) in small_presets(sets, 3) {
                 let mut model = Runner::new(config, seed);
@@ -86,25 +86,26 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_elements_moves_equivariant_outputs_along(sizes in ragged_sizes(), seed in 0u64..1000, key: u64) {
+    fn equivariant_outputs_are_permuted_with_the_elements(sizes in ragged_sizes(), seed in 0u64..1000, key: u64) {
         for sets in 1..=3 {
             for (name, config) in small_presets(sets, 3).into_iter().filter(|p| p.0 != "pine") {
                 let mut model = Runner::new(config.with_output(OutputKind::Equivariant), seed);
                 let mut batch = Ragged::random(&[3; 3][..sets], &sizes[..sets], seed);
                 let before = model.run(&batch);
-                let to = shuffle(&mut batch, key);
+                let new_index = shuffle(&mut batch, key);
                 let after = model.run(&batch);
                 for k in 0..sets {
                     let w = model.width;
-                    let back: Vec<f32> = to[k].iter().flat_map(|&into| &after[k][into * w..(into + 1) * w]).copied().collect();
-                    assert_close(name, &before[k], &back);
+                    let unshuffled: Vec<f32> =
+                        new_index[k].iter().flat_map(|&i| &after[k][i * w..(i + 1) * w]).copied().collect();
+                    assert_close(name, &before[k], &unshuffled);
                 }
             }
         }
     }
 
     #[test]
-    fn an_example_does_not_see_the_rest_of_its_batch(sizes in ragged_sizes(), seed in 0u64..1000) {
+    fn an_example_does_not_depend_on_the_rest_of_its_batch(sizes in ragged_sizes(), seed in 0u64..1000) {
         for sets in 1..=3 {
             for (name, config) in small_presets(sets, 3) {
                 let mut model = Runner::new(config, seed);
@@ -112,7 +113,7 @@ proptest! {
                 let together = model.run(&batch)[0].clone();
                 let w = model.width;
                 for e in 0..batch.examples() {
-                    // Not only close: the very same bits.
+                    // Equal bits.
                     assert_eq!(&together[e * w..(e + 1) * w], &model.run(&batch.only(e))[0][..], "{}", name);
                 }
             }
@@ -120,8 +121,8 @@ proptest! {
     }
 
     #[test]
-    fn equivariant_models_take_any_dimension_and_treat_all_alike(
-        sizes in ragged_sizes(), seed in 0u64..1000, dim in 1usize..6, turn in 0usize..6,
+    fn dimension_equivariant_models_take_any_width_and_ignore_the_order_of_columns(
+        sizes in ragged_sizes(), seed in 0u64..1000, dim in 1usize..6, shift in 0usize..6,
     ) {
         for sets in 1..=3 {
             let (name, config) = small_presets(sets, 3).into_iter().find(|p| p.1.dimension_equivariant).unwrap();
@@ -130,7 +131,7 @@ proptest! {
             let before = model.run(&batch);
             for (data, width, _) in &mut batch.sets {
                 for row in data.chunks_exact_mut(*width) {
-                    row.rotate_left(turn % dim);
+                    row.rotate_left(shift % dim);
                     row.reverse();
                 }
             }

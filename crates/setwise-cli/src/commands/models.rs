@@ -40,7 +40,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         for p in PRESETS {
             let config = ModelConfig::preset(p.name, args.dim)?.validate()?;
             all.push(
-                serde_json::json!({"name": p.name, "summary": p.summary, "operations": p.order, "config": *config}),
+                serde_json::json!({"name": p.name, "summary": p.summary, "operations": p.complexity, "config": *config}),
             );
         }
         let encoders: Vec<_> = ImageEncoder::ALL
@@ -58,7 +58,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(["architecture", "operations", "summary"]);
     for p in PRESETS {
-        table.add_row([p.name, p.order, p.summary]);
+        table.add_row([p.name, p.complexity, p.summary]);
     }
     print_line(table.trim_fmt())?;
     print_line("\nn and m are set sizes, d is the width. `setwise models --config NAME` prints a config.\n")?;

@@ -68,7 +68,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
     }
     let rows: Vec<usize> = samples.iter().map(|s| s.rows).collect();
-    let answers = preparation.read(model.predict(&preparation.batch(samples)?)?);
+    let answers = preparation.decode(model.predict(&preparation.batch(samples)?)?);
     if args.json {
         let results: Vec<serde_json::Value> = (0..answers.examples())
             .map(|i| {

@@ -338,8 +338,8 @@ impl StepCommands {
                 5
             }
             Loss::CrossEntropy { .. } => 6,
-            Loss::Elements { weight } => {
-                parameters[0] = weight as f32;
+            Loss::SetMeanL1 { element_weight } => {
+                parameters[0] = element_weight as f32;
                 7
             }
         };

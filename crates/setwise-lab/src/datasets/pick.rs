@@ -105,7 +105,7 @@ impl Picked {
             })
             .collect();
         let widths = self.items.iter().map(|i| i.width()).collect();
-        RawBatch { sets, widths, labels: self.labels.clone(), elements: Vec::new(), seed: self.seed }
+        RawBatch { sets, widths, labels: self.labels.clone(), element_labels: Vec::new(), seed: self.seed }
     }
 }
 

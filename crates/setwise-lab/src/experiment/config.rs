@@ -7,7 +7,7 @@ use setwise::data::{Preparation, Targets};
 use setwise::estimate::Ranges;
 use setwise::models::{ModelConfig, OutputKind, ValidConfig, program};
 use setwise::sets::{Coordinates, mixture_features};
-use setwise::train::{Optimizer, Training, check_matrices};
+use setwise::train::{Optimizer, Training, check_muon};
 use setwise_engine::Mode;
 
 use super::{Combiner, Phase, Pretraining, RunSettings, Task, ValidExperiment};
@@ -230,7 +230,7 @@ impl Experiment {
             return Err(bad("model.output", format!("the loss needs outputs of width {width}, one per {each}")));
         }
         if let Optimizer::Muon { .. } = self.training.optimizer {
-            check_matrices(program(&model, Mode::Train, false).params())?;
+            check_muon(program(&model, Mode::Train, false).params())?;
         }
         if !matches!(self.task, Task::Mi(_)) && self.curriculum.iter().any(|p| p.rho.is_some()) {
             return Err(bad("curriculum.rho", "needs a task of kind mi"));
@@ -239,7 +239,7 @@ impl Experiment {
             return Err(bad("curriculum.mixture", "needs a task of kind kl"));
         }
         let labelled = matches!(&self.task, Task::Kl(task) if task.label == Label::Sample);
-        if self.training.loss.targets() == Targets::Elements && !labelled {
+        if self.training.loss.targets() == Targets::ElementLabels && !labelled {
             let reason = "needs labels of elements; only tasks of kind kl with label = 'sample' have them";
             return Err(bad("training.loss", reason));
         }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use setwise::distributions::{IntRange, MixtureChange, MixtureLaw};
+use setwise::distributions::{IntRange, MixtureLaw, MixtureLawOverrides};
 
 use super::config::bad;
 use super::task::{check_mixture, check_rho, check_size};
@@ -22,7 +22,7 @@ pub struct Phase {
     pub rho: Option<[f64; 2]>,
     /// Changes to the prior of mixtures, for a task of kind kl.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mixture: Option<MixtureChange>,
+    pub mixture: Option<MixtureLawOverrides>,
 }
 
 impl Phase {
@@ -37,7 +37,7 @@ impl Phase {
             check_rho("curriculum.rho", rho)?;
         }
         if let Some(mixture) = &self.mixture {
-            check_mixture("curriculum.mixture", &mixture.of(&MixtureLaw::default()))?;
+            check_mixture("curriculum.mixture", &mixture.apply_to(&MixtureLaw::default()))?;
         }
         Ok(())
     }

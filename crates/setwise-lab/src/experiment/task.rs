@@ -242,9 +242,9 @@ impl Task {
     /// The coordinates of a model's inputs.
     pub fn coordinates(&self, model: &ModelConfig) -> Coordinates {
         match self {
-            Task::Kl(t) if model.dimension_equivariant => Coordinates::of(t.axes),
+            Task::Kl(t) if model.dimension_equivariant => Coordinates::new(t.axes),
             Task::Kl(t) => Coordinates { axes: t.axes, append: t.append },
-            Task::BroadKl(_) => Coordinates::of(Axes::Canonical),
+            Task::BroadKl(_) => Coordinates::new(Axes::Canonical),
             _ => Coordinates::RAW,
         }
     }
@@ -306,7 +306,9 @@ impl Task {
     /// The source of a phase's examples, if it differs from the task's.
     pub(super) fn phase_source(&self, phase: &Phase) -> Option<Source> {
         let sampler: Arc<dyn Sampler> = match self {
-            Task::Kl(t) => Arc::new(Divergence { mixture: phase.mixture.as_ref()?.of(&t.mixture), label: t.label }),
+            Task::Kl(t) => {
+                Arc::new(Divergence { mixture: phase.mixture.as_ref()?.apply_to(&t.mixture), label: t.label })
+            }
             Task::Mi(_) => Arc::new(Dependence { rho: phase.rho? }),
             _ => return None,
         };

@@ -53,7 +53,7 @@ impl Schedule {
         match same == *paper {
             true => Schedule::Paper,
             false => Schedule::Ours {
-                elements: run.training.loss.targets() == Targets::Elements,
+                elements: run.training.loss.targets() == Targets::ElementLabels,
                 mixture_features: run.coordinates().is_ok_and(|c| c.append.mixture_log_densities),
             },
         }

@@ -96,7 +96,7 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
             slope(&by_width, |t| t.width, |t| t.training),
         ];
         let middle = by_size[options.sizes.len() / 2];
-        let mut row: Vec<Cell> = vec![preset.name.into(), preset.order.into()];
+        let mut row: Vec<Cell> = vec![preset.name.into(), preset.complexity.into()];
         row.extend(exponents.iter().map(|&e| Cell::number(e, 2)));
         row.extend([middle.forward, middle.training].map(|t| Cell::number(t * 1e3, 2)));
         table.push(row);
@@ -113,7 +113,7 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
             times.iter().map(one).collect()
         };
         json.push(json!({
-            "model": preset.name, "complexity": preset.order, "by_size": plain(&by_size), "by_width": plain(&by_width),
+            "model": preset.name, "complexity": preset.complexity, "by_size": plain(&by_size), "by_width": plain(&by_width),
             "exponents": {
                 "forward_n": exponents[0], "training_n": exponents[1],
                 "forward_d": exponents[2], "training_d": exponents[3],

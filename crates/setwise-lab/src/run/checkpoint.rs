@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use rayon::prelude::*;
 
 use setwise::Model;
-use setwise::files::atomic::{sync_folder, write_beside};
+use setwise::files::atomic::{sync_folder, write_partial};
 use setwise::files::tensors::{TensorFile, little_endian, to_bytes};
 use setwise::train::Trainer;
 
@@ -65,7 +65,7 @@ impl Checkpoint {
         let path = folder.checkpoint();
         let bytes = self.encode();
         let write = || -> std::io::Result<()> {
-            let partial = write_beside(&path, &bytes)?;
+            let partial = write_partial(&path, &bytes)?;
             if path.exists() {
                 std::fs::rename(&path, folder.previous_checkpoint())?;
             }
@@ -287,7 +287,7 @@ mod tests {
                 loss: LossConfig::Mse,
                 ..Training::default()
             };
-            Trainer::of(Model::new(config.with_hidden(4).validate().unwrap(), 1), &training, 0)
+            Trainer::with_training(Model::new(config.with_hidden(4).validate().unwrap(), 1), &training, 0)
         };
         let pixels: Vec<f32> = (0..100).map(|i| (i * 7 % 13) as f32 / 13.0).collect();
         let batch = SetBatch::from_examples(20, &[vec![&pixels[..60], &pixels[60..]]]).unwrap();

@@ -202,7 +202,7 @@ impl<'a> Tally<'a> {
     fn add(&mut self, model: &mut Model, batch: &Batch) -> Result<()> {
         let answers = model.predict(&batch.sets)?;
         let targets = &self.targets;
-        let per_element = *targets == Targets::Elements;
+        let per_element = *targets == Targets::ElementLabels;
         if answers.width() != targets.width() || answers.per_element() != per_element {
             let each = |per_element: bool| if per_element { "element" } else { "example" };
             let (width, expected) = (answers.width(), targets.width());
@@ -212,9 +212,9 @@ impl<'a> Tally<'a> {
             return Err(setwise::Error::Sets(format!("{reason}, {needed}")).into());
         }
         for (i, &label) in batch.labels.iter().enumerate() {
-            let reading = targets.read_example(&answers, i);
-            self.pairs.push((reading.value, label));
-            if let Some([low, high]) = reading.interval {
+            let estimate = targets.decode_example(&answers, i);
+            self.pairs.push((estimate.value, label));
+            if let Some([low, high]) = estimate.interval {
                 self.intervals += 1;
                 self.covered += usize::from(low <= label && label <= high);
             }

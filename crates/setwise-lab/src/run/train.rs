@@ -190,7 +190,7 @@ impl<'a> Run<'a> {
         if checkpoint.is_none() && !pretrain(&mut model, experiment, options, observe)? {
             return Ok(None);
         }
-        let mut trainer = Trainer::of(model, &experiment.training, experiment.seed);
+        let mut trainer = Trainer::with_training(model, &experiment.training, experiment.seed);
         let (mut step, mut window, mut saved) = (0, Window::default(), None);
         let mut damage = None;
         if let Some(mut checkpoint) = checkpoint {
@@ -228,7 +228,7 @@ impl<'a> Run<'a> {
     /// Submits a step.
     fn submit_step(&mut self, batch: &Batch) -> Result<()> {
         let training = &self.experiment.training;
-        let rate = training.rate(self.submitted);
+        let rate = training.learning_rate_at(self.submitted);
         self.trainer.submit(&batch.sets, &batch.targets, rate, training.clip_norm)?;
         self.pending.push_back((batch.seed, rate));
         self.submitted += 1;
@@ -241,7 +241,7 @@ impl<'a> Run<'a> {
             let Some((seed, rate)) = self.pending.pop_front() else { break };
             self.last_seed = seed;
             self.check("loss", self.step + 1, outcome.loss, seed, observe)?;
-            self.check("gradient", self.step + 1, outcome.gradient, seed, observe)?;
+            self.check("gradient", self.step + 1, outcome.gradient_norm, seed, observe)?;
             self.step += 1;
             self.log_step(outcome, rate)?;
             observe(Event::Step { step: self.step, loss: outcome.loss });
@@ -256,7 +256,7 @@ impl<'a> Run<'a> {
         let training = &self.experiment.training;
         self.window.steps += 1;
         self.window.loss += outcome.loss;
-        self.window.gradient += outcome.gradient;
+        self.window.gradient += outcome.gradient_norm;
         if self.step.is_multiple_of(self.experiment.run.log_every) || self.step == training.steps {
             let w = std::mem::take(&mut self.window);
             let record = Record {

@@ -80,7 +80,7 @@ pub fn draw_batch(
     let mut rng = Generator::seed_from_u64(seed);
     let mut rows = vec![Vec::new(); sampler.sets()];
     let mut offsets = vec![vec![0]; sampler.sets()];
-    let mut elements = vec![Vec::new(); if *targets == Targets::Elements { sampler.sets() } else { 0 }];
+    let mut elements = vec![Vec::new(); if *targets == Targets::ElementLabels { sampler.sets() } else { 0 }];
     let mut labels = Vec::with_capacity(examples);
     for _ in 0..examples {
         labels.push(match elements.is_empty() {
@@ -92,5 +92,5 @@ pub fn draw_batch(
         }
     }
     let sets = rows.into_iter().zip(offsets).map(|(rows, offsets)| RawSet { rows, offsets }).collect();
-    RawBatch { sets, widths: vec![dim; sampler.sets()], labels, elements, seed }
+    RawBatch { sets, widths: vec![dim; sampler.sets()], labels, element_labels: elements, seed }
 }

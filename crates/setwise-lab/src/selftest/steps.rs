@@ -69,7 +69,7 @@ pub(super) fn element_steps(
 ) -> Result<Vec<Comparison>> {
     let config = ModelConfig::preset("multi-set-transformer", 3)?.with_latent(32).with_hidden(64);
     let config = config.with_output(OutputKind::Equivariant).validate()?;
-    let trainer = || Trainer::new(Model::new(config.clone(), 4), Loss::Elements { weight: 0.5 });
+    let trainer = || Trainer::new(Model::new(config.clone(), 4), Loss::SetMeanL1 { element_weight: 0.5 });
     let sizes = [[1, 40], [33, 7], [130, 64]];
     let targets = random_values(sizes.as_flattened().iter().sum(), rng);
     steps_and_moments(device, precision, trainer, &random_batch([3, 3], &sizes, rng)?, &targets, rng)
@@ -131,7 +131,7 @@ pub(super) fn muon_steps(
     let config = config.validate()?;
     let training =
         Training { optimizer: Optimizer::Muon { learning_rate: 0.01 }, learning_rate: 1e-3, ..Training::default() };
-    let trainer = || Trainer::of(Model::new(config.clone(), 5), &training, 0);
+    let trainer = || Trainer::with_training(Model::new(config.clone(), 5), &training, 0);
     let sizes: Vec<[usize; 2]> = (0..24).map(|i| [1 + 5 * i % 40, 3 + 7 * i % 50]).collect();
     let batch = random_batch([3, 3], &sizes, rng)?;
     let limits = BatchLimits { examples: 24, set_size: 60, dims: 1 };

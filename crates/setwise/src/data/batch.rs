@@ -1,4 +1,4 @@
-//! Batches: raw, and as a model sees them.
+//! Batches of raw examples, and batches prepared for a model.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::Targets;
 use crate::sets::{Append, Axes, Canonical, Coordinates, PackedSet, SetView, Whitening, mixture_features};
 use crate::{Error, Result, SetBatch};
 
-/// One set of every example, in double precision.
+/// One set of every example, with raw coordinates in f64.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawSet {
     /// All rows, row-major.
@@ -15,33 +15,33 @@ pub struct RawSet {
     pub offsets: Vec<usize>,
 }
 
-/// Examples with raw coordinates, in double precision.
+/// Examples with raw coordinates in f64.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RawBatch {
     /// The sets.
     pub sets: Vec<RawSet>,
-    /// Numbers in a row of each.
+    /// Row width of each set.
     pub widths: Vec<usize>,
-    /// A label per example.
+    /// One label per example.
     pub labels: Vec<f64>,
-    /// A label per element of each set, for targets of elements.
-    pub elements: Vec<Vec<f64>>,
-    /// The seed they were drawn with.
+    /// One label per element, by set; for [`Targets::ElementLabels`].
+    pub element_labels: Vec<Vec<f64>>,
+    /// The seed of the draw.
     pub seed: u64,
 }
 
-/// Examples as a model sees them.
+/// Examples with the inputs and targets of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     /// The sets.
     pub sets: SetBatch,
-    /// A label per example.
+    /// One label per example.
     pub labels: Vec<f64>,
-    /// The target of every output, example by example; for outputs per element set by set.
+    /// The target of every output: example by example, or set by set for outputs per element.
     pub targets: Vec<f32>,
-    /// The seed they were drawn with.
+    /// The seed of the draw.
     pub seed: u64,
-    /// The number of rank-deficient examples, which are whitened with a ridge.
+    /// The number of rank-deficient examples; their whitening has a ridge.
     pub deficient: usize,
 }
 
@@ -80,7 +80,7 @@ impl RawBatch {
             .collect();
         let labels = self.labels.clone();
         let targets = match targets {
-            Targets::Elements => self.elements.concat().iter().map(|&l| l as f32).collect(),
+            Targets::ElementLabels => self.element_labels.concat().iter().map(|&l| l as f32).collect(),
             _ => labels.iter().flat_map(|&l| std::iter::repeat_n(targets.target(l) as f32, targets.width())).collect(),
         };
         Ok(Batch { sets: SetBatch::new(sets)?, labels, targets, seed: self.seed, deficient })
@@ -97,7 +97,7 @@ impl RawBatch {
         let mut mapped: Vec<RawSet> = self.sets.iter().map(|_| RawSet { rows: Vec::new(), offsets: vec![0] }).collect();
         for example in examples.clone() {
             let sets: Vec<&[f64]> = (0..self.sets.len()).map(|k| self.rows(k, example)).collect();
-            let map = AffineMap::of(coordinates.axes, &sets, width);
+            let map = AffineMap::fit(coordinates.axes, &sets, width);
             deficient += usize::from(map.rank() < width);
             for (mapped, rows) in mapped.iter_mut().zip(sets) {
                 let start = mapped.rows.len();
@@ -111,8 +111,8 @@ impl RawBatch {
             (false, _) => None,
             (true, [p, q]) => {
                 for set in [p, q] {
-                    let longest = set.offsets.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
-                    mixture_features::check_memory(longest, width).map_err(Error::Sets)?;
+                    let max_rows = set.offsets.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0);
+                    mixture_features::check_memory(max_rows, width).map_err(Error::Sets)?;
                 }
                 let views = [p, q].map(|s| SetView { data: &s.rows, width, offsets: &s.offsets });
                 Some(mixture_features::log_densities(views))
@@ -125,11 +125,12 @@ impl RawBatch {
             }
         };
         for (k, packed) in packed.iter_mut().enumerate() {
-            let given = &self.sets[k].rows[self.sets[k].offsets[examples.start] * width..];
-            for (i, (mapped, given)) in mapped[k].rows.chunks_exact(width).zip(given.chunks_exact(width)).enumerate() {
+            let original = &self.sets[k].rows[self.sets[k].offsets[examples.start] * width..];
+            let rows = mapped[k].rows.chunks_exact(width).zip(original.chunks_exact(width));
+            for (i, (mapped, original)) in rows.enumerate() {
                 packed.extend(mapped.iter().map(|&x| x as f32));
                 if raw {
-                    packed.extend(given.iter().map(|&x| x as f32));
+                    packed.extend(original.iter().map(|&x| x as f32));
                 }
                 if let Some(columns) = &log_densities {
                     packed.extend_from_slice(&columns[k][i * mixture_features::COLUMNS..][..mixture_features::COLUMNS]);
@@ -148,10 +149,10 @@ enum AffineMap {
 
 impl AffineMap {
     /// The map to `axes`; canonical axes are those of the first two sets.
-    fn of(axes: Axes, sets: &[&[f64]], dim: usize) -> Self {
+    fn fit(axes: Axes, sets: &[&[f64]], dim: usize) -> Self {
         match (axes, sets) {
-            (Axes::Canonical, [p, q, ..]) => AffineMap::Canonical(Canonical::of(p, q, dim)),
-            _ => AffineMap::Whitened(Whitening::of(sets, dim)),
+            (Axes::Canonical, [p, q, ..]) => AffineMap::Canonical(Canonical::fit(p, q, dim)),
+            _ => AffineMap::Whitened(Whitening::fit(sets, dim)),
         }
     }
 

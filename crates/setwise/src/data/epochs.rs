@@ -5,7 +5,7 @@ use rand::seq::SliceRandom;
 
 use crate::random::Generator;
 
-/// Visits the examples of a data set: each once an epoch, in a random permutation that differs from epoch to epoch.
+/// Visits each example of a data set once per epoch, in a new random permutation each time.
 ///
 /// ```
 /// let mut epochs = setwise::data::Epochs::new(3, 1);
@@ -22,17 +22,17 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// For `examples` examples; the same seed gives the same order.
+    /// Epochs over `examples` examples, in an order determined by `seed`.
     ///
     /// # Panics
-    /// If there are none.
+    /// If `examples` is zero.
     pub fn new(examples: usize, seed: u64) -> Self {
         assert!(examples > 0, "at least one example");
         let order: Vec<usize> = (0..examples).collect();
         Epochs { position: order.len(), order, rng: Generator::seed_from_u64(seed) }
     }
 
-    /// The next `count` examples.
+    /// The indices of the next `count` examples.
     pub fn next_indices(&mut self, count: usize) -> Vec<usize> {
         let next = || {
             if self.position == self.order.len() {
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_example_comes_once_in_each_epoch_whatever_the_batches() {
+    fn every_epoch_visits_each_example_once_for_any_batch_size() {
         let mut epochs = Epochs::new(10, 7);
         let position: Vec<usize> = (0..10).flat_map(|_| epochs.next_indices(4)).collect();
         assert_ne!(position[..10], position[10..20]);

@@ -1,7 +1,7 @@
-//! Examples for models: raw, prepared, and what their outputs mean.
+//! Examples for models: raw, prepared, and the decoding of outputs.
 //!
-//! * [`RawBatch`]: examples in double precision; [`Batch`]: as a model sees them, with [`Targets`].
-//! * [`Preparation`]: how sets become inputs of a trained model, and its outputs answers.
+//! * [`RawBatch`]: examples in f64; [`Batch`]: inputs of a model with [`Targets`].
+//! * [`Preparation`]: maps sets to inputs of a trained model, and its outputs to labels.
 //! * [`Scale`]: scaling of rows.
 //! * [`Examples`], [`Epochs`]: examples in memory, and the order in which training visits them.
 
@@ -17,4 +17,4 @@ pub use epochs::Epochs;
 pub use examples::Examples;
 pub use preparation::Preparation;
 pub use scale::{Scale, scale};
-pub use targets::{Reading, Targets, compress, expand};
+pub use targets::{LabelEstimate, Targets, compress};

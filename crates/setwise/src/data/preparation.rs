@@ -1,4 +1,4 @@
-//! How sets become inputs of a trained model, and how its outputs become answers.
+//! The map from sets to inputs of a trained model, and from its outputs to labels.
 
 use std::collections::BTreeMap;
 
@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 
 use super::{RawBatch, RawSet, Scale, Targets, scale};
 #[cfg(feature = "samples")]
-use crate::files::{Sample, batch_of};
+use crate::files::{Sample, pack_samples};
 use crate::models::{Model, Prediction};
 use crate::sets::{Axes, Coordinates, PackedSet};
 use crate::{Error, Result, SetBatch};
 
-/// Key of a model's metadata that holds its preparation, as JSON.
+/// Metadata key of the preparation, which is stored as JSON.
 const METADATA: &str = "preparation";
 
-/// How sets are prepared for a model, and its outputs read.
+/// How sets are prepared for a model, and how its outputs are decoded.
 ///
-/// A model keeps its preparation in its metadata, so that its file tells how to use it.
+/// The metadata of a model holds its preparation, so a model file can be used without its experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Preparation {
-    /// The coordinates the model sees.
+    /// The coordinates of the model's inputs.
     pub coordinates: Coordinates,
     /// The raw dimension the model was trained for, where columns are appended to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -28,7 +28,7 @@ pub struct Preparation {
     /// The scaling of rows.
     #[serde(default)]
     pub scale: Scale,
-    /// What outputs stand for.
+    /// The targets of the outputs.
     pub targets: Targets,
 }
 
@@ -38,12 +38,12 @@ impl Preparation {
         Preparation { coordinates: Coordinates::RAW, dim: None, scale: Scale::None, targets: Targets::Label }
     }
 
-    /// The preparation a model's metadata names; the identity if it names none.
+    /// The preparation in a model's metadata; the identity if there is none.
     pub fn of(model: &Model) -> Result<Self> {
         Self::from_metadata(model.metadata())
     }
 
-    /// The preparation in the metadata of a model.
+    /// The preparation in the metadata of a model; the identity if there is none.
     pub fn from_metadata(metadata: &BTreeMap<String, String>) -> Result<Self> {
         let Some(text) = metadata.get(METADATA) else { return Ok(Self::identity()) };
         let read: Self = serde_json::from_str(text)
@@ -55,31 +55,31 @@ impl Preparation {
         Ok(read)
     }
 
-    /// Keeps the preparation in a model's metadata.
+    /// Stores the preparation in a model's metadata.
     pub fn store(&self, model: &mut Model) {
         model.set_metadata(METADATA, serde_json::to_string(self).expect("a preparation is plain data"));
     }
 
-    /// QuantileLevels of the quantiles an answer consists of, where it does.
+    /// The levels of output quantiles, if outputs are quantiles.
     pub fn levels(&self) -> Option<&[f64]> {
         match &self.targets {
             Targets::Quantiles { levels, .. } => Some(levels),
-            Targets::Label | Targets::Elements => None,
+            Targets::Label | Targets::ElementLabels => None,
         }
     }
 
-    /// Whether sets go in and answers come out as they are.
+    /// Whether sets and outputs stay as they are.
     pub fn is_identity(&self) -> bool {
         *self == Self::identity()
     }
 
-    /// Packs one sample per set, prepared.
+    /// Prepares one sample per set and packs them.
     #[cfg(feature = "samples")]
     pub fn batch(&self, samples: Vec<Sample>) -> Result<SetBatch> {
         let one_width = samples.iter().all(|s| s.width == samples[0].width);
         let one_count = samples.iter().all(|s| s.examples == samples[0].examples);
         if self.coordinates.axes == Axes::Raw || !one_width || !one_count {
-            return self.scaled(batch_of(samples)?);
+            return self.scaled(pack_samples(samples)?);
         }
         let names: Vec<String> = samples.iter().map(|s| s.path.display().to_string()).collect();
         let width = samples[0].width;
@@ -87,14 +87,14 @@ impl Preparation {
         self.mapped(samples.into_iter().map(set).collect(), width, &names)
     }
 
-    /// Packs sets of any sizes, prepared; `names` are what messages call them.
+    /// Prepares ragged sets and packs them; errors call them by `names`.
     ///
     /// # Panics
-    /// If sets have different numbers of examples, or no name.
+    /// If sets have different numbers of examples, or a set has no name.
     pub fn pack(&self, sets: Vec<RawSet>, widths: &[usize], names: &[String]) -> Result<SetBatch> {
         if self.coordinates.axes == Axes::Raw {
-            let single = |s: RawSet| (s.rows.iter().map(|&x| x as f32).collect(), s.offsets);
-            let packed = sets.into_iter().map(single).zip(widths);
+            let to_f32 = |s: RawSet| (s.rows.iter().map(|&x| x as f32).collect(), s.offsets);
+            let packed = sets.into_iter().map(to_f32).zip(widths);
             return self.scaled(SetBatch::new(packed.map(|((x, o), &w)| PackedSet::new(x, w, o)).collect())?);
         }
         if let Some(k) = widths.iter().position(|w| *w != widths[0]) {
@@ -107,6 +107,7 @@ impl Preparation {
         self.mapped(sets, widths[0], names)
     }
 
+    /// Scales the rows of a batch.
     fn scaled(&self, batch: SetBatch) -> Result<SetBatch> {
         if self.scale == Scale::None {
             return Ok(batch);
@@ -119,14 +120,14 @@ impl Preparation {
         SetBatch::new(batch.sets().iter().map(scaled).collect())
     }
 
-    /// In double precision, as columns may lie far from zero.
+    /// Maps raw sets to the coordinates, in f64: columns may be far from zero.
     fn mapped(&self, sets: Vec<RawSet>, width: usize, names: &[String]) -> Result<SetBatch> {
         if let Some(expected) = self.dim.filter(|&d| d != width) {
             let name = &names[0];
             return Err(Error::Sets(format!("{name}: has {width} columns, the model was trained for {expected}")));
         }
         let labels = vec![0.0; sets[0].offsets.len() - 1];
-        let raw = RawBatch { widths: vec![width; sets.len()], sets, labels, elements: Vec::new(), seed: 0 };
+        let raw = RawBatch { widths: vec![width; sets.len()], sets, labels, element_labels: Vec::new(), seed: 0 };
         let batch = raw.prepare(self.coordinates, &Targets::Label)?.sets;
         match batch.sets().iter().all(|s| s.data().iter().all(|x| x.is_finite())) {
             true => Ok(batch),
@@ -137,20 +138,20 @@ impl Preparation {
         }
     }
 
-    /// Answers as labels are: quantiles in order; of labels of elements their mean over the first set.
-    pub fn read(&self, mut answers: Prediction) -> Prediction {
+    /// Maps outputs to labels: sorted quantiles, or the mean of element labels over the first set.
+    pub fn decode(&self, mut outputs: Prediction) -> Prediction {
         match &self.targets {
-            Targets::Label => answers,
+            Targets::Label => outputs,
             Targets::Quantiles { .. } => {
-                for answer in answers.vectors_mut() {
-                    answer.iter_mut().for_each(|x| *x = self.targets.label(f64::from(*x)) as f32);
-                    answer.sort_by(f32::total_cmp);
+                for quantiles in outputs.vectors_mut() {
+                    quantiles.iter_mut().for_each(|x| *x = self.targets.label(f64::from(*x)) as f32);
+                    quantiles.sort_by(f32::total_cmp);
                 }
-                answers
+                outputs
             }
-            Targets::Elements => {
-                let mean = |i: usize| self.targets.read_example(&answers, i).value as f32;
-                Prediction::of_examples((0..answers.examples()).map(mean).collect(), 1)
+            Targets::ElementLabels => {
+                let mean = |i: usize| self.targets.decode_example(&outputs, i).value as f32;
+                Prediction::of_examples((0..outputs.examples()).map(mean).collect(), 1)
             }
         }
     }

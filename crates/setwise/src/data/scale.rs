@@ -9,18 +9,18 @@ pub enum Scale {
     /// Rows stay as they are.
     #[default]
     None,
-    /// Each row to length √width, so that its numbers have a mean square of one.
+    /// Each row is scaled to length √width: the mean square of its numbers is one.
     Unit,
-    /// Each column to mean zero and variance one among the rows for training, then each row to length √width.
+    /// Each column is standardised by the training rows, then each row is scaled to length √width.
     Standard,
 }
 
-/// Scales rows in place; columns are standardised by the mean and variance of the rows in `training`.
-pub fn scale(rows: &mut [f32], width: usize, how: Scale, training: impl Iterator<Item = u32>) {
-    if how == Scale::None {
+/// Scales rows in place. `training` are the rows whose mean and variance standardise the columns.
+pub fn scale(rows: &mut [f32], width: usize, scale: Scale, training: impl Iterator<Item = u32>) {
+    if scale == Scale::None {
         return;
     }
-    if how == Scale::Standard {
+    if scale == Scale::Standard {
         let (mut sum, mut squares, mut n) = (vec![0.0f64; width], vec![0.0f64; width], 0.0);
         for row in training {
             for (i, &x) in rows[row as usize * width..][..width].iter().enumerate() {
@@ -29,14 +29,14 @@ pub fn scale(rows: &mut [f32], width: usize, how: Scale, training: impl Iterator
             }
             n += 1.0;
         }
-        let of_column = |i: usize| {
+        let standardisation = |i: usize| {
             let mean = sum[i] / n;
             let variance = squares[i] / n - mean * mean;
-            // A column that never changes says nothing.
+            // A constant column becomes zero.
             let factor = if variance > 1e-12 * squares[i] / n { variance.sqrt().recip() } else { 0.0 };
             (mean as f32, factor as f32)
         };
-        let columns: Vec<(f32, f32)> = (0..width).map(of_column).collect();
+        let columns: Vec<(f32, f32)> = (0..width).map(standardisation).collect();
         for row in rows.chunks_exact_mut(width) {
             row.iter_mut().zip(&columns).for_each(|(x, (mean, factor))| *x = (*x - mean) * factor);
         }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scaled_rows_have_the_length_of_their_width_and_columns_no_offset() {
+    fn scaled_rows_have_mean_square_one_and_standardised_columns_mean_zero() {
         let rows = [3.0f32, 4.0, 10.0, 0.0, 5.0, 5.0];
         let mut unit = rows;
         scale(&mut unit, 2, Scale::Unit, 0..0);

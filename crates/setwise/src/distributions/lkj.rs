@@ -4,37 +4,39 @@ use rand::Rng;
 use rand_distr::{Beta, Distribution, StandardNormal};
 use serde::{Deserialize, Serialize};
 
-/// Which law the rows of the factor follow.
+/// The distribution of the rows of the factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lkj {
     /// The LKJ distribution, by the onion method.
     Correct,
-    /// What the paper drew from, PyTorch's `LKJCholesky`: rows beyond the second are longer than they should be, so points are
-    /// more correlated.
+    /// The paper's distribution, PyTorch's `LKJCholesky`. Its rows beyond the second are too long, so correlations are
+    /// larger.
     Paper,
 }
 
 impl Lkj {
-    /// Shapes of the Beta distribution of y, the square of row `i` (from one) before its diagonal: (i/2, ν + (d − 1 − i)/2), or
-    /// (i − ½, …) in the paper's law.
-    pub fn shapes(self, dim: usize, concentration: f64, i: usize) -> (f64, f64) {
-        let first = match self {
+    /// Parameters (α, β) of the Beta distribution of y, the squared norm of row `i` ≥ 1 left of the diagonal.
+    ///
+    /// They are (i/2, ν + (d − 1 − i)/2) in the correct law, and α = i − ½ in the paper's.
+    pub fn beta_parameters(self, dim: usize, concentration: f64, i: usize) -> (f64, f64) {
+        let alpha = match self {
             Lkj::Correct => i as f64 / 2.0,
             Lkj::Paper => i as f64 - 0.5,
         };
-        (first, concentration + (dim - 1 - i) as f64 / 2.0)
+        (alpha, concentration + (dim - 1 - i) as f64 / 2.0)
     }
 
-    /// Draws a factor C of a `dim` by `dim` correlation matrix C·Cᵀ into `factor`, row-major, zero above the diagonal. Row i
-    /// (from zero) is √y times a uniform direction in the coordinates before i, and √(1 − y) on the diagonal; y is
-    /// Beta(i/2, ν + (d − 1 − i)/2), or Beta(i − ½, …) in the paper's law.
+    /// Draws the Cholesky factor C of a `dim` by `dim` correlation matrix C·Cᵀ into `factor`, row-major.
+    ///
+    /// Row i is √y times a uniform direction left of the diagonal, √(1 − y) on the diagonal and zero right of it. y has
+    /// the distribution of [`Lkj::beta_parameters`].
     pub fn draw(self, dim: usize, concentration: f64, rng: &mut impl Rng, factor: &mut [f64]) {
         factor.fill(0.0);
         factor[0] = 1.0;
         for i in 1..dim {
-            let (first, second) = self.shapes(dim, concentration, i);
-            let y = Beta::new(first, second).expect("shapes above zero").sample(rng);
+            let (alpha, beta) = self.beta_parameters(dim, concentration, i);
+            let y = Beta::new(alpha, beta).expect("parameters above zero").sample(rng);
             let row = &mut factor[i * dim..i * dim + i + 1];
             let mut square = 0.0;
             for x in &mut row[..i] {
@@ -74,13 +76,13 @@ mod tests {
         // The marginals are Beta(ν − 1 + d/2, ν − 1 + d/2) on (−1, 1).
         for (dim, i, j) in [(2, 1, 0), (4, 1, 0), (4, 3, 2), (8, 7, 0), (8, 5, 4)] {
             let expected = 1.0 / (2.0 * 5.0 + dim as f64 - 1.0);
-            let (found, _) = mean_squares(Lkj::Correct, dim, i, j);
-            assert!((found / expected - 1.0).abs() < 0.03, "d = {dim}, ({i}, {j}): {found} for {expected}");
+            let (variance, _) = mean_squares(Lkj::Correct, dim, i, j);
+            assert!((variance / expected - 1.0).abs() < 0.03, "d = {dim}, ({i}, {j}): {variance} for {expected}");
         }
     }
 
     #[test]
-    fn rows_of_the_papers_law_have_the_mean_length_of_its_beta() {
+    fn rows_of_the_papers_law_have_the_mean_square_of_its_beta_distribution() {
         for (dim, i) in [(2, 1), (4, 3), (8, 2), (8, 7)] {
             let (a, b) = (i as f64 - 0.5, 5.0 + (dim - 1 - i) as f64 / 2.0);
             let (_, diagonal) = mean_squares(Lkj::Paper, dim, i, 0);
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_laws_are_one_in_two_dimensions() {
+    fn both_laws_are_equal_in_two_dimensions() {
         let mut a = [0.0; 4];
         let mut b = [0.0; 4];
         Lkj::Correct.draw(2, 5.0, &mut Generator::seed_from_u64(1), &mut a);

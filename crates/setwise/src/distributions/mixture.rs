@@ -1,4 +1,4 @@
-//! Mixtures of Gaussians, or of Student's t with the same shape: random ones, points from them, their log density, and their divergence.
+//! Mixtures of Gaussians or of multivariate t distributions: random mixtures, samples, log densities and divergences.
 
 use rand::{Rng, RngExt};
 use rand_distr::{ChiSquared, Distribution, Exp1, LogNormal, StandardNormal};
@@ -9,25 +9,25 @@ use super::lkj::Lkj;
 use super::range::IntRange;
 use crate::linalg::solve_lower;
 
-/// How random mixtures are made: weights from a flat Dirichlet, means uniform in a cube, covariances as
-/// diag(s)·C·Cᵀ·diag(s) with log-normal scales s and an LKJ factor C.
+/// A distribution over mixtures: Dirichlet(1, …, 1) weights, means uniform in a cube, covariances diag(s)·C·Cᵀ·diag(s).
+/// Scales s are log-normal, and C is an LKJ factor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct MixtureLaw {
     /// Number of components, uniform in this range.
     pub components: IntRange,
-    /// The law of correlations.
+    /// The distribution of correlations.
     pub lkj: Lkj,
-    /// Concentration ν of that law; large values mean little correlation.
+    /// Concentration ν of that distribution; large values mean weak correlations.
     pub concentration: f64,
     /// Standard deviation of log s.
     pub log_scale_sd: f64,
-    /// Side of the cube of the means; large values mean components that lie apart.
+    /// Side of the cube of the means; large values separate the components.
     #[serde(skip_serializing_if = "is_one")]
     pub spread: f64,
 }
 
-/// The usual spread, which need not be written.
+/// Whether the spread is the default, which is not serialised.
 fn is_one(spread: &f64) -> bool {
     *spread == 1.0
 }
@@ -44,30 +44,30 @@ impl Default for MixtureLaw {
     }
 }
 
-/// What differs from a law of mixtures.
+/// Overrides of single fields of a [`MixtureLaw`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct MixtureChange {
-    /// Another [`MixtureLaw::components`].
+pub struct MixtureLawOverrides {
+    /// Overrides [`MixtureLaw::components`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub components: Option<IntRange>,
-    /// Another [`MixtureLaw::lkj`].
+    /// Overrides [`MixtureLaw::lkj`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lkj: Option<Lkj>,
-    /// Another [`MixtureLaw::concentration`].
+    /// Overrides [`MixtureLaw::concentration`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concentration: Option<f64>,
-    /// Another [`MixtureLaw::log_scale_sd`].
+    /// Overrides [`MixtureLaw::log_scale_sd`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_scale_sd: Option<f64>,
-    /// Another [`MixtureLaw::spread`].
+    /// Overrides [`MixtureLaw::spread`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spread: Option<f64>,
 }
 
-impl MixtureChange {
-    /// The law with these differences.
-    pub fn of(&self, law: &MixtureLaw) -> MixtureLaw {
+impl MixtureLawOverrides {
+    /// The law with these overrides.
+    pub fn apply_to(&self, law: &MixtureLaw) -> MixtureLaw {
         MixtureLaw {
             components: self.components.unwrap_or(law.components),
             lkj: self.lkj.unwrap_or(law.lkj),
@@ -84,27 +84,30 @@ pub struct Mixture {
     dim: usize,
     components: Vec<Component>,
     /// Degrees of freedom; infinite for Gaussians.
-    freedom: f64,
+    degrees_of_freedom: f64,
 }
 
-/// One Gaussian of a mixture, with its share.
+/// One component of a mixture.
 #[derive(Clone, Debug, PartialEq)]
 struct Component {
-    /// Sum of the weights up to this one.
+    /// Cumulative weight, up to this component.
     cumulative: f64,
-    /// log weight − ½ log det 2πΣ.
-    log_height: f64,
+    /// Log of weight and normalising constant; log weight − ½ log det 2πΣ for Gaussians.
+    log_peak: f64,
     weight: f64,
     mean: Vec<f64>,
     /// Lower Cholesky factor of the covariance, row-major.
     factor: Vec<f64>,
-    /// The same, column by column.
+    /// The same factor, column-major.
     columns: Vec<f64>,
 }
 
 impl Mixture {
-    /// From weights (made to sum to one), means `[components, dim]` and lower Cholesky factors `[components, dim, dim]` of the
-    /// covariances, with positive diagonals.
+    /// A Gaussian mixture with these weights, which are normalised.
+    ///
+    /// # Shapes
+    /// Means are `[components, dim]`. The lower Cholesky factors of the covariances are `[components, dim, dim]`, with
+    /// positive diagonals.
     pub fn new(dim: usize, weights: &[f64], means: &[f64], factors: &[f64]) -> Self {
         let total: f64 = weights.iter().sum();
         let mut cumulative = 0.0;
@@ -115,34 +118,31 @@ impl Mixture {
                 let weight = w / total;
                 cumulative += weight;
                 let log_root_det: f64 = (0..dim).map(|i| factor[i * dim + i].ln()).sum();
-                let log_height = weight.ln() - log_root_det - 0.5 * dim as f64 * std::f64::consts::TAU.ln();
+                let log_peak = weight.ln() - log_root_det - 0.5 * dim as f64 * std::f64::consts::TAU.ln();
                 let columns = (0..dim).flat_map(|j| factor[j..].iter().step_by(dim)).copied().collect();
-                Component { cumulative, log_height, weight, mean: mean.to_vec(), factor: factor.to_vec(), columns }
+                Component { cumulative, log_peak, weight, mean: mean.to_vec(), factor: factor.to_vec(), columns }
             })
             .collect();
-        Mixture { dim, components, freedom: f64::INFINITY }
+        Mixture { dim, components, degrees_of_freedom: f64::INFINITY }
     }
 
-    /// The same with components of Student's t: each factor is that of the scale matrix, and tails are those of `freedom` degrees.
-    pub fn with_freedom(mut self, freedom: f64) -> Self {
+    /// The mixture with multivariate t components; the factors are those of the scale matrices.
+    pub fn with_degrees_of_freedom(mut self, degrees_of_freedom: f64) -> Self {
+        let nu = degrees_of_freedom;
         let (d, gaussian) = (self.dim as f64, 0.5 * self.dim as f64 * std::f64::consts::TAU.ln());
-        let constant = match freedom.is_finite() {
-            true => {
-                ln_gamma(0.5 * (freedom + d))
-                    - ln_gamma(0.5 * freedom)
-                    - 0.5 * d * (freedom * std::f64::consts::PI).ln()
-            }
+        let constant = match nu.is_finite() {
+            true => ln_gamma(0.5 * (nu + d)) - ln_gamma(0.5 * nu) - 0.5 * d * (nu * std::f64::consts::PI).ln(),
             false => -gaussian,
         };
         for c in &mut self.components {
             let log_root_det: f64 = (0..self.dim).map(|i| c.factor[i * self.dim + i].ln()).sum();
-            c.log_height = c.weight.ln() - log_root_det + constant;
+            c.log_peak = c.weight.ln() - log_root_det + constant;
         }
-        self.freedom = freedom;
+        self.degrees_of_freedom = degrees_of_freedom;
         self
     }
 
-    /// A random mixture of the law.
+    /// Draws a random mixture.
     pub fn draw(law: &MixtureLaw, dim: usize, rng: &mut impl Rng) -> Self {
         let count = law.components.draw(rng);
         // Exponential variates divided by their sum are Dirichlet(1, …, 1).
@@ -169,64 +169,69 @@ impl Mixture {
             let u: f64 = rng.random();
             let last = self.components.len() - 1;
             let c = self.components[..last].iter().find(|c| u < c.cumulative).unwrap_or(&self.components[last]);
-            // Column by column: the sums of all coordinates grow side by side instead of one after another.
             point.fill(0.0);
-            let stretch = match self.freedom.is_finite() {
-                true => (self.freedom / ChiSquared::new(self.freedom).expect("degrees above zero").sample(rng)).sqrt(),
+            let scale = match self.degrees_of_freedom.is_finite() {
+                true => (self.degrees_of_freedom
+                    / ChiSquared::new(self.degrees_of_freedom).expect("degrees above zero").sample(rng))
+                .sqrt(),
                 false => 1.0,
             };
+            // L·z column by column: all coordinates accumulate in parallel.
             for column in c.columns.chunks_exact(dim) {
-                let z: f64 = stretch * Distribution::<f64>::sample(&StandardNormal, rng);
+                let z: f64 = scale * Distribution::<f64>::sample(&StandardNormal, rng);
                 point.iter_mut().zip(column).for_each(|(x, l)| *x += l * z);
             }
             rows.extend(c.mean.iter().zip(&point).map(|(mean, x)| mean + x));
         }
     }
 
-    /// The log density at each of the row-major points, in log space throughout.
+    /// The log density at each row, as a log-sum-exp over components.
     pub fn log_density(&self, rows: &[f64]) -> Vec<f64> {
         let mut out = vec![0.0; rows.len() / self.dim];
         self.log_densities::<false>(rows, &mut out);
         out
     }
 
-    /// What each component adds to the density at each of the row-major points, as logarithms: a row for each point.
-    pub fn log_parts(&self, rows: &[f64]) -> Vec<f64> {
+    /// Log of weight times density of each component at each row.
+    ///
+    /// # Shapes
+    /// `[rows, dim]` to `[rows, components]`.
+    pub fn component_log_densities(&self, rows: &[f64]) -> Vec<f64> {
         let mut out = vec![0.0; rows.len() / self.dim * self.components.len()];
         self.log_densities::<true>(rows, &mut out);
         out
     }
 
-    fn log_densities<const PARTS: bool>(&self, rows: &[f64], out: &mut [f64]) {
-        // SAFETY: `isa` has found the instructions each entry point enables.
+    fn log_densities<const PER_COMPONENT: bool>(&self, rows: &[f64], out: &mut [f64]) {
+        // SAFETY: `isa` returns an instruction set that the CPU has; each function enables no other instructions.
         unsafe {
             match isa() {
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => log_density_avx512::<PARTS>(self, rows, out),
+                Isa::Avx512 => log_density_avx512::<PER_COMPONENT>(self, rows, out),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => log_density_avx2::<PARTS>(self, rows, out),
-                _ => log_density_blocks::<PARTS>(self, rows, out),
+                Isa::Avx2 => log_density_avx2::<PER_COMPONENT>(self, rows, out),
+                _ => log_density_blocks::<PER_COMPONENT>(self, rows, out),
             }
         }
     }
 
-    /// Mean over the points of log p − log q: an estimate of KL(p‖q) if they were drawn from p.
+    /// Mean of log p − log q over the rows: an unbiased estimate of KL(p‖q) if p drew them, p being this mixture.
     pub fn mean_log_ratio(&self, q: &Mixture, rows: &[f64]) -> f64 {
         self.log_ratios(q, rows).sum::<f64>() / (rows.len() / self.dim) as f64
     }
 
-    /// log p − log q at every row, p being this mixture.
+    /// log p − log q at each row, p being this mixture.
     pub fn log_ratios(&self, q: &Mixture, rows: &[f64]) -> impl Iterator<Item = f64> {
         let (p, q) = (self.log_density(rows), q.log_density(rows));
         p.into_iter().zip(q).map(|(p, q)| p - q)
     }
 
-    /// KL(self‖q) where it has a closed form: between single Gaussians, and from a mixture to itself.
+    /// KL(self‖q) in closed form, for two single Gaussians or two equal mixtures.
     pub fn exact_kl(&self, q: &Mixture) -> Option<f64> {
         if self == q {
             return Some(0.0);
         }
-        if self.freedom.is_finite() || q.freedom.is_finite() {
+        if self.degrees_of_freedom.is_finite() || q.degrees_of_freedom.is_finite() {
             return None;
         }
         match (&self.components[..], &q.components[..]) {
@@ -235,12 +240,12 @@ impl Mixture {
         }
     }
 
-    /// Coordinates of a point.
+    /// Dimension of a point.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// Mean and lower Cholesky factor (row-major) of the covariance of each component.
+    /// Mean and row-major lower Cholesky factor of the covariance of each component.
     pub fn gaussians(&self) -> impl Iterator<Item = (&[f64], &[f64])> {
         self.components.iter().map(|c| (&c.mean[..], &c.factor[..]))
     }
@@ -251,11 +256,11 @@ impl Mixture {
     }
 }
 
-/// KL of two Gaussians with means and lower Cholesky factors of covariances:
+/// KL divergence of two Gaussians with these means and lower Cholesky factors of covariances:
 /// ½ [tr(Σq⁻¹Σp) + (μq − μp)ᵀΣq⁻¹(μq − μp) − d + log(det Σq / det Σp)].
-pub fn gaussian_kl(dim: usize, mean_p: &[f64], factor_p: &[f64], mean_q: &[f64], factor_q: &[f64]) -> f64 {
+pub(crate) fn gaussian_kl(dim: usize, mean_p: &[f64], factor_p: &[f64], mean_q: &[f64], factor_q: &[f64]) -> f64 {
     let mut sum = -(dim as f64);
-    // tr(Σq⁻¹Σp) is the square of Lq⁻¹·Lp, column by column.
+    // tr(Σq⁻¹Σp) is the squared Frobenius norm of Lq⁻¹·Lp, summed column by column.
     let mut column = vec![0.0; dim];
     for j in 0..dim {
         for (i, c) in column.iter_mut().enumerate() {
@@ -273,7 +278,7 @@ pub fn gaussian_kl(dim: usize, mean_p: &[f64], factor_p: &[f64], mean_q: &[f64],
     0.5 * sum
 }
 
-/// log Γ(x) for x > 0: Stirling's series, after steps up to where it is exact.
+/// log Γ(x) for x > 0: recurrence up to x ≥ 12, then Stirling's series.
 pub fn ln_gamma(mut x: f64) -> f64 {
     let mut product = 1.0;
     while x < 12.0 {
@@ -285,33 +290,35 @@ pub fn ln_gamma(mut x: f64) -> f64 {
     (x - 0.5) * x.ln() - x + 0.5 * std::f64::consts::TAU.ln() + series - product.ln()
 }
 
-/// Points treated together, one per lane.
+/// Points of a block, one per lane.
 const BLOCK: usize = 8;
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq,avx512vl,fma")]
-unsafe fn log_density_avx512<const PARTS: bool>(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
-    log_density_blocks::<PARTS>(mixture, rows, out);
+unsafe fn log_density_avx512<const PER_COMPONENT: bool>(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
+    log_density_blocks::<PER_COMPONENT>(mixture, rows, out);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn log_density_avx2<const PARTS: bool>(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
-    log_density_blocks::<PARTS>(mixture, rows, out);
+unsafe fn log_density_avx2<const PER_COMPONENT: bool>(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
+    log_density_blocks::<PER_COMPONENT>(mixture, rows, out);
 }
 
-/// Eight points at a time, each in its lane: forward substitution L·z = x − μ gives the exponent −½|z|², and a running maximum
-/// keeps the sum over components from overflowing; or the components' parts are left apart. d²/2 multiplications per point and
-/// component.
+/// Log densities of blocks of eight points, one per lane.
+///
+/// Forward substitution L·z = x − μ gives the exponent −½|z|², in d²/2 multiplications per point and component.
+/// Components are reduced by log-sum-exp, or written separately if `PER_COMPONENT`.
 #[inline(always)]
-fn log_density_blocks<const PARTS: bool>(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
+fn log_density_blocks<const PER_COMPONENT: bool>(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
     let dim = mixture.dim;
-    let tail = 0.5 * (mixture.freedom + dim as f64);
+    let nu = mixture.degrees_of_freedom;
+    let exponent = 0.5 * (nu + dim as f64);
     let mut x = vec![[0.0; BLOCK]; dim];
     let mut z = vec![[0.0; BLOCK]; dim];
     let mut logs = vec![[0.0; BLOCK]; mixture.components.len()];
-    let wide = if PARTS { mixture.components.len() } else { 1 };
-    for (rows, out) in rows.chunks(BLOCK * dim).zip(out.chunks_mut(BLOCK * wide)) {
+    let width = if PER_COMPONENT { mixture.components.len() } else { 1 };
+    for (rows, out) in rows.chunks(BLOCK * dim).zip(out.chunks_mut(BLOCK * width)) {
         for (lane, row) in rows.chunks_exact(dim).enumerate() {
             for (x, value) in x.iter_mut().zip(row) {
                 x[lane] = *value;
@@ -334,20 +341,20 @@ fn log_density_blocks<const PARTS: bool>(mixture: &Mixture, rows: &[f64], out: &
                     square[k] += value * value;
                 }
             }
-            *log = match mixture.freedom.is_finite() {
-                true => std::array::from_fn(|k| c.log_height - tail * (1.0 + square[k] / mixture.freedom).ln()),
-                false => std::array::from_fn(|k| c.log_height - 0.5 * square[k]),
+            *log = match nu.is_finite() {
+                true => std::array::from_fn(|k| c.log_peak - exponent * (1.0 + square[k] / nu).ln()),
+                false => std::array::from_fn(|k| c.log_peak - 0.5 * square[k]),
             };
         }
-        if PARTS {
-            for (k, out) in out.chunks_exact_mut(wide).enumerate() {
+        if PER_COMPONENT {
+            for (k, out) in out.chunks_exact_mut(width).enumerate() {
                 out.iter_mut().zip(&logs).for_each(|(out, log)| *out = log[k]);
             }
             continue;
         }
         for (k, out) in out.iter_mut().enumerate() {
-            let largest = logs.iter().fold(f64::NEG_INFINITY, |a, log| a.max(log[k]));
-            *out = largest + logs.iter().map(|log| (log[k] - largest).exp()).sum::<f64>().ln();
+            let max = logs.iter().fold(f64::NEG_INFINITY, |a, log| a.max(log[k]));
+            *out = max + logs.iter().map(|log| (log[k] - max).exp()).sum::<f64>().ln();
         }
     }
 }
@@ -359,22 +366,22 @@ mod tests {
     use rand::SeedableRng;
 
     #[test]
-    fn the_divergence_of_gaussians_agrees_with_many_samples() {
+    fn the_closed_form_of_gaussians_agrees_with_monte_carlo() {
         let law = MixtureLaw { components: IntRange::new(1, 1), ..Default::default() };
         for dim in [1, 2, 5] {
             let mut rng = Generator::seed_from_u64(dim as u64);
             let (p, q) = (Mixture::draw(&law, dim, &mut rng), Mixture::draw(&law, dim, &mut rng));
             let mut rows = Vec::new();
             p.sample(400_000, &mut rng, &mut rows);
-            let (exact, drawn) = (p.exact_kl(&q).unwrap(), p.mean_log_ratio(&q, &rows));
-            assert!((exact - drawn).abs() < 0.02 * exact + 0.005, "d = {dim}: {exact} and {drawn}");
+            let (exact, monte_carlo) = (p.exact_kl(&q).unwrap(), p.mean_log_ratio(&q, &rows));
+            assert!((exact - monte_carlo).abs() < 0.02 * exact + 0.005, "d = {dim}: {exact} and {monte_carlo}");
             assert_eq!(p.exact_kl(&p), Some(0.0));
         }
     }
 
     #[test]
-    fn densities_of_student_components_integrate_to_one_and_have_heavy_tails() {
-        let m = Mixture::new(1, &[1.0, 2.0], &[-1.0, 1.5], &[0.5, 1.0]).with_freedom(3.0);
+    fn densities_of_t_components_integrate_to_one_and_match_the_tails_of_samples() {
+        let m = Mixture::new(1, &[1.0, 2.0], &[-1.0, 1.5], &[0.5, 1.0]).with_degrees_of_freedom(3.0);
         let grid: Vec<f64> = (0..400_000).map(|i| (f64::from(i) - 200_000.0) * 1e-3).collect();
         let total: f64 = m.log_density(&grid).iter().map(|l| l.exp() * 1e-3).sum();
         assert!((total - 1.0).abs() < 1e-5, "{total}");
@@ -388,25 +395,25 @@ mod tests {
     }
 
     #[test]
-    fn log_gamma_is_that_of_factorials_and_halves() {
+    fn log_gamma_is_exact_at_factorials_and_one_half() {
         assert!((ln_gamma(5.0) - 24f64.ln()).abs() < 1e-13);
         assert!((ln_gamma(0.5) - 0.5 * std::f64::consts::PI.ln()).abs() < 1e-13);
     }
 
     #[test]
-    fn densities_far_out_neither_overflow_nor_vanish() {
+    fn log_densities_of_distant_points_stay_finite_and_accurate() {
         let m = Mixture::new(2, &[1.0, 3.0], &[0.0, 0.0, 1.0, 1.0], &[1.0, 0.0, 0.0, 1.0, 1e-3, 0.0, 0.0, 1e-3]);
         let log = m.log_density(&[1e4, 0.0, 1.0, 1.0, -3e5, 2e5]);
-        // Far from both, the wide component alone counts.
-        let wide = |x: f64, y: f64| (0.25f64).ln() - std::f64::consts::TAU.ln() - 0.5 * (x * x + y * y);
-        assert!((log[0] - wide(1e4, 0.0)).abs() < 1e-6);
-        assert!((log[2] / wide(-3e5, 2e5) - 1.0).abs() < 1e-12);
+        // Far from both means, only the component with the larger variance contributes.
+        let broad = |x: f64, y: f64| (0.25f64).ln() - std::f64::consts::TAU.ln() - 0.5 * (x * x + y * y);
+        assert!((log[0] - broad(1e4, 0.0)).abs() < 1e-6);
+        assert!((log[2] / broad(-3e5, 2e5) - 1.0).abs() < 1e-12);
         let peak = (0.75f64).ln() - std::f64::consts::TAU.ln() + 2.0 * 1e3f64.ln();
         assert!((log[1] - peak).abs() < 1e-6);
     }
 
     #[test]
-    fn an_example_of_any_number_of_points_has_the_densities_of_its_points() {
+    fn a_density_does_not_depend_on_the_other_rows() {
         let mut rng = Generator::seed_from_u64(3);
         let m = Mixture::draw(&MixtureLaw::default(), 3, &mut rng);
         let mut rows = Vec::new();
@@ -414,16 +421,16 @@ mod tests {
         let together = m.log_density(&rows);
         let alone: Vec<f64> = rows.chunks_exact(3).flat_map(|r| m.log_density(r)).collect();
         assert_eq!(together, alone);
-        let parts = m.log_parts(&rows);
-        assert_eq!(parts.len(), 19 * m.components.len());
-        for (total, parts) in together.iter().zip(parts.chunks_exact(m.components.len())) {
-            let sum: f64 = parts.iter().map(|p| p.exp()).sum();
+        let by_component = m.component_log_densities(&rows);
+        assert_eq!(by_component.len(), 19 * m.components.len());
+        for (total, logs) in together.iter().zip(by_component.chunks_exact(m.components.len())) {
+            let sum: f64 = logs.iter().map(|l| l.exp()).sum();
             assert!((sum.ln() - total).abs() < 1e-12, "{total} and {sum}");
         }
     }
 
     #[test]
-    fn sampled_points_have_the_moments_of_the_mixture() {
+    fn samples_have_the_moments_of_the_mixture() {
         let m = Mixture::new(1, &[1.0, 3.0], &[-1.0, 2.0], &[0.5, 1.0]);
         let mut rows = Vec::new();
         m.sample(400_000, &mut Generator::seed_from_u64(9), &mut rows);

@@ -1,12 +1,13 @@
-//! Distributions with known densities: what estimators are tested on and models learn from.
+//! Distributions with known densities, for training models and testing estimators.
 //!
-//! * [`Mixture`]: a Gaussian mixture; [`MixtureLaw`]: a distribution over mixtures; [`gaussian_kl`]: a closed form.
-//! * [`Lkj`]: random correlation matrices; [`IntRange`]: whole numbers drawn uniformly.
+//! * [`Mixture`]: a mixture of Gaussians or Student's t; [`MixtureLaw`]: a distribution over mixtures.
+//! * [`Lkj`]: random correlation matrices; [`IntRange`]: uniform integers.
 
 mod lkj;
 mod mixture;
 mod range;
 
 pub use lkj::Lkj;
-pub use mixture::{Mixture, MixtureChange, MixtureLaw, gaussian_kl, ln_gamma};
+pub(crate) use mixture::gaussian_kl;
+pub use mixture::{Mixture, MixtureLaw, MixtureLawOverrides, ln_gamma};
 pub use range::IntRange;

@@ -1,9 +1,9 @@
-//! A closed range of whole numbers, written `[min, max]` or as one number in TOML.
+//! A closed range of integers, `[min, max]` or one number in TOML.
 
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The whole numbers from `min` to `max`, both included.
+/// The integers from `min` to `max`, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IntRange {
     /// The smallest.
@@ -18,12 +18,12 @@ impl IntRange {
         IntRange { min, max }
     }
 
-    /// Draws one of them uniformly.
+    /// Draws a uniform integer of the range.
     pub fn draw(&self, rng: &mut impl Rng) -> usize {
         rng.random_range(self.min..=self.max)
     }
 
-    /// The number in it, if there is only one.
+    /// The integer, if the range has one.
     pub fn single(&self) -> Option<usize> {
         (self.min == self.max).then_some(self.min)
     }

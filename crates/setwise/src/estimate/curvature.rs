@@ -18,7 +18,7 @@ const VECTORS: usize = 4;
 
 /// Adds the weighted Gram matrix Σᵢ cᵢ·xᵢ·xᵢᵀ to the lower triangle of `out`, `[stride, stride]`.
 ///
-/// Tiles on the diagonal also add to some elements above it, which nobody reads.
+/// Tiles on the diagonal also add to some elements above it, which are never read.
 pub(super) fn add_weighted_gram(design: &Design, curvatures: &[f64], out: &mut [f64]) {
     let stride = design.stride;
     let mut scaled = vec![0.0; CHUNK * stride];
@@ -191,13 +191,13 @@ mod tests {
                 assert!((product - kept[a * s + b]).abs() < 1e-9);
             }
         }
-        let found = leverages(&design, &h);
-        assert_eq!(found.len(), n);
-        for (row, found) in design.rows.chunks_exact(s).zip(found) {
+        let leverages = leverages(&design, &h);
+        assert_eq!(leverages.len(), n);
+        for (row, leverage) in design.rows.chunks_exact(s).zip(leverages) {
             let mut solved = row.to_vec();
             solve(&h, s, &mut solved);
             let exact: f64 = row.iter().zip(&solved).map(|(x, z)| x * z).sum();
-            assert!((found - exact).abs() < 1e-4 * exact, "{found}, not {exact}");
+            assert!((leverage - exact).abs() < 1e-4 * exact, "{leverage}, not {exact}");
         }
     }
 

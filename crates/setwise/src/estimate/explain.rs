@@ -1,4 +1,4 @@
-//! Which columns an estimate of divergence comes from.
+//! Attribution of a divergence to columns.
 //!
 //! Every column has two numbers: the divergence of the column *alone*, and the *loss* of the estimate without it. A
 //! column that repeats others has a large divergence alone and a small loss. A column that differs only in its
@@ -53,7 +53,8 @@ fn label(column: usize, name: Option<&str>) -> String {
     }
 }
 
-/// Contributions of all columns, the most important first; serialises to what `setwise kl --explain --json` adds.
+/// Contributions of all columns, in order of decreasing importance; serialises to what `setwise kl --explain --json`
+/// adds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     /// The estimate from all columns.
@@ -143,7 +144,7 @@ struct ColumnSubsets<'a> {
 }
 
 impl ColumnSubsets<'_> {
-    /// One estimate for each column of `subjects`, from the columns `kept` for it. Messages say `how` the column was
+    /// One estimate for each column of `subjects`, from the columns `kept` for it. Errors contain `how` the column was
     /// used.
     fn values(&self, subjects: &[usize], how: &str, kept: impl Fn(usize) -> Vec<usize>) -> Vec<Result<f64>> {
         let kept: Vec<Vec<usize>> = subjects.iter().map(|&c| kept(c)).collect();

@@ -28,7 +28,7 @@ const SERIES: [f64; 14] = [
 
 /// e^x for x ≤ 0, to a few units of the last place; arguments below −708 count as −708.
 ///
-/// The function has no branches, so that loops over it are vectorised. `FUSED` says whether FMA instructions are used.
+/// The function has no branches, so that loops over it are vectorised. With `FUSED` it uses FMA instructions.
 #[inline(always)]
 pub(super) fn exp<const FUSED: bool>(x: f64) -> f64 {
     let add = |a: f64, b: f64, c: f64| if FUSED { a.mul_add(b, c) } else { a * b + c };

@@ -21,7 +21,7 @@ use crate::Result;
 pub const LEVEL: f64 = 0.9;
 /// Standard errors to each side where the standard error is known well.
 pub(super) const NORMAL_QUANTILE: f64 = 1.644_853_626_951_472_2;
-/// Standard errors to each side where the standard error comes from subsamples.
+/// Standard errors to each side where subsamples estimate the standard error.
 pub(super) const STUDENT_QUANTILE: f64 = 1.724_718_242_920_788;
 /// The name of the method in results.
 pub(super) const SUBSAMPLING: &str = "repeated disjoint subsamples";

@@ -11,8 +11,8 @@ use crate::{Error, Result};
 ///
 /// KL(P‖Q) ≈ d/n · Σᵢ log(νᵢ / ρᵢ) + log(m / (n − 1)),
 ///
-/// with n points of P and m points of Q. ρᵢ is the distance from the i-th point of P to its k-th nearest among the other
-/// points of P. νᵢ is the distance to its k-th nearest among the points of Q.
+/// with n points of P and m points of Q. ρᵢ is the distance from the i-th point of P to its k-th nearest other point of
+/// P. νᵢ is the distance to its k-th nearest point of Q.
 ///
 /// **Ties.** A distance is zero where k points coincide with the i-th. The smallest positive distance replaces it, and
 /// the number kᵢ of points up to that distance replaces k. As in the paper's estimator with a k for every point,

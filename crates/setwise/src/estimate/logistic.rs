@@ -110,7 +110,7 @@ mod tests {
         let mut rng = Generator::seed_from_u64(1);
         p.sample(20_000, &mut rng, &mut x);
         q.sample(10_000, &mut rng, &mut y);
-        let (found, exact) = (Logistic.value(Points::new(&x, 2), Points::new(&y, 2)).unwrap(), p.exact_kl(&q).unwrap());
-        assert!((found - exact).abs() < 0.02, "{found}, not {exact}");
+        let (value, exact) = (Logistic.value(Points::new(&x, 2), Points::new(&y, 2)).unwrap(), p.exact_kl(&q).unwrap());
+        assert!((value - exact).abs() < 0.02, "{value}, not {exact}");
     }
 }

@@ -25,7 +25,7 @@ enum Deferred {
 }
 
 impl ManyPairs {
-    /// Starts to open a device with `open`, where the method uses one; `gpu` says whether that is a GPU.
+    /// Starts to open a device with `open`, if the method uses one; `gpu` is whether it is a GPU.
     pub fn open(
         options: &KlOptions,
         gpu: bool,

@@ -38,7 +38,7 @@ pub struct Mine {
     pub learning_rate: f64,
     /// Pairs in a training step.
     pub batch: usize,
-    /// Training steps of a network at most.
+    /// Maximum number of training steps of a network.
     pub steps: usize,
     /// Steps without a better bound after which training stops.
     pub patience: usize,

@@ -11,7 +11,7 @@
 //!
 //! Each is an [`Estimator`]. [`Estimator::value`] is the number alone, [`Estimator::estimate`] adds a 90 % interval
 //! (`interval`) and warnings. [`kl`] and [`mi`] choose an estimator by name or by default, [`kl_batch`] and
-//! [`mi_batch`] do so for many pairs. [`explain`] says which columns an estimate comes from.
+//! [`mi_batch`] do so for many pairs. [`explain`] attributes an estimate to columns.
 
 mod curvature;
 mod explain;
@@ -45,7 +45,7 @@ pub use pair_list::{ListedPair, PairList};
 pub use points::{Points, file_warnings, index_column_warning};
 pub(crate) use points::{check_rows, check_widths};
 pub use pretrained::{Answer, COMBINER_FILE, FeatureBatch, Pretrained, Ranges};
-pub use special::digamma;
+pub(crate) use special::digamma;
 
 use std::sync::LazyLock;
 
@@ -143,10 +143,10 @@ pub struct Estimate {
     pub interval_method: &'static str,
     /// Reasons for which the estimate may be wrong.
     pub warnings: Vec<String>,
-    /// Whether [`Knn`] took the place of the pretrained estimator.
+    /// Whether [`Knn`] replaced the pretrained estimator.
     #[serde(skip)]
     pub substituted: bool,
-    /// Another estimate for comparison, where warnings say that the estimate may be far off.
+    /// Another estimate for comparison, if there are warnings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 }
@@ -191,7 +191,7 @@ impl Estimate {
         }
     }
 
-    /// The estimator of this estimate: the one that was `requested`, or [`Knn`] in its place.
+    /// The estimator of this estimate: the one that was `requested`, or its substitute [`Knn`].
     pub fn made_by<'a>(&self, requested: &'a dyn Estimator) -> &'a dyn Estimator {
         static KNN: LazyLock<Knn> = LazyLock::new(Knn::default);
         if self.substituted { &*KNN } else { requested }

@@ -84,7 +84,7 @@ impl Design {
     pub fn fit(&self, start: &[f64], tolerance: f64) -> Result<Fit> {
         // SAFETY: `isa` returns `Avx512` or `Avx2` only on a machine with all instructions that the entry point
         // enables.
-        let found = unsafe {
+        let fit = unsafe {
             match isa() {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512 => newton_avx512(self, start, tolerance),
@@ -93,7 +93,7 @@ impl Design {
                 _ => newton::<false>(self, start, tolerance),
             }
         };
-        found.ok_or_else(|| {
+        fit.ok_or_else(|| {
             Error::Estimate("the classifier's equations cannot be solved; rescale the columns".to_owned())
         })
     }
@@ -128,7 +128,7 @@ unsafe fn newton_avx2(design: &Design, start: &[f64], tolerance: f64) -> Option<
     newton::<true>(design, start, tolerance)
 }
 
-/// [`Design::fit`], inlined into each entry point; `FUSED` says whether its instructions have FMA.
+/// [`Design::fit`], inlined into each entry point. With `FUSED` it uses FMA instructions.
 #[inline(always)]
 fn newton<const FUSED: bool>(design: &Design, start: &[f64], tolerance: f64) -> Option<Fit> {
     let (width, stride, n) = (design.width, design.stride, design.len());

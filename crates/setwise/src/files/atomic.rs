@@ -1,31 +1,33 @@
-//! Files that are replaced as a whole or not at all.
+//! Atomic writes of files.
 
 use std::fs::{self, File};
 use std::io::{Error, Result, Write};
 use std::path::{Path, PathBuf};
 
-/// Writes a file; an old one is replaced only when the new one is complete and has been read back. A link is followed, and what is no plain
-/// file, such as a device, is written to and not replaced.
+/// Writes a file atomically: an old file is replaced after the new one is complete and has been read back.
+///
+/// A link is followed. Anything but a regular file, such as a device, is written in place.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
-    let path = &followed(path);
+    let path = &resolve_link(path);
     if fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir()) {
         return File::options().write(true).open(path)?.write_all(bytes);
     }
-    let partial = write_beside(path, bytes)?;
+    let partial = write_partial(path, bytes)?;
     fs::rename(&partial, path)?;
     sync_folder(path)
 }
 
-/// Where a path leads to, also where nothing is there yet.
-fn followed(path: &Path) -> PathBuf {
+/// The target of a link, even if it does not exist; other paths stay as they are.
+fn resolve_link(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| match fs::read_link(path) {
         Ok(target) => path.parent().unwrap_or(Path::new("")).join(target),
         Err(_) => path.to_owned(),
     })
 }
 
-/// Writes a file's content to a partial file beside it, reads it back and compares; what fails leaves nothing behind.
-pub fn write_beside(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
+/// Writes content to the file `PATH.partial`, reads it back, compares it and returns its path. A failure removes the
+/// file.
+pub fn write_partial(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let partial = PathBuf::from(partial);
@@ -35,7 +37,7 @@ pub fn write_beside(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
         file.sync_all()?;
         drop(file);
         if fs::read(&partial)? != bytes {
-            return Err(Error::other("what was read back is not what was written"));
+            return Err(Error::other("the file read back differs from what was written"));
         }
         Ok(())
     };
@@ -48,7 +50,7 @@ pub fn write_beside(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
     }
 }
 
-/// Makes sure that renames in a file's folder outlive a power failure, where the system can.
+/// Syncs the folder of a file, so that renames survive a power failure. Does nothing outside Unix.
 pub fn sync_folder(path: &Path) -> Result<()> {
     #[cfg(unix)]
     {
@@ -63,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_followed_and_a_device_stays_one() {
+    fn a_link_is_followed_and_a_device_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let (target, link) = (dir.path().join("target"), dir.path().join("link"));
         fs::write(&target, "old").unwrap();
@@ -71,7 +73,7 @@ mod tests {
         write_atomically(&link, b"new").unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&target).unwrap(), b"new");
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "something was left behind");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "no partial file is left");
         fs::remove_file(&target).unwrap();
         write_atomically(&link, b"again").unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());

@@ -1,6 +1,9 @@
-//! Files: samples ([`Sample`]: CSV, TSV, NPY), arrays ([`write_npy`]), tensors ([`tensors`]: safetensors), atomic writes ([`atomic`]).
+//! Files.
 //!
-//! Every reader checks what a file claims against what it holds.
+//! * [`Sample`]: samples in CSV, TSV and NPY files; [`write_npy`]: arrays.
+//! * [`tensors`]: safetensors files; [`atomic`]: atomic writes.
+//!
+//! Every reader checks the header of a file against its content.
 
 pub mod atomic;
 #[cfg(feature = "samples")]
@@ -14,4 +17,4 @@ mod text;
 #[cfg(feature = "samples")]
 pub use npy::write_npy;
 #[cfg(feature = "samples")]
-pub use samples::{Sample, batch_of};
+pub use samples::{Sample, pack_samples};

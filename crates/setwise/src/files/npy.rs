@@ -1,4 +1,4 @@
-//! NPY files, written.
+//! Writing of NPY files.
 
 use std::io::BufWriter;
 use std::path::Path;
@@ -7,7 +7,7 @@ use npyz::{AutoSerialize, WriterBuilder};
 
 use crate::{Error, Result};
 
-/// Writes an array as a NPY file.
+/// Writes a row-major array as a NPY file.
 ///
 /// ```
 /// # let dir = tempfile::tempdir().unwrap();

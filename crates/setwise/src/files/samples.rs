@@ -1,7 +1,8 @@
 //! Sample files: rows are elements, columns are dimensions.
 //!
-//! CSV or TSV (a first row without numbers is a header, blank lines and those beginning with `#` are skipped) hold one set; NPY holds one set `[n, d]` or a stack of
-//! examples `[examples, n, d]`. The kind is told by the content, not the name. `-` is standard input.
+//! CSV and TSV files hold one set. A first row without numbers is a header; blank lines and lines that begin with `#`
+//! are skipped. NPY files hold one set `[n, d]` or a stack of examples `[examples, n, d]`. The content determines the
+//! format, not the name. The path `-` is standard input.
 
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
@@ -12,43 +13,43 @@ use super::text::parse_text;
 use crate::sets::PackedSet;
 use crate::{Error, Result, SetBatch};
 
-/// One set, or one set of each of several examples of equal size.
+/// One set, or a stack of examples with one set of equal size each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// Where it came from.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Row-major numbers, in double precision: columns far from zero keep their digits.
+    /// Row-major numbers in f64: columns far from zero keep their digits.
     pub data: Vec<f64>,
     /// Number of examples; 1 for a single set.
     pub examples: usize,
-    /// Rows of each.
+    /// Rows of each example.
     pub rows: usize,
-    /// Numbers in a row.
+    /// Width of a row.
     pub width: usize,
-    /// Names of the columns from a header; none where there is no header.
+    /// Column names of the header; empty without a header.
     pub names: Vec<String>,
 }
 
 impl Sample {
-    /// Reads a file; errors name it and, where there is one, the row and column.
+    /// Reads a file. Errors name the file, and the row and column if there is one.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let name = if path == Path::new("-") { Path::new("standard input") } else { path };
-        Self::parse(name, &content(path)?)
+        Self::parse(name, &read_bytes(path)?)
     }
 
-    /// Reads a file's content.
-    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
-        Self::parse_as(path, bytes, parse_npy)
+    /// Parses a file's content.
+    pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
+        Self::parse_with(path, bytes, parse_npy)
     }
 
-    /// Reads a file's content; NPY files are understood by `npy`.
-    pub(crate) fn parse_as(path: &Path, bytes: &[u8], npy: impl Fn(&[u8]) -> Parsed) -> Result<Self> {
+    /// Parses a file's content, NPY files with `parse_npy`.
+    pub(crate) fn parse_with(path: &Path, bytes: &[u8], parse_npy: impl Fn(&[u8]) -> Parsed) -> Result<Self> {
         let bad = |reason: String| Error::Sample { path: path.to_owned(), reason };
-        if let Some((_, kind)) = NOT_READ.iter().find(|(magic, _)| bytes.starts_with(magic)) {
+        if let Some((_, kind)) = UNSUPPORTED_FORMATS.iter().find(|(magic, _)| bytes.starts_with(magic)) {
             return Err(bad(format!("is {kind}, which is not read; save the numbers as CSV, TSV or NPY")));
         }
-        let parsed = if bytes.starts_with(b"\x93NUMPY") { npy(bytes) } else { parse_text(bytes) };
+        let parsed = if bytes.starts_with(b"\x93NUMPY") { parse_npy(bytes) } else { parse_text(bytes) };
         let (data, [examples, rows, width], names) = parsed.map_err(bad)?;
         if examples == 0 || rows == 0 {
             return Err(bad("is empty: it has no rows of numbers".to_owned()));
@@ -58,22 +59,22 @@ impl Sample {
         }
         let sample = Sample { path: path.to_owned(), data, examples, rows, width, names };
         if let Some(i) = sample.data.iter().position(|x| !x.is_finite()) {
-            let place = sample.place(i, "row", "column");
-            return Err(bad(format!("{place} is {}; every value must be a finite number", sample.data[i])));
+            let location = sample.location(i, "row", "column");
+            return Err(bad(format!("{location} is {}; every value must be a finite number", sample.data[i])));
         }
         Ok(sample)
     }
 
-    /// Where a number stands; rows and columns may have other names.
-    pub(crate) fn place(&self, i: usize, row_name: &str, column_name: &str) -> String {
+    /// Location of number `i` for error messages, with these names of rows and columns.
+    pub(crate) fn location(&self, i: usize, row_name: &str, column_name: &str) -> String {
         let (row, column) = (i / self.width, i % self.width + 1);
         let example = if self.examples > 1 { format!("example {}, ", row / self.rows + 1) } else { String::new() };
         format!("{example}{row_name} {}, {column_name} {column}", row % self.rows + 1)
     }
 }
 
-/// Packs one sample per set into a batch; all must have as many examples.
-pub fn batch_of(samples: Vec<Sample>) -> Result<SetBatch> {
+/// Packs one sample per set into a batch. All samples must have the same number of examples.
+pub fn pack_samples(samples: Vec<Sample>) -> Result<SetBatch> {
     if let Some(other) = samples.iter().find(|s| s.examples != samples[0].examples) {
         return Err(Error::Sets(format!(
             "{} holds {} examples, {} holds {}: the sets of a batch must have the same number",
@@ -97,8 +98,8 @@ pub fn batch_of(samples: Vec<Sample>) -> Result<SetBatch> {
     SetBatch::new(sets)
 }
 
-/// What a file holds, or standard input where the path is `-`.
-pub(crate) fn content(path: &Path) -> Result<Vec<u8>> {
+/// The content of a file, or of standard input if the path is `-`.
+pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if path == Path::new("-") {
         std::io::stdin().lock().read_to_end(&mut bytes).map_err(Error::io(Path::new("standard input")))?;
@@ -108,8 +109,8 @@ pub(crate) fn content(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What people may take for a sample file, by how it begins.
-const NOT_READ: [(&[u8], &str); 5] = [
+/// Magic bytes and names of formats that are not supported.
+const UNSUPPORTED_FORMATS: [(&[u8], &str); 5] = [
     (b"PAR1", "a Parquet file"),
     (b"PK\x03\x04", "a ZIP archive (NPZ or a spreadsheet)"),
     (b"\x1f\x8b", "compressed with gzip"),
@@ -117,27 +118,27 @@ const NOT_READ: [(&[u8], &str); 5] = [
     (b"\x89HDF", "an HDF5 file"),
 ];
 
-/// Numbers; examples, rows and width; names of columns.
+/// Numbers; examples, rows and width; column names.
 pub(crate) type Parsed = std::result::Result<(Vec<f64>, [usize; 3], Vec<String>), String>;
 
-/// The reader multiplies the header's sizes unchecked, so a product that overflows is refused before it.
-fn check_claimed_size(bytes: &[u8]) -> std::result::Result<(), String> {
+/// Refuses headers whose sizes overflow when multiplied: `npyz` does not check the product.
+fn check_header_size(bytes: &[u8]) -> std::result::Result<(), String> {
     // Magic, version, and the header's length: two bytes in the first version, four in later ones.
     let (start, length) = match *bytes {
         [_, _, _, _, _, _, 1, _, a, b, ..] => (10, usize::from(u16::from_le_bytes([a, b]))),
         [_, _, _, _, _, _, _, _, a, b, c, d, ..] => (12, u32::from_le_bytes([a, b, c, d]) as usize),
-        _ => return Ok(()), // cut off, which the reader refuses
+        _ => return Ok(()), // the reader refuses a truncated header
     };
     let header = String::from_utf8_lossy(&bytes[start.min(bytes.len())..bytes.len().min(start.saturating_add(length))]);
     let Some(sizes) = header.split("shape").nth(1).and_then(|s| s.split('(').nth(1)).and_then(|s| s.split(')').next())
     else {
-        return Ok(()); // a malformed header, which the reader refuses
+        return Ok(()); // the reader refuses a malformed header
     };
     let mut product = 1u64;
     for size in sizes.split(',').map(str::trim).filter(|s| !s.is_empty()) {
         let n = size.trim_end_matches('L').parse::<u64>().ok();
-        product =
-            n.and_then(|n| product.checked_mul(n)).ok_or_else(|| format!("its header speaks of ({sizes}) numbers"))?;
+        let overflow = || format!("its header has the shape ({sizes}), which overflows");
+        product = n.and_then(|n| product.checked_mul(n)).ok_or_else(overflow)?;
     }
     Ok(())
 }
@@ -153,17 +154,17 @@ fn parse_npy(bytes: &[u8]) -> Parsed {
     }
 }
 
-/// An array of a NPY file.
+/// The array of a NPY file.
 pub(crate) struct Array {
     pub shape: Vec<usize>,
-    /// The last index runs fastest.
+    /// Row-major numbers.
     pub data: Vec<f64>,
-    /// Whether its numbers are bytes.
+    /// Whether the numbers are stored as bytes (uint8).
     pub bytes: bool,
 }
 
 pub(crate) fn read_npy(bytes: &[u8]) -> std::result::Result<Array, String> {
-    check_claimed_size(bytes)?;
+    check_header_size(bytes)?;
     let file = NpyFile::new(Cursor::new(bytes)).map_err(|e| format!("not a NPY file: {e}"))?;
     let shape: Vec<u64> = file.shape().to_vec();
     let order = file.order();
@@ -171,13 +172,13 @@ pub(crate) fn read_npy(bytes: &[u8]) -> std::result::Result<Array, String> {
         return Err("holds records; plain numbers are read".to_owned());
     };
     let size = kind.size_field();
-    // The header's claim is held against the file before anything is allocated for it.
+    // The header's size is checked against the file before memory is allocated.
     let count = shape.iter().try_fold(1u64, |n, &m| n.checked_mul(m));
     match count.and_then(|n| n.checked_mul(size.max(1))) {
-        Some(wanted) if wanted <= bytes.len() as u64 => {}
+        Some(expected) if expected <= bytes.len() as u64 => {}
         _ => {
             return Err(format!(
-                "its header speaks of {shape:?} numbers of {size} bytes, the file has {} bytes",
+                "its header has the shape {shape:?} with numbers of {size} bytes, the file has {} bytes",
                 bytes.len()
             ));
         }
@@ -204,21 +205,21 @@ pub(crate) fn read_npy(bytes: &[u8]) -> std::result::Result<Array, String> {
     let mut data = data.map_err(|e| format!("its numbers cannot be read: {e}"))?;
     let shape: Vec<usize> = shape.iter().map(|&n| n as usize).collect();
     if order == Order::Fortran {
-        let columns = data;
-        data = (0..columns.len()).map(|i| columns[fortran_place(i, &shape)]).collect();
+        let column_major = data;
+        data = (0..column_major.len()).map(|i| column_major[fortran_index(i, &shape)]).collect();
     }
     Ok(Array { shape, data, bytes: is_bytes })
 }
 
-/// Where the element that is `i`-th with the last index running fastest stands with the first index running fastest.
-fn fortran_place(mut i: usize, shape: &[usize]) -> usize {
-    let (mut place, mut step) = (0, shape.iter().product::<usize>());
+/// Column-major index of the element with row-major index `i`.
+fn fortran_index(mut i: usize, shape: &[usize]) -> usize {
+    let (mut index, mut stride) = (0, shape.iter().product::<usize>());
     for &n in shape.iter().rev() {
-        step /= n;
-        place += i % n * step;
+        stride /= n;
+        index += i % n * stride;
         i /= n;
     }
-    place
+    index
 }
 
 #[cfg(test)]
@@ -230,14 +231,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn files_of_other_kinds_are_called_by_their_name() {
+    fn unsupported_formats_are_refused_by_name() {
         let error = Sample::parse(Path::new("p.parquet"), b"PAR1\x15\x04").unwrap_err().to_string();
         assert_eq!(error, "p.parquet: is a Parquet file, which is not read; save the numbers as CSV, TSV or NPY");
         let error = Sample::parse(Path::new("p.csv.gz"), b"\x1f\x8b\x08").unwrap_err().to_string();
         assert!(error.contains("compressed with gzip"), "{error}");
     }
 
-    /// A NPY file by hand.
+    /// A NPY file with this header.
     pub fn npy(header: &str, data: &[u8]) -> Vec<u8> {
         let mut text = header.to_owned();
         while !(10 + text.len() + 1).is_multiple_of(64) {
@@ -273,7 +274,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn hostile_npy_headers_allocate_nothing_and_are_refused() {
+    fn hostile_npy_headers_are_refused_without_allocating() {
         for shape in
             ["(99999999999, 99999999999)", "(4611686018427387904, 4)", "(1000000, 1000)", "(3,)", "(0, 2)", "(2, 0)"]
         {
@@ -289,18 +290,18 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn columns_far_from_zero_keep_their_digits_and_models_refuse_what_single_precision_cannot_hold() {
+    fn columns_far_from_zero_keep_their_digits_and_batches_refuse_numbers_beyond_f32() {
         assert_eq!(text("100000000.25\n").unwrap().data, [100000000.25]);
-        let error = batch_of(vec![text("1,2\n3,1e300\n").unwrap()]).unwrap_err().to_string();
+        let error = pack_samples(vec![text("1,2\n3,1e300\n").unwrap()]).unwrap_err().to_string();
         assert_eq!(error, "points.csv: 1e300 is too large for a model's single precision");
     }
 
     #[test]
-    fn sets_of_a_batch_must_have_as_many_examples() {
+    fn sets_of_a_batch_must_have_the_same_number_of_examples() {
         let one = text("1,2\n").unwrap();
         let mut two = one.clone();
         (two.examples, two.data) = (2, vec![0.0; 4]);
-        let error = batch_of(vec![one, two]).unwrap_err().to_string();
+        let error = pack_samples(vec![one, two]).unwrap_err().to_string();
         assert!(error.contains("1 examples") && error.contains("2"), "{error}");
     }
 }

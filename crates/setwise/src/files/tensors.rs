@@ -1,4 +1,4 @@
-//! Safetensors files: read with every claim of the header checked against what the file holds, and written the same every time.
+//! Safetensors files, read with a checked header and written deterministically.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,31 +8,31 @@ use safetensors::{Dtype, SafeTensors};
 
 use crate::{Error, Result};
 
-/// A tensor in single precision.
+/// A tensor in f32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
     /// The shape.
     pub shape: Vec<usize>,
-    /// The numbers, row-major.
+    /// Row-major numbers.
     pub data: Vec<f32>,
 }
 
 /// The tensors and the metadata of a file.
 pub struct TensorFile {
-    /// By name.
+    /// Tensors by name.
     pub tensors: BTreeMap<String, Tensor>,
-    /// By key.
+    /// Metadata by key.
     pub metadata: BTreeMap<String, String>,
 }
 
 impl TensorFile {
-    /// Reads a file. Memory used is at most twice the file's size; nothing in it is run.
+    /// Reads a file. Memory use is at most twice the file's size.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(Error::io(path))?;
         Self::parse(&bytes).map_err(|reason| Error::ModelFile { path: path.to_owned(), reason })
     }
 
-    /// Reads a file's content.
+    /// Parses a file's content.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let file = SafeTensors::deserialize(bytes).map_err(|e| format!("not a whole safetensors file: {e}"))?;
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| e.to_string())?;
@@ -54,7 +54,7 @@ impl TensorFile {
     }
 }
 
-/// A file of tensors in single precision. The same content gives the same bytes: metadata stands in the order of its keys.
+/// The content of a file of f32 tensors. Equal tensors and metadata give equal bytes: metadata is sorted by key.
 pub fn to_bytes<'a>(
     tensors: impl IntoIterator<Item = (&'a str, Vec<usize>, &'a [f32])>,
     metadata: &BTreeMap<String, String>,
@@ -64,7 +64,7 @@ pub fn to_bytes<'a>(
     let views = raw.iter().map(|(name, shape, bytes)| {
         (*name, TensorView::new(Dtype::F32, shape.clone(), bytes).expect("bytes of the shape"))
     });
-    // The crate takes metadata as a hash map and writes it in that map's random order, so it is added to the header here.
+    // `safetensors` writes metadata in the random order of a hash map, so metadata is added to the header here.
     let plain = serialize(views, None).expect("plain tensors serialise");
     let (length, rest) = plain.split_at(8);
     let (header, data) = rest.split_at(u64::from_le_bytes(length.try_into().expect("eight bytes")) as usize);
@@ -76,14 +76,15 @@ pub fn to_bytes<'a>(
     [&(header.len() as u64).to_le_bytes(), header.as_slice(), data].concat()
 }
 
-/// Numbers as a file has them.
+/// Numbers as little-endian bytes.
 pub fn little_endian(data: &[f32]) -> Vec<u8> {
-    // Into a place of known length, which the compiler makes one copy; a chain of bytes it would push one by one.
+    // Writing into a buffer of known length compiles to one copy; an iterator of bytes would push them one by one.
     let mut bytes = vec![0; 4 * data.len()];
     bytes.chunks_exact_mut(4).zip(data).for_each(|(to, x)| to.copy_from_slice(&x.to_le_bytes()));
     bytes
 }
 
+/// Converts little-endian chunks of N bytes.
 fn numbers<const N: usize>(bytes: &[u8], convert: impl Fn([u8; N]) -> f32) -> Vec<f32> {
     bytes.chunks_exact(N).map(|c| convert(c.try_into().expect("chunks of N bytes"))).collect()
 }

@@ -1,8 +1,8 @@
-//! Rows of numbers as text: CSV and TSV, with or without a header.
+//! CSV and TSV files, with or without a header.
 
 use super::samples::Parsed;
 
-/// Reads text; a first row without numbers is a header, blank lines and those that begin with `#` are skipped.
+/// Parses text. A first row without numbers is a header; blank lines and lines that begin with `#` are skipped.
 pub(super) fn parse_text(bytes: &[u8]) -> Parsed {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut reader = csv::ReaderBuilder::new()
@@ -22,8 +22,8 @@ pub(super) fn parse_text(bytes: &[u8]) -> Parsed {
             continue;
         }
         let parsed: Vec<Option<f64>> = record.iter().map(number).collect();
-        let at_first = std::mem::take(&mut first);
-        if at_first {
+        let is_first = std::mem::take(&mut first);
+        if is_first {
             width = record.len();
             if is_header(&record, &parsed) {
                 names = Some(record.iter().map(text).collect());
@@ -32,18 +32,18 @@ pub(super) fn parse_text(bytes: &[u8]) -> Parsed {
         }
         let line = || start(bytes, &record).0;
         if let Some(column) = record.iter().position(|field| field.contains(&b'\n')) {
-            return Err(not_closed(line(), column, &text(&record[column])));
+            return Err(open_quote(line(), column, &text(&record[column])));
         }
         if record.len() != width {
             return Err(format!("line {} has {} columns, the lines before have {width}", line(), record.len()));
         }
         for (column, &value) in parsed.iter().enumerate() {
             let Some(value) = value else {
-                let name = names.as_ref().map_or(String::new(), |n| format!(" ({:?})", short(&n[column])));
-                let other = parsed.iter().position(Option::is_some).filter(|_| at_first);
+                let name = names.as_ref().map_or(String::new(), |n| format!(" ({:?})", truncated(&n[column])));
+                let other = parsed.iter().position(Option::is_some).filter(|_| is_first);
                 let why =
                     other.map_or(String::new(), |i| format!("; the line is no header, as its column {} is one", i + 1));
-                let field = short(&text(&record[column]));
+                let field = truncated(&text(&record[column]));
                 return Err(format!("line {}, column {}{name}: {field:?} is not a number{why}", line(), column + 1));
             };
             if !value.is_finite() {
@@ -59,15 +59,15 @@ pub(super) fn parse_text(bytes: &[u8]) -> Parsed {
     }
     let names = names.unwrap_or_default();
     if let Some(column) = names.iter().position(|name| rows == 0 && name.contains('\n')) {
-        return Err(not_closed(1, column, &names[column]));
+        return Err(open_quote(1, column, &names[column]));
     }
     Ok((data, [1, rows, width], names))
 }
 
-/// A field that is no name and has more than one line has mostly taken up what follows it.
-fn not_closed(line: u64, column: usize, field: &str) -> String {
+/// The error of a data field of several lines: the likely cause is an open quote.
+fn open_quote(line: u64, column: usize, field: &str) -> String {
     let column = column + 1;
-    format!("line {line}, column {column}: {:?} goes on over several lines; is a quote not closed?", short(field))
+    format!("line {line}, column {column}: {:?} goes on over several lines; is a quote not closed?", truncated(field))
 }
 
 fn number(field: &[u8]) -> Option<f64> {
@@ -78,48 +78,49 @@ fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(field).into_owned()
 }
 
-/// A field for a message, which none may fill.
-fn short(field: &str) -> String {
-    const MOST: usize = 40;
-    match field.char_indices().nth(MOST) {
+/// A field for an error message, truncated.
+fn truncated(field: &str) -> String {
+    const MAX_CHARS: usize = 40;
+    match field.char_indices().nth(MAX_CHARS) {
         Some((end, _)) => format!("{}…", &field[..end]),
         None => field.to_owned(),
     }
 }
 
-/// What stands where there is no value.
+/// Fields that stand for a missing value.
 const MISSING: [&str; 7] = ["", "na", "n/a", "null", "none", "?", "-"];
 
-/// Whether a first row names the columns: no field is a number, and not all of them are missing. Whole numbers that count from zero after
-/// an empty field are names as well: data frames write them where nobody has named their columns.
+/// Whether a first row is a header: no field is a number and not all fields are missing.
+///
+/// An empty field followed by 0, 1, 2, … is a header too: data frames write it for columns without names.
 fn is_header(record: &csv::ByteRecord, parsed: &[Option<f64>]) -> bool {
-    let counted = || record.iter().skip(1).enumerate().all(|(i, field)| field == i.to_string().as_bytes());
-    if record.len() > 1 && record[0].is_empty() && counted() {
+    let is_numbered = || record.iter().skip(1).enumerate().all(|(i, field)| field == i.to_string().as_bytes());
+    if record.len() > 1 && record[0].is_empty() && is_numbered() {
         return true;
     }
     let missing = |field: &[u8]| MISSING.iter().any(|m| field.eq_ignore_ascii_case(m.as_bytes()));
     parsed.iter().all(Option::is_none) && !record.iter().all(missing)
 }
 
-/// Whether a record is a line of spaces. One that is empty but for quotes lacks a value.
+/// Whether a record is a line of spaces. An empty field in quotes is a missing value.
 fn is_blank(bytes: &[u8], record: &csv::ByteRecord) -> bool {
     record.len() == 1 && record[0].is_empty() && bytes.get(start(bytes, record).1) != Some(&b'"')
 }
 
-/// The line and the byte a record begins at. The reader tells where the one before ended; blank lines and comments may follow that.
+/// First line and byte of a record. The reader reports the end of the previous record, before blank lines and comments.
 fn start(bytes: &[u8], record: &csv::ByteRecord) -> (u64, usize) {
-    let (mut line, mut at) = record.position().map_or((0, 0), |p| (p.line(), p.byte() as usize));
+    let (mut line, mut byte) = record.position().map_or((0, 0), |p| (p.line(), p.byte() as usize));
     loop {
-        match bytes.get(at) {
-            Some(b'\n') => (line, at) = (line + 1, at + 1),
-            Some(b'\r') => at += 1,
-            Some(b'#') => at += bytes[at..].iter().position(|&b| b == b'\n').unwrap_or(bytes.len() - at),
-            _ => return (line, at),
+        match bytes.get(byte) {
+            Some(b'\n') => (line, byte) = (line + 1, byte + 1),
+            Some(b'\r') => byte += 1,
+            Some(b'#') => byte += bytes[byte..].iter().position(|&b| b == b'\n').unwrap_or(bytes.len() - byte),
+            _ => return (line, byte),
         }
     }
 }
 
-/// Tab, comma or semicolon, by what the first line that is neither blank nor a comment holds outside of quotes.
+/// The delimiter: tab, comma or semicolon, whichever the first data line has outside quotes.
 fn delimiter(bytes: &[u8]) -> u8 {
     let lines = bytes.split_inclusive(|&b| b == b'\n');
     let skipped: usize = lines.take_while(|l| l.trim_ascii().is_empty() || l[0] == b'#').map(<[u8]>::len).sum();
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_comments_tabs_and_semicolons_are_understood() {
+    fn headers_comments_tabs_and_semicolons_are_parsed() {
         for content in [
             "1,2\n3,4\n",
             "x,y\n1,2\n3,4\n",
@@ -168,13 +169,13 @@ mod tests {
     fn a_header_names_the_columns() {
         assert_eq!(text("x,the y\n1,2\n").unwrap().names, ["x", "the y"]);
         assert!(text("1,2\n").unwrap().names.is_empty());
-        // A data frame's, whose index has no name and whose columns have none but their numbers.
+        // A data frame whose index and columns have no names.
         assert_eq!(text(",0,1\n0,2.5,3\n1,4,5\n").unwrap().names, ["", "0", "1"]);
         assert_eq!(text(",x\n0,2.5\n").unwrap().rows, 1);
     }
 
     #[test]
-    fn a_first_row_with_a_bad_value_is_no_header() {
+    fn a_first_row_with_a_bad_value_is_not_a_header() {
         for (content, expected) in [
             (
                 "NA,0.3\n1,2\n",
@@ -194,15 +195,15 @@ mod tests {
     }
 
     #[test]
-    fn a_quote_that_is_not_closed_is_told_and_does_not_fill_the_message() {
+    fn an_open_quote_gives_a_short_error() {
         let rest = "3,4\n".repeat(1000);
-        for (content, place) in [
+        for (content, location) in [
             (format!("x,y\n1,\"2\n{rest}"), "line 2, column 2: \"2\\n3,4"),
             (format!("1,2\n\n\"1,2\n{rest}"), "line 3, column 1: \"1,2\\n3,4"),
             (format!("\"x,y\n{rest}"), "line 1, column 1: \"x,y\\n3,4"),
         ] {
             let error = text(&content).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("points.csv: {place}")), "{error}");
+            assert!(error.starts_with(&format!("points.csv: {location}")), "{error}");
             assert!(error.ends_with("…\" goes on over several lines; is a quote not closed?"), "{error}");
             assert!(error.len() < 150, "{error}");
         }
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_place() {
+    fn errors_name_line_and_column() {
         for (content, expected) in [
             ("x,y\n1,2\n3,four\n", "points.csv: line 3, column 2 (\"y\"): \"four\" is not a number"),
             ("1,2\n3\n", "points.csv: line 2 has 1 columns, the lines before have 2"),

@@ -1,4 +1,4 @@
-//! The program a config stands for.
+//! Lowers a config to its program.
 
 use setwise_engine::{
     Activation, AddNorm, FromUnion, Init, Linear, Mode, Op, PineSum, Program, ProgramBuilder, Reduce, Slice, Space,
@@ -9,11 +9,12 @@ use super::config::{
     AttentionScale, Encoder, Merge, ModelConfig, OutputKind, Pooling, RelationPool, Relations, Sharing, ValidConfig,
 };
 use crate::nn::{
-    FeedForwardOptions, PoolKind, Relate, RelateOptions, Relation, Sublayer, decoder, encode_images, feed_forward,
-    fresh_like, max_over_dimensions, pool, relate, sublayers,
+    FeedForwardOptions, PoolKind, Relation, RelationKind, RelationOptions, Sublayer, decoder, encode_images,
+    feed_forward, fresh_like, max_over_dimensions, pool, relate, sublayers,
 };
 
-/// The program of a config, for training or inference; `input_grad` asks for gradients of the inputs too.
+/// The program of a config for training or inference. With `input_grad`, the backward pass also computes input
+/// gradients.
 pub fn program(config: &ValidConfig, mode: Mode, input_grad: bool) -> Program {
     let c: &ModelConfig = config;
     let widths = if c.dimension_equivariant { vec![1; c.sets] } else { c.input_widths.clone() };
@@ -62,7 +63,7 @@ pub fn program(config: &ValidConfig, mode: Mode, input_grad: bool) -> Program {
     b.finish(outputs)
 }
 
-/// A linear map to the latent width for each set that needs one.
+/// Projects each set to the latent width, if its width differs or the config always projects.
 fn project_inputs(b: &mut ProgramBuilder, c: &ModelConfig, inputs: &[Value]) -> Vec<Value> {
     let mut maps = Vec::new();
     let mut xs = Vec::new();
@@ -73,8 +74,8 @@ fn project_inputs(b: &mut ProgramBuilder, c: &ModelConfig, inputs: &[Value]) -> 
         }
         let y = fresh_like(b, x, c.latent);
         let name = if c.share_projection { "input.shared".to_owned() } else { format!("input.{k}") };
-        let (x, whole) = (b.full(x), b.full(y));
-        maps.push(b.map(&name, x, whole, true));
+        let (x, out) = (b.full(x), b.full(y));
+        maps.push(b.map(&name, x, out, true));
         xs.push(y);
     }
     if !maps.is_empty() {
@@ -83,7 +84,7 @@ fn project_inputs(b: &mut ProgramBuilder, c: &ModelConfig, inputs: &[Value]) -> 
     xs
 }
 
-/// The sets that set `a` asks, itself first and then in order.
+/// The key sets of query set `a`: `a` first, then the others in order.
 fn partners(c: &ModelConfig, sets: usize, a: usize) -> Vec<usize> {
     let others = (0..sets).filter(|&b| b != a);
     match c.relations {
@@ -93,8 +94,8 @@ fn partners(c: &ModelConfig, sets: usize, a: usize) -> Vec<usize> {
     }
 }
 
-/// Name of a relation's weights.
-fn slot(c: &ModelConfig, a: usize, b: usize) -> String {
+/// Name of the weights of relation (a, b), by the config's sharing.
+fn relation_name(c: &ModelConfig, a: usize, b: usize) -> String {
     match c.sharing {
         Sharing::Cross if a != b => "cross".to_owned(),
         Sharing::Sym => if a == b { "self" } else { "cross" }.to_owned(),
@@ -103,29 +104,29 @@ fn slot(c: &ModelConfig, a: usize, b: usize) -> String {
 }
 
 /// Options of the relations inside the blocks.
-fn relate_options(c: &ModelConfig) -> RelateOptions {
-    let relate = match c.encoder {
-        Encoder::RelationNetwork => Relate::Pairs(match c.relation_pool {
+fn relation_options(c: &ModelConfig) -> RelationOptions {
+    let kind = match c.encoder {
+        Encoder::RelationNetwork => RelationKind::Pairs(match c.relation_pool {
             RelationPool::Max => Reduce::Max,
             RelationPool::Sum => Reduce::Sum,
         }),
         _ => attention(c, !c.dimension_equivariant),
     };
-    RelateOptions { relate, latent: c.latent, hidden: c.hidden, norm: c.inner_norm, dropout: c.dropout }
+    RelationOptions { kind, latent: c.latent, hidden: c.hidden, norm: c.inner_norm, dropout: c.dropout }
 }
 
-fn attention(c: &ModelConfig, bias: bool) -> Relate {
+fn attention(c: &ModelConfig, bias: bool) -> RelationKind {
     let width = match c.attention_scale {
         AttentionScale::Head => c.latent / c.heads,
         AttentionScale::Latent => c.latent,
     };
-    Relate::Attention { heads: c.heads, scale: 1.0 / (width as f64).sqrt(), bias }
+    RelationKind::Attention { heads: c.heads, scale: 1.0 / (width as f64).sqrt(), bias }
 }
 
-/// One block: `Z_a = LayerNorm(X_a + g_a(T_aa, T_ab, …))`.
+/// One block: `Z_a = LayerNorm(X_a + g_a(T_aa, T_ab, …))`, with relations T and merge g.
 fn encoder_block(b: &mut ProgramBuilder, c: &ModelConfig, block: usize, xs: &[Value]) -> Vec<Value> {
     if c.encoder == Encoder::FeedForward {
-        let names: Vec<_> = (0..xs.len()).map(|a| format!("block.{block}.{}", slot(c, a, a))).collect();
+        let names: Vec<_> = (0..xs.len()).map(|a| format!("block.{block}.{}", relation_name(c, a, a))).collect();
         let options = FeedForwardOptions {
             hidden: c.hidden,
             layers: c.feed_forward_layers,
@@ -133,53 +134,56 @@ fn encoder_block(b: &mut ProgramBuilder, c: &ModelConfig, block: usize, xs: &[Va
             norm: c.inner_norm,
             dropout: c.dropout,
         };
-        let found = feed_forward(b, xs, &names, options);
-        return merge(b, c, block, xs, &found, 1);
+        let outputs = feed_forward(b, xs, &names, options);
+        return merge(b, c, block, xs, &outputs, 1);
     }
     let mut relations = Vec::new();
-    let mut found = Vec::new();
+    let mut outputs = Vec::new();
     for (a, &query) in xs.iter().enumerate() {
         let partners = partners(c, xs.len(), a);
         let out = fresh_like(b, query, partners.len() * c.latent);
         for (i, &p) in partners.iter().enumerate() {
             relations.push(Relation {
-                name: format!("block.{block}.{}", slot(c, a, p)),
+                name: format!("block.{block}.{}", relation_name(c, a, p)),
                 query,
                 key: xs[p],
                 out: Slice { value: out, col: i * c.latent, cols: c.latent },
             });
         }
-        found.push(out);
+        outputs.push(out);
     }
-    relate(b, &relations, relate_options(c));
+    relate(b, &relations, relation_options(c));
     let count = partners(c, xs.len(), 0).len();
-    merge(b, c, block, xs, &found, count)
+    merge(b, c, block, xs, &outputs, count)
 }
 
-/// Joins the relations of each set, adds the residual, normalises.
+/// Merges the `count` relation outputs of each set, adds the residual and normalises.
+///
+/// # Shapes
+/// `xs` are `[rows, latent]`, `relations` are `[rows, count · latent]`.
 fn merge(
     b: &mut ProgramBuilder,
     c: &ModelConfig,
     block: usize,
     xs: &[Value],
-    found: &[Value],
+    relations: &[Value],
     count: usize,
 ) -> Vec<Value> {
     let name = |kind: &str, a: usize| {
-        let own = if c.sharing == Sharing::Sym { "shared".to_owned() } else { a.to_string() };
-        format!("block.{block}.{kind}.{own}")
+        let set = if c.sharing == Sharing::Sym { "shared".to_owned() } else { a.to_string() };
+        format!("block.{block}.{kind}.{set}")
     };
     let norm_name = |a: usize| c.outer_norm.then(|| name("norm", a));
     if c.merge == Merge::Sum {
         if count == 1 && !c.outer_residual && !c.outer_norm {
-            return found.to_vec();
+            return relations.to_vec();
         }
         let mut merged = Vec::new();
-        for (a, (&x, &t)) in xs.iter().zip(found).enumerate() {
+        for (a, (&x, &t)) in xs.iter().zip(relations).enumerate() {
             let y = fresh_like(b, x, c.latent);
             let norm = norm_name(a).map(|n| b.norm(&n, y, c.latent));
-            let parts = (0..count).map(|i| Slice { value: t, col: i * c.latent, cols: c.latent });
-            let inputs = c.outer_residual.then(|| b.full(x)).into_iter().chain(parts).collect();
+            let terms = (0..count).map(|i| Slice { value: t, col: i * c.latent, cols: c.latent });
+            let inputs = c.outer_residual.then(|| b.full(x)).into_iter().chain(terms).collect();
             b.op(Op::AddNorm(AddNorm { inputs, y: b.full(y), norm }));
             merged.push(y);
         }
@@ -190,7 +194,7 @@ fn merge(
         let last = (0..xs.len())
             .map(|a| Sublayer {
                 name: name("merge", a),
-                x: b.full(found[a]),
+                x: b.full(relations[a]),
                 y: b.full(merged[a]),
                 bias: true,
                 residual: c.outer_residual.then(|| b.full(xs[a])),
@@ -201,29 +205,30 @@ fn merge(
         return merged;
     }
     let mut maps = Vec::new();
-    let mut joined = Vec::new();
+    let mut activations = Vec::new();
     for a in 0..xs.len() {
         let y = fresh_like(b, xs[a], c.latent);
-        let (x, whole) = (b.full(found[a]), b.full(y));
-        maps.push(b.map(&name("merge", a), x, whole, true));
-        joined.push(y);
+        let (x, out) = (b.full(relations[a]), b.full(y));
+        maps.push(b.map(&name("merge", a), x, out, true));
+        activations.push(y);
     }
     b.op(Op::Linear(Linear { maps, activation: Activation::Relu }));
     for a in 0..xs.len() {
         let norm = norm_name(a).map(|n| b.norm(&n, merged[a], c.latent));
-        let inputs = c.outer_residual.then(|| b.full(xs[a])).into_iter().chain([b.full(joined[a])]).collect();
+        let inputs = c.outer_residual.then(|| b.full(xs[a])).into_iter().chain([b.full(activations[a])]).collect();
         b.op(Op::AddNorm(AddNorm { inputs, y: b.full(merged[a]), norm }));
     }
     merged
 }
 
+/// Pools each set and concatenates the results.
 fn pool_sets(b: &mut ProgramBuilder, c: &ModelConfig, xs: &[Value]) -> Value {
     let names: Vec<_> =
         (0..xs.len()).map(|k| if c.share_pooling { "pool.shared".to_owned() } else { format!("pool.{k}") }).collect();
     let kind = match c.pooling {
         Pooling::Pma => PoolKind::Attention {
             seeds: c.seeds,
-            options: RelateOptions { relate: attention(c, true), norm: c.pool_norm, ..relate_options(c) },
+            options: RelationOptions { kind: attention(c, true), norm: c.pool_norm, ..relation_options(c) },
         },
         Pooling::Max => PoolKind::Reduce(Reduce::Max),
         Pooling::Mean => PoolKind::Reduce(Reduce::Mean),
@@ -242,8 +247,8 @@ fn pine(b: &mut ProgramBuilder, c: &ModelConfig, inputs: &[Value]) -> Value {
     for (k, &x) in inputs.iter().enumerate() {
         let projected = fresh_like(b, x, p);
         let bound = 1.0 / (b.spec(x).cols as f64).sqrt();
-        let (x, whole) = (b.full(x), b.full(projected));
-        maps.push(b.map(&format!("pine.{k}.direction"), x, whole, false));
+        let (x, out) = (b.full(x), b.full(projected));
+        maps.push(b.map(&format!("pine.{k}.direction"), x, out, false));
         sums.push(PineSum {
             x: projected,
             spread: b.param(&format!("pine.{k}.spread"), &[p, j], Init::Uniform(1.0 / (j as f64).sqrt())),
@@ -256,21 +261,21 @@ fn pine(b: &mut ProgramBuilder, c: &ModelConfig, inputs: &[Value]) -> Value {
         b.op(Op::PineSum(sum));
     }
     let h = b.fresh(Space::PerExample(1), c.hidden, false);
-    let (x, whole) = (b.full(z), b.full(h));
-    let map = b.map("pine.hidden", x, whole, false);
+    let (x, out) = (b.full(z), b.full(h));
+    let map = b.map("pine.hidden", x, out, false);
     b.op(Op::Linear(Linear { maps: vec![map], activation: Activation::Sigmoid }));
     decoder(b, &[h], c.hidden, 0, c.output_width)[0]
 }
 
-/// An upper bound on the number of parameters, in arithmetic that does not overflow for sizes up to 2¹⁶.
+/// An upper bound on the number of parameters. It cannot overflow: sizes are at most 2¹⁶.
 pub(super) fn parameter_bound(c: &ModelConfig) -> u128 {
     let n = |x: usize| x as u128;
-    let widest = c.images.map_or(c.input_widths.iter().max().copied().unwrap_or(1), |i| i.features);
+    let max_width = c.images.map_or(c.input_widths.iter().max().copied().unwrap_or(1), |i| i.features);
     let images = c.images.map_or(0, |i| i.parameters());
     if c.encoder == Encoder::Pine {
         let features = n(c.projections) * n(c.projection_size);
         return images
-            + n(c.sets) * (n(c.projections) * n(widest) + 2 * features)
+            + n(c.sets) * (n(c.projections) * n(max_width) + 2 * features)
             + n(c.hidden) * (n(c.sets) * features)
             + n(c.output_width) * (n(c.hidden) + 1);
     }
@@ -293,7 +298,7 @@ pub(super) fn parameter_bound(c: &ModelConfig) -> u128 {
     let decoder = n(c.sets) * n(c.seeds) * latent * (hidden + n(c.output_width))
         + n(c.decoder_layers) * hidden * (hidden + 1)
         + (hidden + 1) * n(c.output_width);
-    images + n(c.sets) * (n(widest) + 2) * latent + n(c.blocks) * (relations * relation + merge) + pooling + decoder
+    images + n(c.sets) * (n(max_width) + 2) * latent + n(c.blocks) * (relations * relation + merge) + pooling + decoder
 }
 
 #[cfg(test)]
@@ -302,7 +307,7 @@ mod tests {
     use crate::models::{ImageEncoder, Images, PRESETS};
 
     #[test]
-    fn the_parameter_bound_holds_and_is_not_far_off() {
+    fn the_parameter_bound_is_above_the_exact_count_by_less_than_a_factor_of_five() {
         for preset in PRESETS {
             let config = ModelConfig::preset(preset.name, 4).unwrap().validate().unwrap();
             let exact = program(&config, Mode::Infer, false).params().len() as u128;

@@ -1,4 +1,4 @@
-//! The config all architectures share, and its validation.
+//! The config that all architectures share, and its validation.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,24 +15,24 @@ macro_rules! choice {
 }
 
 choice! {
-    /// What a block does with a pair of sets.
+    /// The kind of block.
     Encoder {
-        /// Attention and feed-forward.
+        /// Attention and a feed-forward network.
         Transformer,
-        /// A network on pairs, pooled over partners, and feed-forward.
+        /// A network on pairs, reduced over partners, and a feed-forward network.
         RelationNetwork,
         /// A feed-forward network on each element alone (Deep Sets).
         FeedForward,
-        /// The PINE model: no blocks, one sum of sigmoids per set.
+        /// PINE: no blocks, one sum of sigmoids for each set (Gui et al., 2021).
         Pine,
     }
 }
 choice! {
-    /// How a block joins what the relations of a set found.
+    /// How a block merges the relations of a set.
     Merge {
         /// A linear layer on their concatenation.
         Concat,
-        /// The same with ReLU, as the paper's text has it.
+        /// The same followed by ReLU, as in the paper's text.
         ConcatRelu,
         /// Their sum.
         Sum,
@@ -41,9 +41,9 @@ choice! {
 choice! {
     /// Which pairs of sets (a, b) a block relates.
     Relations {
-        /// All, also (a, a).
+        /// All pairs, including (a, a).
         All,
-        /// Only different sets.
+        /// Pairs of different sets.
         Cross,
         /// Each set only with itself.
         #[serde(rename = "self")]
@@ -55,22 +55,22 @@ choice! {
 choice! {
     /// Which relations share weights.
     Sharing {
-        /// None: each has its own.
+        /// None.
         None,
-        /// All between different sets.
+        /// All cross relations.
         Cross,
-        /// All between different sets, and all of sets with themselves; merges and outer norms too.
+        /// All cross relations, all self relations, all merges and all outer norms.
         Sym,
     }
 }
 choice! {
-    /// How the elements of a set become one vector.
+    /// The pooling of a set's elements to one vector.
     Pooling {
-        /// Attention of learned seeds.
+        /// Pooling by multi-head attention from learned seeds.
         Pma,
-        /// Largest of each coordinate.
+        /// Maximum of each column.
         Max,
-        /// Average.
+        /// Mean.
         Mean,
         /// Sum.
         Sum,
@@ -79,32 +79,32 @@ choice! {
 choice! {
     /// How relation networks reduce over partners.
     RelationPool {
-        /// Largest.
+        /// Maximum.
         Max,
         /// Sum.
         Sum,
     }
 }
 choice! {
-    /// What scores are divided by.
+    /// The divisor of attention scores.
     AttentionScale {
-        /// The root of a head's width, as usual.
+        /// The square root of a head's width.
         Head,
-        /// The root of the latent width, as the published code has it.
+        /// The square root of the latent width, as in the published code.
         Latent,
     }
 }
 choice! {
-    /// What the model answers with.
+    /// The kind of output.
     OutputKind {
-        /// One vector per example, unchanged when elements change places.
+        /// One vector per example, invariant to permutations of elements.
         Invariant,
-        /// One vector per element, which moves along with it.
+        /// One vector per element, equivariant to permutations of elements.
         Equivariant,
     }
 }
 
-/// Everything that makes a model but its parameters. Reads and writes as TOML and JSON; unknown keys are errors.
+/// The architecture of a model, without parameters. TOML and JSON are supported; unknown keys are errors.
 ///
 /// ```
 /// use setwise::ModelConfig;
@@ -123,71 +123,71 @@ pub struct ModelConfig {
     pub encoder: Encoder,
     /// Number of sets K.
     pub sets: usize,
-    /// Width of the rows of each set; they may differ. Empty for dimension-equivariant models, which take any.
+    /// Width of the rows of each set. Empty for dimension-equivariant models, which take any width.
     pub input_widths: Vec<usize>,
-    /// Width of an element's representation (per dimension, if dimension-equivariant).
+    /// Width of an element's representation; of each dimension's, if dimension-equivariant.
     pub latent: usize,
-    /// Width inside feed-forward networks.
+    /// Width of hidden layers.
     pub hidden: usize,
     /// Number of blocks.
     pub blocks: usize,
-    /// Attention heads; they divide `latent`.
+    /// Number of attention heads, a divisor of `latent`.
     pub heads: usize,
-    /// How relations are joined.
+    /// How relations are merged.
     pub merge: Merge,
-    /// Which relations there are.
+    /// Which pairs of sets are related.
     pub relations: Relations,
-    /// Which share weights.
+    /// Which relations share weights.
     pub sharing: Sharing,
-    /// Treat all input dimensions alike, whatever their number.
+    /// Whether the model treats all input dimensions alike and takes any number of them.
     pub dimension_equivariant: bool,
-    /// How a set becomes one vector.
+    /// How a set is pooled.
     pub pooling: Pooling,
-    /// Seeds of the attention pooling.
+    /// Number of seeds of the attention pooling.
     pub seeds: usize,
     /// How relation networks reduce over partners.
     pub relation_pool: RelationPool,
-    /// Hidden layers of the decoder; 0 is a single projection.
+    /// Hidden layers of the decoder; 0 is a linear map.
     pub decoder_layers: usize,
-    /// LayerNorm inside the blocks' transformer, relation or feed-forward networks.
+    /// LayerNorm inside relations and feed-forward encoders.
     pub inner_norm: bool,
-    /// LayerNorm after each block.
+    /// LayerNorm after the merge of each block.
     pub outer_norm: bool,
     /// LayerNorm inside attention pooling.
     pub pool_norm: bool,
-    /// Add the block's input to the feed-forward encoder's output.
+    /// Residual of the feed-forward encoder.
     pub inner_residual: bool,
-    /// Add the block's input to the merged relations.
+    /// Residual from a block's input to its merged relations.
     pub outer_residual: bool,
-    /// What scores are divided by.
+    /// The divisor of attention scores.
     pub attention_scale: AttentionScale,
-    /// Probability of dropping a number of a sublayer's output in training.
+    /// Dropout rate of sublayer outputs in training.
     pub dropout: f64,
-    /// Numbers in an answer.
+    /// Width of an output vector.
     pub output_width: usize,
-    /// Per example or per element.
+    /// Whether outputs are per example or per element.
     pub output: OutputKind,
-    /// Project inputs to the latent width even where it is theirs already.
+    /// Project inputs that already have the latent width.
     pub always_project: bool,
     /// One input projection for all sets.
     pub share_projection: bool,
     /// One pooling for all sets.
     pub share_pooling: bool,
-    /// Union models only: add a learned vector to the elements of each set.
+    /// Union models: add a learned vector to the elements of each set.
     pub set_encoding: bool,
     /// Hidden layers of the feed-forward encoder's blocks.
     pub feed_forward_layers: usize,
-    /// PINE only: number of projections.
+    /// PINE: number of projections.
     pub projections: usize,
-    /// PINE only: sigmoids per projection.
+    /// PINE: number of sigmoids for each projection.
     pub projection_size: usize,
-    /// What the elements of the sets are, where they are images.
+    /// The encoder and size of images, if elements are images.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<Images>,
 }
 
 impl Default for ModelConfig {
-    /// The multi-set transformer on two sets of points in the plane.
+    /// The multi-set transformer on two sets of rows of width 2.
     fn default() -> Self {
         ModelConfig {
             encoder: Encoder::Transformer,
@@ -226,12 +226,12 @@ impl Default for ModelConfig {
     }
 }
 
-/// No size of a model may be larger than this: enough for any real one, and no product of three overflows.
-const LARGEST: usize = 1 << 16;
-/// A model may not have more parameters than this.
-const MOST_PARAMETERS: usize = 1 << 30;
+/// Upper limit of every size. Products of three such sizes fit in 64 bits.
+const MAX_SIZE: usize = 1 << 16;
+/// Upper limit of the number of parameters.
+const MAX_PARAMETERS: usize = 1 << 30;
 
-/// A config that has been checked. Everything that builds models takes this, so it cannot fail.
+/// A validated config. Programs and models are built from it, which cannot fail.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValidConfig(ModelConfig);
 
@@ -258,7 +258,7 @@ impl ModelConfig {
         with_blocks blocks: usize,
         /// Sets the number of heads.
         with_heads heads: usize,
-        /// Sets how relations are joined.
+        /// Sets the merge of relations.
         with_merge merge: Merge,
         /// Sets which relations share weights.
         with_sharing sharing: Sharing,
@@ -266,9 +266,9 @@ impl ModelConfig {
         with_pooling pooling: Pooling,
         /// Sets the number of pooling seeds.
         with_seeds seeds: usize,
-        /// Sets the number of numbers in an answer.
+        /// Sets the width of an output vector.
         with_output_width output_width: usize,
-        /// Sets whether answers are per example or per element.
+        /// Sets whether outputs are per example or per element.
         with_output output: OutputKind,
         /// Sets the dropout rate.
         with_dropout dropout: f64,
@@ -276,16 +276,16 @@ impl ModelConfig {
         with_decoder_layers decoder_layers: usize,
     }
 
-    /// Sets the number of sets, all with rows as wide as those of the first.
+    /// Sets the number of sets, all with the width of the first.
     pub fn with_sets(mut self, sets: usize) -> Self {
         self.sets = sets;
         if let Some(&width) = self.input_widths.first() {
-            self.input_widths = vec![width; sets.min(LARGEST)];
+            self.input_widths = vec![width; sets.min(MAX_SIZE)];
         }
         self
     }
 
-    /// Checks every field; the error names the first that cannot be and says what could.
+    /// Checks every field. The error names the first invalid field and its allowed values.
     pub fn validate(self) -> Result<ValidConfig> {
         let c = &self;
         let sizes = [
@@ -298,8 +298,8 @@ impl ModelConfig {
             ("projection-size", c.projection_size),
         ];
         for (field, n) in sizes {
-            if n == 0 || n > LARGEST {
-                return Err(Error::config(field, format!("is {n}, must be between 1 and {LARGEST}")));
+            if n == 0 || n > MAX_SIZE {
+                return Err(Error::config(field, format!("is {n}, must be between 1 and {MAX_SIZE}")));
             }
         }
         if c.sets == 0 || c.sets > 64 {
@@ -307,9 +307,9 @@ impl ModelConfig {
         }
         let pine = c.encoder == Encoder::Pine;
         // A classifier of images has no blocks.
-        let least = usize::from(!(c.images.is_some() && c.output == OutputKind::Equivariant));
-        if !pine && !(least..=256).contains(&c.blocks) {
-            return Err(Error::config("blocks", format!("is {}, must be between {least} and 256", c.blocks)));
+        let min_blocks = usize::from(!(c.images.is_some() && c.output == OutputKind::Equivariant));
+        if !pine && !(min_blocks..=256).contains(&c.blocks) {
+            return Err(Error::config("blocks", format!("is {}, must be between {min_blocks} and 256", c.blocks)));
         }
         for (field, n) in [("decoder-layers", c.decoder_layers), ("feed-forward-layers", c.feed_forward_layers)] {
             if n > 256 {
@@ -338,16 +338,16 @@ impl ModelConfig {
             return Err(Error::config("set-encoding", "belongs to relations = \"union\""));
         }
         if c.dimension_equivariant && c.encoder == Encoder::RelationNetwork {
-            return Err(Error::config("dimension-equivariant", "is not made for relation networks"));
+            return Err(Error::config("dimension-equivariant", "is not supported by relation networks"));
         }
         if pine && (c.dimension_equivariant || c.output == OutputKind::Equivariant) {
             let field = if c.dimension_equivariant { "dimension-equivariant" } else { "output" };
             return Err(Error::config(field, "PINE sums over each set at once: it answers per example, for one width"));
         }
         let parameters = super::build::parameter_bound(c);
-        if parameters > MOST_PARAMETERS as u128 {
+        if parameters > MAX_PARAMETERS as u128 {
             let reason =
-                format!("a model of this size has about {parameters} parameters; {MOST_PARAMETERS} is the most");
+                format!("a model of this size has about {parameters} parameters; {MAX_PARAMETERS} is the maximum");
             return Err(Error::config("latent", reason));
         }
         Ok(ValidConfig(self))
@@ -356,7 +356,10 @@ impl ModelConfig {
     fn validate_inputs(&self) -> Result<()> {
         let c = self;
         if c.dimension_equivariant && c.images.is_some() {
-            return Err(Error::config("dimension-equivariant", "is not made for images: their pixels are not alike"));
+            return Err(Error::config(
+                "dimension-equivariant",
+                "is not supported with images: their pixels are not interchangeable",
+            ));
         }
         if c.dimension_equivariant {
             if !c.input_widths.is_empty() {
@@ -373,15 +376,15 @@ impl ModelConfig {
         }
         if let Some(images) = &c.images {
             images.check()?;
-            let wanted = images.numbers();
-            if let Some(w) = c.input_widths.iter().find(|&&w| w != wanted) {
-                let reason = format!("holds {w}, an image of the size under `images` has {wanted} numbers");
+            let expected = images.numbers();
+            if let Some(w) = c.input_widths.iter().find(|&&w| w != expected) {
+                let reason = format!("holds {w}, an image of the size under `images` has {expected} numbers");
                 return Err(Error::config("input-widths", reason));
             }
             return Ok(());
         }
-        if let Some(w) = c.input_widths.iter().find(|&&w| w == 0 || w > LARGEST) {
-            return Err(Error::config("input-widths", format!("holds {w}, each must be between 1 and {LARGEST}")));
+        if let Some(w) = c.input_widths.iter().find(|&&w| w == 0 || w > MAX_SIZE) {
+            return Err(Error::config("input-widths", format!("holds {w}, each must be between 1 and {MAX_SIZE}")));
         }
         if c.share_projection && c.input_widths.iter().any(|w| *w != c.input_widths[0]) {
             return Err(Error::config("share-projection", "needs sets of one width"));
@@ -394,40 +397,40 @@ impl ModelConfig {
 mod tests {
     use super::*;
 
-    fn reason(change: impl FnOnce(&mut ModelConfig)) -> String {
+    fn error_after(change: impl FnOnce(&mut ModelConfig)) -> String {
         let mut c = ModelConfig::default();
         change(&mut c);
         c.validate().unwrap_err().to_string()
     }
 
     #[test]
-    fn every_impossible_value_is_named() {
-        assert!(reason(|c| c.sets = 0).contains("sets: is 0"));
-        assert!(reason(|c| c.heads = 5).contains("heads: is 5, which does not divide the latent width 32"));
-        assert!(reason(|c| c.heads = 0).contains("heads"));
-        assert!(reason(|c| c.latent = usize::MAX).contains("latent"));
-        assert!(reason(|c| c.blocks = 0).contains("blocks"));
-        assert!(reason(|c| c.input_widths = vec![2]).contains("input-widths: has 1 entries for 2 sets"));
-        assert!(reason(|c| c.input_widths = vec![2, 0]).contains("input-widths"));
-        assert!(reason(|c| c.dropout = 1.0).contains("dropout"));
-        assert!(reason(|c| c.dropout = f64::NAN).contains("dropout"));
-        assert!(reason(|c| c.decoder_layers = 1000).contains("decoder-layers"));
-        assert!(reason(|c| c.encoder = Encoder::FeedForward).contains("relations"));
-        assert!(reason(|c| c.set_encoding = true).contains("set-encoding"));
-        assert!(reason(|c| c.dimension_equivariant = true).contains("input-widths"));
+    fn every_invalid_value_is_refused_by_name() {
+        assert!(error_after(|c| c.sets = 0).contains("sets: is 0"));
+        assert!(error_after(|c| c.heads = 5).contains("heads: is 5, which does not divide the latent width 32"));
+        assert!(error_after(|c| c.heads = 0).contains("heads"));
+        assert!(error_after(|c| c.latent = usize::MAX).contains("latent"));
+        assert!(error_after(|c| c.blocks = 0).contains("blocks"));
+        assert!(error_after(|c| c.input_widths = vec![2]).contains("input-widths: has 1 entries for 2 sets"));
+        assert!(error_after(|c| c.input_widths = vec![2, 0]).contains("input-widths"));
+        assert!(error_after(|c| c.dropout = 1.0).contains("dropout"));
+        assert!(error_after(|c| c.dropout = f64::NAN).contains("dropout"));
+        assert!(error_after(|c| c.decoder_layers = 1000).contains("decoder-layers"));
+        assert!(error_after(|c| c.encoder = Encoder::FeedForward).contains("relations"));
+        assert!(error_after(|c| c.set_encoding = true).contains("set-encoding"));
+        assert!(error_after(|c| c.dimension_equivariant = true).contains("input-widths"));
         assert!(
-            reason(|c| {
+            error_after(|c| {
                 (c.sets, c.input_widths, c.relations) = (1, vec![2], Relations::Cross);
             })
             .contains("relations")
         );
         assert!(
-            reason(|c| {
+            error_after(|c| {
                 (c.encoder, c.output) = (Encoder::Pine, OutputKind::Equivariant);
             })
             .contains("output")
         );
-        assert!(reason(|c| (c.latent, c.hidden, c.blocks) = (65536, 65536, 256)).contains("parameters"));
+        assert!(error_after(|c| (c.latent, c.hidden, c.blocks) = (65536, 65536, 256)).contains("parameters"));
     }
 
     #[test]
@@ -439,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn configs_survive_toml_and_json() {
+    fn configs_round_trip_through_toml_and_json() {
         let config = ModelConfig { merge: Merge::Sum, relations: Relations::SelfOnly, ..Default::default() };
         assert_eq!(toml::from_str::<ModelConfig>(&toml::to_string(&config).unwrap()).unwrap(), config);
         assert_eq!(serde_json::from_str::<ModelConfig>(&serde_json::to_string(&config).unwrap()).unwrap(), config);

@@ -1,4 +1,4 @@
-//! Model files: safetensors, one tensor per parameter, the config as JSON in the metadata.
+//! Model files: safetensors with one tensor per parameter and the config as JSON in the metadata.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,20 +12,20 @@ use crate::{Error, Result};
 
 /// Metadata key of the config.
 const CONFIG: &str = "setwise.config";
-/// Prefix of the keys of the model's own metadata.
+/// Prefix of the keys of [`Model::metadata`].
 const METADATA: &str = "setwise.metadata.";
-/// Metadata key of the format, and the format this crate writes.
+/// Metadata key of the format version, and the version that is written and read.
 const FORMAT: &str = "setwise.format";
 const VERSION: &str = "1";
 
 impl Model {
-    /// Writes the model; an old file is replaced only when the new one is complete.
+    /// Writes the model atomically.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         write_atomically(path, &self.to_bytes()).map_err(Error::io(path))
     }
 
-    /// The model file as bytes.
+    /// The content of the model file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let config: &ModelConfig = self.config();
         let config = serde_json::to_string(config).expect("a config is plain data");
@@ -35,15 +35,14 @@ impl Model {
         to_bytes(specs.map(|s| (s.name.as_str(), s.shape.clone(), &self.params()[s.range()])), &metadata)
     }
 
-    /// Reads a model and checks everything: the config, and that the tensors are just those of its layout, finite, of the right
-    /// shapes.
+    /// Reads a model. The config must be valid; the tensors must be those of its layout, with its shapes and finite.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let bytes = std::fs::read(path).map_err(Error::io(path))?;
         Self::from_bytes(path, &bytes)
     }
 
-    /// The model of a file's content, with the same checks; `name` is what errors call it.
+    /// Reads a model from a file's content, with the checks of [`Model::load`]. Errors call it `name`.
     pub fn from_bytes(name: impl AsRef<Path>, bytes: &[u8]) -> Result<Self> {
         let path = name.as_ref();
         let bad = |reason: String| Error::ModelFile { path: path.to_owned(), reason };
@@ -62,7 +61,7 @@ impl Model {
         let config: ModelConfig =
             serde_json::from_str(config).map_err(|e| bad(format!("its config cannot be read: {e}")))?;
         let config = config.validate().map_err(|e| bad(e.to_string()))?;
-        // The layout is names and places only: nothing is allocated for parameters the file does not hold.
+        // A layout holds names and offsets: no memory is allocated for parameters that the file lacks.
         let layout = program(&config, Mode::Infer, false).params().clone();
         if let Some(s) = layout.specs().iter().find(|s| !file.tensors.contains_key(&s.name)) {
             return Err(bad(format!("tensor {:?} of shape {:?} is missing", s.name, s.shape)));
@@ -85,7 +84,7 @@ impl Model {
     }
 }
 
-/// Copies named tensors into the flat buffer of a layout; fails where a shape differs or a number is not finite.
+/// Copies named tensors into the flat buffer of a layout. Fails if a shape differs or a number is not finite.
 pub fn collect_params<'a>(
     layout: &ParamLayout,
     tensor: impl Fn(&str) -> (Vec<usize>, &'a [f32]),
@@ -99,7 +98,7 @@ pub fn collect_params<'a>(
             return Err(format!("tensor {:?} holds {} at element {i}", spec.name, data[i]));
         }
     }
-    // All tensors are there, so the buffer is no larger than what was read.
+    // All tensors exist with their shapes, so the buffer is not larger than the file.
     let mut params = vec![0.0; layout.len()];
     for spec in layout.specs() {
         params[spec.range()].copy_from_slice(tensor(&spec.name).1);
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_saved_model_is_the_same_when_loaded() {
+    fn a_loaded_model_equals_the_saved_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.safetensors");
         let m = model();
@@ -128,8 +127,8 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no partial file is left");
     }
 
-    /// Loads a changed model file and returns the error.
-    fn broken(change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> String {
+    /// The error of loading a changed model file.
+    fn error_after(change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> String {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("bad.safetensors");
         std::fs::write(&path, change(model().to_bytes())).unwrap();
@@ -138,8 +137,8 @@ mod tests {
         error
     }
 
-    /// Rewrites the header's JSON.
-    fn header(bytes: Vec<u8>, edit: impl FnOnce(&mut serde_json::Value)) -> Vec<u8> {
+    /// Edits the JSON of the header.
+    fn edit_header(bytes: Vec<u8>, edit: impl FnOnce(&mut serde_json::Value)) -> Vec<u8> {
         let n = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         let mut json: serde_json::Value = serde_json::from_slice(&bytes[8..8 + n]).unwrap();
         edit(&mut json);
@@ -154,32 +153,32 @@ mod tests {
 
     #[test]
     fn damaged_and_hostile_files_are_refused_by_name() {
-        assert!(broken(|b| b[..b.len() / 2].to_vec()).contains("safetensors"));
-        assert!(broken(|_| Vec::new()).contains("safetensors"));
-        assert!(broken(|_| vec![0xff; 64]).contains("safetensors"));
+        assert!(error_after(|b| b[..b.len() / 2].to_vec()).contains("safetensors"));
+        assert!(error_after(|_| Vec::new()).contains("safetensors"));
+        assert!(error_after(|_| vec![0xff; 64]).contains("safetensors"));
         assert!(
-            broken(|mut b| {
+            error_after(|mut b| {
                 b[..8].copy_from_slice(&u64::MAX.to_le_bytes());
                 b
             })
             .contains("safetensors")
         );
-        let renamed = broken(|b| {
-            header(b, |j| {
+        let renamed = error_after(|b| {
+            edit_header(b, |j| {
                 let t = j.as_object_mut().unwrap().remove("decoder.0.weight").unwrap();
                 j["decoder.9.weight"] = t;
             })
         });
         assert!(renamed.contains("decoder.0.weight") && renamed.contains("missing"), "{renamed}");
-        let reshaped = broken(|b| header(b, |j| j["decoder.0.weight"]["shape"] = serde_json::json!([16, 8])));
+        let reshaped = error_after(|b| edit_header(b, |j| j["decoder.0.weight"]["shape"] = serde_json::json!([16, 8])));
         assert!(reshaped.contains("decoder.0.weight") && reshaped.contains("[16, 8]"), "{reshaped}");
-        let config = |text: &str| broken(|b| header(b, |j| j["__metadata__"][CONFIG] = text.into()));
+        let config = |text: &str| error_after(|b| edit_header(b, |j| j["__metadata__"][CONFIG] = text.into()));
         assert!(config("{\"latent\": -1}").contains("config"));
         assert!(config("{\"sets\": 0}").contains("sets"));
         assert!(config("{\"latent\": 65536, \"hidden\": 65536}").contains("parameters"));
         assert!(config("{\"latent\": 16384, \"hidden\": 64, \"blocks\": 1, \"sharing\": \"sym\"}").contains("tensor"));
         assert!(
-            broken(|b| header(b, |j| {
+            error_after(|b| edit_header(b, |j| {
                 j["__metadata__"].as_object_mut().unwrap().remove(CONFIG);
             }))
             .contains("setwise import")
@@ -191,13 +190,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("nan.safetensors");
         let mut m = model();
-        let at = m.layout().find("pool.0.seeds").unwrap().offset;
-        m.params_mut()[at + 1] = f32::NAN;
+        let offset = m.layout().find("pool.0.seeds").unwrap().offset;
+        m.params_mut()[offset + 1] = f32::NAN;
         m.save(&path).unwrap();
         let error = Model::load(&path).err().unwrap().to_string();
         assert!(error.contains("pool.0.seeds") && error.contains("NaN") && error.contains("element 1"), "{error}");
-        let extra = broken(|b| {
-            header(b, |j| {
+        let extra = error_after(|b| {
+            edit_header(b, |j| {
                 j["__metadata__"][CONFIG] =
                     serde_json::to_string(&ModelConfig { outer_norm: false, ..(**model().config()).clone() })
                         .unwrap()

@@ -3,13 +3,15 @@
 use std::path::Path;
 
 use super::Images;
-use crate::files::samples::{Array, Parsed, Sample, content, read_npy};
+use crate::files::samples::{Array, Parsed, Sample, read_bytes, read_npy};
 use crate::{Error, Result};
 
 impl Sample {
-    /// Reads sets of images: NPY `[n, height, width]`, with a last `[…, channels]` where pixels have colours, or the pixels of an image as
-    /// one row; a stack of examples has one more index in front. Bytes are divided by 255, other numbers must be from 0 to 1. CSV and TSV
-    /// hold an image per line.
+    /// Reads sets of images.
+    ///
+    /// NPY files have shape `[n, height, width]`, `[n, height, width, channels]` or `[n, height · width · channels]`. A
+    /// stack of examples has one more axis in front. CSV and TSV files hold one image per line. Bytes are divided by
+    /// 255; other numbers must be from 0 to 1.
     ///
     /// ```
     /// use setwise::files::{Sample, write_npy};
@@ -23,17 +25,17 @@ impl Sample {
     /// ```
     pub fn read_images(path: impl AsRef<Path>, images: &Images) -> Result<Self> {
         let path = path.as_ref();
-        Self::parse_images(path, &content(path)?, images)
+        Self::parse_images(path, &read_bytes(path)?, images)
     }
 
-    /// Reads a file's content as [`Sample::read_images`] does.
-    pub fn parse_images(path: &Path, bytes: &[u8], images: &Images) -> Result<Self> {
-        let sample = Self::parse_as(path, bytes, |bytes| parse(bytes, images))?;
+    /// Parses a file's content as [`Sample::read_images`] does.
+    fn parse_images(path: &Path, bytes: &[u8], images: &Images) -> Result<Self> {
+        let sample = Self::parse_with(path, bytes, |bytes| parse(bytes, images))?;
         match sample.data.iter().position(|x| !(0.0..=1.0).contains(x)) {
             None => Ok(sample),
             Some(i) => {
-                let (place, x) = (sample.place(i, "image", "number"), sample.data[i]);
-                let reason = format!("{place} is {x}; pixels are bytes (uint8) or numbers from 0 to 1");
+                let (location, x) = (sample.location(i, "image", "number"), sample.data[i]);
+                let reason = format!("{location} is {x}; pixels are bytes (uint8) or numbers from 0 to 1");
                 Err(Error::Sample { path: sample.path, reason })
             }
         }
@@ -43,15 +45,15 @@ impl Sample {
 fn parse(bytes: &[u8], images: &Images) -> Parsed {
     let Array { shape, mut data, bytes } = read_npy(bytes)?;
     let Images { height, width, channels, .. } = *images;
-    let whole = [height, width, channels];
-    let row = [images.numbers()];
-    // What an image may look like, and what is left of the shape in front of it.
-    let mut ends: Vec<&[usize]> = vec![&whole, &row];
+    let full = [height, width, channels];
+    let flat = [images.numbers()];
+    // Valid shapes of one image; one or two axes are in front of it.
+    let mut suffixes: Vec<&[usize]> = vec![&full, &flat];
     if channels == 1 {
-        ends.push(&whole[..2]);
+        suffixes.push(&full[..2]);
     }
-    let found = ends.iter().find_map(|end| shape.strip_suffix(*end).filter(|left| matches!(left.len(), 1 | 2)));
-    let (examples, rows) = match found {
+    let leading = suffixes.iter().find_map(|end| shape.strip_suffix(*end).filter(|axes| matches!(axes.len(), 1 | 2)));
+    let (examples, rows) = match leading {
         Some(&[rows]) => (1, rows),
         Some(&[examples, rows]) => (examples, rows),
         _ => {
@@ -81,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn images_are_read_from_every_shape_that_says_the_same() {
+    fn images_are_read_from_all_equivalent_shapes() {
         let grey = Images::new(ImageEncoder::Mnist).with_size(4, 5, 1);
         let data: Vec<u8> = (0..120).map(|i| i * 2).collect();
         for (shape, sizes) in [
@@ -103,27 +105,27 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_neither_bytes_nor_shares_of_white_are_refused_with_their_place() {
+    fn numbers_outside_zero_to_one_are_refused_with_their_location() {
         let grey = Images::new(ImageEncoder::Mnist).with_size(4, 5, 1);
         let with =
             |x: f32| -> Vec<u8> { (0..120).flat_map(|i| (if i == 67 { x } else { 0.5 }).to_le_bytes()).collect() };
-        let said = |shape: &str, kind: &str, data: &[u8]| read(shape, kind, data, &grey).unwrap_err().to_string();
+        let error = |shape: &str, kind: &str, data: &[u8]| read(shape, kind, data, &grey).unwrap_err().to_string();
         let end = "pixels are bytes (uint8) or numbers from 0 to 1";
-        assert_eq!(said("(6, 4, 5)", "<f4", &with(200.0)), format!("a.npy: image 4, number 8 is 200; {end}"));
+        assert_eq!(error("(6, 4, 5)", "<f4", &with(200.0)), format!("a.npy: image 4, number 8 is 200; {end}"));
         assert_eq!(
-            said("(2, 3, 4, 5)", "<f4", &with(-0.25)),
+            error("(2, 3, 4, 5)", "<f4", &with(-0.25)),
             format!("a.npy: example 2, image 1, number 8 is -0.25; {end}")
         );
         let integers: Vec<u8> = (0..20i32).flat_map(i32::to_le_bytes).collect();
-        assert_eq!(said("(1, 4, 5)", "<i4", &integers), format!("a.npy: image 1, number 3 is 2; {end}"));
+        assert_eq!(error("(1, 4, 5)", "<i4", &integers), format!("a.npy: image 1, number 3 is 2; {end}"));
         let line = (0..20).map(|i| i.to_string()).collect::<Vec<_>>().join(",");
-        let error = Sample::parse_images(Path::new("a.csv"), line.as_bytes(), &grey).unwrap_err().to_string();
-        assert_eq!(error, format!("a.csv: image 1, number 3 is 2; {end}"));
+        let text = Sample::parse_images(Path::new("a.csv"), line.as_bytes(), &grey).unwrap_err().to_string();
+        assert_eq!(text, format!("a.csv: image 1, number 3 is 2; {end}"));
         assert!(read("(6, 4, 5)", "<f4", &with(1.0), &grey).is_ok());
     }
 
     #[test]
-    fn other_shapes_are_refused_with_those_that_are_taken() {
+    fn the_error_of_another_shape_lists_the_valid_shapes() {
         let colour = Images::new(ImageEncoder::Meta).with_size(15, 15, 3);
         for shape in ["(2, 15, 15)", "(15, 15, 3)", "(675,)", "(1, 1, 1, 15, 15, 3)", "(1, 15, 45)"] {
             let error = read(shape, "|u1", &[0; 675], &colour).unwrap_err().to_string();

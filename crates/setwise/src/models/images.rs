@@ -1,4 +1,4 @@
-//! Models of sets of images: the encoder in front, and the classifier it is pretrained as.
+//! Models of sets of images: the encoder, and the classifier that pretrains it.
 
 use serde::{Deserialize, Serialize};
 use setwise_engine::Image;
@@ -8,16 +8,17 @@ use super::model::Model;
 use crate::nn::{ENCODER, Layer};
 use crate::{Error, Result};
 
-/// Convolutional encoders of the paper. Every convolution is followed by batch norm and ReLU; a linear map to the features is last.
+/// Convolutional encoders of the paper. Batch norm and ReLU follow each convolution; a linear map to the features is
+/// last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ImageEncoder {
-    /// Two 3×3 convolutions, of 32 and 64 filters, with a max pooling after each. Images of 28×28 grey pixels unless said otherwise.
+    /// Two 3×3 convolutions of 32 and 64 filters, each followed by max pooling. By default for 28×28 grey images.
     Mnist,
-    /// A 7×7 convolution of 32 filters and stride 2, then three pairs of 3×3 convolutions, of 32, 64 and 128 filters, with a max pooling
-    /// after each pair. Images of 105×105 grey pixels unless said otherwise.
+    /// A 7×7 convolution of 32 filters and stride 2, then three pairs of 3×3 convolutions. The pairs have 32, 64 and
+    /// 128 filters, each followed by max pooling. By default for 105×105 grey images.
     Omniglot,
-    /// The same layers as `omniglot`, for images of 32×32 pixels of three colours unless said otherwise.
+    /// The layers of `omniglot`. By default for 32×32 images with three channels.
     Meta,
 }
 
@@ -35,25 +36,26 @@ const OMNIGLOT: [Layer; 7] = [
 ];
 
 impl ImageEncoder {
-    /// All of them, with their names.
+    /// All encoders with their names.
     pub const ALL: [(&str, ImageEncoder); 3] =
         [("mnist", ImageEncoder::Mnist), ("omniglot", ImageEncoder::Omniglot), ("meta", ImageEncoder::Meta)];
 
-    /// Finds one by its name.
+    /// Finds an encoder by name.
     pub fn find(name: &str) -> Result<Self> {
-        let found = Self::ALL.iter().find(|e| e.0 == name);
-        found.map(|e| e.1).ok_or_else(|| {
+        let entry = Self::ALL.iter().find(|e| e.0 == name);
+        entry.map(|e| e.1).ok_or_else(|| {
             let known = Self::ALL.map(|e| e.0).join(", ");
             Error::config("images.encoder", format!("is {name:?}, there are {known}"))
         })
     }
 
-    /// What it is, in one line.
+    /// A description in one line.
     pub fn summary(self) -> &'static str {
         match self {
             ImageEncoder::Mnist => "3×3 convolutions of 32 and 64 filters, a 2×2 max pooling after each, linear",
             ImageEncoder::Omniglot => {
-                "a 7×7 convolution of stride 2, three pairs of 3×3 of 32, 64 and 128 filters with a max pooling after each, linear"
+                "a 7×7 convolution of stride 2, three pairs of 3×3 of 32, 64 and 128 filters with a max pooling after \
+                 each, linear"
             }
             ImageEncoder::Meta => "the layers of omniglot for colour images",
         }
@@ -66,15 +68,15 @@ impl ImageEncoder {
         }
     }
 
-    /// The shortest side an image may have.
-    fn least_side(self) -> usize {
-        let left = |n: usize| self.layers().iter().fold(n, |n, layer| layer.side(n));
-        (1..).find(|&n| left(n) > 0).unwrap_or(1)
+    /// The shortest valid side of an image.
+    fn min_side(self) -> usize {
+        let output_side = |n: usize| self.layers().iter().fold(n, |n, layer| layer.side(n));
+        (1..).find(|&n| output_side(n) > 0).unwrap_or(1)
     }
 }
 
-/// What the elements of all sets are, where they are images: every row holds the pixels of one, line by line from the top left, the
-/// channels of a pixel side by side, as numbers from 0 to 1.
+/// Encoder and size of the images that are the elements of all sets. A row holds the pixels of one image as numbers from
+/// 0 to 1: `[height, width, channels]`, row-major from the top left.
 ///
 /// ```
 /// use setwise::models::{ImageEncoder, Images, ModelConfig};
@@ -88,24 +90,24 @@ impl ImageEncoder {
 /// assert!(config.validate().is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Given")]
+#[serde(from = "PartialImages")]
 pub struct Images {
-    /// What turns them into vectors.
+    /// The encoder.
     pub encoder: ImageEncoder,
-    /// Lines.
+    /// Lines of an image.
     pub height: usize,
     /// Pixels of a line.
     pub width: usize,
-    /// Numbers of a pixel.
+    /// Channels of a pixel.
     pub channels: usize,
-    /// Numbers of the vector an image becomes.
+    /// Width of an encoded image.
     pub features: usize,
 }
 
-/// What is written of [`Images`]: sizes that are left out are those the encoder was made for.
+/// [`Images`] in TOML and JSON; sizes default to those of the encoder.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Given {
+struct PartialImages {
     encoder: ImageEncoder,
     height: Option<usize>,
     width: Option<usize>,
@@ -113,26 +115,26 @@ struct Given {
     features: Option<usize>,
 }
 
-impl From<Given> for Images {
-    fn from(given: Given) -> Self {
-        let usual = Images::new(given.encoder);
+impl From<PartialImages> for Images {
+    fn from(partial: PartialImages) -> Self {
+        let default = Images::new(partial.encoder);
         Images {
-            encoder: given.encoder,
-            height: given.height.unwrap_or(usual.height),
-            width: given.width.unwrap_or(usual.width),
-            channels: given.channels.unwrap_or(usual.channels),
-            features: given.features.unwrap_or(usual.features),
+            encoder: partial.encoder,
+            height: partial.height.unwrap_or(default.height),
+            width: partial.width.unwrap_or(default.width),
+            channels: partial.channels.unwrap_or(default.channels),
+            features: partial.features.unwrap_or(default.features),
         }
     }
 }
 
-/// No side of an image may be longer, no pixel have more channels, no vector more features.
-const LONGEST_SIDE: usize = 1 << 10;
-const MOST_CHANNELS: usize = 64;
-const MOST_FEATURES: usize = 1 << 14;
+/// Upper limits of the side of an image, its channels and its features.
+const MAX_SIDE: usize = 1 << 10;
+const MAX_CHANNELS: usize = 64;
+const MAX_FEATURES: usize = 1 << 14;
 
 impl Images {
-    /// Images of the size an encoder was made for, and 128 features.
+    /// Images of the encoder's default size, with 128 features.
     pub fn new(encoder: ImageEncoder) -> Self {
         let (side, channels) = match encoder {
             ImageEncoder::Mnist => (28, 1),
@@ -147,7 +149,7 @@ impl Images {
         Images { height, width, channels, ..self }
     }
 
-    /// Numbers of an image: the width of the sets' rows.
+    /// Numbers of an image, height · width · channels: the width of a row.
     pub fn numbers(&self) -> usize {
         self.image().numbers()
     }
@@ -158,22 +160,22 @@ impl Images {
 
     /// Checks every size.
     pub(super) fn check(&self) -> Result<()> {
-        let least = self.encoder.least_side();
-        for (field, n, least, most) in [
-            ("images.height", self.height, least, LONGEST_SIDE),
-            ("images.width", self.width, least, LONGEST_SIDE),
-            ("images.channels", self.channels, 1, MOST_CHANNELS),
-            ("images.features", self.features, 1, MOST_FEATURES),
+        let min_side = self.encoder.min_side();
+        for (field, n, min, max) in [
+            ("images.height", self.height, min_side, MAX_SIDE),
+            ("images.width", self.width, min_side, MAX_SIDE),
+            ("images.channels", self.channels, 1, MAX_CHANNELS),
+            ("images.features", self.features, 1, MAX_FEATURES),
         ] {
-            if n < least || n > most {
-                let reason = format!("is {n}, must be between {least} and {most} for this encoder");
+            if n < min || n > max {
+                let reason = format!("is {n}, must be between {min} and {max} for this encoder");
                 return Err(Error::config(field, reason));
             }
         }
         Ok(())
     }
 
-    /// Number of parameters, running averages counted.
+    /// Number of parameters of the encoder, including running averages.
     pub(super) fn parameters(&self) -> u128 {
         let n = |x: usize| x as u128;
         let (mut height, mut width, mut channels, mut sum) = (self.height, self.width, self.channels, 0);
@@ -186,15 +188,17 @@ impl Images {
 }
 
 impl ModelConfig {
-    /// The same model on sets of images.
+    /// Sets the encoder and size of images, and all input widths to match.
     pub fn with_images(mut self, images: Images) -> Self {
         self.input_widths = vec![images.numbers(); self.input_widths.len()];
         self.images = Some(images);
         self
     }
 
-    /// A plain classifier of images: the encoder and a linear map to a logit for each class. An example is one set of any number of images,
-    /// the answer a row of logits for each; it learns with [`Loss::CrossEntropy`](crate::Loss::CrossEntropy).
+    /// A classifier of images: the encoder and a linear map to one logit per class.
+    ///
+    /// An example is one set of images, its output one row of logits for each image. The loss is
+    /// [`Loss::CrossEntropy`](crate::Loss::CrossEntropy).
     ///
     /// ```
     /// use setwise::models::{ImageEncoder, Images, ModelConfig};
@@ -207,9 +211,9 @@ impl ModelConfig {
     /// let batch = SetBatch::from_examples(64, &[vec![&pixels]])?;
     /// trainer.step(&batch, &[0.0, 1.0, 2.0, 1.0], 1e-3)?;
     ///
-    /// // A model of two sets of such images begins with what the classifier has learnt.
-    /// let config = ModelConfig::preset("multi-set-transformer", 64)?.with_images(images).with_latent(16).with_hidden(16);
-    /// let mut model = Model::new(config.validate()?, 2);
+    /// // A model of two sets of such images starts from the classifier's encoder.
+    /// let config = ModelConfig::preset("multi-set-transformer", 64)?.with_images(images);
+    /// let mut model = Model::new(config.with_latent(16).with_hidden(16).validate()?, 2);
     /// model.copy_encoder(trainer.model())?;
     /// # Ok::<(), setwise::Error>(())
     /// ```
@@ -233,22 +237,23 @@ impl ModelConfig {
 }
 
 impl Model {
-    /// Takes the image encoder of another model, such as a classifier it was pretrained as: weights and running averages.
+    /// Copies weights and running averages of the image encoder from another model, such as a pretrained classifier.
     pub fn copy_encoder(&mut self, from: &Model) -> Result<()> {
-        let (own, other) = (self.config().images, from.config().images);
-        if own.is_none() || own != other {
-            let say = |i: Option<Images>| i.map_or("none".to_owned(), |i| format!("{i:?}"));
-            return Err(Error::config("images", format!("is {}, the other model's is {}", say(own), say(other))));
+        let (to, other) = (self.config().images, from.config().images);
+        if to.is_none() || to != other {
+            let describe = |i: Option<Images>| i.map_or("none".to_owned(), |i| format!("{i:?}"));
+            let reason = format!("is {}, the other model's is {}", describe(to), describe(other));
+            return Err(Error::config("images", reason));
         }
-        let places: Vec<_> = self
+        let ranges: Vec<_> = self
             .layout()
             .specs()
             .iter()
             .filter(|s| s.name.starts_with(ENCODER))
-            .map(|s| (s.range(), from.layout().find(&s.name).expect("encoders of one config are alike").range()))
+            .map(|s| (s.range(), from.layout().find(&s.name).expect("equal images have equal encoders").range()))
             .collect();
-        for (to, at) in places {
-            self.params_mut()[to].copy_from_slice(&from.params()[at]);
+        for (to, source) in ranges {
+            self.params_mut()[to].copy_from_slice(&from.params()[source]);
         }
         Ok(())
     }
@@ -275,25 +280,25 @@ mod tests {
             let program = program(&config(images).validate().unwrap(), Mode::Infer, false);
             let layout = program.params();
             assert_eq!(layout.find("images.project.weight").unwrap().shape, [128, flat], "{encoder:?}");
-            let held: usize = layout.specs().iter().filter(|s| s.name.starts_with(ENCODER)).map(|s| s.len()).sum();
-            assert_eq!(held as u128, images.parameters(), "{encoder:?}");
+            let count: usize = layout.specs().iter().filter(|s| s.name.starts_with(ENCODER)).map(|s| s.len()).sum();
+            assert_eq!(count as u128, images.parameters(), "{encoder:?}");
             let averages: usize = images.encoder.layers().iter().map(|l| 2 * l.filters).sum();
             assert_eq!(layout.len() - layout.trained(), averages, "{encoder:?}");
         }
     }
 
     #[test]
-    fn sizes_that_cannot_be_are_named_and_the_shortest_side_works() {
-        let said = |images: Images| config(images).validate().unwrap_err().to_string();
-        for (encoder, least) in [(ImageEncoder::Mnist, 4), (ImageEncoder::Omniglot, 15), (ImageEncoder::Meta, 15)] {
+    fn invalid_sizes_are_refused_by_name_and_the_shortest_side_is_valid() {
+        let error = |images: Images| config(images).validate().unwrap_err().to_string();
+        for (encoder, min_side) in [(ImageEncoder::Mnist, 4), (ImageEncoder::Omniglot, 15), (ImageEncoder::Meta, 15)] {
             let images = Images::new(encoder);
-            assert!(config(images.with_size(least, least, 1)).validate().is_ok());
-            let short = said(images.with_size(least - 1, 40, 1));
-            assert!(short.contains("images.height") && short.contains(&least.to_string()), "{short}");
-            assert!(said(images.with_size(40, 0, 1)).contains("images.width"));
-            assert!(said(images.with_size(40, 2000, 1)).contains("images.width"));
-            assert!(said(images.with_size(40, 40, 0)).contains("images.channels"));
-            assert!(said(Images { features: 0, ..images }).contains("images.features"));
+            assert!(config(images.with_size(min_side, min_side, 1)).validate().is_ok());
+            let short = error(images.with_size(min_side - 1, 40, 1));
+            assert!(short.contains("images.height") && short.contains(&min_side.to_string()), "{short}");
+            assert!(error(images.with_size(40, 0, 1)).contains("images.width"));
+            assert!(error(images.with_size(40, 2000, 1)).contains("images.width"));
+            assert!(error(images.with_size(40, 40, 0)).contains("images.channels"));
+            assert!(error(Images { features: 0, ..images }).contains("images.features"));
         }
         let images = Images::new(ImageEncoder::Mnist);
         let mut other = config(images);
@@ -307,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_are_left_out_are_those_of_the_encoder() {
+    fn sizes_default_to_those_of_the_encoder() {
         let read = |text: &str| toml::from_str::<Images>(text);
         assert_eq!(read("encoder = 'meta'").unwrap(), Images::new(ImageEncoder::Meta));
         let images = read("encoder = 'omniglot'\nheight = 28\nwidth = 28").unwrap();
@@ -319,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_encoder_is_copied_and_all_of_it() {
+    fn copying_the_encoder_copies_all_of_it_and_nothing_else() {
         let images = Images::new(ImageEncoder::Mnist).with_size(8, 8, 1);
         let mut classifier = Model::new(ModelConfig::classifier(images, 5).validate().unwrap(), 1);
         classifier.params_mut().iter_mut().for_each(|p| *p += 2.0);
@@ -327,10 +332,10 @@ mod tests {
         let before = model.params().to_vec();
         model.copy_encoder(&classifier).unwrap();
         for spec in model.layout().specs() {
-            let now = &model.params()[spec.range()];
+            let copied = &model.params()[spec.range()];
             match spec.name.starts_with(ENCODER) {
-                true => assert_eq!(now, &classifier.params()[classifier.layout().find(&spec.name).unwrap().range()]),
-                false => assert_eq!(now, &before[spec.range()], "{}", spec.name),
+                true => assert_eq!(copied, &classifier.params()[classifier.layout().find(&spec.name).unwrap().range()]),
+                false => assert_eq!(copied, &before[spec.range()], "{}", spec.name),
             }
         }
         let mut other = Model::new(config(images.with_size(9, 8, 1)).validate().unwrap(), 2);

@@ -1,8 +1,9 @@
 //! Models: one validated config for all architectures, and configs with their parameters.
 //!
 //! * [`ModelConfig`]: the config; [`PRESETS`]: the paper's architectures; [`program`]: the operations of a config.
-//! * [`Model`]: a config with its parameters, saved and loaded as safetensors; [`SharedModel`]: one that many threads use at once.
-//! * [`Images`]: a convolutional encoder in front of any of them.
+//! * [`Model`]: a config with its parameters, saved and loaded as safetensors.
+//! * [`SharedModel`]: a model that several threads use at once.
+//! * [`Images`]: a convolutional encoder in front of any architecture.
 
 mod build;
 mod config;

@@ -1,4 +1,4 @@
-//! A config with its parameters: what predicts, is saved and is loaded.
+//! Models: a config with its parameters, and their predictions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,77 +13,77 @@ use crate::{Device, Result, SetBatch};
 
 #[cfg(feature = "cuda")]
 type Gpu = setwise_engine::cuda::Cuda;
-/// Builds without CUDA have no value of it.
+/// Builds without CUDA have no GPU.
 #[cfg(not(feature = "cuda"))]
 type Gpu = std::convert::Infallible;
 
-/// A model that can answer.
+/// A config with its parameters, ready to predict.
 pub struct Model {
     config: ValidConfig,
-    /// Shared with clones until one of them changes.
+    /// Shared with clones, copied on write.
     params: Arc<Vec<f32>>,
     cpu: Cpu<f32>,
-    /// Text by key, kept in the model's file.
+    /// Text by key, saved in the model's file.
     metadata: BTreeMap<String, String>,
     gpu: Option<Gpu>,
 }
 
 impl Model {
-    /// A model with fresh parameters; the same seed gives the same ones.
+    /// A model with random initial parameters, determined by `seed`.
     pub fn new(config: ValidConfig, seed: u64) -> Self {
         let cpu = Cpu::new(program(&config, Mode::Infer, false));
         let params = cpu.program().params().init(&mut Pcg64Mcg::seed_from_u64(seed));
         Model { config, params: Arc::new(params), cpu, metadata: BTreeMap::new(), gpu: None }
     }
 
-    /// A model with given parameters, in the layout of its config.
+    /// A model with these parameters, in the layout of its config.
     ///
     /// # Panics
-    /// If there are not as many as the layout has.
+    /// If the number of parameters is not that of the layout.
     pub fn with_params(config: ValidConfig, params: Vec<f32>) -> Self {
         let cpu = Cpu::new(program(&config, Mode::Infer, false));
         assert_eq!(params.len(), cpu.program().params().len(), "parameters of the config's layout");
         Model { config, params: Arc::new(params), cpu, metadata: BTreeMap::new(), gpu: None }
     }
 
-    /// What it was made of.
+    /// The config.
     pub fn config(&self) -> &ValidConfig {
         &self.config
     }
 
-    /// What is known of the model beside its config: text by key, such as the experiment it was trained in.
+    /// Metadata: text by key, such as the experiment that trained the model.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
     }
 
-    /// Sets the text of a key; the model's file keeps it.
+    /// Sets the text of a metadata key.
     pub fn set_metadata(&mut self, key: impl Into<String>, text: impl Into<String>) {
         self.metadata.insert(key.into(), text.into());
     }
 
-    /// Forgets all metadata.
-    pub fn clear_metadata(&mut self) {
+    /// Removes all metadata.
+    pub(crate) fn clear_metadata(&mut self) {
         self.metadata.clear();
     }
 
-    /// All parameters, flat.
+    /// All parameters, in the order of the layout.
     pub fn params(&self) -> &[f32] {
         &self.params
     }
 
-    /// All parameters, to be changed.
+    /// All parameters, mutable.
     pub fn params_mut(&mut self) -> &mut [f32] {
         self.params_changed();
         Arc::make_mut(&mut self.params).as_mut_slice()
     }
 
-    /// Takes over the parameters of a model of the same config; they are not copied until one of the two changes.
-    pub(super) fn adopt(&mut self, other: &Model) {
+    /// Shares the parameters of a model of the same config, copied on write.
+    pub(super) fn share_params(&mut self, other: &Model) {
         self.params_changed();
         self.params = other.params.clone();
     }
 
-    /// A GPU keeps parameters it has seen until it is told.
+    /// Invalidates the GPU's copy of the parameters.
     fn params_changed(&mut self) {
         #[cfg(feature = "cuda")]
         if let Some(gpu) = &mut self.gpu {
@@ -91,12 +91,12 @@ impl Model {
         }
     }
 
-    /// Names and places of the parameters.
+    /// Names, shapes and offsets of the parameters.
     pub fn layout(&self) -> &ParamLayout {
         self.cpu.program().params()
     }
 
-    /// Lets a GPU answer from now on, or the CPU in one way or the other. Where that fails everything stays as it was.
+    /// Sets the device of predictions. The model is unchanged if this fails.
     pub fn use_device(&mut self, device: &Device) -> Result<()> {
         let gpu = match device {
             Device::Cpu | Device::CpuAmx => None,
@@ -110,23 +110,23 @@ impl Model {
         Ok(())
     }
 
-    /// Multiplies on the CPU as another model does.
-    pub(super) fn compute_like(&mut self, other: &Model) -> Result<()> {
+    /// Uses AMX if the other model does.
+    pub(super) fn match_amx(&mut self, other: &Model) -> Result<()> {
         Ok(self.cpu.use_amx(other.cpu.uses_amx())?)
     }
 
-    /// Whether a GPU answers.
+    /// Whether a GPU predicts.
     pub(super) fn on_gpu(&self) -> bool {
         self.gpu.is_some()
     }
 
-    /// Answers for every example of a batch.
+    /// Predicts every example of a batch.
     pub fn predict(&mut self, batch: &SetBatch) -> Result<Prediction> {
         self.predict_view(&batch.view())
     }
 
-    /// Answers for every example of a batch that lies elsewhere, and is not copied.
-    pub fn predict_view(&mut self, view: &BatchView<f32>) -> Result<Prediction> {
+    /// Predicts every example of a borrowed batch.
+    pub(crate) fn predict_view(&mut self, view: &BatchView<f32>) -> Result<Prediction> {
         let outputs = match &mut self.gpu {
             #[cfg(feature = "cuda")]
             Some(gpu) => &gpu.predict(&self.params, view)?,
@@ -144,11 +144,11 @@ impl Model {
                 offsets.push(values.len());
             }
         }
-        Ok(Prediction { values, offsets, parts: outputs.len(), width, per_element })
+        Ok(Prediction { values, offsets, outputs: outputs.len(), width, per_element })
     }
 }
 
-/// The same parameters with working memory of its own, on the CPU.
+/// A clone shares the parameters, predicts on the CPU and has separate working memory.
 impl Clone for Model {
     fn clone(&self) -> Self {
         let mut model = Model {
@@ -158,60 +158,60 @@ impl Clone for Model {
             metadata: self.metadata.clone(),
             gpu: None,
         };
-        model.compute_like(self).expect("what one has on this machine, the other may have");
+        model.match_amx(self).expect("this machine has AMX, as the model uses it");
         model
     }
 }
 
-/// Answers of a model.
+/// Outputs of a model for a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
     values: Vec<f32>,
-    /// Where each part of each example begins.
+    /// Start of each output of each example in `values`.
     offsets: Vec<usize>,
-    /// One, or the number of sets.
-    parts: usize,
+    /// Outputs of an example: one, or one for each set.
+    outputs: usize,
     width: usize,
     per_element: bool,
 }
 
 impl Prediction {
-    /// All numbers, example by example.
+    /// All values, example by example.
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// Of a vector of `width` numbers for each example.
+    /// A prediction of one vector of `width` numbers for each example.
     pub fn of_examples(values: Vec<f32>, width: usize) -> Self {
         let offsets = (0..=values.len() / width).map(|i| i * width).collect();
-        Prediction { values, offsets, parts: 1, width, per_element: false }
+        Prediction { values, offsets, outputs: 1, width, per_element: false }
     }
 
-    /// All vectors, to be changed.
-    pub fn vectors_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
+    /// All vectors, mutable.
+    pub(crate) fn vectors_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
         self.values.chunks_exact_mut(self.width)
     }
 
-    /// The answer for one example: one vector, or one vector per element, set after set.
+    /// The output for one example: one vector, or one vector per element, set by set.
     pub fn example(&self, i: usize) -> &[f32] {
-        &self.values[self.offsets[i * self.parts]..self.offsets[(i + 1) * self.parts]]
+        &self.values[self.offsets[i * self.outputs]..self.offsets[(i + 1) * self.outputs]]
     }
 
     /// The vectors for the elements of one set of an example.
     ///
     /// # Panics
-    /// Without a vector for every element there are no sets but the first.
+    /// If outputs are per example and `set` is not 0.
     pub fn set(&self, i: usize, set: usize) -> &[f32] {
-        assert!(set < self.parts, "a vector for every element of set {set}");
-        &self.values[self.offsets[i * self.parts + set]..self.offsets[i * self.parts + set + 1]]
+        assert!(set < self.outputs, "outputs per element of set {set}");
+        &self.values[self.offsets[i * self.outputs + set]..self.offsets[i * self.outputs + set + 1]]
     }
 
     /// Number of examples.
     pub fn examples(&self) -> usize {
-        (self.offsets.len() - 1) / self.parts
+        (self.offsets.len() - 1) / self.outputs
     }
 
-    /// Numbers in a vector.
+    /// Width of a vector.
     pub fn width(&self) -> usize {
         self.width
     }

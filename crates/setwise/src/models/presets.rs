@@ -6,13 +6,14 @@ use crate::{Error, Result};
 /// An architecture of the paper.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
-    /// Its name in the paper.
+    /// The name in the paper.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// A description in one line.
     pub summary: &'static str,
-    /// Operations against set sizes n, m and width d.
-    pub order: &'static str,
-    change: fn(&mut ModelConfig),
+    /// Operations as a function of set sizes n, m and width d.
+    pub complexity: &'static str,
+    /// Sets what differs from the default config.
+    configure: fn(&mut ModelConfig),
 }
 
 /// All presets, in the order of the paper's tables.
@@ -20,14 +21,14 @@ pub const PRESETS: [Preset; 10] = [
     Preset {
         name: "multi-set-transformer",
         summary: "transformer blocks on all pairs of sets, merged by concatenation",
-        order: "(n+m)d² + (n+m)²d",
-        change: |_| {},
+        complexity: "(n+m)d² + (n+m)²d",
+        configure: |_| {},
     },
     Preset {
         name: "multi-set-rn",
         summary: "relation networks on all pairs of sets",
-        order: "(n+m)²d²",
-        change: |c| {
+        complexity: "(n+m)²d²",
+        configure: |c| {
             c.encoder = Encoder::RelationNetwork;
             c.pooling = Pooling::Max;
         },
@@ -35,20 +36,20 @@ pub const PRESETS: [Preset; 10] = [
     Preset {
         name: "cross-only",
         summary: "transformer blocks on pairs of different sets only",
-        order: "(n+m)d² + nmd",
-        change: |c| c.relations = Relations::Cross,
+        complexity: "(n+m)d² + nmd",
+        configure: |c| c.relations = Relations::Cross,
     },
     Preset {
         name: "sum-merge",
         summary: "transformer blocks on all pairs of sets, merged by a sum",
-        order: "(n+m)d² + (n+m)²d",
-        change: |c| c.merge = Merge::Sum,
+        complexity: "(n+m)d² + (n+m)²d",
+        configure: |c| c.merge = Merge::Sum,
     },
     Preset {
         name: "multi-set-transformer-equi",
         summary: "the same for every input dimension: takes sets of any width",
-        order: "(n+m)d² + (n+m)²d",
-        change: |c| {
+        complexity: "(n+m)d² + (n+m)²d",
+        configure: |c| {
             c.dimension_equivariant = true;
             c.input_widths.clear();
         },
@@ -56,24 +57,24 @@ pub const PRESETS: [Preset; 10] = [
     Preset {
         name: "pine",
         summary: "sums of sigmoids of projections of each set (Gui et al., 2021)",
-        order: "(n+m)d²",
-        change: |c| c.encoder = Encoder::Pine,
+        complexity: "(n+m)d²",
+        configure: |c| c.encoder = Encoder::Pine,
     },
     Preset {
         name: "single-set-rff",
-        summary: "each element on its own, pooled per set (Deep Sets; Zaheer et al., 2017)",
-        order: "(n+m)d²",
-        change: |c| {
-            alone(c);
+        summary: "each element alone, pooled per set (Deep Sets; Zaheer et al., 2017)",
+        complexity: "(n+m)d²",
+        configure: |c| {
+            single_set(c);
             c.encoder = Encoder::FeedForward;
         },
     },
     Preset {
         name: "single-set-rn",
         summary: "relation networks inside each set (Santoro et al., 2017)",
-        order: "(n²+m²)d²",
-        change: |c| {
-            alone(c);
+        complexity: "(n²+m²)d²",
+        configure: |c| {
+            single_set(c);
             c.encoder = Encoder::RelationNetwork;
             c.relation_pool = RelationPool::Max;
             c.pooling = Pooling::Max;
@@ -82,22 +83,22 @@ pub const PRESETS: [Preset; 10] = [
     Preset {
         name: "single-set-transformer",
         summary: "a Set Transformer on each set (Lee et al., 2019)",
-        order: "(n+m)d² + (n²+m²)d",
-        change: alone,
+        complexity: "(n+m)d² + (n²+m²)d",
+        configure: single_set,
     },
     Preset {
         name: "union-transformer",
         summary: "one Set Transformer on the union of all sets",
-        order: "(n+m)d² + (n+m)²d",
-        change: |c| {
-            alone(c);
+        complexity: "(n+m)d² + (n+m)²d",
+        configure: |c| {
+            single_set(c);
             c.relations = Relations::Union;
         },
     },
 ];
 
-/// Blocks that follow each other directly, without merge, second residual and second norm.
-fn alone(c: &mut ModelConfig) {
+/// Blocks of self relations without merge, outer residual and outer norm.
+fn single_set(c: &mut ModelConfig) {
     c.relations = Relations::SelfOnly;
     c.merge = Merge::Sum;
     c.outer_residual = false;
@@ -105,8 +106,10 @@ fn alone(c: &mut ModelConfig) {
 }
 
 impl ModelConfig {
-    /// A preset for two sets of rows of width `dim`, with the paper's sizes for divergences: latent 16·dim and hidden 32·dim (16
-    /// and 32 per dimension where it is dimension-equivariant), four blocks and four heads.
+    /// A preset for two sets of rows of width `dim`, with the paper's sizes for divergences: four blocks and four
+    /// heads.
+    ///
+    /// The latent width is 16·`dim` and the hidden width 32·`dim`; 16 and 32 if dimension-equivariant.
     pub fn preset(name: &str, dim: usize) -> Result<Self> {
         let Some(preset) = PRESETS.iter().find(|p| p.name == name) else {
             let known = PRESETS.map(|p| p.name).join(", ");
@@ -119,7 +122,7 @@ impl ModelConfig {
             projection_size: dim.saturating_mul(4),
             ..Default::default()
         };
-        (preset.change)(&mut config);
+        (preset.configure)(&mut config);
         if config.dimension_equivariant {
             (config.latent, config.hidden) = (16, 32);
         }
@@ -143,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_preset_is_answered_with_the_known_ones() {
+    fn the_error_of_an_unknown_preset_lists_the_known_ones() {
         let error = ModelConfig::preset("transformer", 2).unwrap_err().to_string();
         assert!(error.contains("\"transformer\"") && error.contains("multi-set-rn"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! A model that many threads ask at once.
+//! A model that several threads use at once.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use super::config::ValidConfig;
 use super::model::{Model, Prediction};
 use crate::{Device, Result};
 
-/// A model that answers many threads at once and may learn meanwhile.
+/// A model that predicts on several threads at once; its parameters may be updated meanwhile.
 ///
-/// Every call works in memory of its own, which is kept for the next one; the parameters are shared. An answer is that of
-/// the parameters at the start of its call. On a GPU calls take turns.
+/// Threads share the parameters, not the working memory, which is kept for later calls. A prediction uses the
+/// parameters at the start of its call. Calls on a GPU are serialised.
 ///
 /// ```
 /// use setwise::models::SharedModel;
@@ -21,45 +21,45 @@ use crate::{Device, Result};
 /// let config = ModelConfig::preset("single-set-rff", 1)?.with_sets(1).with_latent(8).with_hidden(16);
 /// let model = SharedModel::new(Model::new(config.validate()?, 1));
 /// let batch = SetBatch::from_examples(1, &[vec![&[1.0, 2.0, 3.0]]])?;
-/// let answers: Vec<_> = std::thread::scope(|s| {
+/// let predictions: Vec<_> = std::thread::scope(|s| {
 ///     let threads: Vec<_> = (0..4).map(|_| s.spawn(|| model.predict(&batch.view()))).collect();
 ///     threads.into_iter().map(|t| t.join().unwrap()).collect::<Result<_, _>>()
 /// })?;
-/// assert!(answers.iter().all(|a| *a == answers[0]));
+/// assert!(predictions.iter().all(|p| *p == predictions[0]));
 /// # Ok::<(), setwise::Error>(())
 /// ```
 pub struct SharedModel {
     config: ValidConfig,
-    /// Keeps the parameters; asked itself only where it has a device.
+    /// Holds the latest parameters; predicts only on a GPU.
     latest: Mutex<Model>,
-    /// Those that are not answering now.
+    /// Clones that no call uses, with their working memory.
     idle: Mutex<Vec<Model>>,
 }
 
 impl SharedModel {
-    /// Shares a model, with the device it has.
+    /// Shares a model, on its device.
     pub fn new(model: Model) -> Self {
         SharedModel { config: model.config().clone(), latest: Mutex::new(model), idle: Mutex::default() }
     }
 
-    /// What it was made of.
+    /// The config.
     pub fn config(&self) -> &ValidConfig {
         &self.config
     }
 
-    /// A model with the parameters of this moment.
+    /// A model with the current parameters, on the CPU.
     pub fn snapshot(&self) -> Model {
         lock(&self.latest).clone()
     }
 
-    /// Takes over the parameters and the metadata of another model of the same config.
+    /// Replaces parameters and metadata by those of another model.
     ///
     /// # Panics
     /// If its config differs.
     pub fn update(&self, model: &Model) {
         assert_eq!(*model.config(), self.config, "a model of the same config");
         let mut latest = lock(&self.latest);
-        latest.adopt(model);
+        latest.share_params(model);
         latest.clear_metadata();
         model.metadata().iter().for_each(|(key, text)| latest.set_metadata(key, text));
     }
@@ -69,41 +69,41 @@ impl SharedModel {
         read(lock(&self.latest).metadata())
     }
 
-    /// Lets a GPU answer from now on, or the CPU in one way or the other.
+    /// Sets the device of predictions.
     pub fn use_device(&self, device: &Device) -> Result<()> {
         lock(&self.latest).use_device(device)
     }
 
-    /// Whether a GPU answers.
-    pub fn on_gpu(&self) -> bool {
+    /// Whether a GPU predicts.
+    pub(crate) fn on_gpu(&self) -> bool {
         lock(&self.latest).on_gpu()
     }
 
-    /// Answers for every example of a batch.
+    /// Predicts every example of a batch.
     pub fn predict(&self, batch: &BatchView<f32>) -> Result<Prediction> {
-        // No thread of the pool is needed while the GPU computes, so the lock may be held.
+        // A GPU prediction needs no thread of the pool, so holding the lock cannot deadlock.
         let mut latest = lock(&self.latest);
         if latest.on_gpu() {
             return latest.predict_view(batch);
         }
         drop(latest);
-        let free = lock(&self.idle).pop();
-        let mut model = match free {
+        let idle = lock(&self.idle).pop();
+        let mut model = match idle {
             Some(mut model) => {
                 let latest = lock(&self.latest);
-                model.adopt(&latest);
-                model.compute_like(&latest)?;
+                model.share_params(&latest);
+                model.match_amx(&latest)?;
                 model
             }
             None => self.snapshot(),
         };
-        let answer = model.predict_view(batch);
+        let prediction = model.predict_view(batch);
         lock(&self.idle).push(model);
-        answer
+        prediction
     }
 }
 
-/// Locks; a thread that panicked has left whole models behind.
+/// Locks and ignores poisoning: a panic leaves no model half updated.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_ask_at_once_get_what_one_model_answers() {
+    fn concurrent_predictions_equal_those_of_one_model() {
         let batches: Vec<SetBatch> = (1..9usize)
             .map(|n| {
                 let rows: Vec<f32> = (0..2 * n).map(|i| (i * n % 7) as f32).collect();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn new_parameters_hold_from_the_next_call_and_snapshots_keep_the_old() {
+    fn updates_apply_from_the_next_call_and_snapshots_keep_old_parameters() {
         let shared = SharedModel::new(model(1));
         let batch = SetBatch::from_examples(2, &[vec![&[1.0, 2.0], &[3.0, 4.0]]]).unwrap();
         let old = shared.predict(&batch.view()).unwrap();
@@ -152,7 +152,7 @@ mod tests {
         assert_ne!(old, new);
         assert_eq!(snapshot.predict(&batch).unwrap(), old);
         other.params_mut().fill(0.0);
-        assert_eq!(shared.predict(&batch.view()).unwrap(), new, "parameters are copied when one of two models changes");
+        assert_eq!(shared.predict(&batch.view()).unwrap(), new, "parameters are copied on write");
     }
 
     #[test]

@@ -1,43 +1,43 @@
-//! A convolutional network in front of the sets: from images to vectors, the same for all sets.
+//! The image encoder: a convolutional network from images to vectors, with weights shared by all sets.
 
 use setwise_engine::{Activation, Image, Linear, Op, ProgramBuilder, Value, Window};
 
 use super::fresh_like;
 
-/// What the names of all its parameters begin with.
-pub const ENCODER: &str = "images.";
+/// Prefix of the names of the encoder's parameters.
+pub(crate) const ENCODER: &str = "images.";
 
-/// A convolution with its batch norm and ReLU. The window's padding keeps the size of images, but for the stride.
+/// A convolution with batch norm and ReLU. Its padding is `kernel / 2`: only stride and pooling shrink the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layer {
-    /// Channels it makes.
+pub(crate) struct Layer {
+    /// Output channels.
     pub filters: usize,
-    /// Pixels of a side of the window, an odd number.
+    /// Side of the window in pixels, odd.
     pub kernel: usize,
-    /// Pixels between windows.
+    /// Distance between windows in pixels.
     pub stride: usize,
     /// Whether a 2×2 max pooling follows.
     pub pool: bool,
 }
 
 impl Layer {
-    /// The convolution's window.
+    /// The window of the convolution.
     pub fn window(&self) -> Window {
         Window { kernel: self.kernel, stride: self.stride, padding: self.kernel / 2 }
     }
 
-    /// What becomes of a side of `n` pixels; zero if the pooling leaves nothing.
+    /// Output side for an input side of `n` pixels; zero if pooling leaves no pixel.
     pub fn side(&self, n: usize) -> usize {
-        let made = n.saturating_sub(1) / self.stride + usize::from(n > 0);
-        if self.pool { made / 2 } else { made }
+        let convolved = n.saturating_sub(1) / self.stride + usize::from(n > 0);
+        if self.pool { convolved / 2 } else { convolved }
     }
 }
 
-/// Appends the layers and a linear map to `features`; sets share all weights and the statistics of the batch norms.
+/// Appends the layers and a linear map to `features`. All sets share the weights and the batch-norm statistics.
 ///
 /// # Shapes
 /// `[images, height · width · channels]` to `[images, features]`.
-pub fn encode_images(
+pub(crate) fn encode_images(
     b: &mut ProgramBuilder,
     xs: &[Value],
     image: Image,
@@ -46,7 +46,7 @@ pub fn encode_images(
 ) -> Vec<Value> {
     let (mut xs, mut image) = (xs.to_vec(), image);
     for (i, layer) in layers.iter().enumerate() {
-        // The norm's shift is all the bias there can be.
+        // No bias: the batch norm subtracts the mean and adds a shift.
         (xs, image) = b.convolution(&format!("{ENCODER}conv.{i}"), &xs, image, layer.filters, layer.window(), false);
         xs = b.batch_norm(&format!("{ENCODER}norm.{i}"), &xs, image, Activation::Relu);
         if layer.pool {
@@ -68,12 +68,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sides_are_those_the_operations_make() {
+    fn sides_equal_those_of_the_operations() {
         for (kernel, stride, pool) in [(3, 1, true), (7, 2, false), (3, 2, true), (1, 1, false)] {
             let layer = Layer { filters: 2, kernel, stride, pool };
             for n in 1..40 {
-                let made = layer.window().of(Image { height: n, width: n, channels: 1 }, 2).height;
-                assert_eq!(layer.side(n), if pool { made / 2 } else { made }, "{layer:?} on {n}");
+                let convolved = layer.window().of(Image { height: n, width: n, channels: 1 }, 2).height;
+                assert_eq!(layer.side(n), if pool { convolved / 2 } else { convolved }, "{layer:?} on {n}");
             }
             assert_eq!(layer.side(0), 0);
         }

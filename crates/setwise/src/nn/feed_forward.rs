@@ -1,37 +1,42 @@
-//! A feed-forward network on each element alone: `LayerNorm(x + MLP(x))`, residual and norm optional.
+//! A feed-forward network on each element alone: `LayerNorm(x + MLP(x))`; residual and norm are optional.
 
 use setwise_engine::{Activation, Linear, Op, ProgramBuilder, Value};
 
 use super::{Sublayer, fresh_like, sublayers};
 
-/// Sizes and switches.
+/// Options of a feed-forward network.
 #[derive(Clone, Copy, Debug)]
-pub struct FeedForwardOptions {
-    /// Width inside.
+pub(crate) struct FeedForwardOptions {
+    /// Width of hidden layers.
     pub hidden: usize,
-    /// Hidden layers, at least one.
+    /// Number of hidden layers, at least one.
     pub layers: usize,
-    /// Add the input.
+    /// Whether the input is added (residual).
     pub residual: bool,
-    /// LayerNorm at the end.
+    /// Whether a LayerNorm is last.
     pub norm: bool,
-    /// Dropout before the sum.
+    /// Dropout rate before the residual sum.
     pub dropout: f64,
 }
 
-/// Appends one network per value; networks of one name share weights.
+/// Appends one network for each value. Networks of the same name share weights.
 ///
 /// # Shapes
 /// `[rows, latent]` to `[rows, latent]`.
-pub fn feed_forward(b: &mut ProgramBuilder, xs: &[Value], names: &[String], options: FeedForwardOptions) -> Vec<Value> {
+pub(crate) fn feed_forward(
+    b: &mut ProgramBuilder,
+    xs: &[Value],
+    names: &[String],
+    options: FeedForwardOptions,
+) -> Vec<Value> {
     let mut current = xs.to_vec();
     for layer in 0..options.layers.max(1) {
         let mut maps = Vec::new();
         let mut next = Vec::new();
         for (&x, name) in current.iter().zip(names) {
             let y = fresh_like(b, x, options.hidden);
-            let (x, whole) = (b.full(x), b.full(y));
-            maps.push(b.map(&format!("{name}.layer.{layer}"), x, whole, true));
+            let (x, out) = (b.full(x), b.full(y));
+            maps.push(b.map(&format!("{name}.layer.{layer}"), x, out, true));
             next.push(y);
         }
         b.op(Op::Linear(Linear { maps, activation: Activation::Relu }));

@@ -1,27 +1,28 @@
-//! From the elements of a set to one vector per example.
+//! Pooling: from the elements of a set to one vector per example.
 
 use setwise_engine::{Concat, Init, Op, Pool, ProgramBuilder, Reduce, Repeat, Segments, Slice, Space, Value};
 
-use super::relate::{RelateOptions, Relation, relate};
+use super::relate::{Relation, RelationOptions, relate};
 
-/// How to pool.
+/// The kind of pooling.
 #[derive(Clone, Copy, Debug)]
-pub enum PoolKind {
-    /// Learned seeds ask the set (PMA; Lee et al., 2019).
+pub(crate) enum PoolKind {
+    /// Learned seeds attend to the set (PMA; Lee et al., 2019).
     Attention {
         /// Number of seeds.
         seeds: usize,
-        /// Of the transformer block.
-        options: RelateOptions,
+        /// Options of the transformer block.
+        options: RelationOptions,
     },
-    /// A plain reduction.
+    /// A maximum, mean or sum of each column.
     Reduce(Reduce),
 }
 
-/// Pools each value and lays the results side by side: `[examples, values · seeds · latent]`.
+/// Pools each value and concatenates the results. `names[i]` names the weights of value `i`; equal names share them.
 ///
-/// `names[i]` names the weights for value `i`; the same name shares them.
-pub fn pool(b: &mut ProgramBuilder, xs: &[Value], names: &[String], kind: PoolKind) -> Value {
+/// # Shapes
+/// `[rows, latent]` each to `[examples, values · seeds · latent]`; reductions have one seed.
+pub(crate) fn pool(b: &mut ProgramBuilder, xs: &[Value], names: &[String], kind: PoolKind) -> Value {
     let latent = b.spec(xs[0]).cols;
     match kind {
         PoolKind::Reduce(reduce) => {
@@ -33,7 +34,7 @@ pub fn pool(b: &mut ProgramBuilder, xs: &[Value], names: &[String], kind: PoolKi
             y
         }
         PoolKind::Attention { seeds, options } => {
-            // Xavier's bound for a [1, seeds, latent] tensor, as the published code draws it.
+            // Xavier initialisation of a [1, seeds, latent] tensor, as in the published code.
             let bound = (6.0 / ((seeds + 1) as f64 * latent as f64)).sqrt();
             let mut relations = Vec::new();
             let mut pooled = Vec::new();
@@ -53,11 +54,11 @@ pub fn pool(b: &mut ProgramBuilder, xs: &[Value], names: &[String], kind: PoolKi
     }
 }
 
-/// The largest value over input dimensions: from one row per element and dimension to one per element.
+/// Maximum over input dimensions: from one row per element and dimension to one row per element.
 pub(crate) fn max_over_dimensions(b: &mut ProgramBuilder, x: Value) -> Value {
     let spec = b.spec(x);
     let y = b.fresh(spec.space, spec.cols, false);
-    let whole = b.full(y);
-    b.op(Op::Pool(Pool { x, y: whole, reduce: Reduce::Max, segments: Segments::Dimensions }));
+    let out = b.full(y);
+    b.op(Op::Pool(Pool { x, y: out, reduce: Reduce::Max, segments: Segments::Dimensions }));
     y
 }

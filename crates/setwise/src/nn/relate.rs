@@ -1,13 +1,13 @@
 //! Relations between sets: attention or a pair network, followed by a feed-forward network.
 //!
-//! For each relation, with askers A and answerers B (the paper's T_ab):
+//! For each relation, with query set A and key set B (the paper's T_ab):
 //!
 //! ```text
 //! U = LayerNorm(A + MHA(A, B))            or   LayerNorm(A + pool_j net(a_i, b_j))
 //! T = LayerNorm(U + FF(U))                     FF = Linear, ReLU, Linear
 //! ```
 //!
-//! All relations run in one operation per stage. A value that asks or answers several times is projected once for all.
+//! Each stage is one operation for all relations. All projections of one value are one linear map.
 
 use setwise_engine::{
     Activation, Attention, Init, Linear, Map, Op, Pair, Pairs, ProgramBuilder, Reduce, Relation as Attend, Slice, Value,
@@ -18,66 +18,66 @@ use super::{Sublayer, fresh_like, sublayers};
 /// One relation.
 #[derive(Clone, Debug)]
 pub struct Relation {
-    /// Of its weights; relations of one name share them.
+    /// Name of its weights; relations of the same name share them.
     pub name: String,
-    /// Askers.
+    /// The query set A.
     pub query: Value,
-    /// Answerers.
+    /// The key set B.
     pub key: Value,
-    /// Where the result goes, in the rows of the askers.
+    /// The output, in the rows of the query set.
     pub out: Slice,
 }
 
-/// How elements find out about each other.
+/// The first sublayer of a relation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Relate {
+pub enum RelationKind {
     /// Multi-head attention.
     Attention {
         /// Number of heads.
         heads: usize,
-        /// Factor of the scores.
+        /// Factor of the scores before the softmax.
         scale: f64,
         /// Whether projections have biases.
         bias: bool,
     },
-    /// A network on pairs, reduced over answerers.
+    /// A network on pairs of a query and a key, reduced over keys.
     Pairs(Reduce),
 }
 
-/// Sizes and switches of a relation.
+/// Options of a relation.
 #[derive(Clone, Copy, Debug)]
-pub struct RelateOptions {
-    /// Attention or pairs.
-    pub relate: Relate,
+pub struct RelationOptions {
+    /// Attention or pair network.
+    pub kind: RelationKind,
     /// Width of the values.
     pub latent: usize,
-    /// Width inside.
+    /// Width of hidden layers.
     pub hidden: usize,
-    /// LayerNorm after both sublayers.
+    /// Whether a LayerNorm follows each of the two sublayers.
     pub norm: bool,
-    /// Dropout of both sublayers.
+    /// Dropout rate of both sublayers.
     pub dropout: f64,
 }
 
 /// Appends all relations.
 ///
 /// # Shapes
-/// queries and keys `[rows, latent]`, outputs `[rows of the queries, latent]`.
-pub fn relate(b: &mut ProgramBuilder, relations: &[Relation], options: RelateOptions) {
-    let found = match options.relate {
-        Relate::Attention { heads, scale, bias } => attend(b, relations, options, heads, scale, bias),
-        Relate::Pairs(reduce) => pairs(b, relations, options, reduce),
+/// Queries and keys are `[rows, latent]`, outputs `[rows of the queries, latent]`.
+pub fn relate(b: &mut ProgramBuilder, relations: &[Relation], options: RelationOptions) {
+    let related = match options.kind {
+        RelationKind::Attention { heads, scale, bias } => attend(b, relations, options, heads, scale, bias),
+        RelationKind::Pairs(reduce) => pairs(b, relations, options, reduce),
     };
     let hidden = columns(b, relations, options.hidden);
     let maps = relations
         .iter()
-        .zip(found.iter().zip(&hidden))
+        .zip(related.iter().zip(&hidden))
         .map(|(r, (&x, &y))| b.map(&format!("{}.expand", r.name), x, y, true))
         .collect();
     b.op(Op::Linear(Linear { maps, activation: Activation::Relu }));
     let last = relations
         .iter()
-        .zip(found.iter().zip(&hidden))
+        .zip(related.iter().zip(&hidden))
         .map(|(r, (&residual, &x))| Sublayer {
             name: format!("{}.contract", r.name),
             x,
@@ -90,7 +90,7 @@ pub fn relate(b: &mut ProgramBuilder, relations: &[Relation], options: RelateOpt
     sublayers(b, last, options.dropout);
 }
 
-/// For each relation some columns in a value of its queries' rows; relations with one query share a value.
+/// Allocates `width` columns for each relation, in the rows of its query set. Relations of one query set share a value.
 fn columns(b: &mut ProgramBuilder, relations: &[Relation], width: usize) -> Vec<Slice> {
     let mut values: Vec<(Value, Value, usize)> = Vec::new();
     for r in relations {
@@ -110,22 +110,23 @@ fn columns(b: &mut ProgramBuilder, relations: &[Relation], width: usize) -> Vec<
         .collect()
 }
 
-/// Projections of every value that asks or answers: one value each, with columns for every use. `roles` gives for a relation the
-/// (source, name, width, bias) of each projection it wants.
+/// Projects query and key sets. `projections` lists the (source, name, width, bias) of each projection.
+///
+/// All projections of one source are columns of one value. `map` declares the parameters of a projection.
 fn project(
     b: &mut ProgramBuilder,
-    wanted: &[(Value, String, usize, bool)],
+    projections: &[(Value, String, usize, bool)],
     mut map: impl FnMut(&mut ProgramBuilder, &str, Slice, Slice, bool) -> Map,
 ) -> Vec<Slice> {
     let mut values: Vec<(Value, Value, usize)> = Vec::new();
-    for (source, ..) in wanted {
+    for (source, ..) in projections {
         if !values.iter().any(|v| v.0 == *source) {
-            let width = wanted.iter().filter(|w| w.0 == *source).map(|w| w.2).sum();
+            let width = projections.iter().filter(|p| p.0 == *source).map(|p| p.2).sum();
             let value = fresh_like(b, *source, width);
             values.push((*source, value, 0));
         }
     }
-    let slices: Vec<Slice> = wanted
+    let slices: Vec<Slice> = projections
         .iter()
         .map(|(source, _, width, _)| {
             let entry = values.iter_mut().find(|v| v.0 == *source).expect("every source has its value");
@@ -133,15 +134,16 @@ fn project(
             Slice { value: entry.1, col: entry.2 - width, cols: *width }
         })
         .collect();
-    // All weights of a source follow each other, then all its biases: together they are one linear map.
+    // The first pass declares all weights of a source, the second its biases: each kind is contiguous, as one map
+    // needs.
     let mut maps = Vec::new();
     for (source, ..) in values {
         let x = b.full(source);
-        let mine: Vec<usize> = (0..wanted.len()).filter(|&i| wanted[i].0 == source).collect();
-        for &i in &mine {
-            map(b, &wanted[i].1, x, slices[i], false);
+        let of_source: Vec<usize> = (0..projections.len()).filter(|&i| projections[i].0 == source).collect();
+        for &i in &of_source {
+            map(b, &projections[i].1, x, slices[i], false);
         }
-        maps.extend(mine.iter().map(|&i| map(b, &wanted[i].1, x, slices[i], wanted[i].3)));
+        maps.extend(of_source.iter().map(|&i| map(b, &projections[i].1, x, slices[i], projections[i].3)));
     }
     b.op(Op::Linear(Linear { maps, activation: Activation::None }));
     slices
@@ -151,24 +153,24 @@ fn project(
 fn attend(
     b: &mut ProgramBuilder,
     relations: &[Relation],
-    options: RelateOptions,
+    options: RelationOptions,
     heads: usize,
     scale: f64,
     bias: bool,
 ) -> Vec<Slice> {
-    let mut wanted = Vec::new();
+    let mut projections = Vec::new();
     for r in relations {
         for (source, role) in [(r.query, "query"), (r.key, "key"), (r.key, "value")] {
-            wanted.push((source, format!("{}.{role}", r.name), options.latent, bias));
+            projections.push((source, format!("{}.{role}", r.name), options.latent, bias));
         }
     }
-    let projected = project(b, &wanted, |b, name, x, y, bias| b.map(name, x, y, bias));
+    let projected = project(b, &projections, |b, name, x, y, bias| b.map(name, x, y, bias));
     let attended = columns(b, relations, options.latent);
     let attends = relations
         .iter()
         .zip(projected.chunks_exact(3).zip(&attended))
         .map(|(r, (p, &out))| {
-            // Two numbers per query and head; dimension-equivariant rows have one softmax for all dimensions.
+            // Two softmax statistics for each query and head; all dimensions of a row share one softmax.
             let space = b.spec(r.query).space;
             Attend { query: p[0], key: p[1], value: p[2], out, stats: b.saved(space, 2 * heads, false) }
         })
@@ -192,15 +194,15 @@ fn attend(
 }
 
 /// `LayerNorm(A + reduce_j net(a_i, b_j))` of all relations.
-fn pairs(b: &mut ProgramBuilder, relations: &[Relation], options: RelateOptions, reduce: Reduce) -> Vec<Slice> {
-    let mut wanted = Vec::new();
+fn pairs(b: &mut ProgramBuilder, relations: &[Relation], options: RelationOptions, reduce: Reduce) -> Vec<Slice> {
+    let mut projections = Vec::new();
     for r in relations {
-        wanted.push((r.query, format!("{}.own", r.name), options.hidden, true));
-        wanted.push((r.key, format!("{}.partner", r.name), options.hidden, false));
+        projections.push((r.query, format!("{}.own", r.name), options.hidden, true));
+        projections.push((r.key, format!("{}.partner", r.name), options.hidden, false));
     }
-    // Both parts are one layer of 2 · latent inputs.
+    // Both projections are parts of one layer with 2 · latent inputs, which determines their initialisation.
     let init = Init::Uniform(1.0 / (2.0 * options.latent as f64).sqrt());
-    let projected = project(b, &wanted, |b, name, x, y, bias| Map {
+    let projected = project(b, &projections, |b, name, x, y, bias| Map {
         x,
         weight: b.param(&format!("{name}.weight"), &[y.cols, x.cols], init),
         bias: bias.then(|| b.param(&format!("{name}.bias"), &[y.cols], init)),
@@ -214,7 +216,7 @@ fn pairs(b: &mut ProgramBuilder, relations: &[Relation], options: RelateOptions,
     for (r, p) in relations.iter().zip(projected.chunks_exact(2)) {
         let spec = b.spec(r.query);
         let y = fresh_like(b, r.query, options.latent);
-        let kept_cols = if reduce == Reduce::Max { options.latent } else { options.hidden };
+        let saved_cols = if reduce == Reduce::Max { options.latent } else { options.hidden };
         nets.push(Pair {
             left: p[0],
             right: p[1],
@@ -222,7 +224,7 @@ fn pairs(b: &mut ProgramBuilder, relations: &[Relation], options: RelateOptions,
             bias: b.param(&format!("{}.pair.bias", r.name), &[options.latent], second),
             y: b.full(y),
             reduce,
-            saved: b.saved(spec.space, kept_cols, spec.per_dim),
+            saved: b.saved(spec.space, saved_cols, spec.per_dim),
         });
         results.push(y);
     }

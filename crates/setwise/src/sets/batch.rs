@@ -4,9 +4,9 @@ use setwise_engine::{BatchView, SetView};
 
 use crate::{Error, Result};
 
-/// A batch of examples, each of the same number of sets; every set of every example has its own size.
+/// A batch of examples with the same number of sets; set sizes are ragged.
 ///
-/// Stored set by set: the rows of all examples one after another, with offsets. There is no padding.
+/// Each set holds the rows of all examples one after another, with offsets and without padding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SetBatch {
     sets: Vec<PackedSet>,
@@ -21,7 +21,7 @@ pub struct PackedSet {
 }
 
 impl PackedSet {
-    /// Packs data that is already laid out, rows of `width` numbers with `offsets` by example.
+    /// A packed set of rows of `width` numbers, with `offsets` by example.
     pub fn new(data: Vec<f32>, width: usize, offsets: Vec<usize>) -> Self {
         PackedSet { data, width, offsets }
     }
@@ -31,7 +31,7 @@ impl PackedSet {
         &self.data
     }
 
-    /// Numbers in a row.
+    /// Width of a row.
     pub fn width(&self) -> usize {
         self.width
     }
@@ -41,10 +41,10 @@ impl PackedSet {
         &self.offsets
     }
 
-    /// Appends the rows of one more example.
+    /// Appends the rows of one example.
     ///
     /// # Panics
-    /// If they are not a whole number of rows.
+    /// If the length of `rows` is not a multiple of the width.
     pub fn push(&mut self, rows: &[f32]) {
         assert!(self.width > 0 && rows.len().is_multiple_of(self.width), "{} numbers, {} wide", rows.len(), self.width);
         self.data.extend_from_slice(rows);
@@ -58,14 +58,14 @@ impl PackedSet {
 }
 
 impl SetBatch {
-    /// A batch of packed sets; fails where offsets do not fit the data or a set is empty.
+    /// A batch of packed sets. Fails if offsets do not match the data or a set is empty.
     pub fn new(sets: Vec<PackedSet>) -> Result<Self> {
         let batch = SetBatch { sets };
         batch.view().check()?;
         Ok(batch)
     }
 
-    /// A batch from examples of row-major sets that all have rows of `width` numbers.
+    /// A batch of examples with row-major sets, all of row width `width`.
     ///
     /// ```
     /// use setwise::SetBatch;
@@ -79,7 +79,7 @@ impl SetBatch {
         Self::from_widths(&vec![width; count], examples)
     }
 
-    /// A batch from examples of row-major sets; set `k` has rows of `widths[k]` numbers.
+    /// A batch of examples with row-major sets; set `k` has row width `widths[k]`.
     pub fn from_widths(widths: &[usize], examples: &[Vec<&[f32]>]) -> Result<Self> {
         let mut sets: Vec<PackedSet> = widths.iter().map(|&w| PackedSet::new(Vec::new(), w, vec![0])).collect();
         for (i, example) in examples.iter().enumerate() {
@@ -114,7 +114,7 @@ impl SetBatch {
         self.sets[0].offsets.len() - 1
     }
 
-    /// What the engine reads.
+    /// A borrowed view for the engine.
     pub fn view(&self) -> BatchView<'_, f32> {
         BatchView {
             sets: self.sets.iter().map(|s| SetView { data: &s.data, width: s.width, offsets: &s.offsets }).collect(),
@@ -127,13 +127,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_set_is_refused_with_its_place() {
+    fn an_empty_set_is_refused_by_its_indices() {
         let error = SetBatch::from_examples(1, &[vec![&[1.0], &[2.0]], vec![&[1.0], &[]]]).unwrap_err();
         assert_eq!(error.to_string(), "set 1 of example 1 is empty");
     }
 
     #[test]
-    fn offsets_that_do_not_fit_are_refused() {
+    fn offsets_that_do_not_match_the_data_are_refused() {
         for offsets in [vec![0, 2], vec![1, 3], vec![0, 4], vec![0, 2, 1, 3]] {
             assert!(SetBatch::new(vec![PackedSet::new(vec![0.0; 3], 1, offsets)]).is_err());
         }

@@ -1,14 +1,13 @@
-//! Coordinates of two sets that no invertible affine map of the data changes.
+//! Coordinates of two sets that are invariant to invertible affine maps of the data.
 
 use super::Whitening;
 use crate::linalg::{moments, symmetric_eigen};
 
-/// Whitening of the union of two sets, then a turn to axes that the sets themselves give.
+/// Whitening of the union of two sets, followed by a rotation to canonical axes.
 ///
-/// After whitening, an affine map of the data is left as a rotation or reflection. It goes when points are written along the
-/// eigenvectors of Σp − Σq + δδᵀ (covariances and difference of the means of the whitened sets), largest eigenvalue first: the directions in
-/// which the sets differ most. Each axis points to where the means, and the third moments of the union, say. Sets of one
-/// distribution have axes too, by chance; they are just as much their own.
+/// Whitening reduces an affine map of the data to an orthogonal one. The rotation removes that: the axes are the
+/// eigenvectors of Σp − Σq + δδᵀ, largest eigenvalue first. Σp, Σq are the covariances of the whitened sets and δ is
+/// the difference of their means. The sign of each axis is that of δ plus the third moment of the union along it.
 ///
 /// ```
 /// use setwise::sets::Canonical;
@@ -16,21 +15,21 @@ use crate::linalg::{moments, symmetric_eigen};
 /// let mapped = |rows: &[f64]| -> Vec<f64> { rows.chunks(2).flat_map(|r| [3.0 - r[1], r[0] + 2.0 * r[1]]).collect() };
 /// let (p2, q2) = (mapped(&p), mapped(&q));
 /// let (mut a, mut b) = ([0.0; 6], [0.0; 6]);
-/// Canonical::of(&p, &q, 2).apply(&p, &mut a);
-/// Canonical::of(&p2, &q2, 2).apply(&p2, &mut b);
+/// Canonical::fit(&p, &q, 2).apply(&p, &mut a);
+/// Canonical::fit(&p2, &q2, 2).apply(&p2, &mut b);
 /// assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-9));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Canonical {
     whitening: Whitening,
-    /// Axes as rows, signs included.
+    /// Axes as rows, with signs.
     axes: Vec<f64>,
 }
 
 impl Canonical {
-    /// From two row-major sets with rows of `width` numbers.
-    pub fn of(p: &[f64], q: &[f64], width: usize) -> Self {
-        let whitening = Whitening::of(&[p, q], width);
+    /// Fits the map to two row-major sets of row width `width`.
+    pub fn fit(p: &[f64], q: &[f64], width: usize) -> Self {
+        let whitening = Whitening::fit(&[p, q], width);
         let (mut x, mut y) = (vec![0.0; p.len()], vec![0.0; q.len()]);
         whitening.apply(p, &mut x);
         whitening.apply(q, &mut y);
@@ -49,27 +48,27 @@ impl Canonical {
             let axis = &vectors[k * width..(k + 1) * width];
             let along = |row: &[f64]| row.iter().zip(axis).map(|(x, a)| x * a).sum::<f64>();
             let third = |rows: &[f64]| rows.chunks_exact(width).map(|r| along(r).powi(3)).sum::<f64>();
-            let points = along(&shift) + (third(&x) + third(&y)) / ((x.len() + y.len()) / width) as f64;
-            axes.extend(axis.iter().map(|a| if points < 0.0 { -a } else { *a }));
+            let sign = along(&shift) + (third(&x) + third(&y)) / ((x.len() + y.len()) / width) as f64;
+            axes.extend(axis.iter().map(|a| if sign < 0.0 { -a } else { *a }));
         }
         Canonical { whitening, axes }
     }
 
-    /// Directions in which the union varies.
+    /// Rank of the covariance of the union.
     pub fn rank(&self) -> usize {
         self.whitening.rank()
     }
 
-    /// Writes row-major rows in these coordinates into `out`, which is as long.
+    /// Maps row-major rows to canonical coordinates, into `out` of the same length.
     pub fn apply(&self, rows: &[f64], out: &mut [f64]) {
         self.whitening.apply(rows, out);
         let width = self.axes.len().isqrt();
-        let mut turned = vec![0.0; width];
+        let mut rotated = vec![0.0; width];
         for row in out.chunks_exact_mut(width) {
-            for (t, axis) in turned.iter_mut().zip(self.axes.chunks_exact(width)) {
+            for (t, axis) in rotated.iter_mut().zip(self.axes.chunks_exact(width)) {
                 *t = axis.iter().zip(&*row).map(|(a, x)| a * x).sum();
             }
-            row.copy_from_slice(&turned);
+            row.copy_from_slice(&rotated);
         }
     }
 }
@@ -82,12 +81,12 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     #[test]
-    fn affine_maps_of_the_data_change_nothing_also_where_both_sets_are_alike() {
+    fn canonical_coordinates_are_invariant_to_affine_maps_even_for_equal_distributions() {
         let mut rng = Generator::seed_from_u64(6);
         for width in [1, 2, 5, 16] {
-            for alike in [true, false] {
+            for equal in [true, false] {
                 let p = Mixture::draw(&MixtureLaw::default(), width, &mut rng);
-                let q = if alike { p.clone() } else { Mixture::draw(&MixtureLaw::default(), width, &mut rng) };
+                let q = if equal { p.clone() } else { Mixture::draw(&MixtureLaw::default(), width, &mut rng) };
                 let (mut x, mut y) = (Vec::new(), Vec::new());
                 p.sample(80, &mut rng, &mut x);
                 q.sample(60, &mut rng, &mut y);
@@ -100,12 +99,12 @@ mod tests {
                 };
                 let canonical = |x: &[f64], y: &[f64]| {
                     let mut out = vec![0.0; x.len()];
-                    Canonical::of(x, y, width).apply(x, &mut out);
+                    Canonical::fit(x, y, width).apply(x, &mut out);
                     out
                 };
                 let (a, b) = (canonical(&x, &y), canonical(&map(&x), &map(&y)));
-                let worst = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-                assert!(worst < 1e-7, "width {width}, alike {alike}: {worst}");
+                let error = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                assert!(error < 1e-7, "width {width}, equal distributions {equal}: {error}");
             }
         }
     }

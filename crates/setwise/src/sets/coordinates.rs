@@ -1,4 +1,4 @@
-//! The coordinates in which a model sees the sets of an example.
+//! The coordinates of a model's input sets.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -17,7 +17,7 @@ pub enum Axes {
     Canonical,
 }
 
-/// The columns appended to the coordinates of every point; written as a list of names in TOML and JSON.
+/// The columns appended to the coordinates of every point; a list of names in TOML and JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Append {
     /// `raw`: the coordinates of the data.
@@ -26,7 +26,7 @@ pub struct Append {
     pub mixture_log_densities: bool,
 }
 
-/// One entry of the list that [`Append`] is written as.
+/// One entry of the serialised list of [`Append`].
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Appended {
@@ -56,7 +56,7 @@ impl<'de> Deserialize<'de> for Append {
     }
 }
 
-/// Axes, and what is appended to the coordinates along them.
+/// Axes and appended columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Coordinates {
@@ -69,10 +69,10 @@ pub struct Coordinates {
 
 impl Coordinates {
     /// The coordinates of the data, unchanged.
-    pub const RAW: Coordinates = Coordinates::of(Axes::Raw);
+    pub const RAW: Coordinates = Coordinates::new(Axes::Raw);
 
     /// Coordinates along these axes, with nothing appended.
-    pub const fn of(axes: Axes) -> Self {
+    pub const fn new(axes: Axes) -> Self {
         Coordinates { axes, append: Append { raw: false, mixture_log_densities: false } }
     }
 

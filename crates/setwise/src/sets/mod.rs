@@ -1,4 +1,4 @@
-//! Packed ragged batches of sets, and the coordinates in which models see them.
+//! Packed ragged batches of sets, and coordinates of their points.
 //!
 //! * [`SetBatch`], [`PackedSet`]: examples of several sets, without padding.
 //! * [`Coordinates`]: raw, whitened ([`Whitening`]) or canonical ([`Canonical`]) axes, with appended columns.

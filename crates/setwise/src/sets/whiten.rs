@@ -1,21 +1,20 @@
-//! Whitening: the sets of an example moved and scaled together until their union has mean zero and covariance one.
+//! Whitening: an affine map of the sets of an example, after which their union has mean zero and covariance one.
 
 use crate::linalg::{moments, symmetric_eigen};
 
-/// Eigenvalues below this share of the largest count as zero.
+/// Eigenvalues at or below this fraction of the largest count as zero.
 const RANK_TOLERANCE: f64 = 1e-10;
-/// What is added to every eigenvalue of a covariance without full rank, as a share of the largest.
+/// Ridge on the eigenvalues of a rank-deficient covariance, as a fraction of the largest.
 const RIDGE: f64 = 1e-6;
 
-/// x ↦ Σ^(−1/2)·(x − μ), with mean μ and covariance Σ (divided by n − 1) of the union of several sets, and the symmetric root.
+/// x ↦ Σ^(−1/2)·(x − μ), with mean μ and covariance Σ of the union of several sets, and the symmetric root (ZCA).
 ///
-/// Data without full rank has a defined answer: a millionth of the largest eigenvalue is added to all of them, so that
-/// directions in which nothing varies stay at zero and the others are scaled as always ([`Whitening::rank`] tells). Data that does
-/// not vary at all is only centred.
+/// The divisor of the covariance is n − 1. If Σ is rank-deficient, 10⁻⁶ of the largest eigenvalue is added to all:
+/// constant directions stay zero. Data without variance is only centred.
 ///
 /// ```
 /// use setwise::sets::Whitening;
-/// let w = Whitening::of(&[&[0.0, 0.0, 2.0, 0.0], &[0.0, 4.0, 2.0, 4.0]], 2);
+/// let w = Whitening::fit(&[&[0.0, 0.0, 2.0, 0.0], &[0.0, 4.0, 2.0, 4.0]], 2);
 /// assert_eq!(w.rank(), 2);
 /// let mut out = [0.0; 2];
 /// w.apply(&[1.0, 2.0], &mut out);
@@ -29,17 +28,17 @@ pub struct Whitening {
 }
 
 impl Whitening {
-    /// From the union of row-major sets with rows of `width` numbers.
-    pub fn of(sets: &[&[f64]], width: usize) -> Self {
+    /// Fits the map to the union of row-major sets of row width `width`.
+    pub fn fit(sets: &[&[f64]], width: usize) -> Self {
         let union = sets.concat();
         let (mean, mut cov) = moments(&union, width, 1);
         let (values, vectors) = symmetric_eigen(&mut cov, width);
-        let largest = values.iter().fold(0.0, |a: f64, &v| a.max(v));
-        let rank = values.iter().filter(|&&v| v > largest * RANK_TOLERANCE && v > 0.0).count();
-        let ridge = if rank < width { largest * RIDGE } else { 0.0 };
+        let max = values.iter().fold(0.0, |a: f64, &v| a.max(v));
+        let rank = values.iter().filter(|&&v| v > max * RANK_TOLERANCE && v > 0.0).count();
+        let ridge = if rank < width { max * RIDGE } else { 0.0 };
         let mut matrix = vec![0.0; width * width];
         for (k, value) in values.iter().enumerate() {
-            let scale = if largest > 0.0 { (value.max(0.0) + ridge).sqrt().recip() } else { 1.0 };
+            let scale = if max > 0.0 { (value.max(0.0) + ridge).sqrt().recip() } else { 1.0 };
             let v = &vectors[k * width..(k + 1) * width];
             for (row, x) in matrix.chunks_exact_mut(width).zip(v) {
                 for (m, y) in row.iter_mut().zip(v) {
@@ -50,12 +49,12 @@ impl Whitening {
         Whitening { mean, matrix, rank }
     }
 
-    /// Directions in which the union varies; the data has full rank if it is the width.
+    /// Rank of the covariance of the union; at most the width.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Whitens row-major rows into `out`, which is as long.
+    /// Whitens row-major rows into `out` of the same length.
     pub fn apply(&self, rows: &[f64], out: &mut [f64]) {
         let width = self.mean.len();
         let mut centred = vec![0.0; width];
@@ -64,7 +63,7 @@ impl Whitening {
                 *c = x - m;
             }
             out.fill(0.0);
-            // The matrix is symmetric: its rows serve as columns, and the inner loop runs over neighbours.
+            // The matrix is symmetric: its rows serve as columns, so the inner loop is contiguous.
             for (c, column) in centred.iter().zip(self.matrix.chunks_exact(width)) {
                 for (o, m) in out.iter_mut().zip(column) {
                     *o += c * m;
@@ -79,14 +78,14 @@ mod tests {
     use super::*;
 
     fn whitened(rows: &[f64], width: usize) -> (Vec<f64>, usize) {
-        let w = Whitening::of(&[rows], width);
+        let w = Whitening::fit(&[rows], width);
         let mut out = vec![0.0; rows.len()];
         w.apply(rows, &mut out);
         (out, w.rank())
     }
 
     #[test]
-    fn the_union_has_mean_zero_and_covariance_one_afterwards() {
+    fn the_whitened_union_has_mean_zero_and_covariance_one() {
         let rows: Vec<f64> = (0..60).map(|i| ((i * 7919 + 13) % 101) as f64 * (1 + i % 3) as f64).collect();
         let (out, rank) = whitened(&rows, 3);
         let (mean, cov) = moments(&out, 3, 1);
@@ -100,19 +99,19 @@ mod tests {
     }
 
     #[test]
-    fn a_column_that_repeats_another_leaves_a_defined_answer() {
+    fn a_repeated_column_is_whitened_with_a_ridge() {
         let rows: Vec<f64> =
             (0..40).flat_map(|i| [(i * i % 23) as f64, 3.0 * (i * i % 23) as f64, (i % 7) as f64]).collect();
         let (out, rank) = whitened(&rows, 3);
         assert_eq!(rank, 2);
         assert!(out.iter().all(|x| x.is_finite() && x.abs() < 10.0));
-        // The variance that is there is scaled to one in each direction: two in all.
+        // Two directions of variance one: the trace of the covariance is two.
         let (_, cov) = moments(&out, 3, 1);
         assert!((cov[0] + cov[4] + cov[8] - 2.0).abs() < 1e-4);
     }
 
     #[test]
-    fn data_that_does_not_vary_becomes_zero() {
+    fn data_without_variance_becomes_zero() {
         assert_eq!(whitened(&[5.0, 1.0, 5.0, 1.0], 2), (vec![0.0; 4], 0));
         assert_eq!(whitened(&[5.0, 1.0], 2), (vec![0.0; 2], 0));
     }

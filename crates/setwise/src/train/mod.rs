@@ -1,13 +1,13 @@
 //! Training: gradient steps on batches.
 //!
-//! * [`Trainer`]: one gradient step at a time.
-//! * [`Training`]: steps, loss, optimiser and learning-rate schedule as settings, checked.
-//! * [`Fit`]: a trainer that follows such settings.
+//! * [`Trainer`]: gradient steps with a given learning rate.
+//! * [`Training`]: settings of steps, loss, optimiser and learning-rate schedule.
+//! * [`ScheduledTrainer`]: a trainer that follows these settings.
 
-mod fit;
+mod scheduled;
 mod settings;
 mod trainer;
 
-pub use fit::Fit;
+pub use scheduled::ScheduledTrainer;
 pub use settings::{LossConfig, Optimizer, Schedule, Training};
-pub use trainer::{BatchLimits, StepOutcome, Trainer, check_matrices};
+pub use trainer::{BatchLimits, StepOutcome, Trainer, check_muon};

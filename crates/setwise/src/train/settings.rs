@@ -1,4 +1,4 @@
-//! The settings of a training: steps, loss, optimiser, learning-rate schedule.
+//! Settings of a training: steps, loss, optimiser, learning-rate schedule.
 
 use serde::{Deserialize, Serialize};
 use setwise_engine::{Loss, MAX_QUANTILE_LEVELS, QuantileLevels};
@@ -7,21 +7,42 @@ use crate::data::Targets;
 use crate::models::OutputKind;
 use crate::{Error, Result};
 
-/// A loss, as experiment files name it: `"l1"`, `"mse"`, `{ huber = { delta = 1.0 } }`, `"bce"`, `{ pinball = { level = 0.9 } }`,
-/// `{ quantiles = { levels = [0.05, 0.5, 0.95], scale = 1.0 } }` (of log(1 + label/scale), a number of the answer for each),
-/// `{ elements = { weight = 1.0 } }` (answers per element, whose mean over the first set is the label; the error of that mean, and `weight`
-/// times the mean error of all elements).
+/// A loss as experiment files write it, such as `"l1"` or `{ huber = { delta = 1.0 } }`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs)]
 pub enum LossConfig {
+    /// Mean absolute error.
     L1,
+    /// Mean squared error.
     Mse,
-    Huber { delta: f64 },
+    /// Huber loss: `{ huber = { delta = 1.0 } }`.
+    Huber {
+        /// The loss is quadratic within `delta` and linear beyond.
+        delta: f64,
+    },
+    /// Binary cross-entropy of a logit with a label from 0 to 1.
     Bce,
-    Pinball { level: f64 },
-    Quantiles { levels: Vec<f64>, scale: f64 },
-    Elements { weight: f64 },
+    /// Quantile loss: `{ pinball = { level = 0.9 } }`.
+    Pinball {
+        /// The level of the quantile, in (0, 1).
+        level: f64,
+    },
+    /// Quantile losses, one output for each level: `{ quantiles = { levels = [0.05, 0.5, 0.95], scale = 1.0 } }`.
+    /// Targets are log(1 + label/scale).
+    Quantiles {
+        /// Levels in (0, 1), increasing.
+        levels: Vec<f64>,
+        /// The scale of labels.
+        scale: f64,
+    },
+    /// Absolute error of the mean output over the first set, plus `weight` times the mean absolute error of all
+    /// elements: `{ elements = { weight = 1.0 } }`. Outputs and labels are per element.
+    #[serde(rename = "elements")]
+    SetMeanL1 {
+        /// Weight of the error of elements.
+        #[serde(rename = "weight")]
+        element_weight: f64,
+    },
 }
 
 /// An error about a key of the settings.
@@ -30,7 +51,7 @@ fn bad(key: impl AsRef<str>, reason: impl Into<String>) -> Error {
 }
 
 impl LossConfig {
-    /// The loss itself.
+    /// The loss of the engine.
     pub fn loss(&self) -> Loss {
         match *self {
             LossConfig::L1 => Loss::L1,
@@ -38,32 +59,32 @@ impl LossConfig {
             LossConfig::Huber { delta } => Loss::Huber { delta },
             LossConfig::Bce => Loss::Bce,
             LossConfig::Pinball { level } => Loss::Pinball { level },
-            LossConfig::Elements { weight } => Loss::Elements { weight },
+            LossConfig::SetMeanL1 { element_weight } => Loss::SetMeanL1 { element_weight },
             LossConfig::Quantiles { ref levels, .. } => {
-                Loss::Quantiles(QuantileLevels::new(levels).expect("levels that have been checked"))
+                Loss::Quantiles(QuantileLevels::new(levels).expect("checked levels"))
             }
         }
     }
 
-    /// What it holds answers against.
+    /// The targets of the loss.
     pub fn targets(&self) -> Targets {
         match self {
             LossConfig::Quantiles { levels, scale } => Targets::Quantiles { levels: levels.clone(), scale: *scale },
-            LossConfig::Elements { .. } => Targets::Elements,
+            LossConfig::SetMeanL1 { .. } => Targets::ElementLabels,
             _ => Targets::Label,
         }
     }
 
-    /// What models answer with that it judges.
+    /// The kind of output that the loss needs.
     pub fn output(&self) -> OutputKind {
         match self {
-            LossConfig::Elements { .. } => OutputKind::Equivariant,
+            LossConfig::SetMeanL1 { .. } => OutputKind::Equivariant,
             _ => OutputKind::Invariant,
         }
     }
 }
 
-/// What makes steps of gradients.
+/// The optimiser.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Optimizer {
@@ -71,51 +92,51 @@ pub enum Optimizer {
     Adam,
     /// Adam with decoupled weight decay.
     Adamw {
-        /// Share of a parameter taken off per step and learning rate.
+        /// Weight decay λ: each step subtracts learning rate · λ · parameter.
         #[serde(rename = "weight-decay")]
         weight_decay: f64,
     },
-    /// Muon for the weight matrices of blocks and poolings, Adam for all else.
+    /// Muon for the weight matrices of blocks and poolings, Adam for other parameters.
     Muon {
-        /// Learning rate of the matrices; all else has `training.learning-rate`. Both warm up and decay alike.
+        /// Learning rate of the matrices; others have `training.learning-rate`. Both follow the same schedule.
         #[serde(rename = "learning-rate")]
         learning_rate: f64,
     },
 }
 
-/// How the learning rate goes after the warm-up.
+/// The learning-rate schedule after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
-    /// It stays.
+    /// Constant.
     Constant,
-    /// Half a cosine wave from the learning rate down to `final-fraction` of it.
+    /// Cosine decay from the learning rate to `final-fraction` of it.
     Cosine {
-        /// The fraction of the learning rate that is left at the end.
+        /// The fraction of the learning rate at the last step.
         #[serde(rename = "final-fraction")]
         final_fraction: f64,
     },
 }
 
-/// How a model learns.
+/// Settings of a training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Training {
-    /// Batches to learn from.
+    /// Number of steps, one batch each.
     pub steps: u64,
-    /// Examples in each.
+    /// Examples of a batch.
     pub batch_size: usize,
     /// The loss.
     pub loss: LossConfig,
     /// The optimiser.
     pub optimizer: Optimizer,
-    /// Largest learning rate.
+    /// Peak learning rate.
     pub learning_rate: f64,
-    /// Steps in which the learning rate rises from zero.
+    /// Steps of linear warm-up from zero.
     pub warmup_steps: u64,
-    /// How it goes on.
+    /// The schedule after the warm-up.
     pub schedule: Schedule,
-    /// Gradients longer than this are shortened to it.
+    /// Maximum norm of the gradient; longer gradients are scaled down to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
 }
@@ -140,22 +161,23 @@ impl Training {
     ///
     /// ```
     /// use setwise::train::{Schedule, Training};
-    /// let t = Training { steps: 110, warmup_steps: 10, learning_rate: 1.0, schedule: Schedule::Cosine { final_fraction: 0.0 }, ..Default::default() };
-    /// assert_eq!(t.rate(4), 0.5);
-    /// assert_eq!(t.rate(10), 1.0);
-    /// assert!((t.rate(60) - 0.5).abs() < 1e-12 && t.rate(109) < 1e-3);
+    /// let schedule = Schedule::Cosine { final_fraction: 0.0 };
+    /// let t = Training { steps: 110, warmup_steps: 10, learning_rate: 1.0, schedule, ..Default::default() };
+    /// assert_eq!(t.learning_rate_at(4), 0.5);
+    /// assert_eq!(t.learning_rate_at(10), 1.0);
+    /// assert!((t.learning_rate_at(60) - 0.5).abs() < 1e-12 && t.learning_rate_at(109) < 1e-3);
     /// ```
-    pub fn rate(&self, step: u64) -> f64 {
+    pub fn learning_rate_at(&self, step: u64) -> f64 {
         if step < self.warmup_steps {
             return self.learning_rate * (step + 1) as f64 / self.warmup_steps as f64;
         }
         match self.schedule {
             Schedule::Constant => self.learning_rate,
             Schedule::Cosine { final_fraction } => {
-                let rest = self.steps.saturating_sub(self.warmup_steps).max(1);
-                let part = (step - self.warmup_steps) as f64 / rest as f64;
-                let wave = 0.5 + 0.5 * (std::f64::consts::PI * part.min(1.0)).cos();
-                self.learning_rate * (final_fraction + (1.0 - final_fraction) * wave)
+                let decay_steps = self.steps.saturating_sub(self.warmup_steps).max(1);
+                let progress = (step - self.warmup_steps) as f64 / decay_steps as f64;
+                let cosine = 0.5 + 0.5 * (std::f64::consts::PI * progress.min(1.0)).cos();
+                self.learning_rate * (final_fraction + (1.0 - final_fraction) * cosine)
             }
         }
     }
@@ -197,11 +219,11 @@ impl Training {
         }
         match self.loss {
             LossConfig::Huber { delta } => positive("loss.huber.delta", delta, f64::MAX)?,
-            LossConfig::Elements { weight } => positive("loss.elements.weight", weight, 1e3)?,
+            LossConfig::SetMeanL1 { element_weight } => positive("loss.elements.weight", element_weight, 1e3)?,
             LossConfig::Quantiles { ref levels, scale } => {
                 positive("loss.quantiles.scale", scale, f64::MAX)?;
-                let rising = levels.windows(2).all(|w| w[0] < w[1]);
-                if QuantileLevels::new(levels).is_none() || !rising {
+                let increasing = levels.windows(2).all(|w| w[0] < w[1]);
+                if QuantileLevels::new(levels).is_none() || !increasing {
                     let reason =
                         format!("is {levels:?}, must be 1 to {MAX_QUANTILE_LEVELS} rising numbers between 0 and 1");
                     return Err(bad("loss.quantiles.levels", reason));

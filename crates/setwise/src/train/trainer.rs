@@ -1,4 +1,4 @@
-//! Gradient steps on batches that are handed in.
+//! Gradient steps on batches.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use super::{Optimizer, Training};
 use crate::models::{Model, OutputKind, program};
 use crate::{Device, Error, Result, SetBatch};
 
-/// Trains a model by gradient steps on batches it is handed.
+/// Trains a model by gradient steps on batches.
 ///
 /// ```
 /// use setwise::{Loss, Model, ModelConfig, SetBatch, Trainer};
@@ -34,19 +34,19 @@ pub struct Trainer {
     gpu: Option<setwise_engine::cuda::CudaTrainer>,
 }
 
-/// What a step came to.
+/// Loss and gradient norm of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepOutcome {
-    /// Loss before the step.
+    /// Loss on the batch before the step.
     pub loss: f64,
-    /// Length of the gradient before clipping.
-    pub gradient: f64,
+    /// Norm of the gradient before clipping.
+    pub gradient_norm: f64,
 }
 
-/// The largest batches a trainer will see.
+/// Maximum sizes of a batch, for which a GPU allocates memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchLimits {
-    /// Examples.
+    /// Examples of a batch.
     pub examples: usize,
     /// Elements of a set.
     pub set_size: usize,
@@ -55,7 +55,7 @@ pub struct BatchLimits {
 }
 
 impl Trainer {
-    /// Starts from a model's parameters with fresh moments.
+    /// Starts from a model's parameters, with zero moments of Adam.
     pub fn new(model: Model, loss: Loss) -> Self {
         let cpu = Cpu::new(program(model.config(), Mode::Train, false));
         let (len, trained) = (model.params().len(), model.layout().trained());
@@ -72,22 +72,23 @@ impl Trainer {
         }
     }
 
-    /// Starts from a model's parameters with the loss and the optimiser of a training; the seed is that of dropout. Steps are handed the
-    /// learning rate that has become of the training's; that of matrices that move by Muon follows it.
-    pub fn of(model: Model, training: &Training, seed: u64) -> Self {
+    /// Starts from a model's parameters, with the loss and the optimiser of a training; `seed` is that of dropout.
+    ///
+    /// Pass the scheduled learning rate to each step; Muon's rate is scaled with it.
+    pub fn with_training(model: Model, training: &Training, seed: u64) -> Self {
         let mut trainer = Trainer::new(model, training.loss.loss()).with_seed(seed);
         match training.optimizer {
             Optimizer::Adam => {}
             Optimizer::Adamw { weight_decay } => trainer.adam.weight_decay = weight_decay,
             Optimizer::Muon { learning_rate: rate } => {
-                let matrices = inner_matrices(trainer.model.layout());
+                let matrices = muon_matrices(trainer.model.layout());
                 trainer.adam.muon = Some(Muon::new(matrices, rate / training.learning_rate));
             }
         }
         trainer
     }
 
-    /// Lets a device make the steps started with [`Trainer::submit`] from now on, and answer for the model.
+    /// Sets the device of steps and predictions.
     pub fn use_device(&mut self, device: &Device, limits: BatchLimits) -> Result<()> {
         self.check_loss()?;
         self.sync()?;
@@ -117,7 +118,9 @@ impl Trainer {
         Ok(self.cpu.use_amx(matches!(device, Device::CpuAmx))?)
     }
 
-    /// Starts a step; [`Trainer::outcome`] tells what came of it. A loss or gradient that is no finite number changes nothing.
+    /// Submits a step, whose outcome [`Trainer::outcome`] returns.
+    ///
+    /// The step is not applied if its loss or gradient is not finite.
     pub fn submit(&mut self, batch: &SetBatch, targets: &[f32], learning_rate: f64, clip: Option<f64>) -> Result<()> {
         #[cfg(feature = "cuda")]
         if let Some(gpu) = &mut self.gpu {
@@ -125,22 +128,24 @@ impl Trainer {
             if gpu.in_flight() == 2
                 && let Some(o) = gpu.outcome()?
             {
-                self.outcomes.push_back(StepOutcome { loss: o.loss, gradient: o.gradient });
+                self.outcomes.push_back(StepOutcome { loss: o.loss, gradient_norm: o.gradient });
             }
             gpu.submit(&batch.view(), targets, setwise_engine::cuda::StepControls { learning_rate, clip, seed })?;
             self.adam.steps += 1;
             return Ok(());
         }
         let loss = self.gradient(batch, targets)?;
-        let gradient = self.clip(clip);
-        if loss.is_finite() && gradient.is_finite() {
+        let gradient_norm = self.clip_gradient(clip);
+        if loss.is_finite() && gradient_norm.is_finite() {
             self.apply(learning_rate);
         }
-        self.outcomes.push_back(StepOutcome { loss, gradient });
+        self.outcomes.push_back(StepOutcome { loss, gradient_norm });
         Ok(())
     }
 
-    /// The outcome of the oldest step that was started. A GPU works ahead: unless `wait`, there is none while it has room for more.
+    /// The outcome of the oldest submitted step.
+    ///
+    /// A GPU queues two steps: without `wait`, there is no outcome until the queue is full.
     pub fn outcome(&mut self, wait: bool) -> Result<Option<StepOutcome>> {
         #[cfg(feature = "cuda")]
         if let Some(gpu) = self.gpu.as_mut().filter(|_| self.outcomes.is_empty()) {
@@ -148,13 +153,13 @@ impl Trainer {
                 return Ok(None);
             }
             let outcome = gpu.outcome()?;
-            return Ok(outcome.map(|o| StepOutcome { loss: o.loss, gradient: o.gradient }));
+            return Ok(outcome.map(|o| StepOutcome { loss: o.loss, gradient_norm: o.gradient }));
         }
         let _ = wait;
         Ok(self.outcomes.pop_front())
     }
 
-    /// Brings the model and the optimiser up to date with the steps whose outcomes have been asked for.
+    /// Downloads parameters and optimiser state from the GPU, after the steps whose outcomes were returned.
     pub fn sync(&mut self) -> Result<()> {
         #[cfg(feature = "cuda")]
         if let Some(gpu) = &mut self.gpu {
@@ -163,7 +168,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Each kernel of a GPU's step on the last batch, with the number of its launches and their milliseconds, if a GPU makes them.
+    /// Name, number of launches and milliseconds of each kernel of a step on the last batch; none without a GPU.
     pub fn kernel_times(&mut self) -> Result<Option<Vec<(String, usize, f64)>>> {
         #[cfg(feature = "cuda")]
         if let Some(gpu) = &mut self.gpu {
@@ -172,7 +177,7 @@ impl Trainer {
         Ok(None)
     }
 
-    /// Bytes of device memory held, if a GPU makes the steps.
+    /// Bytes of allocated GPU memory; none without a GPU.
     pub fn device_memory(&self) -> Option<usize> {
         #[cfg(feature = "cuda")]
         if let Some(gpu) = &self.gpu {
@@ -181,13 +186,13 @@ impl Trainer {
         None
     }
 
-    /// Seeds dropout; without dropout it changes nothing.
+    /// Sets the seed of dropout.
     pub fn with_seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// The model as it is now, or as it was at the last [`Trainer::sync`] where a GPU makes the steps.
+    /// The model; on a GPU, that of the last [`Trainer::sync`].
     pub fn model(&mut self) -> &mut Model {
         &mut self.model
     }
@@ -197,17 +202,17 @@ impl Trainer {
         &mut self.adam
     }
 
-    /// Takes the model out.
+    /// Returns the model.
     pub fn into_model(self) -> Model {
         self.model
     }
 
-    /// Starts to record how long each operation takes.
+    /// Starts recording the time of each operation, on the CPU.
     pub fn record_timings(&mut self) {
         self.cpu.record_timings();
     }
 
-    /// Each kind of operation with the seconds all threads spent in it forward and backward since recording began.
+    /// Each kind of operation with its recorded seconds in the forward and the backward pass, summed over threads.
     pub fn timings(&self) -> Vec<(String, [f64; 2])> {
         let mut kinds: Vec<(String, [f64; 2])> = Vec::new();
         for (op, t) in self.cpu.program().ops().iter().zip(self.cpu.timings()) {
@@ -220,13 +225,14 @@ impl Trainer {
         kinds
     }
 
-    /// Bytes of working memory held for training.
+    /// Bytes of working memory on the CPU.
     pub fn memory(&self) -> usize {
         self.cpu.memory()
     }
 
-    /// One step: forward, loss, backward, Adam; running averages of batch norms follow the batch. Targets stand example by example for answers
-    /// per example; for answers per element set by set, in each the elements of all examples one after another. Returns the loss before the step.
+    /// Makes one step and returns the loss before it: forward pass, loss, backward pass, optimiser, running averages.
+    ///
+    /// Targets are ordered as outputs: by example, or by set and then by element for outputs per element.
     pub fn step(&mut self, batch: &SetBatch, targets: &[f32], learning_rate: f64) -> Result<f64> {
         #[cfg(feature = "cuda")]
         if self.gpu.is_some() {
@@ -241,30 +247,32 @@ impl Trainer {
         Ok(loss)
     }
 
-    /// Moves the parameters along the last gradient.
-    pub fn apply(&mut self, learning_rate: f64) {
+    /// Applies the last gradient with the optimiser.
+    fn apply(&mut self, learning_rate: f64) {
         self.adam.step(self.model.params_mut(), &self.grads, learning_rate);
     }
 
-    /// Length of the last gradient, which is shortened to `most` if it is longer. Running averages are no part of it.
-    pub fn clip(&mut self, most: Option<f64>) -> f64 {
+    /// Scales the last gradient down to `max_norm` if it is longer, and returns its norm before.
+    ///
+    /// The slots of running averages are excluded.
+    fn clip_gradient(&mut self, max_norm: Option<f64>) -> f64 {
         let grads = &mut self.grads[..self.adam.first.len()];
-        // Parts of a fixed size, added up in their order: the same bits for any number of threads.
-        let parts: Vec<f64> =
+        // Partial sums of fixed-size chunks, added in order: the same bits for any number of threads.
+        let partial_sums: Vec<f64> =
             grads.par_chunks(1 << 14).map(|c| c.iter().map(|&g| f64::from(g) * f64::from(g)).sum()).collect();
-        let norm = parts.iter().sum::<f64>().sqrt();
-        if let Some(most) = most.filter(|&most| norm > most) {
-            let scale = (most / norm) as f32;
+        let norm = partial_sums.iter().sum::<f64>().sqrt();
+        if let Some(max_norm) = max_norm.filter(|&max| norm > max) {
+            let scale = (max_norm / norm) as f32;
             grads.par_chunks_mut(1 << 14).for_each(|c| c.iter_mut().for_each(|g| *g *= scale));
         }
         norm
     }
 
-    /// A loss over classes needs a logit for each, one over elements an answer for each.
+    /// Cross-entropy needs one logit per class, set-mean L1 outputs per element.
     fn check_loss(&self) -> Result<()> {
         let width = self.model.config().output_width;
         match self.loss {
-            Loss::Elements { .. } if self.model.config().output != OutputKind::Equivariant => {
+            Loss::SetMeanL1 { .. } if self.model.config().output != OutputKind::Equivariant => {
                 Err(Error::config("output", "is one vector per example, the loss is over elements"))
             }
             Loss::CrossEntropy { classes } if classes != width => {
@@ -274,30 +282,31 @@ impl Trainer {
         }
     }
 
-    /// The loss and its gradient ([`Trainer::grads`]), without a step.
+    /// Computes the loss and its gradient ([`Trainer::grads`]) on the CPU, without a step.
     pub fn gradient(&mut self, batch: &SetBatch, targets: &[f32]) -> Result<f64> {
         self.check_loss()?;
         self.cpu.set_seed(self.seed.wrapping_add(self.adam.steps));
         let width = self.model.config().output_width;
         let view = batch.view();
-        // Rows before an example in each output, and where the output's targets begin.
         let per_element = self.model.config().output == OutputKind::Equivariant;
-        let rows =
+        // First row of an example in an output.
+        let first_row =
             |output: usize, example: usize| if per_element { view.sets[output].offsets[example] } else { example };
         let outputs = self.cpu.program().outputs().len();
-        let start = |output: usize| -> usize { (0..output).map(|o| rows(o, batch.examples())).sum() };
-        let total = start(outputs) * width;
+        // Rows of all outputs before this one.
+        let rows_before = |output: usize| -> usize { (0..output).map(|o| first_row(o, batch.examples())).sum() };
+        let total = rows_before(outputs) * width;
         let loss = self.loss;
         loss.check(total, targets)?;
         let loss = self.cpu.step(self.model.params(), &view, &mut self.grads, |part: Outputs<f32>| {
             let mut sum = 0.0;
             for (i, (values, grad)) in part.values.iter().zip(part.grads).enumerate() {
-                let first = loss.targets((start(i) + rows(i, part.examples.start)) * width);
+                let first = loss.targets((rows_before(i) + first_row(i, part.examples.start)) * width);
                 let targets = &targets[first..first + loss.targets(values.len())];
                 sum += loss.part(values, targets, grad, total);
                 if i == 0 && per_element {
-                    let at = |example: usize| (rows(0, example) - rows(0, part.examples.start)) * width;
-                    let ranges = part.examples.clone().map(|e| at(e)..at(e + 1));
+                    let offset = |example: usize| (first_row(0, example) - first_row(0, part.examples.start)) * width;
+                    let ranges = part.examples.clone().map(|e| offset(e)..offset(e + 1));
                     sum += loss.mean_term(values, targets, ranges, grad, batch.examples());
                 }
             }
@@ -306,25 +315,25 @@ impl Trainer {
         Ok(loss)
     }
 
-    /// The gradient of the last step; in the places of running averages, what they follow.
+    /// The last gradient. The slots of running averages hold the statistics of the batch.
     pub fn grads(&self) -> &[f32] {
         &self.grads
     }
 }
 
-/// Models without any cannot be trained by Muon.
-pub fn check_matrices(layout: &ParamLayout) -> Result<()> {
-    if inner_matrices(layout).is_empty() {
+/// Fails if the layout has no matrix that Muon updates.
+pub fn check_muon(layout: &ParamLayout) -> Result<()> {
+    if muon_matrices(layout).is_empty() {
         let reason = "moves the weight matrices of blocks and poolings, of which this model has none".to_owned();
         return Err(Error::Setting { key: "training.optimizer.muon".to_owned(), reason });
     }
     Ok(())
 }
 
-/// The weight matrices of blocks and poolings; projections of inputs and maps to answers are none of them.
-fn inner_matrices(layout: &ParamLayout) -> Vec<Matrix> {
-    let inner = |name: &str| (name.starts_with("block.") || name.starts_with("pool.")) && name.ends_with(".weight");
-    let specs = layout.specs().iter().filter(|s| s.trained && inner(&s.name));
+/// The weight matrices that Muon updates: those of blocks and poolings, not of input projections and the decoder.
+fn muon_matrices(layout: &ParamLayout) -> Vec<Matrix> {
+    let in_block = |name: &str| (name.starts_with("block.") || name.starts_with("pool.")) && name.ends_with(".weight");
+    let specs = layout.specs().iter().filter(|s| s.trained && in_block(&s.name));
     specs
         .filter_map(|s| match s.shape[..] {
             [rows, cols] => Some(Matrix { offset: s.offset, rows, cols }),
@@ -340,17 +349,17 @@ mod tests {
     use crate::train::LossConfig;
 
     #[test]
-    fn matrices_inside_a_model_are_all_but_its_first_and_last_ones() {
+    fn muon_updates_all_matrices_but_input_projections_and_the_decoder() {
         let config = ModelConfig::preset("multi-set-transformer", 2).unwrap().with_blocks(3).validate().unwrap();
         let layout = Model::new(config, 1).layout().clone();
-        // In each block four relations of six matrices and two merges; a pooling of each set.
-        let found = inner_matrices(&layout);
-        assert_eq!(found.len(), 3 * (4 * 6 + 2) + 2 * 6);
-        assert!(found.iter().all(|m| m.rows >= 32 && m.cols >= 32));
+        // Each block has four relations of six matrices and two merges; each of two sets has a pooling of six.
+        let matrices = muon_matrices(&layout);
+        assert_eq!(matrices.len(), 3 * (4 * 6 + 2) + 2 * 6);
+        assert!(matrices.iter().all(|m| m.rows >= 32 && m.cols >= 32));
     }
 
     #[test]
-    fn steps_by_muon_learn_and_have_the_same_bits_for_any_number_of_threads() {
+    fn muon_steps_reduce_the_loss_with_the_same_bits_for_any_number_of_threads() {
         let training = Training {
             optimizer: Optimizer::Muon { learning_rate: 0.02 },
             loss: LossConfig::Mse,
@@ -361,7 +370,8 @@ mod tests {
         let train = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
-                let mut trainer = Trainer::of(Model::new(config.clone().validate().unwrap(), 3), &training, 0);
+                let mut trainer =
+                    Trainer::with_training(Model::new(config.clone().validate().unwrap(), 3), &training, 0);
                 let losses: Vec<f64> = (0..30).map(|_| trainer.step(&batch, &[1.0, 2.0], 1e-3).unwrap()).collect();
                 (losses, trainer.into_model().params().to_vec())
             })

@@ -40,7 +40,7 @@ pub struct TwoSampleTest {
     pub statistic: Statistic,
     /// Random permutations; the smallest p-value is 1 / (permutations + 1).
     pub permutations: usize,
-    /// Rows of each sample that are used at most.
+    /// Maximum number of rows of each sample; more are subsampled.
     pub max_rows: usize,
     /// Seed of the permutations, and of the rows that are drawn.
     pub seed: u64,
@@ -72,7 +72,7 @@ pub struct TestResult {
     pub as_large: usize,
     /// Rows of P and Q.
     pub n: [usize; 2],
-    /// Numbers in a row.
+    /// Width of a row.
     pub dim: usize,
     /// What was compared.
     pub method: String,

@@ -54,8 +54,7 @@ impl Sums {
 pub(super) struct Permutations {
     rows: usize,
     count: usize,
-    /// A bit mask for every block and row. Bit k says whether permutation k of the block has the row in its first
-    /// sample.
+    /// A bit mask for every block and row. Bit k is set if permutation k of the block has the row in its first sample.
     blocks: Vec<Vec<u32>>,
 }
 
@@ -67,7 +66,7 @@ impl Permutations {
             let mut order: Vec<usize> = (0..rows).collect();
             for permutation in 0..BLOCK.min(count - block * BLOCK) {
                 let index = block * BLOCK + permutation;
-                // Each permutation has its own seed and shuffles the order that the preceding one left.
+                // Each permutation has a separate seed and shuffles the order of the preceding one.
                 let first = match index {
                     0 => &order[..n],
                     _ => {
@@ -330,12 +329,12 @@ mod tests {
                     }
                 }
                 let close = |a: f64, b: f64| (a - b).abs() < permutations.relative_error() * b.abs();
-                let found = sums[permutation];
+                let computed = sums[permutation];
                 assert!(
-                    close(found.first, expected.first)
-                        && close(found.second, expected.second)
-                        && close(found.between, expected.between),
-                    "{found:?}, not {expected:?}"
+                    close(computed.first, expected.first)
+                        && close(computed.second, expected.second)
+                        && close(computed.between, expected.between),
+                    "{computed:?}, not {expected:?}"
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! Helpers for the tests of models.
+//! Ragged batches and small configs for tests of models.
 #![allow(dead_code)]
 
 use rand::{RngExt, SeedableRng};
@@ -6,7 +6,7 @@ use rand_pcg::Pcg64Mcg;
 use setwise::models::{ModelConfig, PRESETS};
 use setwise_engine::{BatchView, Real, SetView};
 
-/// A ragged batch in any precision.
+/// A ragged batch in any precision: data, width and offsets of each set.
 #[derive(Clone, Debug)]
 pub struct Ragged<T> {
     pub sets: Vec<(Vec<T>, usize, Vec<usize>)>,
@@ -42,7 +42,7 @@ impl<T: Real> Ragged<T> {
         self.sets[0].2.len() - 1
     }
 
-    /// Only example `i`.
+    /// The batch of example `i` alone.
     pub fn only(&self, i: usize) -> Self {
         let sets = self
             .sets
@@ -56,7 +56,7 @@ impl<T: Real> Ragged<T> {
     }
 }
 
-/// Small configs of every preset that exists for `sets` sets.
+/// A small config of every preset that supports `sets` sets.
 pub fn small_presets(sets: usize, dim: usize) -> Vec<(&'static str, ModelConfig)> {
     PRESETS
         .iter()

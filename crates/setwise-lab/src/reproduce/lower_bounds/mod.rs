@@ -255,14 +255,14 @@ impl Examples {
             offsets.iter_mut().zip(&rows).for_each(|(offsets, rows)| offsets.push(rows.len() / task.dim));
         }
         let sets = rows.into_iter().zip(offsets).map(|(rows, offsets)| RawSet { rows, offsets }).collect();
-        Examples { raw: RawBatch { sets, widths: vec![task.dim; 2], labels, elements: Vec::new(), seed }, truths }
+        Examples { raw: RawBatch { sets, widths: vec![task.dim; 2], labels, element_labels: Vec::new(), seed }, truths }
     }
 
     fn predict(&self, experiment: &Experiment, model: &mut Model) -> Result<Vec<f64>> {
         let targets = experiment.training.loss.targets();
         let batch = self.raw.prepare(experiment.task.coordinates(model.config()), &targets)?;
         let answers = model.predict(&batch.sets)?;
-        Ok((0..self.truths.len()).map(|i| targets.read_example(&answers, i).value).collect())
+        Ok((0..self.truths.len()).map(|i| targets.decode_example(&answers, i).value).collect())
     }
 
     /// The Gaussian fit, and nearest neighbours as in the published code.

@@ -33,7 +33,7 @@ impl Prior<'_> {
         if i == 0 {
             return scale;
         }
-        let (a, b) = self.law.lkj.shapes(self.dim, self.law.concentration, i);
+        let (a, b) = self.law.lkj.beta_parameters(self.dim, self.law.concentration, i);
         let sine = match 2.0 * a - i as f64 {
             0.0 => 0.0,
             power => power * (0.5 * square.ln() - log_length),
@@ -43,7 +43,7 @@ impl Prior<'_> {
 
     /// Mean square of a coordinate of ℓ: the variance of the Gaussian that approximates the prior in proposals.
     fn row_variance(&self, i: usize) -> f64 {
-        let (a, b) = self.law.lkj.shapes(self.dim, self.law.concentration, i);
+        let (a, b) = self.law.lkj.beta_parameters(self.dim, self.law.concentration, i);
         (2.0 * self.law.log_scale_sd.powi(2)).exp() * a / (a + b) / i as f64
     }
 }

@@ -71,7 +71,7 @@ impl<'a> Chain<'a> {
         let dim = self.mixture.dim();
         let count = self.mixture.weights().count();
         let mut groups: Vec<(usize, Vec<f64>)> = (0..count).map(|k| (k, Vec::new())).collect();
-        let mut parts = self.mixture.log_parts(self.rows);
+        let mut parts = self.mixture.component_log_densities(self.rows);
         for (point, logs) in self.rows.chunks_exact(dim).zip(parts.chunks_exact_mut(count)) {
             let largest = logs.iter().fold(f64::NEG_INFINITY, |a, &l| a.max(l));
             let mut total = 0.0;
@@ -152,7 +152,7 @@ mod tests {
         for i in 0..dim {
             expected.extend([0.0, law.log_scale_sd.powi(2)]);
             if i > 0 {
-                let (a, b) = law.lkj.shapes(dim, law.concentration, i);
+                let (a, b) = law.lkj.beta_parameters(dim, law.concentration, i);
                 expected.extend([a / (a + b), a * (a + 1.0) / (a + b) / (a + b + 1.0), 1.0 / i as f64, 0.0]);
             }
         }

@@ -139,7 +139,7 @@ impl Clusters {
     /// The distribution.
     pub fn mixture(&self) -> Mixture {
         let m = Mixture::new(self.dim, &self.weights, &self.means, &self.factors);
-        if self.freedom.is_finite() { m.with_freedom(self.freedom) } else { m }
+        if self.freedom.is_finite() { m.with_degrees_of_freedom(self.freedom) } else { m }
     }
 }
 

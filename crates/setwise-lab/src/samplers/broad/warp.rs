@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn a_warp_keeps_distinct_points_distinct_and_finite() {
         let mut rng = Generator::seed_from_u64(3);
-        let m = Mixture::new(2, &[1.0], &[0.0, 0.0], &[1.0, 0.0, 0.3, 1.0]).with_freedom(2.2);
+        let m = Mixture::new(2, &[1.0], &[0.0, 0.0], &[1.0, 0.0, 0.3, 1.0]).with_degrees_of_freedom(2.2);
         for _ in 0..100 {
             let warp = Warp::draw(2, &m, &m, &mut rng);
             let mut rows = Vec::new();

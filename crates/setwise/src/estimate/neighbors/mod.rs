@@ -93,7 +93,7 @@ impl Neighbors {
 
     /// The distance from every query to its k-th nearest point, `k` from one; infinite with fewer than `k` points.
     ///
-    /// A query that is one of the points is its own first neighbour.
+    /// The first neighbour of a query that is one of the points is that point.
     ///
     /// # Panics
     /// If `k` is zero or the widths differ.
@@ -186,17 +186,17 @@ impl Neighbors {
             }
             out.iter_mut().zip(collectors).for_each(|(o, c)| *o = finish(c));
         };
-        let mut found = vec![R::default(); rows.len()];
+        let mut results = vec![R::default(); rows.len()];
         if rows.len() <= 2 * CHUNK {
-            run_chunk((rows, &mut found));
+            run_chunk((rows, &mut results));
         } else {
-            rows.par_chunks(CHUNK).zip(found.par_chunks_mut(CHUNK)).for_each(run_chunk);
+            rows.par_chunks(CHUNK).zip(results.par_chunks_mut(CHUNK)).for_each(run_chunk);
         }
         if order.is_empty() {
-            return found;
+            return results;
         }
-        let mut out = vec![R::default(); found.len()];
-        for (&i, r) in rows.iter().zip(found) {
+        let mut out = vec![R::default(); results.len()];
+        for (&i, r) in rows.iter().zip(results) {
             out[i] = r;
         }
         out

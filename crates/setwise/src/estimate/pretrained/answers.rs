@@ -32,8 +32,7 @@ impl Pretrained {
         };
         let answer = |features: Result<PairFeatures>| {
             let PairFeatures { dim, duplicates, dequantised, chunks } = features?;
-            // All answers of the pair leave the iterator before an error returns, so that the next pair starts at its
-            // own.
+            // All answers of the pair are consumed before an error returns: the next pair starts at the right one.
             let answers: Vec<Result<Answer>> = answers.by_ref().take(chunks.len()).collect();
             let answers = answers.into_iter().collect::<Result<Vec<Answer>>>()?;
             Ok(PairAnswer { answer: mean_answer(&answers), dim, duplicates, dequantised })
@@ -68,21 +67,21 @@ impl Pretrained {
             let predicted = predicted.as_ref().expect("features have rows");
             let quantiles: Vec<f32> =
                 predicted.example(example).iter().map(|&x| standardisation.invert(f64::from(x)) as f32).collect();
-            let reading = self.targets.read(&quantiles);
+            let estimate = self.targets.decode(&quantiles);
             example += 1;
-            let [low, mut high] = reading.interval.unwrap_or([reading.value; 2]);
+            let [low, mut high] = estimate.interval.unwrap_or([estimate.value; 2]);
             // Whitening leaves samples that are very far apart a point each. Only their moments hold the distance.
             let gaussian_divergence = self.targets.label(gaussian_divergence);
             if gaussian_divergence > OUT_OF_RANGE_FACTOR * self.ranges.max_divergence {
                 high = high.max(gaussian_divergence);
             }
-            Ok((reading.value, [low, high]))
+            Ok((estimate.value, [low, high]))
         };
         Ok(features.into_iter().map(answer).collect())
     }
 }
 
-/// The mean of answers of equal weight. Noise makes answers negative, a divergence is not: means are clamped at zero.
+/// The mean of answers of equal weight, clamped at zero: noise can make it negative.
 fn mean_answer(answers: &[Answer]) -> Answer {
     let mean =
         |number: &dyn Fn(&Answer) -> f64| (answers.iter().map(number).sum::<f64>() / answers.len() as f64).max(0.0);

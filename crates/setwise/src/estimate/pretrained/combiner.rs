@@ -94,8 +94,8 @@ pub fn feature_row(chunk: &ChunkFeatures, quantiles: &[Vec<f32>], targets: &Targ
 
 /// An affine map of compressed divergences: x ↦ (x − centre) / scale.
 ///
-/// The centre is about where the true divergence lies, the scale about how far from there it may be. A small divergence
-/// of many rows is as hard on this scale as a large one of few rows.
+/// The centre approximates the true divergence, the scale its uncertainty. A small divergence of many rows is as hard
+/// on this scale as a large one of few rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Standardisation {
     centre: f64,

@@ -11,14 +11,14 @@ use crate::{Error, Result};
 
 /// Both samples in their canonical coordinates, and the number of these: directions in which they vary.
 pub fn canonical(p: Points, q: Points) -> Result<(Vec<f64>, Vec<f64>, usize)> {
-    let axes = Canonical::of(p.data(), q.data(), p.dim());
+    let axes = Canonical::fit(p.data(), q.data(), p.dim());
     let (x, y, dim) = if axes.rank() == p.dim() {
         (mapped(&axes, p.data()), mapped(&axes, q.data()), p.dim())
     } else {
         let Some((x, y, dim)) = principal_axes(p, q) else {
             return Err(Error::Estimate(format!("all rows of {} and {} are one point", p.name(), q.name())));
         };
-        let axes = Canonical::of(&x, &y, dim);
+        let axes = Canonical::fit(&x, &y, dim);
         (mapped(&axes, &x), mapped(&axes, &y), dim)
     };
     if x.iter().chain(&y).any(|v| !v.is_finite()) {

@@ -123,7 +123,7 @@ fn check_columns(p: Points, q: Points) -> Result<()> {
     let varies = |c: &usize| p.constant(*c).is_none() || p.constant(*c) != q.constant(*c);
     let varying = (0..p.dim()).filter(varies).count();
     if varying > MAX_COLUMNS {
-        return Err(Error::Unfit(format!(
+        return Err(Error::UnsupportedSamples(format!(
             "{} and {} have {varying} columns that vary; the pretrained estimator takes at most {MAX_COLUMNS}",
             p.name(),
             q.name()
@@ -148,7 +148,7 @@ impl ChunkFeatures {
         for points in [p, q] {
             let (name, rows) = (points.name(), points.len());
             if rows < min_rows {
-                return Err(Error::Unfit(format!(
+                return Err(Error::UnsupportedSamples(format!(
                     "{name}: has {rows} different rows; the pretrained estimator needs at least {min_rows} for {dim} \
                      directions of variation"
                 )));
@@ -169,7 +169,7 @@ impl ChunkFeatures {
                 };
                 let subsample = |k: usize| {
                     let (a, b) = (gather(&x, &p_order, k, sizes[0]), gather(&y, &q_order, k, sizes[1]));
-                    let axes = Canonical::of(&a, &b, dim);
+                    let axes = Canonical::fit(&a, &b, dim);
                     Subsample { p: to_f32(&mapped(&axes, &a)), q: to_f32(&mapped(&axes, &b)) }
                 };
                 (0..count).map(subsample).collect()

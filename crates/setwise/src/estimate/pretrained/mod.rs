@@ -193,11 +193,11 @@ impl Pretrained {
 
     /// An answer with its warnings.
     ///
-    /// An answer with warnings has a fallback estimate beside it. Where a pair is unfit for the networks, that estimate
-    /// takes the place of the answer.
+    /// An answer with warnings has a fallback estimate beside it. Where the networks do not support a pair, that
+    /// estimate replaces the answer.
     fn with_warnings(&self, p: Points, q: Points, answer: Result<PairAnswer>, seed: u64) -> Result<Estimate> {
         let answer = match answer {
-            Err(Error::Unfit(reason)) => {
+            Err(Error::UnsupportedSamples(reason)) => {
                 let mut other = Knn::default().estimate(p, q, seed)?;
                 other.substituted = true;
                 other.warnings.insert(0, format!("{reason}; this is the knn estimate instead"));
@@ -230,7 +230,7 @@ impl Estimator for Pretrained {
 
     fn values(&self, pairs: &[Pair]) -> Vec<Result<f64>> {
         let value = |(answer, &(p, q)): (Result<Answer>, &Pair)| match answer {
-            Err(Error::Unfit(_)) => Knn::default().value(p, q),
+            Err(Error::UnsupportedSamples(_)) => Knn::default().value(p, q),
             answer => Ok(answer?.0),
         };
         self.answers(pairs).into_iter().zip(pairs).map(value).collect()

@@ -155,7 +155,7 @@ mod tests {
     fn tests_of_normality_accept_gaussian_samples_and_reject_heavy_tails() {
         let mut rng = Generator::seed_from_u64(2);
         let normal = Mixture::new(2, &[1.0], &[0.0; 2], &[1.0, 0.0, 0.5, 1.0]);
-        let heavy = normal.clone().with_freedom(3.0);
+        let heavy = normal.clone().with_degrees_of_freedom(3.0);
         let non_gaussianity = |law: &Mixture, rng: &mut Generator| {
             let mut x = Vec::new();
             law.sample(2000, rng, &mut x);

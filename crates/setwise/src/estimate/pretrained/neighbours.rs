@@ -9,9 +9,9 @@ use setwise_engine::simd::{Isa, isa};
 use super::super::neighbors::{Neighbors, Norm};
 use super::super::{Points, digamma};
 
-/// Neighbours that estimates are made from.
+/// Values of k of the nearest-neighbour estimates.
 pub const KS: [usize; 4] = [1, 3, 8, 20];
-/// The largest of [`KS`] and one more: a query that is one of the points is its own nearest.
+/// The largest of [`KS`] plus one: the nearest point of a query in the set is the query.
 const MAX_NEAREST: usize = 21;
 /// Queries in a vector.
 const LANES: usize = 16;
@@ -137,7 +137,7 @@ fn lane_squared_distances<const FUSED: bool>(point: &[f32], columns: &[Lanes]) -
 }
 
 impl BruteForce<'_> {
-    /// Inlined into each entry point, so that the loops use its instructions. `FUSED` says whether these have FMA.
+    /// Inlined into each entry point, so that the loops use its instructions. With `FUSED` these include FMA.
     #[inline(always)]
     fn run<const FUSED: bool>(&self) -> Vec<[f64; 4]> {
         let dim = self.dim;
@@ -192,9 +192,9 @@ mod tests {
         y.extend_from_slice(&x[..100]);
         y.extend_from_slice(&x[..20]);
         let (x, y) = (Points::new(&x, 2), Points::new(&y, 2));
-        for (k, found) in KS.into_iter().zip(neighbour_divergences(x, y).0) {
+        for (k, value) in KS.into_iter().zip(neighbour_divergences(x, y).0) {
             let expected = Knn::new(k).value(x, y).unwrap();
-            assert!((found - expected).abs() < 1e-3, "k = {k}: {found}, not {expected}");
+            assert!((value - expected).abs() < 1e-3, "k = {k}: {value}, not {expected}");
         }
     }
 

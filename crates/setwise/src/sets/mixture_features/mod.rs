@@ -153,7 +153,7 @@ mod tests {
             Law::draw(&MixtureLaw::default(), width, &mut rng).sample(n, &mut rng, &mut rows);
             rows
         });
-        let map = Canonical::of(&rows[0], &rows[1], width);
+        let map = Canonical::fit(&rows[0], &rows[1], width);
         rows.map(|rows| {
             let mut out = vec![0.0; rows.len()];
             map.apply(&rows, &mut out);
