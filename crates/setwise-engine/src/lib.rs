@@ -13,8 +13,6 @@
 //!
 //! [`Cpu`] runs programs on threads with the machine's widest vectors. Programs are independent of the backend.
 
-#![warn(clippy::undocumented_unsafe_blocks)]
-
 mod adam;
 mod batch;
 mod cpu;

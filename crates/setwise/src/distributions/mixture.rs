@@ -3,7 +3,7 @@
 use rand::{Rng, RngExt};
 use rand_distr::{ChiSquared, Distribution, Exp1, LogNormal, StandardNormal};
 use serde::{Deserialize, Serialize};
-use setwise_engine::simd::{Isa, isa};
+use setwise_engine::simd;
 
 use super::lkj::Lkj;
 use super::range::IntRange;
@@ -203,15 +203,14 @@ impl Mixture {
     }
 
     fn log_densities<const PER_COMPONENT: bool>(&self, rows: &[f64], out: &mut [f64]) {
-        // SAFETY: `isa` returns an instruction set that the CPU has; each function enables no other instructions.
-        unsafe {
-            match isa() {
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => log_density_avx512::<PER_COMPONENT>(self, rows, out),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => log_density_avx2::<PER_COMPONENT>(self, rows, out),
-                _ => log_density_blocks::<PER_COMPONENT>(self, rows, out),
-            }
+        match simd::isa() {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `isa` has found all instructions that this function enables.
+            simd::Isa::Avx512 => unsafe { log_density_avx512::<PER_COMPONENT>(self, rows, out) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `isa` has found all instructions that this function enables.
+            simd::Isa::Avx2 => unsafe { log_density_avx2::<PER_COMPONENT>(self, rows, out) },
+            _ => log_density_blocks::<PER_COMPONENT>(self, rows, out),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::f64::consts::LOG2_E;
 
-use setwise_engine::simd::{Isa, isa};
+use setwise_engine::simd;
 
 /// Adding and subtracting this rounds a number to an integer: the last bit of numbers of this size is one.
 const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 · 2⁵²
@@ -46,15 +46,14 @@ pub(super) fn exp<const FUSED: bool>(x: f64) -> f64 {
 
 /// Replaces all numbers by their [`exp`].
 pub(super) fn exp_all(values: &mut [f64]) {
-    // SAFETY: `isa` returns `Avx512` or `Avx2` only on a machine with all instructions that the entry point enables.
-    unsafe {
-        match isa() {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => exp_avx512(values),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => exp_avx2(values),
-            _ => values.iter_mut().for_each(|x| *x = exp::<false>(*x)),
-        }
+    match simd::isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `isa` has found all instructions that this function enables.
+        simd::Isa::Avx512 => unsafe { exp_avx512(values) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `isa` has found all instructions that this function enables.
+        simd::Isa::Avx2 => unsafe { exp_avx2(values) },
+        _ => values.iter_mut().for_each(|x| *x = exp::<false>(*x)),
     }
 }
 

@@ -3,7 +3,7 @@
 //! Rows are padded to full vectors. A step on n rows of width w costs n·w²/2 multiplications for the Hessian
 //! (`curvature`) and a few passes over the n·w numbers.
 
-use setwise_engine::simd::{Isa, isa};
+use setwise_engine::simd;
 
 use super::curvature::{add_weighted_gram, add_weighted_gram_f64, leverages};
 use super::exponential::exp;
@@ -82,16 +82,14 @@ impl Design {
     /// Newton's method with backtracking starts from `start`. It ends after a step shorter than `tolerance`, relative
     /// to the length of the coefficients.
     pub fn fit(&self, start: &[f64], tolerance: f64) -> Result<Fit> {
-        // SAFETY: `isa` returns `Avx512` or `Avx2` only on a machine with all instructions that the entry point
-        // enables.
-        let fit = unsafe {
-            match isa() {
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => newton_avx512(self, start, tolerance),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => newton_avx2(self, start, tolerance),
-                _ => newton::<false>(self, start, tolerance),
-            }
+        let fit = match simd::isa() {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `isa` has found all instructions that this function enables.
+            simd::Isa::Avx512 => unsafe { newton_avx512(self, start, tolerance) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `isa` has found all instructions that this function enables.
+            simd::Isa::Avx2 => unsafe { newton_avx2(self, start, tolerance) },
+            _ => newton::<false>(self, start, tolerance),
         };
         fit.ok_or_else(|| {
             Error::Estimate("the classifier's equations cannot be solved; rescale the columns".to_owned())

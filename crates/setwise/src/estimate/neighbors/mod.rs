@@ -9,7 +9,7 @@ mod measure;
 mod tree;
 
 use rayon::prelude::*;
-use setwise_engine::simd::{Isa, isa};
+use setwise_engine::simd;
 
 use super::Points;
 use collect::{Collector, Count, Extents, FirstPositive, KSmallest};
@@ -263,14 +263,13 @@ unsafe fn run_avx2<M: Measure, C: Collector>(task: Task<C>) {
 
 /// Runs a task with the widest vectors of this machine. No version uses FMA, so that all give the same numbers.
 fn dispatch<M: Measure, C: Collector>(task: Task<C>) {
-    // SAFETY: `isa` returns `Avx512` or `Avx2` only on a machine with all instructions that the entry point enables.
-    unsafe {
-        match isa() {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => run_avx512::<M, C>(task),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => run_avx2::<M, C>(task),
-            _ => task.run::<M>(),
-        }
+    match simd::isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `isa` has found all instructions that this function enables.
+        simd::Isa::Avx512 => unsafe { run_avx512::<M, C>(task) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `isa` has found all instructions that this function enables.
+        simd::Isa::Avx2 => unsafe { run_avx2::<M, C>(task) },
+        _ => task.run::<M>(),
     }
 }

@@ -4,7 +4,7 @@
 //! in ascending order within each lane. The distances of four points pass through these vectors by minima and maxima,
 //! like elements through an insertion sort. The only branch skips four points that are near to none of the queries.
 
-use setwise_engine::simd::{Isa, isa};
+use setwise_engine::simd;
 
 use super::super::neighbors::{Neighbors, Norm};
 use super::super::{Points, digamma};
@@ -73,15 +73,14 @@ fn squared_distances(points: Points, queries: Points, ks: [usize; 4]) -> Vec<[f6
     }
     let to_f32 = |points: Points| -> Vec<f32> { points.data().iter().map(|&x| x as f32).collect() };
     let search = BruteForce { points: &to_f32(points), queries: &to_f32(queries), dim: points.dim(), ks };
-    // SAFETY: `isa` returns `Avx512` or `Avx2` only on a machine with all instructions that the entry point enables.
-    unsafe {
-        match isa() {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => search_avx512(&search),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => search_avx2(&search),
-            _ => search.run::<false>(),
-        }
+    match simd::isa() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `isa` has found all instructions that this function enables.
+        simd::Isa::Avx512 => unsafe { search_avx512(&search) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `isa` has found all instructions that this function enables.
+        simd::Isa::Avx2 => unsafe { search_avx2(&search) },
+        _ => search.run::<false>(),
     }
 }
 
