@@ -85,8 +85,10 @@ fn checked() -> Outcome {
 
 fn portable() -> Outcome {
     // The same build as `test`; the variable is read when a program starts.
-    run(shell::command("cargo test --workspace --test fixtures --test attention --test element_labels")
-        .env("SETWISE_ISA", "portable"))
+    run(shell::command(
+        "cargo test --workspace --test fixtures --test attention --test element_labels --test invariances",
+    )
+    .env("SETWISE_ISA", "portable"))
 }
 
 fn examples() -> Outcome {
