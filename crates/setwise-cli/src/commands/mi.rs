@@ -93,13 +93,5 @@ fn split(file: &Path, dim_x: &Path, dim_y: &Path) -> Result<[Sample; 2], Failure
             both.width
         )));
     }
-    let part = |columns: std::ops::Range<usize>| Sample {
-        data: both.data.chunks_exact(both.width).flat_map(|row| &row[columns.clone()]).copied().collect(),
-        width: columns.len(),
-        names: both.names.get(columns.clone()).map(<[String]>::to_vec).unwrap_or_default(),
-        // Messages count columns within the part, so the path names the range.
-        path: format!("{} (columns {} to {})", file.display(), columns.start + 1, columns.end).into(),
-        ..both
-    };
-    Ok([part(0..dim_x), part(dim_x..both.width)])
+    Ok([both.columns(0..dim_x), both.columns(dim_x..both.width)])
 }

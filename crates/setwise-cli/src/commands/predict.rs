@@ -34,9 +34,9 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), Failure> {
     let mut model = Model::load(&args.model)?;
     model.use_device(&args.device.open()?)?;
-    let expected = model.config().sets;
-    if args.sets.len() != expected {
-        let (expected, given) = (plural(expected), plural(args.sets.len()));
+    let sets = model.config().sets;
+    if args.sets.len() != sets {
+        let (expected, given) = (plural(sets), plural(args.sets.len()));
         return Err(Failure::usage(format!("{} takes {expected}, {given} given", args.model.display())));
     }
     if args.sets.iter().filter(|p| p.as_os_str() == "-").count() > 1 {
@@ -52,34 +52,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let (model, hint) = (args.model.display(), "--raw predicts without preparation");
         Failure::usage(format!("{model}: cannot prepare sets as in training: {e}; {hint}"))
     })?;
-    for (k, sample) in samples.iter().enumerate() {
-        let expected = match (preparation.dim, model.config().dimension_equivariant) {
-            (Some(coordinates), _) => coordinates,
-            (None, true) => samples[0].width,
-            (None, false) => model.config().input_widths[k],
-        };
-        if sample.width != expected {
-            return Err(Failure::usage(format!(
-                "{}: has {} columns, the model takes {expected} for set {}",
-                sample.path.display(),
-                sample.width,
-                k + 1
-            )));
-        }
-    }
-    let rows: Vec<usize> = samples.iter().map(|s| s.rows).collect();
+    preparation.check_widths(&model, &samples).map_err(|e| Failure::usage(e.to_string()))?;
     let answers = preparation.decode(model.predict(&preparation.batch(samples)?)?);
     if args.json {
         let results: Vec<serde_json::Value> = (0..answers.examples())
             .map(|i| {
-                let vectors = answers.example(i).chunks(answers.width());
                 if !answers.per_element() {
                     return serde_json::json!(answers.example(i));
                 }
-                let vectors: Vec<&[f32]> = vectors.collect();
-                let mut rest = &vectors[..];
-                let sets: Vec<_> = rows.iter().map(|&n| rest.split_off(..n).expect("a vector per element")).collect();
-                serde_json::json!(sets)
+                let vectors = |set| answers.set(i, set).chunks(answers.width()).collect::<Vec<_>>();
+                serde_json::json!((0..sets).map(vectors).collect::<Vec<_>>())
             })
             .collect();
         let mut all = serde_json::json!({
@@ -94,18 +76,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return print_line(all);
     }
     for i in 0..answers.examples() {
-        for (element, vector) in answers.example(i).chunks(answers.width()).enumerate() {
-            let text = vector.iter().map(f32::to_string).collect::<Vec<_>>().join(" ");
-            if answers.per_element() {
-                let mut element = element;
-                let set = rows.iter().position(|&n| {
-                    let found = element < n;
-                    element -= if found { 0 } else { n };
-                    found
-                });
-                print_line(format!("{} {} {} {text}", i + 1, set.unwrap_or(0) + 1, element + 1))?;
-            } else {
-                print_line(text)?;
+        let text = |vector: &[f32]| vector.iter().map(f32::to_string).collect::<Vec<_>>().join(" ");
+        if !answers.per_element() {
+            print_line(text(answers.example(i)))?;
+            continue;
+        }
+        for set in 0..sets {
+            for (element, vector) in answers.set(i, set).chunks(answers.width()).enumerate() {
+                print_line(format!("{} {} {} {}", i + 1, set + 1, element + 1, text(vector)))?;
             }
         }
     }

@@ -73,6 +73,24 @@ impl Preparation {
         *self == Self::identity()
     }
 
+    /// Fails if a sample has not as many columns as the model takes for its set.
+    #[cfg(feature = "samples")]
+    pub fn check_widths(&self, model: &Model, samples: &[Sample]) -> Result<()> {
+        let config = model.config();
+        for (k, sample) in samples.iter().enumerate() {
+            let expected = match (self.dim, config.dimension_equivariant) {
+                (Some(dim), _) => dim,
+                (None, true) => samples[0].width,
+                (None, false) => config.input_widths[k],
+            };
+            if sample.width != expected {
+                let reason = format!("has {} columns, the model takes {expected} for set {}", sample.width, k + 1);
+                return Err(Error::Sample { path: sample.path.clone(), reason });
+            }
+        }
+        Ok(())
+    }
+
     /// Prepares one sample per set and packs them.
     #[cfg(feature = "samples")]
     pub fn batch(&self, samples: Vec<Sample>) -> Result<SetBatch> {

@@ -65,6 +65,21 @@ impl Sample {
         Ok(sample)
     }
 
+    /// The sample of a range of columns. Its path names the range, since errors count columns from there.
+    ///
+    /// # Panics
+    /// If the range is empty or ends beyond the columns.
+    pub fn columns(&self, range: std::ops::Range<usize>) -> Self {
+        assert!(!range.is_empty() && range.end <= self.width, "{range:?} of {} columns", self.width);
+        Sample {
+            data: self.data.chunks_exact(self.width).flat_map(|row| &row[range.clone()]).copied().collect(),
+            width: range.len(),
+            names: self.names.get(range.clone()).map(<[String]>::to_vec).unwrap_or_default(),
+            path: format!("{} (columns {} to {})", self.path.display(), range.start + 1, range.end).into(),
+            ..*self
+        }
+    }
+
     /// Location of number `i` for error messages, with these names of rows and columns.
     pub(crate) fn location(&self, i: usize, row_name: &str, column_name: &str) -> String {
         let (row, column) = (i / self.width, i % self.width + 1);
