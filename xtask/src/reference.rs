@@ -224,13 +224,13 @@ fn kebab(name: &str) -> String {
 fn readable(kind: &str) -> String {
     let inner = kind.strip_prefix("Option<").and_then(|k| k.strip_suffix('>')).unwrap_or(kind);
     match inner {
-        "u64" | "usize" => "whole number".to_owned(),
+        "u64" | "usize" => "integer".to_owned(),
         "f64" | "f32" => "number".to_owned(),
         "bool" => "true or false".to_owned(),
         "String" => "text".to_owned(),
         "IntRange" => "range".to_owned(),
         "[f64; 2]" => "two numbers".to_owned(),
-        "Vec<usize>" | "[usize; 2]" => "list of whole numbers".to_owned(),
+        "Vec<usize>" | "[usize; 2]" => "list of integers".to_owned(),
         "toml::Table" => "table".to_owned(),
         other => match other.strip_prefix("Vec<").and_then(|o| o.strip_suffix('>')) {
             Some(one) => format!("list of {}", readable(one)),

@@ -31,7 +31,7 @@ fn explain_orders_columns_by_their_contribution_with_every_method() {
         let out = ok(args);
         let lines: Vec<&str> = out.lines().collect();
         assert!(lines[0].starts_with("KL(P‖Q) = ") && lines[2].is_empty(), "{out}");
-        assert!(lines[3].contains("own KL") && lines[3].contains("loss without it"), "{out}");
+        assert!(lines[3].contains("marginal KL") && lines[3].contains("drop without it"), "{out}");
         let names: Vec<&str> = lines[4..].iter().map(|l| l.split(' ').next().unwrap()).collect();
         assert_eq!(names, ["c2", "c0", "c1"], "{out}");
         assert!(lines[4].contains("████"), "{out}");
@@ -43,8 +43,8 @@ fn explain_orders_columns_by_their_contribution_with_every_method() {
         let first = &explanation["columns"][0];
         assert_eq!((&first["column"], &first["name"]), (&3.into(), &"c2".into()));
         let number = |key: &str| first[key].as_f64().unwrap();
-        assert!((number("own") - 2.0).abs() < 0.6 && number("loss") > 1.0, "{first}");
-        assert!((number("loss") - (answer["estimate"].as_f64().unwrap() - number("without"))).abs() < 1e-12);
+        assert!((number("marginal") - 2.0).abs() < 0.6 && number("drop") > 1.0, "{first}");
+        assert!((number("drop") - (answer["estimate"].as_f64().unwrap() - number("without"))).abs() < 1e-12);
     }
 }
 
@@ -87,11 +87,11 @@ fn the_report_is_one_self_contained_page() {
     let p = s.write("a<b>.csv", std::fs::read(examples().join("p.csv")).unwrap());
     let out = ok([path("kl"), &p, &examples().join("q.csv"), path("--report"), &page]);
     assert!(out.contains("KL(P‖Q) = 0.7801") && out.contains(&format!("report: {}", page.display())), "{out}");
-    assert!(!out.contains("own KL"), "{out}");
+    assert!(!out.contains("marginal KL"), "{out}");
     let html = std::fs::read_to_string(&page).unwrap();
     assert!(html.starts_with("<!DOCTYPE html>") && html.ends_with("</html>\n"));
     for expected in
-        ["KL(P‖Q) = 0.7801 nats", "90 % interval 0.6068 to 0.9799", "a&lt;b&gt;.csv", "own KL", "pretrained"]
+        ["KL(P‖Q) = 0.7801 nats", "90 % interval 0.6068 to 0.9799", "a&lt;b&gt;.csv", "marginal KL", "pretrained"]
     {
         assert!(html.contains(expected), "{expected}");
     }

@@ -399,7 +399,7 @@ fn a_damaged_checkpoint_is_reported_and_renamed_and_the_previous_one_is_used() {
     }
     let (code, printed) = train(&tiny, &out, &["--resume"]);
     assert!(
-        code == Some(2) && printed.contains("no checkpoint that is whole") && printed.contains("--out"),
+        code == Some(2) && printed.contains("no intact checkpoint") && printed.contains("--out"),
         "{printed}"
     );
     // Without its experiment a checkpoint cannot be resumed.

@@ -114,5 +114,5 @@ macro_rules! real {
     };
 }
 
-real!(f32, simd::dispatch_f32, simd::panel_width_f32);
-real!(f64, simd::dispatch_f64, simd::panel_width_f64);
+real!(f32, simd::dispatch_f32, simd::packed_width_f32);
+real!(f64, simd::dispatch_f64, simd::packed_width_f64);

@@ -174,7 +174,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path, small):
     with pytest.raises(FileNotFoundError, match="none.safetensors"):
         setwise.Model.load(tmp_path / "none.safetensors")
     (tmp_path / "bad.safetensors").write_bytes(b"\xff" * 64)
-    with pytest.raises(ValueError, match="bad.safetensors: not a whole safetensors file"):
+    with pytest.raises(ValueError, match="bad.safetensors: not an intact safetensors file"):
         setwise.Model.load(tmp_path / "bad.safetensors")
     with pytest.raises(OSError, match="nowhere"):
         small.save(tmp_path / "nowhere" / "m.safetensors")

@@ -48,7 +48,7 @@ fn with_columns(page: Page, explanation: &Explanation) -> Page {
     let page = page
         .with_heading("Which columns contribute")
         .with_paragraph(
-            "Own KL is the estimate from a column alone. The loss is how much smaller the estimate is without the \
+            "Marginal KL is the estimate from a column alone. The drop is how much smaller the estimate is without the \
              column: small where other columns say the same, large where the difference is in how it depends on \
              others.",
         )
@@ -57,11 +57,11 @@ fn with_columns(page: Page, explanation: &Explanation) -> Page {
         n if n > CHARTED => format!("The {CHARTED} most important of {n} columns, by the larger of both numbers."),
         _ => "Columns by the larger of both numbers.".to_owned(),
     };
-    let mut table = Table::new("", ["column", "name", "own KL", "KL without it", "loss"]);
+    let mut table = Table::new("", ["column", "name", "marginal KL", "KL without it", "drop"]);
     for c in &explanation.columns {
         let number = |value: Option<f64>| value.map_or(Cell::Text("–".to_owned()), |v| Cell::number(v, 4));
         let name = c.name.clone().unwrap_or_default();
-        table.push([c.column.to_string().into(), name.into(), number(c.alone), number(c.without), number(c.loss)]);
+        table.push([c.column.to_string().into(), name.into(), number(c.marginal), number(c.without), number(c.drop)]);
     }
     page.with_figure(&contributions(explanation), &caption).with_table(&table).with_paragraph(&format!(
         "KL of all columns, from which losses are counted: {}, from {} and {} rows.",
@@ -102,7 +102,7 @@ mod tests {
             "&lt;p&gt;.csv, 40 rows",
             "q &amp; r.csv",
             "&lt;c0&gt;",
-            "own KL",
+            "marginal KL",
             "gaussian",
         ] {
             assert!(html.contains(expected), "{expected}");

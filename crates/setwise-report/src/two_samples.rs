@@ -17,7 +17,7 @@ const ROUNDS: usize = 10;
 /// Largest number of letters of a column's name in a figure.
 const MAX_NAME_LENGTH: usize = 28;
 
-/// Bars of each column's own KL and of the loss without it, the most important column first.
+/// Bars of each column's marginal KL and of the drop without it, the most important column first.
 pub fn contributions(explanation: &Explanation) -> Figure {
     let columns = &explanation.columns[..explanation.columns.len().min(CHARTED)];
     let series = |name: &str, value: fn(&Contribution) -> Option<f64>| {
@@ -26,8 +26,8 @@ pub fn contributions(explanation: &Explanation) -> Figure {
     };
     let names = columns.iter().map(|c| shortened(&c.label(), MAX_NAME_LENGTH));
     let panel = Panel::new("", Axis::linear("nats"), Axis::names(names))
-        .with_series(series("own KL", |c| c.alone))
-        .with_series(series("loss without it", |c| c.loss));
+        .with_series(series("marginal KL", |c| c.marginal))
+        .with_series(series("drop without it", |c| c.drop));
     Figure::new("").with_panel(panel).with_panel_size(480.0, 20.0 + 34.0 * columns.len() as f64)
 }
 

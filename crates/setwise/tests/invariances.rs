@@ -62,9 +62,6 @@ fn max_difference<T: Compiled>(
 }
 
 /// Outputs are the same after a permutation, but for rounding.
-///
-/// The difference in f64 shows how much rounding matters to this model. The f32 tolerance is 1e-5, or eight times that
-/// difference in units of the rounding of f32, where outputs are small differences of large numbers.
 fn assert_same(
     name: &str,
     config: &ModelConfig,
@@ -75,8 +72,14 @@ fn assert_same(
     let double = max_difference::<f64>(config, seed, batches, new_index);
     assert!(double <= 1e-12, "{name} in f64: {double:e}");
     let single = max_difference::<f32>(config, seed, batches, new_index);
+    assert!(single <= f32_tolerance(name, double), "{name} in f32: {single:e}, in f64: {double:e}");
+}
+
+/// 1e-5. PINE's outputs may be small differences of large numbers: there, four times the difference in f64 in units of
+/// the rounding of f32, at most 1e-4.
+fn f32_tolerance(name: &str, double: f64) -> f64 {
     let rounding_ratio = f64::from(f32::EPSILON) / f64::EPSILON;
-    assert!(single <= 1e-5f64.max(8.0 * double * rounding_ratio), "{name} in f32: {single:e}, in f64: {double:e}");
+    if name == "pine" { (4.0 * double * rounding_ratio).clamp(1e-5, 1e-4) } else { 1e-5 }
 }
 
 /// Permutes the rows of every example of every set; returns the new index of each row, by set.

@@ -32,7 +32,7 @@ pub struct Args {
     /// Seed of intervals and subsamples.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Print each column's own KL and the loss without it.
+    /// Print each column's marginal KL and the drop without it.
     #[arg(long, conflicts_with = "pairs")]
     explain: bool,
     /// Write an HTML page with the estimate, the columns and plots.
@@ -151,8 +151,8 @@ const BAR_WIDTH: usize = 20;
 fn print_explanation(explanation: &Explanation) -> Result<(), Failure> {
     let columns = &explanation.columns;
     let rows: Vec<(String, Vec<Option<f64>>)> =
-        columns.iter().take(MAX_COLUMNS).map(|c| (printable(&c.label(), MAX_NAME), vec![c.alone, c.loss])).collect();
-    print_line(format!("\n{}", bar_table(["", "own KL", "loss without it"], &rows, BAR_WIDTH).trim_end()))?;
+        columns.iter().take(MAX_COLUMNS).map(|c| (printable(&c.label(), MAX_NAME), vec![c.marginal, c.drop])).collect();
+    print_line(format!("\n{}", bar_table(["", "marginal KL", "drop without it"], &rows, BAR_WIDTH).trim_end()))?;
     if columns.len() > MAX_COLUMNS {
         print_line(format!("and {} more columns; --json prints all", columns.len() - MAX_COLUMNS))?;
     }

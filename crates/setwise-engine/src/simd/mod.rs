@@ -276,7 +276,7 @@ pub(crate) unsafe fn dispatch_f64<K: Kernel<f64>>(kernel: K) -> K::Out {
     unsafe { run_portable::<f64, 2, K>(kernel) }
 }
 
-pub(crate) fn panel_width_f32() -> usize {
+pub(crate) fn packed_width_f32() -> usize {
     match isa() {
         Isa::Avx512 => 32,
         Isa::Avx2 => 16,
@@ -284,7 +284,7 @@ pub(crate) fn panel_width_f32() -> usize {
     }
 }
 
-pub(crate) fn panel_width_f64() -> usize {
+pub(crate) fn packed_width_f64() -> usize {
     4
 }
 

@@ -1,4 +1,4 @@
-//! Examples of the combining network: drawn, turned into features, and cached in files.
+//! Examples of the combining network: drawn, converted to features, and cached in files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -182,8 +182,8 @@ impl<'a> Source<'a> {
         let mut file = TensorFile::read(path).ok().filter(|f| f.metadata.get("key") == Some(&self.key))?;
         let (labels, rows) = (file.tensors.remove("labels")?.data, file.tensors.remove("rows")?.data);
         let width = feature_width(self.targets.width());
-        let whole = labels.len() == GROUP * GROUPS && rows.len() == labels.len() * width;
-        whole.then_some(Examples { width, rows, labels })
+        let complete = labels.len() == GROUP * GROUPS && rows.len() == labels.len() * width;
+        complete.then_some(Examples { width, rows, labels })
     }
 }
 

@@ -168,10 +168,10 @@ mod tests {
             assert!(parts.iter().all(|p| error.contains(p)), "{change}: {error}");
         }
         for (kind, line, reason) in [
-            ("kl", "dim = -2", "whole number that is not negative"),
+            ("kl", "dim = -2", "non-negative integer"),
             ("kl", "dim = '2'", "invalid type: string"),
             ("mi", "set-size = [30, 20]", "the range [30, 20] is empty"),
-            ("broad-kl", "dims = 1.5", "a whole number, or a range"),
+            ("broad-kl", "dims = 1.5", "an integer or a range"),
             ("distinguish", "dimm = 2", "unknown field `dimm`"),
             ("align-words", "width = true", "invalid type: boolean"),
             ("align-captions", "widths = [1]", "length 1"),

@@ -83,8 +83,8 @@ impl Experiment {
             // The parser describes types in terms of Rust. Users know TOML.
             for (rust, plain) in [
                 ("invalid type: unit variant, expected struct variant", WITH_OPTIONS),
-                ("expected usize", "expected a whole number that is not negative"),
-                ("expected u64", "expected a whole number that is not negative"),
+                ("expected usize", "expected a non-negative integer"),
+                ("expected u64", "expected a non-negative integer"),
             ] {
                 message = message.replace(rust, plain);
             }

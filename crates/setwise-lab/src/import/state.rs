@@ -106,12 +106,12 @@ impl State {
                 "tensor \"{from}.rn.net.0.weight\" has {both} columns, twice the latent width {latent} was expected"
             ));
         }
-        for (name, col) in [("partner", 0), ("own", latent)] {
+        for (name, col) in [("partner", 0), ("element", latent)] {
             let data = first.data.chunks_exact(both).flat_map(|row| &row[col..col + latent]).copied().collect();
             self.put(format!("{to}.{name}.weight"), Tensor { shape: vec![hidden, latent], data });
         }
         let bias = self.take(&format!("{from}.rn.net.0.bias"))?;
-        self.put(format!("{to}.own.bias"), bias);
+        self.put(format!("{to}.element.bias"), bias);
         self.linear(&format!("{from}.rn.net.2"), &format!("{to}.pair"))?;
         self.tail(from, to)
     }

@@ -106,7 +106,7 @@ impl Checkpoint {
             }
         }
         let Some(error) = first_error else { return Ok(None) };
-        let reason = format!("has no checkpoint that is whole ({error}); --out chooses another folder for a new run");
+        let reason = format!("has no intact checkpoint ({error}); --out chooses another folder for a new run");
         Err(Error::Run { path: folder.path().to_owned(), reason })
     }
 

@@ -113,7 +113,7 @@ pub fn run(
             let config = ModelConfig::preset("multi-set-rn", 3)?;
             let config = config.with_latent(latent).with_hidden(hidden).with_blocks(1).validate()?;
             compare_multiplied(device, precision, &config, (sizes, 3), rng, |name| match name.rsplit('.').nth(1) {
-                Some("own" | "partner") => Some(scale),
+                Some("element" | "partner") => Some(scale),
                 Some("pair") if name.ends_with("weight") => Some(1.0 / scale),
                 _ => None,
             })

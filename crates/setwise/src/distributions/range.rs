@@ -41,7 +41,7 @@ impl Serialize for IntRange {
 impl<'de> Deserialize<'de> for IntRange {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        #[serde(untagged, expecting = "a whole number, or a range [min, max]")]
+        #[serde(untagged, expecting = "an integer or a range [min, max]")]
         enum Written {
             One(usize),
             Two([usize; 2]),

@@ -1,9 +1,9 @@
 //! Attribution of a divergence to columns.
 //!
-//! Every column has two numbers: the divergence of the column *alone*, and the *loss* of the estimate without it. A
-//! column that repeats others has a large divergence alone and a small loss. A column that differs only in its
-//! dependence on others has a small divergence alone and a large loss. Leaving columns out does not increase a
-//! divergence, so that a negative loss is noise or bias.
+//! Every column has two numbers: the *marginal* divergence of the column alone, and the *drop* of the estimate
+//! without it. A column that repeats others has a large marginal divergence and a small drop. A column that differs
+//! only in its dependence on others has a small marginal divergence and a large drop. Leaving columns out does not
+//! increase a divergence, so that a negative drop is noise or bias.
 
 use serde::Serialize;
 
@@ -26,12 +26,11 @@ pub struct Contribution {
     /// The name of the column, if the samples have a header.
     pub name: Option<String>,
     /// The estimate from this column alone, if there is one.
-    #[serde(rename = "own")]
-    pub alone: Option<f64>,
+    pub marginal: Option<f64>,
     /// The estimate from all other columns.
     pub without: Option<f64>,
     /// The estimate from all columns minus that from all other columns.
-    pub loss: Option<f64>,
+    pub drop: Option<f64>,
 }
 
 impl Contribution {
@@ -42,7 +41,7 @@ impl Contribution {
 
     /// The larger of both numbers, by which columns are sorted.
     fn importance(&self) -> f64 {
-        self.alone.unwrap_or(f64::NEG_INFINITY).max(self.loss.unwrap_or(f64::NEG_INFINITY))
+        self.marginal.unwrap_or(f64::NEG_INFINITY).max(self.drop.unwrap_or(f64::NEG_INFINITY))
     }
 }
 
@@ -82,7 +81,7 @@ pub struct Explanation {
 /// let explanation = explain(&GaussianKl, Points::new(&p, 2), Points::new(&q, 2), &names, 0)?;
 /// let first = &explanation.columns[0];
 /// assert_eq!((first.column, first.name.as_deref()), (1, Some("shifted")));
-/// assert!((first.alone.unwrap() - 0.5).abs() < 1e-12);
+/// assert!((first.marginal.unwrap() - 0.5).abs() < 1e-12);
 /// # Ok::<(), setwise::Error>(())
 /// ```
 pub fn explain(estimator: &dyn Estimator, p: Points, q: Points, names: &[String], seed: u64) -> Result<Explanation> {
@@ -106,9 +105,11 @@ pub fn explain(estimator: &dyn Estimator, p: Points, q: Points, names: &[String]
         values.into_iter().map(|answer| answer.map_err(|e| warnings.push(e.to_string())).ok()).collect()
     };
     let all: Vec<usize> = (0..dim).collect();
-    let alone = if dim == 1 { vec![Some(all_columns)] } else { or_warn(subsets.values(&all, "alone", |c| vec![c])) };
+    let marginal = if dim == 1 { vec![Some(all_columns)] } else { or_warn(subsets.values(&all, "alone", |c| vec![c])) };
     let mut left_out = all;
-    left_out.sort_by(|&a, &b| alone[b].unwrap_or(f64::NEG_INFINITY).total_cmp(&alone[a].unwrap_or(f64::NEG_INFINITY)));
+    left_out.sort_by(|&a, &b| {
+        marginal[b].unwrap_or(f64::NEG_INFINITY).total_cmp(&marginal[a].unwrap_or(f64::NEG_INFINITY))
+    });
     left_out.truncate(MAX_COLUMNS);
     let mut without = vec![None; dim];
     if dim == 1 {
@@ -121,14 +122,14 @@ pub fn explain(estimator: &dyn Estimator, p: Points, q: Points, names: &[String]
         }
     }
     if dim > MAX_COLUMNS {
-        warnings.push(format!("only the {MAX_COLUMNS} columns with the largest own KL are left out one by one"));
+        warnings.push(format!("only the {MAX_COLUMNS} columns with the largest marginal KL are left out one by one"));
     }
     let contribution = |c: usize| Contribution {
         column: c + 1,
         name: names.get(c).cloned(),
-        alone: alone[c],
+        marginal: marginal[c],
         without: without[c],
-        loss: without[c].map(|without| all_columns - without),
+        drop: without[c].map(|without| all_columns - without),
     };
     let mut columns: Vec<Contribution> = (0..dim).map(contribution).collect();
     columns.sort_by(|a, b| b.importance().total_cmp(&a.importance()));
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_columns_come_last_and_redundant_columns_have_small_losses() {
+    fn equal_columns_come_last_and_redundant_columns_have_small_drops() {
         let [p, q] = samples(400);
         let (p, q) = (Points::new(&p, 3), Points::new(&q, 3));
         for estimator in [&Knn::default() as &dyn Estimator, &GaussianKl] {
@@ -202,19 +203,19 @@ mod tests {
             let [first, second, last] = &explanation.columns[..] else { panic!() };
             assert_eq!((last.column, first.column + second.column), (1, 5), "{explanation:?}");
             assert!(
-                first.alone.unwrap() > 0.7 && last.alone.unwrap() < 0.2 && last.loss.unwrap() < 0.2,
+                first.marginal.unwrap() > 0.7 && last.marginal.unwrap() < 0.2 && last.drop.unwrap() < 0.2,
                 "{explanation:?}"
             );
-            assert!(second.loss.unwrap() < 0.5 * second.alone.unwrap(), "{explanation:?}");
+            assert!(second.drop.unwrap() < 0.5 * second.marginal.unwrap(), "{explanation:?}");
             for c in &explanation.columns {
-                assert_eq!(c.loss.unwrap(), explanation.all_columns - c.without.unwrap());
+                assert_eq!(c.drop.unwrap(), explanation.all_columns - c.without.unwrap());
             }
             assert_eq!(explanation.all_columns, estimator.value(p, q).unwrap());
         }
     }
 
     #[test]
-    fn alone_and_without_are_the_estimates_from_these_columns() {
+    fn marginal_and_without_are_the_estimates_from_these_columns() {
         let [p, q] = samples(60);
         let [p, q] = [&p, &q].map(|s| Points::new(s, 3));
         let explanation = explain(&Knn::default(), p, q, &[], 0).unwrap();
@@ -224,7 +225,7 @@ mod tests {
                 Knn::default().value(Points::new(&p, columns.len()), Points::new(&q, columns.len())).unwrap()
             };
             let others: Vec<usize> = (0..3).filter(|&i| i != c.column - 1).collect();
-            assert_eq!((c.alone, c.without), (Some(value(&[c.column - 1])), Some(value(&others))));
+            assert_eq!((c.marginal, c.without), (Some(value(&[c.column - 1])), Some(value(&others))));
         }
     }
 
@@ -233,7 +234,7 @@ mod tests {
         let (p, q) = (noise(50, 1), noise(50, 2));
         let explanation = explain(&Knn::default(), Points::new(&p, 1), Points::new(&q, 1), &[], 0).unwrap();
         let only = &explanation.columns[0];
-        assert_eq!((only.alone, only.loss), (Some(explanation.all_columns), Some(explanation.all_columns)));
+        assert_eq!((only.marginal, only.drop), (Some(explanation.all_columns), Some(explanation.all_columns)));
     }
 
     #[test]
@@ -244,7 +245,7 @@ mod tests {
         let (p, q) = (Points::new(&p, 3).named("p.csv"), Points::new(&q, 3).named("q.csv"));
         let explanation = explain(&Knn::default(), p, q, &names, 0).unwrap();
         let b = explanation.columns.iter().find(|c| c.column == 2).unwrap();
-        assert!(b.alone.is_none() && b.loss.is_some(), "{explanation:?}");
+        assert!(b.marginal.is_none() && b.drop.is_some(), "{explanation:?}");
         assert_eq!(explanation.warnings, ["p.csv (column 2 \"b\" alone): all rows are one point"]);
     }
 
@@ -273,7 +274,7 @@ mod tests {
         let explanation = explain(&counting, Points::new(&data, 70), Points::new(&data[..700], 70), &[], 0).unwrap();
         assert_eq!(explanation.n, [5000, 10]);
         assert_eq!(explanation.columns.len(), 70);
-        assert_eq!(explanation.columns.iter().filter(|c| c.loss.is_some()).count(), 64);
+        assert_eq!(explanation.columns.iter().filter(|c| c.drop.is_some()).count(), 64);
         assert!(explanation.warnings.iter().any(|w| w.contains("5000 rows")), "{explanation:?}");
         assert!(explanation.warnings.iter().any(|w| w.contains("64 columns")), "{explanation:?}");
         let requested = counting.0.into_inner().unwrap();

@@ -34,7 +34,7 @@ impl TensorFile {
 
     /// Parses a file's content.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let file = SafeTensors::deserialize(bytes).map_err(|e| format!("not a whole safetensors file: {e}"))?;
+        let file = SafeTensors::deserialize(bytes).map_err(|e| format!("not an intact safetensors file: {e}"))?;
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| e.to_string())?;
         let metadata = header.metadata().clone().unwrap_or_default().into_iter().collect();
         let mut tensors = BTreeMap::new();

@@ -197,7 +197,7 @@ fn attend(
 fn pairs(b: &mut ProgramBuilder, relations: &[Relation], options: RelationOptions, reduce: Reduce) -> Vec<Slice> {
     let mut projections = Vec::new();
     for r in relations {
-        projections.push((r.query, format!("{}.own", r.name), options.hidden, true));
+        projections.push((r.query, format!("{}.element", r.name), options.hidden, true));
         projections.push((r.key, format!("{}.partner", r.name), options.hidden, false));
     }
     // Both projections are parts of one layer with 2 · latent inputs, which determines their initialisation.

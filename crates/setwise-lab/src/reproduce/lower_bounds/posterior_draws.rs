@@ -42,9 +42,9 @@ impl PosteriorDraws {
         let label = truth[0].mean_log_ratio(&truth[1], samples[0]);
         let draws = labels(law, samples, truth, steps, rng);
         // Chains remove surplus components faster than they add missing ones.
-        let most_components =
+        let max_components =
             MixtureLaw { components: IntRange::new(law.components.max, law.components.max), ..law.clone() };
-        let start = [0, 1].map(|_| Mixture::draw(&most_components, dim, rng));
+        let start = [0, 1].map(|_| Mixture::draw(&max_components, dim, rng));
         let from_prior = labels(law, samples, start, steps, rng);
         let part = |part: usize| &draws[..draws.len() / part];
         let second_half = |part: usize| &from_prior[from_prior.len() / part / 2..from_prior.len() / part];
