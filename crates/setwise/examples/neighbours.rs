@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use setwise::estimate::neighbors::{Neighbors, Search};
+use setwise::estimate::neighbours::{Neighbours, Search};
 use setwise::estimate::{Norm, Points};
 use setwise::files::Sample;
 
@@ -27,8 +27,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut sum = 0.0;
     for _ in 0..=repetitions {
         let start = Instant::now();
-        let within = Neighbors::with_search(p, Norm::Euclidean, search).kth_distances(p, k + 1);
-        let across = Neighbors::with_search(q, Norm::Euclidean, search).kth_distances(p, k);
+        let within = Neighbours::with_search(p, Norm::Euclidean, search).kth_distances(p, k + 1);
+        let across = Neighbours::with_search(q, Norm::Euclidean, search).kth_distances(p, k);
         times.push(start.elapsed().as_secs_f64() * 1e3);
         sum = within.iter().chain(&across).sum();
     }

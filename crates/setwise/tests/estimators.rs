@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use setwise::estimate::neighbors::{Neighbors, Search};
+use setwise::estimate::neighbours::{Neighbours, Search};
 use setwise::estimate::{Estimator, GaussianKl, GaussianMi, Knn, Ksg, Mine, Norm, Points, Variant, donsker_varadhan};
 
 /// A tensor of the fixture as numbers, and its shape.
@@ -71,8 +71,8 @@ fn neighbour_distances_equal_those_of_the_published_code() {
     let (cross, _) = fixture("knn_dist.cross_k2");
     for (i, (x, y)) in x.iter().zip(&y).enumerate() {
         let (x, y, rows) = (Points::new(x, d), Points::new(y, d), i * shape[1]..(i + 1) * shape[1]);
-        let mut distances = Neighbors::new(x, Norm::Euclidean).kth_distances(x, 2);
-        distances.extend(Neighbors::new(y, Norm::Euclidean).kth_distances(x, 2));
+        let mut distances = Neighbours::new(x, Norm::Euclidean).kth_distances(x, 2);
+        distances.extend(Neighbours::new(y, Norm::Euclidean).kth_distances(x, 2));
         for (a, b) in distances.iter().zip(self_distances[rows.clone()].iter().chain(&cross[rows])) {
             assert!((a - b).abs() < 1e-6, "{a}, not {b}");
         }
@@ -216,8 +216,8 @@ proptest! {
         let all = Points::new(&data, d);
         let queries = Points::new(&data[..data.len().div_ceil(2).next_multiple_of(d).min(data.len())], d);
         for norm in [Norm::Euclidean, Norm::Maximum] {
-            let tree = Neighbors::with_search(all, norm, Search::Tree);
-            let brute = Neighbors::with_search(all, norm, Search::Brute);
+            let tree = Neighbours::with_search(all, norm, Search::Tree);
+            let brute = Neighbours::with_search(all, norm, Search::Brute);
             let radii = brute.kth_distances(queries, k);
             prop_assert_eq!(&tree.kth_distances(queries, k), &radii);
             let (a, b) = (tree.counts_within(queries, &radii, strict), brute.counts_within(queries, &radii, strict));
@@ -229,7 +229,7 @@ proptest! {
     fn brute_force_equals_sorting((data, d) in points(60), k in 1usize..6) {
         let all = Points::new(&data, d);
         for norm in [Norm::Euclidean, Norm::Maximum] {
-            let kth_distances = Neighbors::new(all, norm).kth_distances(all, k);
+            let kth_distances = Neighbours::new(all, norm).kth_distances(all, k);
             for (i, kth) in kth_distances.into_iter().enumerate() {
                 let differences = |j: usize| all.row(i).iter().zip(all.row(j)).map(|(a, b)| (a - b).abs());
                 let mut distances: Vec<f64> = (0..all.len()).map(|j| match norm {

@@ -1,7 +1,7 @@
 //! KL divergence from nearest neighbours (Wang, Kulkarni, Verdú, 2009).
 
 use super::interval::{self, Rows};
-use super::neighbors::{Neighbors, Norm};
+use super::neighbours::{Neighbours, Norm};
 use super::points::{check_rows, check_samples, constant_column_warnings};
 use super::special::digamma;
 use super::{Dim, Estimate, Estimator, Points, Quantity};
@@ -75,7 +75,7 @@ impl Estimator for Knn {
     fn value(&self, p: Points, q: Points) -> Result<f64> {
         self.check(p, q)?;
         let (n, m) = (p.len() as f64, q.len() as f64);
-        let (of_p, of_q) = (Neighbors::new(p, Norm::Euclidean), Neighbors::new(q, Norm::Euclidean));
+        let (of_p, of_q) = (Neighbours::new(p, Norm::Euclidean), Neighbours::new(q, Norm::Euclidean));
         // Measures are squared distances.
         let rho = of_p.kth_measures(p, of_p.order(), self.k + 1);
         let nu = of_q.kth_measures(p, of_p.order(), self.k);
@@ -143,7 +143,7 @@ type Replaced = (Vec<f64>, Vec<(usize, usize)>);
 
 /// Replaces zeros among `measures`; `self_count` is one where the queries are among the points, else zero.
 fn replace_zeros(
-    points: &Neighbors,
+    points: &Neighbours,
     queries: Points,
     mut measures: Vec<f64>,
     k: usize,

@@ -1,7 +1,7 @@
 //! Mutual information from nearest neighbours (Kraskov, Stögbauer, Grassberger, 2004).
 
 use super::interval::{self, Rows};
-use super::neighbors::{Neighbors, Norm, Search};
+use super::neighbours::{Neighbours, Norm, Search};
 use super::points::{check_pairs, check_rows, check_varies, concatenated_rows};
 use super::special::digamma;
 use super::{Dim, Estimate, Estimator, Points, Quantity};
@@ -102,7 +102,7 @@ impl Estimator for Ksg {
         let n = x.len();
         let data = concatenated_rows(x, y);
         let pairs = Points::new(&data, x.dim() + y.dim());
-        let joint = Neighbors::grouped(pairs, x.dim(), self.norm, Search::Auto);
+        let joint = Neighbours::grouped(pairs, x.dim(), self.norm, Search::Auto);
         let order = joint.order();
         let radius = joint.kth_measures(pairs, order, self.k + 1);
         if radius.contains(&f64::INFINITY) {
@@ -114,7 +114,7 @@ impl Estimator for Ksg {
         }
         // Every count includes the point itself.
         let counts = |p: Points, radius: &(dyn Fn(usize) -> (f64, bool) + Sync)| {
-            Neighbors::new(p, self.norm).counts_by_measure(p, order, radius)
+            Neighbours::new(p, self.norm).counts_by_measure(p, order, radius)
         };
         let all = digamma(n as f64);
         let value = match self.variant {

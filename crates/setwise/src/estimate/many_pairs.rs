@@ -25,7 +25,7 @@ enum Deferred {
 }
 
 impl ManyPairs {
-    /// Starts to open a device with `open`, if the method uses one; `gpu` is whether it is a GPU.
+    /// Starts to open a device with `open`, in place of the options' device; `gpu` is whether it is a GPU.
     pub fn open(
         options: &KlOptions,
         gpu: bool,
@@ -36,7 +36,7 @@ impl ManyPairs {
                 let opening = std::thread::spawn(move || Pretrained::built_in()?.on_device(&open()?));
                 Deferred::Pretrained { opening: Some(opening), opened: None }
             }
-            _ => Deferred::Classical(options.estimator(&open()?)?),
+            _ => Deferred::Classical(options.clone().with_device(open()?).estimator()?),
         };
         Ok(ManyPairs { seed: options.seed, batch: if gpu { BATCH_GPU } else { BATCH }, estimator })
     }

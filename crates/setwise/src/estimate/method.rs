@@ -62,7 +62,7 @@ impl FromStr for MiMethod {
 }
 
 /// Options of an estimate of KL(P‖Q).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct KlOptions {
     /// The method.
     pub method: KlMethod,
@@ -70,11 +70,13 @@ pub struct KlOptions {
     pub k: usize,
     /// Seed of the interval.
     pub seed: u64,
+    /// The device of the pretrained estimator's networks. Classical estimators run on the CPU.
+    pub device: Device,
 }
 
 impl Default for KlOptions {
     fn default() -> Self {
-        KlOptions { method: KlMethod::default(), k: 3, seed: 0 }
+        KlOptions { method: KlMethod::default(), k: 3, seed: 0, device: Device::Cpu }
     }
 }
 
@@ -83,18 +85,27 @@ impl KlOptions {
     pub fn of(method: Option<KlMethod>, k: Option<usize>, seed: u64) -> Self {
         let default = KlOptions::default();
         let implied = if k.is_some() { KlMethod::Knn } else { default.method };
-        KlOptions { method: method.unwrap_or(implied), k: k.unwrap_or(default.k), seed }
+        KlOptions { method: method.unwrap_or(implied), k: k.unwrap_or(default.k), seed, device: default.device }
     }
 
-    /// The estimator, on a device. Classical estimators run on the CPU only.
-    pub fn estimator(&self, device: &Device) -> Result<Box<dyn Estimator>> {
-        if self.method != KlMethod::Pretrained && !matches!(device, Device::Cpu) {
-            let reason = "only the pretrained estimator runs on a GPU; choose the cpu for other methods";
+    /// The same options on a device.
+    pub fn with_device(self, device: Device) -> Self {
+        KlOptions { device, ..self }
+    }
+
+    /// The estimator.
+    pub fn estimator(&self) -> Result<Box<dyn Estimator>> {
+        let on_cpu = matches!(self.device, Device::Cpu);
+        if self.method != KlMethod::Pretrained && !on_cpu {
+            let reason = match self.device {
+                Device::CpuAmx => "precision bf16x3 is for the pretrained estimator; other methods compute in f64",
+                _ => "only the pretrained estimator runs on a GPU; choose the cpu for other methods",
+            };
             return Err(Error::Device(reason.to_owned()));
         }
         Ok(match self.method {
-            KlMethod::Pretrained if matches!(device, Device::Cpu) => Box::new(Pretrained::shared()?),
-            KlMethod::Pretrained => Box::new(Pretrained::built_in()?.on_device(device)?),
+            KlMethod::Pretrained if on_cpu => Box::new(Pretrained::shared()?),
+            KlMethod::Pretrained => Box::new(Pretrained::built_in()?.on_device(&self.device)?),
             KlMethod::Knn => Box::new(Knn::new(self.k)),
             KlMethod::Gaussian => Box::new(GaussianKl),
             KlMethod::Logistic => Box::new(Logistic),
@@ -142,13 +153,13 @@ impl MiOptions {
 /// # Ok::<(), setwise::Error>(())
 /// ```
 pub fn kl(p: Points, q: Points, options: &KlOptions) -> Result<Estimate> {
-    options.estimator(&Device::Cpu)?.estimate(p, q, options.seed)
+    options.estimator()?.estimate(p, q, options.seed)
 }
 
 /// Estimates KL(P‖Q) for every pair of samples, as [`kl`] does for one.
 pub fn kl_batch(pairs: &[(Points, Points)], options: &KlOptions) -> Result<Vec<Estimate>> {
     // The first error is returned.
-    options.estimator(&Device::Cpu)?.estimates(pairs, options.seed).into_iter().collect()
+    options.estimator()?.estimates(pairs, options.seed).into_iter().collect()
 }
 
 /// Estimates I(X; Y) from paired rows.
@@ -187,7 +198,9 @@ mod tests {
 
     #[test]
     fn a_k_without_a_method_means_knn() {
-        assert_eq!(KlOptions::of(None, None, 5), KlOptions { seed: 5, ..Default::default() });
+        let KlOptions { method, k, seed, device } = KlOptions::of(None, None, 5);
+        assert_eq!((method, k, seed), (KlMethod::Pretrained, 3, 5));
+        assert!(matches!(device, Device::Cpu));
         assert_eq!(KlOptions::of(None, Some(2), 0).method, KlMethod::Knn);
         assert_eq!(KlOptions::of(Some(KlMethod::Gaussian), Some(2), 0).method, KlMethod::Gaussian);
     }

@@ -3,7 +3,7 @@
 //! | estimator | quantity | method |
 //! | --- | --- | --- |
 //! | [`Pretrained`] | KL | two built-in networks |
-//! | [`Knn`] | KL | nearest neighbours, which [`neighbors`] finds |
+//! | [`Knn`] | KL | nearest neighbours, which [`neighbours`] finds |
 //! | [`GaussianKl`], [`GaussianMi`] | KL, MI | closed forms at the moments of the samples |
 //! | [`Logistic`] | KL | a classifier of P against Q |
 //! | [`Ksg`] | MI | nearest neighbours |
@@ -24,7 +24,7 @@ mod logistic;
 mod many_pairs;
 mod method;
 mod mine;
-pub mod neighbors;
+pub mod neighbours;
 mod pair_list;
 mod points;
 pub mod pretrained;
@@ -40,7 +40,7 @@ pub use logistic::Logistic;
 pub use many_pairs::ManyPairs;
 pub use method::{KlMethod, KlOptions, MiMethod, MiOptions, kl, kl_batch, mi, mi_batch};
 pub use mine::{Mine, donsker_varadhan};
-pub use neighbors::Norm;
+pub use neighbours::Norm;
 pub use pair_list::{ListedPair, PairList};
 pub use points::{Points, file_warnings, index_column_warning};
 pub(crate) use points::{check_rows, check_widths};

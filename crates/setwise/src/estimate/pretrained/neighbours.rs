@@ -6,7 +6,7 @@
 
 use setwise_engine::simd;
 
-use super::super::neighbors::{Neighbors, Norm};
+use super::super::neighbours::{Neighbours, Norm};
 use super::super::{Points, digamma};
 
 /// Values of k of the nearest-neighbour estimates.
@@ -54,7 +54,7 @@ fn replace_zeros(squared_distances: &mut [[f64; 4]], points: Points, queries: Po
     }
     let data = queries.select(&zeros);
     let queries = Points::new(&data, queries.dim());
-    let exact_search = Neighbors::new(points, Norm::Euclidean);
+    let exact_search = Neighbours::new(points, Norm::Euclidean);
     // Close points coincide in f32. Their zeros stay and are clamped.
     let exact = exact_search.four_kth_measures(queries, &[], ks);
     for ((&i, exact), (measure, count)) in zeros.iter().zip(exact).zip(exact_search.first_positive(queries)) {
@@ -69,7 +69,7 @@ fn replace_zeros(squared_distances: &mut [[f64; 4]], points: Points, queries: Po
 /// Squared distances of every query to its `ks`-th nearest points; `ks` ascend and count from one.
 fn squared_distances(points: Points, queries: Points, ks: [usize; 4]) -> Vec<[f64; 4]> {
     if points.len() > MAX_POINTS || points.len() < 2 {
-        return Neighbors::new(points, Norm::Euclidean).four_kth_measures(queries, &[], ks);
+        return Neighbours::new(points, Norm::Euclidean).four_kth_measures(queries, &[], ks);
     }
     let to_f32 = |points: Points| -> Vec<f32> { points.data().iter().map(|&x| x as f32).collect() };
     let search = BruteForce { points: &to_f32(points), queries: &to_f32(queries), dim: points.dim(), ks };
@@ -207,7 +207,7 @@ mod tests {
             law.sample(m, &mut rng, &mut y);
             let (x, y) = (Points::new(&x, dim), Points::new(&y, dim));
             let ks = KS.map(|k| k.min(m));
-            let exact = Neighbors::new(y, Norm::Euclidean).four_kth_measures(x, &[], ks);
+            let exact = Neighbours::new(y, Norm::Euclidean).four_kth_measures(x, &[], ks);
             for (a, b) in squared_distances(y, x, ks).iter().zip(&exact) {
                 for i in 0..4 {
                     assert!((a[i].sqrt() - b[i].sqrt()).abs() < 1e-5 * (1.0 + b[i]), "{a:?} and {b:?}");

@@ -42,13 +42,13 @@ const CHUNK: usize = 128;
 /// Points prepared for searches.
 ///
 /// ```
-/// use setwise::estimate::{Norm, Points, neighbors::Neighbors};
+/// use setwise::estimate::{Norm, Points, neighbours::Neighbours};
 /// let points = Points::new(&[0.0, 1.0, 3.0, 7.0], 1);
-/// let neighbors = Neighbors::new(points, Norm::Euclidean);
+/// let neighbours = Neighbours::new(points, Norm::Euclidean);
 /// // The nearest point of every point is itself, the second is its neighbour.
-/// assert_eq!(neighbors.kth_distances(points, 2), [1.0, 1.0, 2.0, 4.0]);
+/// assert_eq!(neighbours.kth_distances(points, 2), [1.0, 1.0, 2.0, 4.0]);
 /// ```
-pub struct Neighbors {
+pub struct Neighbours {
     norm: Norm,
     /// Columns of the first group.
     split: usize,
@@ -56,7 +56,7 @@ pub struct Neighbors {
     tree: Option<Tree>,
 }
 
-impl Neighbors {
+impl Neighbours {
     /// Prepares points.
     pub fn new(points: Points, norm: Norm) -> Self {
         Self::with_search(points, norm, Search::Auto)
@@ -76,9 +76,9 @@ impl Neighbors {
         };
         if tree {
             let (tree, blocks) = Tree::new(points);
-            return Neighbors { norm, split, blocks, tree: Some(tree) };
+            return Neighbours { norm, split, blocks, tree: Some(tree) };
         }
-        Neighbors { norm, split, blocks: Blocks::pack(points, 0..points.len()), tree: None }
+        Neighbours { norm, split, blocks: Blocks::pack(points, 0..points.len()), tree: None }
     }
 
     /// Number of points.
@@ -124,7 +124,7 @@ impl Neighbors {
         if self.tree.is_some() { tree::coherent_order(queries) } else { Vec::new() }
     }
 
-    /// [`Neighbors::kth_distances`] as measures. The order of queries has an influence on the speed only.
+    /// [`Neighbours::kth_distances`] as measures. The order of queries has an influence on the speed only.
     pub(super) fn kth_measures(&self, queries: Points, order: &[usize], k: usize) -> Vec<f64> {
         assert!(k > 0, "neighbours are counted from one");
         self.collect(queries, order, |_| KSmallest::new(k), |c| c.last())
@@ -179,7 +179,7 @@ impl Neighbors {
         };
         let run_chunk = |(rows, out): (&[usize], &mut [R])| {
             let mut collectors: Vec<C> = rows.iter().map(|&i| start(i)).collect();
-            let task = Task { neighbors: self, queries, rows, collectors: &mut collectors };
+            let task = Task { neighbours: self, queries, rows, collectors: &mut collectors };
             match self.norm {
                 Norm::Euclidean => dispatch::<SquaredEuclidean, C>(task),
                 Norm::Maximum => dispatch::<Chebyshev, C>(task),
@@ -223,7 +223,7 @@ fn tree_wins(n: usize, dim: usize) -> bool {
 
 /// A chunk of queries with their collectors.
 struct Task<'a, C> {
-    neighbors: &'a Neighbors,
+    neighbours: &'a Neighbours,
     queries: Points<'a>,
     rows: &'a [usize],
     collectors: &'a mut [C],
@@ -232,7 +232,7 @@ struct Task<'a, C> {
 impl<C: Collector> Task<'_, C> {
     #[inline(always)]
     fn run<M: Measure>(self) {
-        let n = self.neighbors;
+        let n = self.neighbours;
         match &n.tree {
             None => brute::search::<M, C>(&n.blocks, n.split, self.queries, self.rows, self.collectors),
             Some(tree) => {
