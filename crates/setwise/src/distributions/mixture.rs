@@ -292,12 +292,16 @@ pub fn ln_gamma(mut x: f64) -> f64 {
 /// Points of a block, one per lane.
 const BLOCK: usize = 8;
 
+/// # Safety
+/// The machine has AVX-512 F, DQ and VL, and FMA.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq,avx512vl,fma")]
 unsafe fn log_density_avx512<const PER_COMPONENT: bool>(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {
     log_density_blocks::<PER_COMPONENT>(mixture, rows, out);
 }
 
+/// # Safety
+/// The machine has AVX2 and FMA.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn log_density_avx2<const PER_COMPONENT: bool>(mixture: &Mixture, rows: &[f64], out: &mut [f64]) {

@@ -207,11 +207,11 @@ unsafe fn store_both_parts(from: *const f32, to: *mut u16) {
 /// Writes 16 numbers, one for each column, as row `r` of two narrow right tiles.
 ///
 /// # Safety
-/// Two tiles, and AVX-512.
+/// `tiles` is valid for two tiles, `r` < 16, and the machine has AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn store_narrow_row(numbers: __m512, tiles: *mut u16, r: usize) {
-    // SAFETY: the caller's contract.
+    // SAFETY: row `r` < 16 of each tile is one vector of 32 numbers of 16 bits.
     unsafe {
         let (high, low) = split_bf16(numbers);
         _mm512_storeu_si512(tiles.add(r * BLOCK_SIDE).cast(), interleave_upper(high, high));
@@ -254,12 +254,12 @@ fn zeros() -> [(__m512i, __m512i); 2] {
 /// Transposes the tiles of `count` blocks, `apart` blocks from each other.
 ///
 /// # Safety
-/// `count` blocks, and AVX-512.
+/// `blocks` is valid for (`count` − 1) · `apart` + 1 blocks if `count` > 0, and the machine has AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
 pub unsafe fn transpose_tiles(blocks: *mut u16, count: usize, apart: usize) {
     for tile in 0..4 * count {
-        // SAFETY: the caller's contract.
+        // SAFETY: block `tile / 4` < `count` begins `tile / 4 · apart` blocks after `blocks`, and has four tiles.
         unsafe { transpose_tile(blocks.add(tile / 4 * apart * BLOCK_LEN + tile % 4 * TILE_LEN)) }
     }
 }

@@ -59,6 +59,8 @@ pub(super) struct Scratch<V> {
 }
 
 impl<V: Vector<f32>> Scratch<V> {
+    /// # Safety
+    /// The machine has the instructions of `V`.
     #[inline(always)]
     pub unsafe fn of(points: &[Points<V>; 2]) -> Self {
         let (len, width) = (points[0].len.max(points[1].len), points[0].width);
@@ -75,6 +77,9 @@ impl<V: Vector<f32>> Scratch<V> {
     }
 
     /// Responsibilities of a start: points in the order of `key`, split into groups of equal size.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`.
     #[inline(always)]
     unsafe fn start(&mut self, points: &Points<V>, components: usize, key: Key) {
         let len = points.len;
@@ -108,6 +113,9 @@ impl<V: Vector<f32>> Scratch<V> {
     }
 
     /// Keeps the responsibilities of the examples whose log posterior exceeds the best so far.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`.
     #[inline(always)]
     unsafe fn keep_better(&mut self, scores: [f32; LANES], best: &mut [f32; LANES], len: usize) {
         let (mut better, mut worse) = ([0.0; LANES], [1.0; LANES]);
@@ -128,6 +136,9 @@ impl<V: Vector<f32>> Scratch<V> {
 
 impl<V: Vector<f32>> Mixture<V> {
     /// The likeliest of the mixtures that EM reaches from several starts.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`.
     #[inline(always)]
     pub unsafe fn fit(points: &Points<V>, components: usize, scratch: &mut Scratch<V>) -> Self {
         // SAFETY: the caller has the instructions of V.
@@ -179,6 +190,9 @@ impl<V: Vector<f32>> Mixture<V> {
     }
 
     /// The M-step of all components; also writes their log densities to `scratch.component_logs`.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`.
     #[inline(always)]
     unsafe fn maximisation(&mut self, points: &Points<V>, scratch: &mut Scratch<V>) {
         let components = self.components.len();
@@ -192,6 +206,9 @@ impl<V: Vector<f32>> Mixture<V> {
     }
 
     /// Log likelihood plus log prior, from the log densities in `scratch`.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`.
     #[inline(always)]
     unsafe fn log_posterior(&self, points: &Points<V>, scratch: &mut Scratch<V>) -> [f32; LANES] {
         // SAFETY: the caller has the instructions of V.
@@ -221,6 +238,9 @@ impl<V: Vector<f32>> Mixture<V> {
     }
 
     /// Writes the log density at every point to `scratch.mixture_logs`, without the constant −½·width·log 2π.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`.
     #[inline(always)]
     pub unsafe fn log_densities(&self, points: &Points<V>, scratch: &mut Scratch<V>) {
         // SAFETY: the caller has the instructions of V.
@@ -234,6 +254,9 @@ impl<V: Vector<f32>> Mixture<V> {
 }
 
 /// Writes points minus a mean.
+///
+/// # Safety
+/// The machine has the instructions of `V`.
 #[inline(always)]
 unsafe fn centre<V: Vector<f32>>(points: &[V], mean: &[V], out: &mut [V]) {
     for (out, point) in out.chunks_exact_mut(mean.len()).zip(points.chunks_exact(mean.len())) {
@@ -245,6 +268,9 @@ unsafe fn centre<V: Vector<f32>>(points: &[V], mean: &[V], out: &mut [V]) {
 }
 
 /// The M-step of component `k`: weight, mean and covariance from its responsibilities.
+///
+/// # Safety
+/// The machine has the instructions of `V`.
 #[inline(always)]
 unsafe fn maximise<V: Vector<f32>>(
     points: &Points<V>,
@@ -300,6 +326,9 @@ unsafe fn maximise<V: Vector<f32>>(
 }
 
 /// Adds Σₙ rₙ·xₙ·xₙᵀ to the tile of `out` at row `i` and column `j`.
+///
+/// # Safety
+/// The machine has the instructions of `V`.
 #[inline(always)]
 unsafe fn add_outer_products<V: Vector<f32>>(
     responsibilities: &[V],
@@ -332,6 +361,9 @@ unsafe fn add_outer_products<V: Vector<f32>>(
 /// Sets a component's whitening, determinant and peak from its weight and the lower triangle of its covariance.
 ///
 /// The covariance is overwritten by its Cholesky factor L. The whitening is L⁻¹, found row by row beside L.
+///
+/// # Safety
+/// The machine has the instructions of `V`.
 #[inline(always)]
 unsafe fn factorise<V: Vector<f32>>(points: &Points<V>, component: &mut Component<V>, weight: V, factor: &mut [V]) {
     let Points { width, unpadded_width, .. } = *points;
@@ -379,6 +411,9 @@ unsafe fn factorise<V: Vector<f32>>(points: &Points<V>, component: &mut Componen
 }
 
 /// Writes a component's log density at every point to row `k` of `scratch.component_logs`: log peak − ½·|L⁻¹(x − μ)|².
+///
+/// # Safety
+/// The machine has the instructions of `V`.
 #[inline(always)]
 unsafe fn log_density<V: Vector<f32>>(
     points: &Points<V>,
@@ -422,6 +457,9 @@ unsafe fn log_density<V: Vector<f32>>(
 }
 
 /// The maximum over components of the log density at point `i`.
+///
+/// # Safety
+/// The machine has the instructions of `V`.
 #[inline(always)]
 unsafe fn max_log<V: Vector<f32>>(logs: &[V], len: usize, components: usize, i: usize) -> V {
     let mut max = logs[i];
@@ -433,6 +471,9 @@ unsafe fn max_log<V: Vector<f32>>(logs: &[V], len: usize, components: usize, i: 
 }
 
 /// The E-step: responsibilities are a softmax over components of the log densities.
+///
+/// # Safety
+/// The machine has the instructions of `V`.
 #[inline(always)]
 unsafe fn expectation<V: Vector<f32>>(points: &Points<V>, components: usize, scratch: &mut Scratch<V>) {
     let len = points.len;
@@ -456,6 +497,9 @@ unsafe fn expectation<V: Vector<f32>>(points: &Points<V>, components: usize, scr
 }
 
 /// Writes the log-sum-exp over components of the log densities at every point to `scratch.mixture_logs`.
+///
+/// # Safety
+/// The machine has the instructions of `V`.
 #[inline(always)]
 unsafe fn log_sum_exp<V: Vector<f32>>(len: usize, components: usize, scratch: &mut Scratch<V>) {
     let Scratch { mixture_logs, component_logs, .. } = scratch;
@@ -473,6 +517,9 @@ unsafe fn log_sum_exp<V: Vector<f32>>(len: usize, components: usize, scratch: &m
 }
 
 /// Natural logarithms, lane by lane.
+///
+/// # Safety
+/// The machine has the instructions of `V`.
 #[inline(always)]
 unsafe fn ln<V: Vector<f32>>(v: V) -> V {
     // SAFETY: the caller has the instructions of V, and no vector has more than LANES lanes.

@@ -8,6 +8,9 @@ use super::{LANES, TILE};
 use setwise_engine::SetView;
 
 /// The lanes of a vector.
+///
+/// # Safety
+/// The machine has the instructions of `V`.
 #[inline(always)]
 pub(super) unsafe fn lanes<V: Vector<f32>>(v: V) -> [f32; LANES] {
     let mut lanes = [0.0; LANES];
@@ -35,6 +38,8 @@ pub(super) struct Points<V> {
 }
 
 impl<V: Vector<f32>> Points<V> {
+    /// # Safety
+    /// The machine has the instructions of `V`.
     #[inline(always)]
     pub unsafe fn of(set: SetView<f64>, examples: std::ops::Range<usize>) -> Self {
         let unpadded_width = set.width;
@@ -77,6 +82,9 @@ impl<V: Vector<f32>> Points<V> {
     }
 
     /// The key of point `i`.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`.
     #[inline(always)]
     pub unsafe fn key(&self, key: Key, i: usize) -> V {
         let point = &self.coordinates[i * self.width..(i + 1) * self.width];
