@@ -92,6 +92,7 @@ fn portable() -> Outcome {
 }
 
 fn examples() -> Outcome {
+    cargo("build --workspace --bin setwise --example common_symbols")?;
     let built = shell::target().join("debug");
     let setwise = built.join("setwise").display().to_string();
     run(&mut shell::command(&format!("{setwise} kl examples/samples/p.csv examples/samples/q.csv")))?;

@@ -30,8 +30,13 @@ const PAGES: &[Page] = &[
             ("`[task]` with `kind = \"count\"`", "CountTask", "setwise-lab"),
             ("`[task]` with `kind = \"distinguish-images\"`", "DistinguishImagesTask", "setwise-lab"),
             ("`data`", "DataSet", "setwise-lab"),
+            ("`label`", "Label", "setwise-lab"),
+            ("`scale`", "Scale", "setwise"),
             ("`axes`", "Axes", "setwise"),
+            ("`append`", "Appended", "setwise"),
             ("`[task.mixture]`", "MixtureLaw", "setwise"),
+            ("`lkj` of a mixture", "Lkj", "setwise"),
+            ("`mixture` of a phase", "MixtureLawOverrides", "setwise"),
             ("`[training]`", "Training", "setwise"),
             ("`training.loss`", "LossConfig", "setwise"),
             ("`training.optimizer`", "Optimizer", "setwise"),
@@ -58,6 +63,7 @@ const PAGES: &[Page] = &[
             ("`attention-scale`", "AttentionScale", "setwise"),
             ("`output`", "OutputKind", "setwise"),
             ("`[model.images]`", "Images", "setwise"),
+            ("`images.encoder`", "ImageEncoder", "setwise"),
         ],
     },
 ];
@@ -127,7 +133,7 @@ struct Item {
 impl Item {
     /// Reads an item from the source of a crate.
     fn find(name: &str, package: &str) -> Result<Self, String> {
-        let starts = [format!("pub struct {name} {{"), format!("pub enum {name} {{")];
+        let starts = ["pub struct", "pub enum", "enum"].map(|kind| format!("{kind} {name} {{"));
         // Choices of the model config are written by a macro: `choice! { /// … Name { … } }`.
         let in_macro = format!("    {name} {{");
         for file in sources(&root().join("crates").join(package).join("src")) {
@@ -151,8 +157,8 @@ impl Item {
         let about = above.iter().rev().filter(|l| is_doc(l)).map(|l| doc(l)).take_while(|l| !l.is_empty());
         let about = about.collect::<Vec<_>>().join(" ");
         let is_enum = !lines[at].contains("struct");
-        let mut entries = Vec::new();
-        let (mut docs, mut attributes) = (Vec::new(), String::new());
+        let mut entries: Vec<(String, String, String, bool)> = Vec::new();
+        let (mut docs, mut inner_docs, mut attributes) = (Vec::new(), Vec::new(), String::new());
         let mut depth = 0;
         for line in &lines[at + 1..end.unwrap_or(lines.len())] {
             let plain = line.trim();
@@ -160,12 +166,22 @@ impl Item {
                 docs.push(doc(line));
             } else if depth == 0 && is_attribute(line) {
                 attributes.push_str(plain);
+            } else if depth == 1 && is_enum && is_doc(line) {
+                inner_docs.push(doc(line));
+            } else if depth == 1 && is_enum && is_attribute(line) {
+                attributes.push_str(plain);
+            } else if depth == 1 && is_enum && plain.contains(": ") {
+                let name = key_of(plain.split(": ").next().unwrap_or(plain), &attributes);
+                if let Some((_, _, text, _)) = entries.last_mut() {
+                    let _ = write!(text, " `{name}`: {}", links_removed(&inner_docs.join(" ")));
+                }
+                inner_docs.clear();
+                attributes.clear();
             } else if depth == 0 && !plain.is_empty() {
                 let field = plain.trim_start_matches("pub ").trim_end_matches([',', '{', ' ']);
                 let (name, kind) =
                     field.split_once(": ").unwrap_or((field.split([' ', '(']).next().unwrap_or(field), ""));
-                let renamed = attributes.split("rename = \"").nth(1).and_then(|r| r.split('"').next());
-                let key = renamed.map_or_else(|| kebab(name), str::to_owned);
+                let key = key_of(name, &attributes);
                 let may_lack = optional || attributes.contains("default") || kind.starts_with("Option<");
                 let text = docs.join(" ");
                 entries.push((key, kind.trim_end_matches(',').to_owned(), links_removed(&text), may_lack));
@@ -218,6 +234,12 @@ fn kebab(name: &str) -> String {
         out.extend(if c == '_' { '-' } else { c }.to_lowercase());
     }
     out
+}
+
+/// The key of a field or variant: its name in kebab case, unless an attribute renames it.
+fn key_of(name: &str, attributes: &str) -> String {
+    let renamed = attributes.split("rename = \"").nth(1).and_then(|r| r.split('"').next());
+    renamed.map_or_else(|| kebab(name), str::to_owned)
 }
 
 /// A Rust type in words.
@@ -273,11 +295,23 @@ mod tests {
     }
 
     #[test]
-    fn every_page_can_be_made_and_documents_every_key() {
+    fn every_page_can_be_made_and_documents_every_key_and_type() {
+        /// Types of keys whose tables have another item: `[task]` by its kind, and the list of `append`.
+        const ALIASES: &[&str] = &["Task", "Append"];
+        let documented: Vec<&str> = PAGES.iter().flat_map(|p| p.tables).map(|(_, name, _)| *name).collect();
         for page in PAGES {
             for (_, name, package) in page.tables {
                 let item = Item::find(name, package).unwrap();
                 assert!(!item.entries.is_empty(), "{name} has no entries");
+                for (key, kind, about, _) in &item.entries {
+                    assert!(!about.trim().is_empty(), "{name}: {key} has no documentation");
+                    let kind = kind.trim_start_matches("Option<").trim_start_matches("Vec<").trim_end_matches('>');
+                    let is_listed = item.is_enum || documented.contains(&kind) || ALIASES.contains(&kind);
+                    assert!(
+                        is_listed || !readable(kind).starts_with('`'),
+                        "{name}: {key} has type {kind}, which no page lists"
+                    );
+                }
             }
         }
     }

@@ -26,11 +26,13 @@ pub struct Append {
     pub mixture_log_densities: bool,
 }
 
-/// One entry of the serialised list of [`Append`].
+/// The columns appended to the coordinates of every point: a list of these names.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Appended {
+    /// The coordinates of the data.
     Raw,
+    /// Log densities of Gaussian mixtures fitted to each of two sets, in seven columns.
     MixtureLogDensities,
 }
 
