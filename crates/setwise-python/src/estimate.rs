@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
+use setwise::Device;
 use setwise::estimate::{
     Dim, Estimate, KlMethod, KlOptions, MiMethod, MiOptions, Points, Quantity, Variant, kl_batch, mi_batch,
 };
@@ -27,6 +28,8 @@ use crate::pool::compute;
 ///     Rank of the neighbour that "knn" measures the distance to, 3 by default.
 /// seed : int
 ///     Seed of the interval.
+/// device : str
+///     "cpu", "cuda" or "cuda:N"; a GPU needs a package built with the feature cuda. Only "pretrained" runs on a GPU.
 ///
 /// Returns
 /// -------
@@ -47,7 +50,7 @@ use crate::pool::compute;
 /// >>> [e.method for e in setwise.kl([p, q], [q, p], method="gaussian")]
 /// ['gaussian', 'gaussian']
 #[pyfunction]
-#[pyo3(signature = (p, q, *, method=None, k=None, seed=0))]
+#[pyo3(signature = (p, q, *, method=None, k=None, seed=0, device="cpu"))]
 pub fn kl<'py>(
     py: Python<'py>,
     p: &Bound<'py, PyAny>,
@@ -55,10 +58,12 @@ pub fn kl<'py>(
     method: Option<&str>,
     k: Option<i128>,
     seed: i128,
+    device: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
     let method = method.map(str::parse::<KlMethod>).transpose().map_err(exception)?;
     let k = k.map(|k| to_u64("k", k)).transpose()?.map(|k| k as usize);
-    let options = KlOptions::of(method, k, to_u64("seed", seed)?);
+    let device = Device::find(device, None).map_err(exception)?;
+    let options = KlOptions::of(method, k, to_u64("seed", seed)?).with_device(device);
     estimates(py, [(p, "p"), (q, "q")], |pairs| kl_batch(pairs, &options))
 }
 

@@ -138,6 +138,13 @@ def test_samples_without_an_estimate_are_value_errors(arguments, options, messag
         setwise.kl(*arguments, **options)
 
 
+def test_the_device_is_an_argument(samples):
+    p, q, *_ = samples
+    assert setwise.kl(p, q, device="cpu").value == setwise.kl(p, q).value
+    with pytest.raises(RuntimeError, match='there is no device "gpu"; there are cpu, cuda and cuda:N'):
+        setwise.kl(p, q, device="gpu")
+
+
 def test_unpaired_rows_and_unknown_variants_are_value_errors(samples):
     with pytest.raises(ValueError, match="x has 120 rows, y has 90"):
         setwise.mi(*samples)

@@ -105,7 +105,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let [of_p, of_q] = read_samples([p, q])?;
     let (p, q) = (Points::of(&of_p)?, Points::of(&of_q)?);
-    let estimator = args.options().estimator(&args.device.open()?)?;
+    let estimator = args.options().with_device(args.device.open()?).estimator()?;
     let mut estimate = estimator.estimate(p, q, args.seed)?;
     estimate.warnings.extend(file_warnings(&of_p, &of_q));
     if !args.explain && args.report.is_none() {

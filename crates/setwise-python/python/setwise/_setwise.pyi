@@ -21,6 +21,7 @@ def kl(
     method: Literal["pretrained", "knn", "gaussian", "logistic"] | None = None,
     k: int | None = None,
     seed: int = 0,
+    device: str = "cpu",
 ) -> list[Estimate]: ...
 @overload
 def kl(
@@ -30,6 +31,7 @@ def kl(
     method: Literal["pretrained", "knn", "gaussian", "logistic"] | None = None,
     k: int | None = None,
     seed: int = 0,
+    device: str = "cpu",
 ) -> Estimate: ...
 @overload
 def mi(
