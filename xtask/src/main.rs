@@ -92,8 +92,11 @@ fn portable() -> Outcome {
 }
 
 fn examples() -> Outcome {
-    cargo("build --workspace --bin setwise --example common_symbols")?;
     let built = shell::target().join("debug");
+    // `test` has built both.
+    if !built.join("setwise").exists() || !built.join("examples/common_symbols").exists() {
+        cargo("build --workspace --bin setwise --example common_symbols")?;
+    }
     let setwise = built.join("setwise").display().to_string();
     run(&mut shell::command(&format!("{setwise} kl examples/samples/p.csv examples/samples/q.csv")))?;
     let model = "weights/common-symbols.safetensors";

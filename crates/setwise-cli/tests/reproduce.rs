@@ -77,7 +77,8 @@ fn the_table_lists_runs_with_their_training_and_marks_other_cells_not_run() {
     assert!(row(&table, "sum-merge")[3] == "not run" && row(&table, "median")[2].is_empty(), "{table}");
     assert!(ours("sum-merge").is_none(), "{table}");
     for seed in 0..2 {
-        let line = format!("d = 2, cross-only: runs/small-cross-only-s{seed}: 5 steps of 4, ");
+        let run = std::path::Path::new("runs").join(format!("small-cross-only-s{seed}"));
+        let line = format!("d = 2, cross-only: {}: 5 steps of 4, ", run.display());
         assert!(table.contains(&line), "{table} lacks {line}");
     }
     assert!(!table.contains("other-cross-only"), "{table}");
