@@ -1,8 +1,8 @@
 """`compare --device cuda`: PyTorch's training step against setwise's on one NVIDIA GPU.
 
-Compiling takes PyTorch most of a minute per model on one core, so all configurations prepare at once, each in
-processes of its own (time_torch_cuda.py). When all are ready they are timed one at a time, in turns with
-`setwise bench`, and nothing else runs on the GPU meanwhile.
+Compiling takes PyTorch most of a minute per model on one core, so all configurations prepare at
+once, each in separate processes (time_torch_cuda.py). When all are ready they are timed one at a
+time, alternating with `setwise bench`. Nothing else runs on the GPU.
 """
 
 import json
@@ -20,11 +20,12 @@ import roofline
 
 BENCH = Path(__file__).resolve().parent
 GOAL = 4
-ANSWER_SECONDS = 60
+REPLY_SECONDS = 60
 GRACE_SECONDS = 15
-# A variant that took this much longer than the best one in the first round is not timed again.
-HOPELESS = 1.25
-# Variants start from the same parameters and data; losses of the first steps that differ by more are remarked upon.
+# A variant whose time exceeds the best by this ratio in the first round is not timed again.
+MAX_RATIO = 1.25
+# Variants start from the same parameters and data. A larger relative difference between losses of
+# the first steps is reported.
 LOSS_TOLERANCE = 0.02
 
 VARIANTS = ["plain:eager", "plain:stacked-sdpa", "graph:sdpa", "graph:fused-sdpa", "graph:stacked",
@@ -33,17 +34,17 @@ QUICK_VARIANTS = [variant for variant in VARIANTS if not variant.startswith("com
 
 
 class Failed(Exception):
-    """Something gave no result; the text is the reason."""
+    """A request or a command without a result; the text is the reason."""
 
 
-class Log:
-    """Progress on standard error, with the time since the start."""
+class TimedLog:
+    """Logs progress with the time since the start."""
 
-    def __init__(self, say):
-        self.start, self.say = time.monotonic(), say
+    def __init__(self, write):
+        self.start, self.write = time.monotonic(), write
 
     def __call__(self, text):
-        self.say(f"[{time.monotonic() - self.start:6.1f} s] {text}")
+        self.write(f"[{time.monotonic() - self.start:6.1f} s] {text}")
 
 
 class Worker:
@@ -52,7 +53,7 @@ class Worker:
     def __init__(self, case, variants, python, args, folder, log):
         self.case, self.variants, self.log = case, variants, log
         self.messages = queue.Queue()
-        self.ready = None  # what it said about itself
+        self.ready = None  # its message "ready"
         self.error_file = folder / f"{case.model}-{case.dim}-{variants[-1].replace(':', '-')}.log"
         command = [python, BENCH / "time_torch_cuda.py", "--model", case.model, "--dim", case.dim,
                    "--variants", ",".join(variants), "--batch", args.batch, "--points", args.points,
@@ -66,7 +67,7 @@ class Worker:
         threading.Thread(target=self.read, daemon=True).start()
 
     def read(self):
-        """Runs in a thread of its own: progress is noted, answers are queued."""
+        """Body of the reader thread: logs progress and queues replies."""
         for line in self.process.stdout:
             try:
                 message = json.loads(line)
@@ -87,23 +88,23 @@ class Worker:
         try:
             message = self.messages.get(timeout=max(seconds, 0.01))
         except queue.Empty:
-            raise Failed(f"no answer within {seconds:.0f} s") from None
+            raise Failed(f"no reply within {seconds:.0f} s") from None
         if message is None:
             self.messages.put(None)
-            raise Failed(f"the process ended: {self.last_words()}")
+            raise Failed(f"the process ended: {self.exit_reason()}")
         if message["event"] == "error":
             raise Failed(message["reason"])
         return message
 
-    def ask(self, command):
+    def request(self, command):
         try:
             self.process.stdin.write(command + "\n")
             self.process.stdin.flush()
         except OSError:
-            raise Failed(f"the process ended: {self.last_words()}") from None
-        return self.receive(ANSWER_SECONDS)
+            raise Failed(f"the process ended: {self.exit_reason()}") from None
+        return self.receive(REPLY_SECONDS)
 
-    def last_words(self):
+    def exit_reason(self):
         try:
             status = self.process.wait(timeout=2)
         except subprocess.TimeoutExpired:
@@ -111,7 +112,7 @@ class Worker:
         lines = [line.strip() for line in self.error_file.read_text(errors="replace").splitlines() if line.strip()]
         return f"status {status}, {lines[-1][:300] if lines else 'nothing on standard error'}"
 
-    def give_up(self, reason):
+    def fail(self, reason):
         """Ends the process; its variants that have no result are failures."""
         self.end()
         self.ready = None
@@ -127,12 +128,12 @@ class Worker:
 
 
 class Case:
-    """One model in one dimension, and what was measured of it."""
+    """One model in one dimension, and its measurements."""
 
     def __init__(self, model, dim):
         self.model, self.dim = model, dim
         self.workers = []
-        self.prepared = {}  # variant -> how long preparing took, losses of the first steps
+        self.prepared = {}  # variant -> its message "prepared"
         self.torch = {}  # variant -> one result per round
         self.setwise = []
         self.failures = {}  # variant or setwise -> reason
@@ -151,12 +152,12 @@ class Case:
         return statistics.median(r["train_step_ms"] for r in self.setwise) if self.setwise else None
 
     def shape(self):
-        """What both sides say about their model: (PyTorch's, setwise's), each perhaps None."""
+        """Sizes of the model in PyTorch and in setwise, each or None."""
         theirs = next((w.ready for w in self.workers if w.ready and w.ready["parameters"]), None)
         return theirs, self.setwise[0] if self.setwise else None
 
     def work(self, args):
-        """The count of a step, or None where neither side ran."""
+        """The work of a step, or None if neither side ran."""
         known = next((shape for shape in self.shape() if shape), None)
         if known is None:
             return None
@@ -178,7 +179,7 @@ class Case:
             middle = statistics.median(each)
             for variant, loss in zip(losses, each):
                 if abs(loss - middle) > LOSS_TOLERANCE * abs(middle):
-                    yield f"{self}: the loss of step {step + 1} is {loss:.4f} in {variant} and {middle:.4f} in the middle"
+                    yield f"{self}: the loss of step {step + 1} is {loss:.4f} in {variant} and {middle:.4f} in the median"
 
     def as_json(self, args, rates):
         work = self.work(args)
@@ -193,7 +194,7 @@ class Case:
 
 
 def start_workers(case, python, args, folder, log):
-    """A process for each compiled variant, the first of which also takes those that need no compiler."""
+    """A process for each compiled variant. The first also has the variants without a compiler."""
     plain = [v for v in args.variants if v.startswith(("plain:", "graph:"))]
     compiled = [v for v in args.variants if v not in plain]
     groups = [plain + compiled[:1], *([v] for v in compiled[1:])]
@@ -205,7 +206,7 @@ def start_workers(case, python, args, folder, log):
 
 
 def wait_for_workers(cases, args, log):
-    """Until every process is ready or has failed; past the limit they time what they have by then."""
+    """Waits until processes are ready or have failed. The limit interrupts their preparation."""
     deadline = time.monotonic() + args.ready_seconds
     workers = [worker for case in cases for worker in case.workers]
 
@@ -219,23 +220,23 @@ def wait_for_workers(cases, args, log):
                     late.append(worker)
                     continue
                 log(f"{worker.case}: {failure}")
-                worker.give_up(str(failure))
+                worker.fail(str(failure))
         return late
 
     late = collect(workers, deadline)
     for worker in late:
-        log(f"{worker.case}: not ready after {args.ready_seconds:.0f} s, told to stop preparing")
+        log(f"{worker.case}: not ready after {args.ready_seconds:.0f} s, interrupted")
         worker.process.send_signal(signal.SIGINT)
     for worker in collect(late, time.monotonic() + GRACE_SECONDS):
-        worker.give_up(f"not ready within {args.ready_seconds:.0f} s")
+        worker.fail(f"not ready within {args.ready_seconds:.0f} s")
     log(f"{sum(w.ready is not None for w in workers)} of {len(workers)} processes are ready")
 
 
 def measure_rates(cases, log):
-    """The card's rates from the first process that can tell."""
+    """The card's rates, from the first process that measures them."""
     for worker in (w for case in cases for w in case.workers if w.ready):
         try:
-            rates = worker.ask("rates")
+            rates = worker.request("rates")
         except Failed as failure:
             log(f"rates: {failure}")
             continue
@@ -245,20 +246,20 @@ def measure_rates(cases, log):
 
 
 def time_torch(case, args, log):
-    """Times every variant of the case once; after the first round only those that can still win."""
+    """Times every variant of the case once, after the first round only those near the best."""
     best, _ = case.best()
     for worker in case.workers:
         for variant in list(worker.ready["variants"] if worker.ready else ()):
-            if variant in case.failures or (best and case.median(variant) > HOPELESS * best):
+            if variant in case.failures or (best and case.median(variant) > MAX_RATIO * best):
                 continue
             try:
-                result = worker.ask(f"time {variant} {args.seconds}")
+                result = worker.request(f"time {variant} {args.seconds}")
             except Failed as failure:
                 log(f"    {variant} failed: {failure}")
                 case.failures[variant] = str(failure)
                 case.torch.pop(variant, None)
-                if "no answer" in str(failure):  # it may still be busy on the GPU
-                    worker.give_up(str(failure))
+                if "no reply" in str(failure):  # the process may still use the GPU
+                    worker.fail(str(failure))
                     break
                 continue
             case.torch.setdefault(variant, []).append(result)
@@ -272,21 +273,21 @@ def time_setwise(case, setwise, args, log):
                "--points", args.points, "--seconds", args.seconds, "--json"]
     command += [] if args.dry_run else ["--device", "cuda", "--precision", "tf32"]
     try:
-        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=ANSWER_SECONDS)
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=REPLY_SECONDS)
         if done.returncode != 0:
             lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             raise Failed(lines[-1] if lines else f"exit status {done.returncode}")
         result = json.loads(done.stdout.strip().splitlines()[-1])
-        asked = {"model": case.model, "dim": case.dim, "batch": args.batch, "points": args.points}
-        for key, value in asked.items():
+        requested = {"model": case.model, "dim": case.dim, "batch": args.batch, "points": args.points}
+        for key, value in requested.items():
             if result.get(key) != value:
-                raise Failed(f"asked for {key} {value}, measured {result.get(key)}")
+                raise Failed(f"requested {key} {value}, measured {result.get(key)}")
         if not args.dry_run and not str(result.get("device")).startswith("cuda"):
             raise Failed(f"ran on {result.get('device')}")
         if result.get("train_step_ms") is None:
             raise Failed("no time of a training step in its output")
     except subprocess.TimeoutExpired:
-        case.failures["setwise"] = f"took longer than {ANSWER_SECONDS} s"
+        case.failures["setwise"] = f"took longer than {REPLY_SECONDS} s"
     except (IndexError, json.JSONDecodeError):
         case.failures["setwise"] = "its output is not a JSON object"
     except OSError as error:
@@ -301,7 +302,7 @@ def time_setwise(case, setwise, args, log):
 
 
 def describe_machine(cases, log):
-    """The GPU and its driver, as far as the machine tells."""
+    """The GPU, its driver and PyTorch, as far as they are known."""
     ready = next((w.ready for case in cases for w in case.workers if w.ready), {})
     host = {key: ready.get(key) for key in ("gpu", "multiprocessors", "gpu_memory_bytes", "torch", "cuda")}
     host["cores"] = os.cpu_count()
@@ -359,7 +360,7 @@ def roofline_table(cases, args, rates):
 
 
 def write_record(args, cases, host, rates, log):
-    """Rewritten after every configuration, so that an interrupted run leaves what it has."""
+    """Writes all measurements, after every configuration: an interrupted run keeps its results."""
     if not args.json:
         return
     record = {"machine": host, "device": "cpu" if args.dry_run else "cuda", "precision": "tf32", "batch": args.batch,
@@ -386,13 +387,13 @@ def print_report(args, cases, host, rates):
         print("\n" + "\n".join(f"- {remark}" for remark in remarks))
 
 
-def run(args, python, setwise, say):
-    """The whole comparison; true where every configuration has a ratio."""
-    log = Log(say)
+def run(args, python, setwise, write):
+    """Runs the comparison. True if every configuration has a ratio."""
+    log = TimedLog(write)
     cases = [Case(model, dim) for model in args.models for dim in args.dims]
     folder = args.logs or Path(tempfile.mkdtemp(prefix="setwise-bench-"))
     folder.mkdir(parents=True, exist_ok=True)
-    log(f"what the processes say on standard error is kept in {folder}")
+    log(f"standard error of the processes: {folder}")
     host, rates = {}, None
 
     def stop(*_):
@@ -412,7 +413,7 @@ def run(args, python, setwise, say):
                 time_setwise(case, setwise, args, log)
             write_record(args, cases, host, rates, log)
     except KeyboardInterrupt:
-        log("interrupted; the report has what was measured until now")
+        log("interrupted; the report has the measurements so far")
     finally:
         for case in cases:
             for worker in case.workers:

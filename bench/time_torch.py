@@ -1,6 +1,7 @@
 """Times one PyTorch variant in one configuration and prints one JSON object.
 
-A variant is a layout of torch_models.py (``eager``, ``sdpa``, ``fused``, ``fused-sdpa``) or ``compile:LAYOUT``.
+A variant is a layout of torch_models.py (``eager``, ``sdpa``, ``fused``, ``fused-sdpa``) or
+``compile:LAYOUT``.
 """
 
 import argparse
@@ -15,11 +16,11 @@ import torch
 from torch_models import MultiSetTransformer, preset
 
 WARM_UP = 2
-LEAST_REPETITIONS = 5
+MIN_REPETITIONS = 5
 
 
 def status_bytes(field):
-    """A memory field of /proc/self/status: VmRSS now, VmHWM its peak so far."""
+    """A memory field of /proc/self/status: VmRSS, or its peak VmHWM."""
     with open("/proc/self/status") as status:
         for line in status:
             if line.startswith(field + ":"):
@@ -27,7 +28,7 @@ def status_bytes(field):
     raise RuntimeError(f"no {field} in /proc/self/status")
 
 
-def median_ms(run, least_seconds, most_seconds):
+def median_ms(run, min_seconds, max_seconds):
     """Median time of ``run`` after a warm-up, and the number of repetitions."""
     for _ in range(WARM_UP):
         run()
@@ -37,13 +38,13 @@ def median_ms(run, least_seconds, most_seconds):
         run()
         now = time.perf_counter()
         times.append((now - before) * 1e3)
-        enough = len(times) >= LEAST_REPETITIONS and now - start >= least_seconds
-        if enough or now - start >= most_seconds:
+        enough = len(times) >= MIN_REPETITIONS and now - start >= min_seconds
+        if enough or now - start >= max_seconds:
             return statistics.median(times), len(times)
 
 
 def faster_adam(model, backward):
-    """Adam in its foreach or its fused form, whichever takes less time for a step of this model."""
+    """Adam with `foreach` or `fused`, whichever takes less time for a step of this model."""
     backward()
     best = None
     for option in ({"fused": True}, {"foreach": True}):
@@ -84,7 +85,7 @@ def measure(args):
         backward()
         adam.step()
 
-    limits = args.least_seconds, args.most_seconds
+    limits = args.min_seconds, args.max_seconds
     forward_ms, forward_repetitions = median_ms(forward, *limits)
     adam_kind, adam = faster_adam(model, backward)
     train_step_ms, train_repetitions = median_ms(train_step, *limits)
@@ -98,7 +99,7 @@ def measure(args):
         "repetitions": [forward_repetitions, train_repetitions],
         "adam": adam_kind,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        # With torch.compile this also holds the compiler, so it says nothing about a step.
+        # With torch.compile this includes the compiler, so it is no measure of a step.
         "rss_growth_bytes": status_bytes("VmHWM") - rss_before,
         "growth_includes_compiler": compiled,
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -116,8 +117,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", choices=["cpu"], default="cpu")
     parser.add_argument("--matmul", choices=["highest", "high"], default="highest", help="precision of float32 products")
-    parser.add_argument("--least-seconds", type=float, default=2.0)
-    parser.add_argument("--most-seconds", type=float, default=30.0)
+    parser.add_argument("--min-seconds", type=float, default=2.0)
+    parser.add_argument("--max-seconds", type=float, default=30.0)
     print(json.dumps(measure(parser.parse_args())))
 
 

@@ -1,19 +1,22 @@
-"""Prepares PyTorch variants of one configuration on a GPU and times them when asked.
+"""Prepares PyTorch variants of one configuration on a GPU and times them on request.
 
-Many of these can prepare at once, since compiling is work for the CPU. One that is ready waits for its
-turn on standard input and leaves the GPU alone. Its lines are JSON objects on standard output:
+Many processes can prepare at once, since compiling is work for the CPU. A process that is ready
+waits for requests on standard input and does not use the GPU. Its messages are JSON objects, one a
+line on standard output:
 
-    {"event": "prepared", "variant": ...} or {"event": "failed", "variant": ..., "reason": ...} for each variant
-    {"event": "ready", ...}                once; from here on it answers commands
-    {"event": "timed", ...}                after the line `time VARIANT SECONDS`
-    {"event": "rates", ...}                after the line `rates`
+    {"event": "prepared", "variant": ...}               a variant can be timed
+    {"event": "failed", "variant": ..., "reason": ...}  a variant cannot be timed
+    {"event": "ready", ...}                             once; requests are served from here on
+    {"event": "timed", ...}                             reply to `time VARIANT SECONDS`
+    {"event": "rates", ...}                             reply to `rates`
+    {"event": "error", "reason": ...}                   reply to a request that failed
 
-SIGINT ends the preparation early: what is prepared by then can be timed.
+SIGINT ends the preparation; variants that are prepared can be timed.
 
 A variant is MODE:LAYOUT, where LAYOUT is one of torch_models.py and MODE is
 
 * ``plain``          one operation after the other
-* ``graph``          the whole step captured in a CUDA graph
+* ``graph``          the full step captured in a CUDA graph
 * ``compile``        forward and backward through torch.compile
 * ``compile-graph``  the compiled step captured in a CUDA graph
 * ``autotune-graph`` the same, and the compiler tries out kernels for every product (minutes)
@@ -33,11 +36,11 @@ COMPILERS = {"compile": "default", "compile-graph": "default", "autotune-graph":
 MODES = ("plain", "graph", *COMPILERS)
 WARM_UP_STEPS = 3
 REPETITION_SECONDS = 0.02
-LEAST_REPETITIONS = 5
+MIN_REPETITIONS = 5
 
 
 def separate_output():
-    """A stream for the protocol alone; what libraries print goes to standard error."""
+    """A stream for messages alone; output of libraries goes to standard error."""
     protocol = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     return protocol
@@ -63,7 +66,7 @@ class Step:
         self.call = self.model
         if mode in COMPILERS:
             self.call = torch.compile(self.model, dynamic=False, mode=COMPILERS[mode])
-        self.losses = []  # of the first steps, to see that all variants train the same
+        self.losses = []  # of the first steps, which must agree between variants
         if captured:
             self.capture()
         else:
@@ -81,7 +84,7 @@ class Step:
         return loss.detach()
 
     def capture(self):
-        """Warm-up and capture on one side stream, so that no gradient is accumulated on another."""
+        """Warms up and captures on one side stream, so that all gradients accumulate on it."""
         cuda = self.torch.cuda
         side = cuda.Stream()
         side.wait_stream(cuda.current_stream())
@@ -118,9 +121,9 @@ class Step:
 
 
 def median_seconds(run, synchronize, seconds):
-    """Median time of a call after a warm-up, and how many repetitions of how many calls it comes from.
+    """Median time of a call after a warm-up, number of repetitions, and calls of a repetition.
 
-    A repetition is many calls between two synchronisations, so that they may queue up as in training.
+    A repetition is many calls between two synchronisations, so that they queue up as in training.
     """
     synchronize()
     begin, calls = time.perf_counter(), 0
@@ -131,7 +134,7 @@ def median_seconds(run, synchronize, seconds):
     estimate = (time.perf_counter() - begin) / calls
     each = max(1, math.ceil(REPETITION_SECONDS / estimate))
     times, start = [], time.perf_counter()
-    while len(times) < LEAST_REPETITIONS or time.perf_counter() - start < seconds:
+    while len(times) < MIN_REPETITIONS or time.perf_counter() - start < seconds:
         begin = time.perf_counter()
         for _ in range(each):
             run()
@@ -161,6 +164,8 @@ def first_line(error):
 
 
 class Server:
+    """Prepares variants and serves requests."""
+
     def __init__(self, args, protocol):
         import torch
         from torch_models import MultiSetTransformer, preset
@@ -178,7 +183,7 @@ class Server:
         self.data = [t.to(self.device) for t in (*sets, torch.randn(args.batch))]
         self.steps = {}
 
-    def tell(self, event, **fields):
+    def send(self, event, **fields):
         print(json.dumps({"event": event, **fields}), file=self.protocol, flush=True)
 
     def prepare(self, variant):
@@ -187,20 +192,20 @@ class Server:
             step = Step(variant, self.config, self.state, self.data, self.device)
         except Exception as error:
             traceback.print_exc()
-            self.tell("failed", variant=variant, reason=first_line(error))
+            self.send("failed", variant=variant, reason=first_line(error))
         else:
             self.steps[variant] = step
-            self.tell("prepared", variant=variant, seconds=round(time.monotonic() - begin, 1), losses=step.losses)
+            self.send("prepared", variant=variant, seconds=round(time.monotonic() - begin, 1), losses=step.losses)
         self.release()
 
     def release(self):
-        """Gives unused GPU memory back, and leaves the stream that a failed capture may have stayed on."""
+        """Frees unused GPU memory, and leaves the stream of a capture that failed."""
         if self.device.type == "cuda":
             try:
                 self.torch.cuda.set_stream(self.torch.cuda.default_stream())
                 self.torch.cuda.empty_cache()
             except Exception:
-                traceback.print_exc()  # the next variant will say what is wrong
+                traceback.print_exc()  # the next variant reports the reason
 
     def prepare_all(self):
         waiting = list(self.args.variants)
@@ -210,7 +215,7 @@ class Server:
                 waiting.pop(0)
         except KeyboardInterrupt:
             for variant in waiting:
-                self.tell("failed", variant=variant, reason="not prepared within the time limit")
+                self.send("failed", variant=variant, reason="not prepared within the time limit")
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -222,21 +227,21 @@ class Server:
             fields.update(gpu=properties.name, multiprocessors=properties.multi_processor_count,
                           gpu_memory_bytes=properties.total_memory, reserved_bytes=torch.cuda.memory_reserved())
         model = next(iter(self.steps.values())).model if self.steps else None
-        self.tell("ready", variants=list(self.steps), latent=self.config.latent, hidden=self.config.hidden,
+        self.send("ready", variants=list(self.steps), latent=self.config.latent, hidden=self.config.hidden,
                   blocks=self.config.blocks, equivariant=self.config.equivariant,
                   parameters=model and sum(p.numel() for p in model.parameters()), **fields)
 
-    def answer(self, command):
+    def reply(self, command):
         if command[0] == "rates":
             measured = rates(self.torch, self.device)
             self.release()
-            return self.tell("rates", **measured)
+            return self.send("rates", **measured)
         _, variant, seconds = command
         step = self.steps[variant]
         median, repetitions, calls = median_seconds(step.run, step.synchronize, float(seconds))
         last_loss = step.run().item()
         self.release()
-        self.tell("timed", variant=variant, train_step_ms=median * 1e3, repetitions=repetitions,
+        self.send("timed", variant=variant, train_step_ms=median * 1e3, repetitions=repetitions,
                   steps_per_repetition=calls, last_loss=last_loss)
 
     def serve(self):
@@ -245,10 +250,10 @@ class Server:
             if not command or command[0] == "quit":
                 break
             try:
-                self.answer(command)
+                self.reply(command)
             except Exception as error:
                 traceback.print_exc()
-                self.tell("error", reason=first_line(error))
+                self.send("error", reason=first_line(error))
 
 
 def main():
@@ -258,7 +263,7 @@ def main():
     parser.add_argument("--variants", type=lambda text: text.split(","), required=True)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--points", type=int, default=125)
-    parser.add_argument("--device", default="cuda", help="cpu goes through the same motions without a graph")
+    parser.add_argument("--device", default="cuda", help="cpu runs the same steps without a graph")
     args = parser.parse_args()
     protocol = separate_output()
     server = Server(args, protocol)
@@ -266,7 +271,7 @@ def main():
     server.ready()
     server.serve()
     protocol.flush()
-    # The compiler's helper processes and the GPU's context end with this one; an orderly exit takes seconds.
+    # The compiler's processes and the GPU's context end here; an orderly exit takes seconds.
     os._exit(0)
 
 

@@ -1,8 +1,8 @@
-"""The two multi-set transformers in PyTorch, written to be as fast as plain PyTorch allows.
+"""The two multi-set transformers in PyTorch, as fast as plain PyTorch allows.
 
-A set is a tensor [batch, points, channels, features]. The multi-set transformer has one channel that
-holds all d coordinates; the dimension-equivariant one has d channels of one coordinate each and applies
-the same weights to every channel. Everything else is shared.
+A set is a tensor [batch, points, channels, features]. The multi-set transformer has one channel
+that holds all d coordinates. The dimension-equivariant one has d channels of one coordinate each
+and applies the same weights to every channel.
 
 Six layouts hold the same parameters:
 
@@ -10,7 +10,8 @@ Six layouts hold the same parameters:
 * ``sdpa``        the same modules, ``scaled_dot_product_attention``
 * ``fused``       all query, key and value projections that read one set are a single matrix product
 * ``fused-sdpa``  both
-* ``stacked``, ``stacked-sdpa``  both sets and all relations of a block in one operation (torch_stacked.py)
+* ``stacked``, ``stacked-sdpa``  both sets and all relations of a block in one operation
+                  (torch_stacked.py)
 
 Run this file to check that they agree, with ``--compile`` also when compiled (minutes).
 """
@@ -76,7 +77,7 @@ def attend(q, k, v, scale, sdpa):
 class CompiledRelu(torch.autograd.Function):
     """ReLU whose gradient reads its output, which the next layer keeps anyway.
 
-    The compiler would save a mask of booleans for the usual one, and its code for that is slow on CPUs.
+    For the usual ReLU the compiler saves a mask of booleans, and its code for that is slow on CPUs.
     """
 
     @staticmethod
@@ -96,7 +97,7 @@ def relu(x):
 
 
 class Finish(nn.Module):
-    """What follows attention in a transformer block: U = LN(A + O), LN(U + FF(U))."""
+    """The layers after attention in a transformer block: U = LN(A + O), LN(U + FF(U))."""
 
     def __init__(self, latent, hidden, bias):
         super().__init__()
@@ -159,7 +160,7 @@ class SplitBlock(nn.Module):
 
 
 class FusedBlock(nn.Module):
-    """Projects each set once, to [q for each partner | k for each asker | v for each asker]."""
+    """Projects each set once, to [q by key set | k by query set | v by query set]."""
 
     def __init__(self, latent, hidden, heads, bias, sdpa):
         super().__init__()
@@ -246,7 +247,7 @@ class MultiSetTransformer(nn.Module):
         sets = [project(s.unsqueeze(axis)) for project, s in zip(self.inputs, (x, y))]
         for block in self.blocks:
             sets = block(sets)
-        # One channel needs no maximum, and amax's backward would cost a pass.
+        # One channel needs no maximum, and amax's backward costs a pass.
         reduce = (lambda s: s.amax(dim=2)) if self.config.equivariant else (lambda s: s.squeeze(2))
         pooled = [pool(reduce(s)) for pool, s in zip(self.pools, sets)]
         return self.decoder(torch.cat(pooled, dim=-1)).squeeze(-1)
@@ -261,7 +262,7 @@ def convert_state(state, blocks, layout):
     result = dict(state)
 
     def take(keys):
-        """Removes parameters and returns them as one, or nothing where they have no bias."""
+        """Removes parameters and returns them concatenated, or None where they have no bias."""
         return torch.cat([result.pop(key) for key in keys]) if keys[0] in result else None
 
     for kind in ("weight", "bias"):
@@ -284,7 +285,7 @@ def check(name, dim, compiled=False, batch=5, points=17):
     torch.manual_seed(dim)
     config = preset(name, dim)
     reference = MultiSetTransformer(config, "eager")
-    with torch.no_grad():  # LayerNorm starts at 1 and 0, which would hide a mistake in the order
+    with torch.no_grad():  # LayerNorm starts at 1 and 0, which hides a wrong order
         for parameter in reference.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     x, y = torch.randn(batch, points, dim), torch.randn(batch, points, dim)
@@ -324,8 +325,8 @@ def check(name, dim, compiled=False, batch=5, points=17):
             moved = run(model, x[..., order], y[..., order])[0]
             assert (moved - output).abs().max() < 1e-4, "order of dimensions matters"
             if dim > 1:
-                torn = run(model, x[..., order], y)[0]
-                assert (torn - output).abs().max() > 1e-4, "dimensions of X and Y are not matched"
+                mismatched = run(model, x[..., order], y)[0]
+                assert (mismatched - output).abs().max() > 1e-4, "dimensions of X and Y are not matched"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The ``stacked`` layouts: all relations of a block, and both sets, in one operation each.
 
-Sets of equal size can be stacked along a leading axis of groups, [groups, rows, features], and the weights of
-the two sets or four relations of a block along the same axis. A block is then a handful of batched operations instead
-of four times as many small ones, which is what a GPU wants. The parameters are those of the other layouts,
-rearranged; ``torch_models.convert_state`` does it.
+Sets of equal size are stacked along a leading axis of groups, [groups, rows, features], and the
+weights of the two sets or four relations of a block along the same axis. A block is then a handful
+of batched operations instead of four times as many small ones, which suits a GPU. The parameters
+are those of the other layouts; ``torch_models.convert_state`` rearranges them.
 """
 
 import re
@@ -15,19 +15,19 @@ from torch import nn
 SETS = 2
 
 
-def parts_of_sum(rows, groups, width, height):
-    """Into how many parts to cut the sum over rows of a gradient of weights.
+def partial_sums(rows, groups, width, height):
+    """Number of partial sums (split-K) of a weight gradient's sum over rows.
 
-    The gradient is small and the sum is long, so without this a handful of the GPU's multiprocessors would work
-    on it alone. Tiles of 128 by 128 should number about as many as there are multiprocessors.
+    The gradient is small and the sum is long, so one sum occupies few of the GPU's multiprocessors.
+    Tiles of 128 by 128 are to be about as many as multiprocessors.
     """
     tiles = groups * -(-width // 128) * -(-height // 128)
-    most = max(1, min(16, 132 // tiles))
-    return max(parts for parts in range(1, most + 1) if rows % parts == 0)
+    max_parts = max(1, min(16, 132 // tiles))
+    return max(parts for parts in range(1, max_parts + 1) if rows % parts == 0)
 
 
 class GroupedProduct(torch.autograd.Function):
-    """[groups, rows, width] by [groups, width, height], with the gradient of the weights summed in parts."""
+    """[groups, rows, width] by [groups, width, height]; the weight gradient has partial sums."""
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -39,7 +39,7 @@ class GroupedProduct(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         groups, rows, width = x.shape
         height = weight.shape[2]
-        parts = parts_of_sum(rows, groups, width, height)
+        parts = partial_sums(rows, groups, width, height)
         by_part = groups * parts, rows // parts
         product = torch.bmm(x.reshape(*by_part, width).transpose(1, 2), gradient.reshape(*by_part, height))
         to_x = torch.bmm(gradient, weight.transpose(1, 2)) if ctx.needs_input_grad[0] else None
@@ -101,7 +101,7 @@ class StackedBlock(nn.Module):
     def __init__(self, latent, hidden, heads, bias, attend):
         super().__init__()
         self.heads, self.attend = heads, attend
-        # As in the fused layout: [q for each partner | k for each asker | v for each asker].
+        # As in the fused layout: [q by key set | k by query set | v by query set].
         self.project = StackedLinear(SETS, latent, 3 * SETS * latent, bias)
         self.finish = StackedFinish(SETS * SETS, latent, hidden, bias)
         self.merges = StackedMerge(latent)
@@ -112,12 +112,12 @@ class StackedBlock(nn.Module):
         projected = self.project(x).view(SETS, batch, points, channels, 3, SETS, self.heads, -1)
 
         def part(index, order):
-            """One of q, k, v, as [asker · partner · batch, heads, points, channels · width]."""
+            """One of q, k, v, as [query set · key set · batch, heads, points, channels · width]."""
             each = projected.select(4, index).permute(*order, 1, 5, 2, 3, 6)
             return each.reshape(SETS * SETS * batch, self.heads, points, -1)
 
         # The axes of a part are (set, batch, points, channels, other set, heads, width).
-        # A query belongs to the asker and comes from its set; a key or a value comes from the partner's.
+        # Queries come from the query set, keys and values from the key set.
         q, k, v = part(0, (0, 4)), part(1, (4, 0)), part(2, (4, 0))
         attended = self.attend(q, k, v)
         attended = attended.unflatten(0, (SETS * SETS, batch)).unflatten(-1, (channels, -1))
@@ -152,7 +152,7 @@ class StackedPool(nn.Module):
 
 
 class StackedBody(nn.Module):
-    """From two sets [batch, points, dim] to what the decoder reads, [batch, sets · latent]."""
+    """From two sets [batch, points, dim] to the input of the decoder, [batch, sets · latent]."""
 
     def __init__(self, config, attend):
         super().__init__()
