@@ -162,7 +162,7 @@ struct Common {
     #[arg(long, value_name = "DIR")]
     runs: Option<PathBuf>,
     /// Folder for the table (Markdown, CSV, JSON) and its figures (SVG, PNG).
-    #[arg(short, long, alias = "output", value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Markdown)]

@@ -24,7 +24,7 @@ pub struct Args {
     /// Folder for x.npy, x_offsets.npy, y.npy, y_offsets.npy and label.npy.
     ///
     /// If examples differ in dimensions, dims.npy holds them and zeros pad the rows.
-    #[arg(short, long, alias = "output", value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
     #[command(flatten)]
     data: DataArgs,

@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(long, value_name = "PRESET", value_delimiter = ',')]
     model: Vec<String>,
     /// Folder of the run; several runs get subfolders [default: runs/EXPERIMENT-MODEL-sSEED].
-    #[arg(short, long, alias = "output", value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Continue from the last checkpoint.
     #[arg(long)]
