@@ -398,10 +398,7 @@ fn a_damaged_checkpoint_is_reported_and_renamed_and_the_previous_one_is_used() {
         std::fs::write(out.join(name), "short").unwrap();
     }
     let (code, printed) = train(&tiny, &out, &["--resume"]);
-    assert!(
-        code == Some(2) && printed.contains("no intact checkpoint") && printed.contains("--out"),
-        "{printed}"
-    );
+    assert!(code == Some(2) && printed.contains("no intact checkpoint") && printed.contains("--out"), "{printed}");
     // Without its experiment a checkpoint cannot be resumed.
     std::fs::remove_file(out.join("experiment.toml")).unwrap();
     let (code, printed) = train(&tiny, &out, &["--resume"]);
