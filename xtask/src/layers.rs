@@ -36,6 +36,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "embed",
             "experiment",
             "run",
+            "speed",
             "estimator",
             "selftest",
             "reproduce",

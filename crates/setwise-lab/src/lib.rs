@@ -5,6 +5,7 @@
 //! | [`reproduce`] | the paper's tables and figures, ours beside the paper's |
 //! | `selftest` | a GPU against the CPU in double precision (feature `cuda`) |
 //! | [`estimator`] | training of the pretrained KL estimator's second network |
+//! | [`speed`] | rates of samplers, times of steps |
 //! | [`run`] | training runs with checkpoints and a log, evaluation |
 //! | [`experiment`] | tasks, models and training as TOML; the built-in experiments |
 //! | [`embed`] | features of images by ONNX encoders (feature `onnx`) |
@@ -27,6 +28,7 @@ pub mod run;
 pub mod samplers;
 #[cfg(feature = "cuda")]
 pub mod selftest;
+pub mod speed;
 
 pub use error::Error;
 
