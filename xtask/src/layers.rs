@@ -39,6 +39,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "speed",
             "estimator",
             "selftest",
+            "grid",
             "reproduce",
         ],
     ),

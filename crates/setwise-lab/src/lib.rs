@@ -3,6 +3,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`reproduce`] | the paper's tables and figures, ours beside the paper's |
+//! | [`grid`] | experiments × presets × seeds, planned and trained |
 //! | `selftest` | a GPU against the CPU in double precision (feature `cuda`) |
 //! | [`estimator`] | training of the pretrained KL estimator's second network |
 //! | [`speed`] | rates of samplers, times of steps |
@@ -21,6 +22,7 @@ pub mod embed;
 mod error;
 pub mod estimator;
 pub mod experiment;
+pub mod grid;
 pub mod import;
 pub mod prefetch;
 pub mod reproduce;
