@@ -218,7 +218,7 @@ fn import_takes_heads_and_pooling_as_options() {
 fn import_does_not_overwrite_its_input() {
     let dir = tempfile::tempdir().unwrap();
     let weights = write(&dir, "weights.safetensors", std::fs::read(fixture("mst_concat")).unwrap());
-    for out in ["-o", "--out", "--output"] {
+    for out in ["-o", "--out"] {
         let error = refused([Path::new("import"), &weights, Path::new(out), &weights]);
         assert!(error.contains("weights.safetensors: is both input and output; choose another output"), "{error}");
     }

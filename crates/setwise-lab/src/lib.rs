@@ -3,8 +3,10 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`reproduce`] | the paper's tables and figures, ours beside the paper's |
+//! | [`grid`] | experiments × presets × seeds, planned and trained |
 //! | `selftest` | a GPU against the CPU in double precision (feature `cuda`) |
 //! | [`estimator`] | training of the pretrained KL estimator's second network |
+//! | [`speed`] | rates of samplers, times of steps |
 //! | [`run`] | training runs with checkpoints and a log, evaluation |
 //! | [`experiment`] | tasks, models and training as TOML; the built-in experiments |
 //! | [`embed`] | features of images by ONNX encoders (feature `onnx`) |
@@ -20,6 +22,7 @@ pub mod embed;
 mod error;
 pub mod estimator;
 pub mod experiment;
+pub mod grid;
 pub mod import;
 pub mod prefetch;
 pub mod reproduce;
@@ -27,6 +30,7 @@ pub mod run;
 pub mod samplers;
 #[cfg(feature = "cuda")]
 pub mod selftest;
+pub mod speed;
 
 pub use error::Error;
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use setwise::files::atomic::write_atomically;
 use setwise::{Error, Result};
 
 use super::layout::Layout;
@@ -168,7 +169,7 @@ impl Figure {
         png.finish()
     }
 
-    /// Writes the figure in the format that the file's extension names: `svg` or `png`.
+    /// Writes the figure atomically in the format that the file's extension names: `svg` or `png`.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         const KNOWN: &str = ".svg and .png";
         let path = path.as_ref();
@@ -177,7 +178,7 @@ impl Figure {
             "png" => self.to_png().map_err(Error::io(path))?,
             _ => return Err(super::unknown_extension(path, KNOWN)),
         };
-        std::fs::write(path, bytes).map_err(Error::io(path))
+        write_atomically(path, &bytes).map_err(Error::io(path))
     }
 }
 

@@ -1,13 +1,14 @@
 //! `setwise bench`
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use setwise::models::{ImageEncoder, Images};
 use setwise::sets::PackedSet;
 use setwise::train::BatchLimits;
-use setwise::{Loss, Model, ModelConfig, SetBatch, Trainer};
+use setwise::{Loss, Model, SetBatch, Trainer};
+use setwise_lab::speed::{CallTime, benchmark_config};
 
 use super::{DataArgs, DeviceArgs, print_line, sampler};
 use crate::failure::Failure;
@@ -78,11 +79,7 @@ pub fn run(mut args: Args) -> Result<(), Failure> {
     }
     let images = args.images.as_deref().map(ImageEncoder::find).transpose()?.map(Images::new);
     args.dim = images.map_or(args.dim, |i| i.numbers());
-    let mut config = ModelConfig::preset(&args.model, args.dim)?;
-    if let Some(images) = images {
-        config = config.with_images(images).with_latent(128).with_hidden(256);
-        config.projection_size = ModelConfig::default().projection_size;
-    }
+    let mut config = benchmark_config(&args.model, args.dim, images)?;
     config.latent = args.latent.unwrap_or(config.latent);
     config.hidden = args.hidden.unwrap_or(config.hidden);
     config.blocks = args.blocks.unwrap_or(config.blocks);
@@ -105,7 +102,7 @@ pub fn run(mut args: Args) -> Result<(), Failure> {
 
     let device = args.device.open()?;
     model.use_device(&device)?;
-    let forward = median(min_time, || model.predict(&batch).map(drop))?;
+    let forward = CallTime::measure(min_time, || model.predict(&batch).map(drop))?;
     let mut trainer = Trainer::new(model, Loss::L1);
     if !args.forward_only {
         let limits = BatchLimits { examples: args.batch, set_size: args.points, dims: args.dim };
@@ -114,21 +111,21 @@ pub fn run(mut args: Args) -> Result<(), Failure> {
     let step = match args.forward_only {
         true => None,
         // A GPU has two steps in flight, so a call takes as long as a step.
-        false => Some(median(min_time, || {
+        false => Some(CallTime::measure(min_time, || {
             trainer.submit(&batch, &targets, 1e-4, None)?;
             trainer.outcome(false).map(drop)
         })?),
     };
     while trainer.outcome(true)?.is_some() {}
-    let repetitions = step.map_or(forward.1, |s| s.1);
-    let step = step.map(|s| s.0);
+    let repetitions = step.unwrap_or(forward).repetitions;
+    let step = step.map(|s| s.milliseconds);
     let peak = peak_memory();
     let c = trainer.model().config().clone();
     if args.json {
         return print_line(serde_json::json!({
             "model": args.model, "dim": args.dim, "images": c.images, "batch": args.batch, "points": args.points,
             "threads": rayon::current_num_threads(), "latent": c.latent, "hidden": c.hidden, "blocks": c.blocks,
-            "heads": c.heads, "parameters": parameters, "forward_ms": forward.0, "train_step_ms": step,
+            "heads": c.heads, "parameters": parameters, "forward_ms": forward.milliseconds, "train_step_ms": step,
             "peak_memory_bytes": peak, "device_memory_bytes": trainer.device_memory(), "repetitions": repetitions,
             "device": args.device.name(), "precision": args.device.precision(),
         }));
@@ -146,7 +143,7 @@ pub fn run(mut args: Args) -> Result<(), Failure> {
         "latent {}, hidden {}, {} blocks, {} heads, {parameters} parameters",
         c.latent, c.hidden, c.blocks, c.heads
     ))?;
-    print_line(format!("forward       {:9.2} ms", forward.0))?;
+    print_line(format!("forward       {:9.2} ms", forward.milliseconds))?;
     if let Some(step) = step {
         print_line(format!("training step {step:9.2} ms   (forward, backward, Adam; median of {repetitions})"))?;
     }
@@ -202,21 +199,6 @@ fn random_batch(args: &Args, sets: usize) -> Result<SetBatch, Failure> {
         })
         .collect();
     Ok(SetBatch::new(sets)?)
-}
-
-/// Median time in milliseconds and the number of repetitions: at least five, over at least `min_time`.
-fn median(min_time: Duration, mut f: impl FnMut() -> setwise::Result<()>) -> Result<(f64, usize), Failure> {
-    f()?;
-    f()?;
-    let mut times = Vec::new();
-    let start = Instant::now();
-    while times.len() < 5 || start.elapsed() < min_time {
-        let begin = Instant::now();
-        f()?;
-        times.push(begin.elapsed().as_secs_f64() * 1e3);
-    }
-    times.sort_by(f64::total_cmp);
-    Ok((times[times.len() / 2], times.len()))
 }
 
 /// Peak resident memory of the process in bytes; none where there is no `/proc`.

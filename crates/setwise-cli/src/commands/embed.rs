@@ -17,7 +17,7 @@ pub struct Args {
     #[arg(long, value_name = "MODEL.onnx")]
     encoder: PathBuf,
     /// File for the features: NPY if its name ends in .npy, otherwise safetensors.
-    #[arg(short, long, alias = "output", value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
     /// Pixels of the shorter side after resizing; 0 keeps the size.
     #[arg(long, value_name = "PIXELS", default_value_t = 256)]

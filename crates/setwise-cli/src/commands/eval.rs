@@ -6,7 +6,7 @@ use setwise::Model;
 use setwise_lab::experiment::{Experiment, find};
 use setwise_lab::run::{RunFolder, evaluate};
 
-use super::{DataArgs, DeviceArgs, print_line, validate};
+use super::{DataArgs, DeviceArgs, print_line};
 use crate::failure::Failure;
 
 /// Arguments of `eval`.
@@ -59,7 +59,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
     };
     experiment.seed = args.seed.unwrap_or(experiment.seed);
-    let experiment = validate(&name, experiment)?.with_data(&args.data.find()?)?;
+    let experiment = experiment.validate_named(&name)?.with_data(&args.data.find()?)?;
     let e = evaluate(&mut model, &experiment, args.examples)?;
     if args.json {
         return print_line(serde_json::json!({

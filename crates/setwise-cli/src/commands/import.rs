@@ -15,7 +15,7 @@ pub struct Args {
     /// State dict of the paper's PyTorch code, saved as safetensors.
     reference: PathBuf,
     /// Model file to write.
-    #[arg(short, long, alias = "output", value_name = "MODEL")]
+    #[arg(short, long, value_name = "MODEL")]
     out: PathBuf,
     /// Number of attention heads, which the state dict does not hold.
     #[arg(long, default_value_t = 4)]

@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", conflicts_with_all = ["p", "q"])]
     pairs: Option<PathBuf>,
     /// Write the results of --pairs as .csv, .json or .md.
-    #[arg(short, long, alias = "output", value_name = "FILE.csv")]
+    #[arg(short, long, value_name = "FILE.csv")]
     out: Option<PathBuf>,
     #[command(flatten)]
     device: DeviceArgs,

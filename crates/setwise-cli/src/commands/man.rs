@@ -9,7 +9,7 @@ use crate::failure::Failure;
 #[derive(clap::Args)]
 pub struct Args {
     /// Folder for setwise.1 and a page for every command.
-    #[arg(short, long, alias = "output", value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
 }
 

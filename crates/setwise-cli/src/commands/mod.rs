@@ -23,7 +23,6 @@ use std::path::{Path, PathBuf};
 use setwise::estimate::{Dim, Estimate};
 use setwise::files::Sample;
 use setwise_lab::datasets::DataFolder;
-use setwise_lab::experiment::{Experiment, ValidExperiment};
 use setwise_report::decimals;
 
 use crate::failure::Failure;
@@ -75,20 +74,6 @@ pub fn check_not_input<'a>(path: &Path, inputs: impl IntoIterator<Item = &'a Pat
         false => format!("is the same file as the input {}", input.display()),
     };
     Err(Failure::usage(format!("{}: {reason}; choose another output", path.display())))
-}
-
-/// Validates an experiment. Errors name it.
-pub fn validate(name: &str, experiment: Experiment) -> Result<ValidExperiment, Failure> {
-    experiment.validate().map_err(|error| {
-        let message = match &error {
-            setwise_lab::Error::Experiment { key, reason }
-            | setwise_lab::Error::Library(setwise::Error::Setting { key, reason }) => {
-                format!("{name}: {key}: {reason}")
-            }
-            other => format!("{name}: {other}"),
-        };
-        Failure::from(error).with_message(message)
-    })
 }
 
 /// Reads two samples. One of them may be standard input.

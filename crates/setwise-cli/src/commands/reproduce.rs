@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 use setwise::estimate::Pretrained;
+use setwise::files::atomic::write_atomically;
 use setwise_lab::reproduce::{Reproduction, dependence, divergence, estimator, lower_bounds, scaling, scores};
 
 use super::{DataArgs, DeviceArgs, log, make_folder, print_line};
@@ -162,7 +163,7 @@ struct Common {
     #[arg(long, value_name = "DIR")]
     runs: Option<PathBuf>,
     /// Folder for the table (Markdown, CSV, JSON) and its figures (SVG, PNG).
-    #[arg(short, long, alias = "output", value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Markdown)]
@@ -273,14 +274,10 @@ fn check_count(option: &str, count: usize) -> Result<(), Failure> {
 
 /// Writes the table as Markdown, CSV and JSON, and the figures as SVG and PNG.
 fn write_files(result: &Reproduction, folder: &Path) -> Result<(), Failure> {
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        move |source| setwise::Error::Io { path, source }
-    };
     let files = [("md", markdown(result)), ("csv", result.table.to_csv()), ("json", format!("{:#}\n", result.json))];
     for (extension, text) in files {
         let path = folder.join(format!("{}.{extension}", result.name));
-        std::fs::write(&path, text).map_err(io(&path))?;
+        write_atomically(&path, text.as_bytes()).map_err(setwise::Error::io(&path))?;
     }
     for (name, figure) in &result.figures {
         for extension in ["svg", "png"] {

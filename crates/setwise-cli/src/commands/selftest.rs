@@ -36,14 +36,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let setwise::Device::Cuda { device, precision } = args.device.open()? else {
         return Err(Failure::usage("selftest compares a GPU with the CPU; choose a GPU with --device cuda"));
     };
-    let mut cases = BTreeSet::new();
+    let (mut cases, mut printed) = (BTreeSet::new(), Ok(()));
     let checks = setwise_lab::selftest::run(&device, precision, args.seed, args.only.as_deref(), &mut |c| {
         cases.insert(c.case.clone());
-        if args.verbose || !c.passed() {
+        if (args.verbose || !c.passed()) && printed.is_ok() {
             let verdict = if c.passed() { "ok    " } else { "FAILED" };
-            println!("{verdict} {:9.2e} of {:7.0e}  {}, {}", c.error, c.tolerance, c.case, c.what);
+            let (error, tolerance) = (c.error, c.tolerance);
+            printed = print_line(format!("{verdict} {error:9.2e} of {tolerance:7.0e}  {}, {}", c.case, c.what));
         }
     })?;
+    printed?;
     if checks.is_empty() {
         return Err(Failure::usage(format!("--only {}: no case has this in its name", args.only.unwrap_or_default())));
     }

@@ -260,4 +260,16 @@ impl Experiment {
         let source = self.task.source(None)?;
         Ok(ValidExperiment::new(self, model, source))
     }
+
+    /// Checks every value. Errors begin with a name, for example that of the experiment's file.
+    pub fn validate_named(self, name: &str) -> Result<ValidExperiment> {
+        self.validate().map_err(|error| {
+            Error::ExperimentText(match error {
+                Error::Experiment { key, reason } | Error::Library(setwise::Error::Setting { key, reason }) => {
+                    format!("{name}: {key}: {reason}")
+                }
+                other => format!("{name}: {other}"),
+            })
+        })
+    }
 }

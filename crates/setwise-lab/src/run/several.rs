@@ -11,6 +11,8 @@ use crate::experiment::ValidExperiment;
 /// An experiment and the folder of its run.
 #[derive(Clone)]
 pub struct RunPlan {
+    /// The name of the experiment, or its file.
+    pub name: String,
     /// The experiment.
     pub experiment: ValidExperiment,
     /// The folder of the run.
@@ -84,7 +86,10 @@ mod tests {
             stop: &stop,
         };
         let alone = run(&tiny(3), &options, &mut |_| {}).unwrap();
-        let plan = |name: &str, seed| RunPlan { experiment: tiny(seed), folder: dir.path().join(name) };
+        let plan = |folder: &str, seed| {
+            let (name, folder) = ("tiny".to_owned(), dir.path().join(folder));
+            RunPlan { name, experiment: tiny(seed), folder }
+        };
         // The second folder has a run already.
         let plans = [plan("a", 1), plan("alone", 2), plan("b", 3), plan("c", 4), plan("d", 5)];
         let steps = Mutex::new(vec![0; plans.len()]);

@@ -40,6 +40,17 @@ pub struct RunOptions<'a> {
     pub stop: &'a AtomicBool,
 }
 
+impl RunOptions<'_> {
+    /// The default number of loader threads: one beside the CPU's training steps, all cores but one beside a GPU.
+    pub fn default_loader_threads(device: &Device) -> usize {
+        match device {
+            Device::Cpu | Device::CpuAmx => 1,
+            #[allow(unreachable_patterns)]
+            _ => std::thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).max(1)),
+        }
+    }
+}
+
 /// An event in a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<'a> {

@@ -1,15 +1,18 @@
-//! Progress bars of training runs.
+//! Progress bars of training runs, and progress lines of combiners.
 
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use setwise_lab::estimator::FitProgress;
+use setwise_lab::grid::CombinerEvent;
 use setwise_lab::run::Event;
 
 use crate::commands::log;
 
 /// Seconds between lines if standard error is no terminal.
-pub const LINE_EVERY: u64 = 30;
+const LINE_EVERY: u64 = 30;
 
 /// A bar for every run in progress, or occasional lines if standard error is no terminal.
 pub struct Progress {
@@ -131,5 +134,43 @@ impl Bar {
     /// Prints a line to standard error.
     fn log(&self, text: &str) {
         log(format!("{}{text}", self.name));
+    }
+}
+
+/// Lines about the combiner in training.
+pub struct CombinerProgress {
+    last_line: Mutex<Instant>,
+}
+
+impl Default for CombinerProgress {
+    fn default() -> Self {
+        CombinerProgress { last_line: Mutex::new(Instant::now()) }
+    }
+}
+
+impl CombinerProgress {
+    /// Shows an event of the combiner in a run's folder.
+    pub fn show(&self, folder: &Path, event: CombinerEvent) {
+        let mut last_line = self.last_line.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = folder.display();
+        match event {
+            CombinerEvent::Skipped => {
+                log(format!("{folder}: stopped before its combiner is trained; --resume continues"));
+            }
+            CombinerEvent::Started => {
+                log(format!("{folder}: training the combiner"));
+                *last_line = Instant::now();
+            }
+            CombinerEvent::Progress(progress) if last_line.elapsed().as_secs() >= LINE_EVERY / 3 => {
+                *last_line = Instant::now();
+                log(match progress {
+                    FitProgress::Examples(n, of) => format!("combiner: {n} of {of} examples"),
+                    FitProgress::Steps(n, of, loss) => format!("combiner: step {n}/{of}  loss {loss:.4}"),
+                });
+            }
+            CombinerEvent::Progress(_) => {}
+            CombinerEvent::Trained(path) => log(format!("combiner: written to {}", path.display())),
+            CombinerEvent::Stopped => log("combiner: stopped; --resume continues"),
+        }
     }
 }
