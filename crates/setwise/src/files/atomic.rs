@@ -52,8 +52,7 @@ pub fn write_partial(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
 
 /// Syncs the folder of a file, so that renames survive a power failure. Does nothing outside Unix.
 pub fn sync_folder(path: &Path) -> Result<()> {
-    #[cfg(unix)]
-    {
+    if cfg!(unix) {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(folder)?.sync_all()?;
     }
