@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn zeros_pad_rows_of_fewer_dimensions_and_offsets_count_rows() {
-        let text = "[task]\nkind = 'broad-kl'\ndims = [1, 3]\nset-size = [30, 32]\n\
+        let text = "[task]\nkind = 'broad-kl'\ndims = [1, 3]\nset-size = [30, 32]\nmax-divergence = 5.0\n\
             [model]\npreset = 'multi-set-transformer-equi'\n[training]\nbatch-size = 4";
         let experiment = Experiment::parse(text).unwrap().validate().unwrap();
         let packed = PackedExamples::draw(&experiment, Split::Training, 10).unwrap();

@@ -113,7 +113,7 @@ mod tests {
     use crate::experiment::Experiment;
     use crate::run::Encoders;
 
-    const TINY: &str = "[task]\nkind = 'broad-kl'\ndims = [1, 2]\nset-size = [30, 34]\n\
+    const TINY: &str = "[task]\nkind = 'broad-kl'\ndims = [1, 2]\nset-size = [30, 34]\nmax-divergence = 5.0\n\
         [model]\npreset = 'multi-set-transformer-equi'\nlatent = 8\nhidden = 8\nblocks = 1\n\
         [training]\nsteps = 3\nbatch-size = 4\nloss = { quantiles = { levels = [0.05, 0.5, 0.95], scale = 1.0 } }\n[run]\nvalidation-examples = 8\n\
         [combiner]\nset-size = [30, 40]\nexamples = 40\ncalibration-examples = 40\nsteps = 3\nbatch-size = 8\nlatent = 8\nhidden = 8\n\
