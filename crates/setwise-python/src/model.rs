@@ -186,7 +186,7 @@ impl Model {
                 value_error(format!("cannot prepare sets as in training: {e}; raw=True predicts without preparation"))
             })?,
         };
-        let answers = compute(py, || -> Result<Prediction, Failure> {
+        let predictions = compute(py, || -> Result<Prediction, Failure> {
             views.iter().try_for_each(|v| v.check(preparation.is_identity()))?;
             if !preparation.is_identity() {
                 let prepared = prepared(&preparation, &sets)?;
@@ -197,17 +197,17 @@ impl Model {
             let sets = packed.iter().map(|p| SetView { data: &p.data, width: p.width, offsets: &p.offsets }).collect();
             Ok(self.shared.predict(&BatchView { sets })?)
         })??;
-        if answers.per_element() {
+        if predictions.per_element() {
             let counts = |example: usize| sets.iter().map(move |s| s[example].rows()).collect::<Vec<_>>();
-            let each = (0..examples).map(|i| per_element(py, &answers, i, &counts(i)));
+            let each = (0..examples).map(|i| per_element(py, &predictions, i, &counts(i)));
             let mut each = each.collect::<PyResult<Vec<_>>>()?;
             return match each.pop() {
                 Some(only) if single => Ok(only.into_any()),
                 last => Ok(PyList::new(py, each.into_iter().chain(last))?.into_any()),
             };
         }
-        let shape = if answers.width() == 1 { vec![examples] } else { vec![examples, answers.width()] };
-        let array = answers.values().to_vec().into_pyarray(py).reshape(shape)?;
+        let shape = if predictions.width() == 1 { vec![examples] } else { vec![examples, predictions.width()] };
+        let array = predictions.values().to_vec().into_pyarray(py).reshape(shape)?;
         if single { array.get_item(0) } else { Ok(array.into_any()) }
     }
 
@@ -292,11 +292,11 @@ fn prepared(preparation: &Preparation, sets: &[Vec<Set>]) -> Result<SetBatch, Fa
 /// The outputs of the elements of one example, as an array for each set.
 fn per_element<'py>(
     py: Python<'py>,
-    answers: &Prediction,
+    predictions: &Prediction,
     example: usize,
     counts: &[usize],
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let (mut rest, width) = (answers.example(example), answers.width());
+    let (mut rest, width) = (predictions.example(example), predictions.width());
     let mut arrays = Vec::with_capacity(counts.len());
     for &rows in counts {
         let (part, after) = rest.split_at(rows * width);

@@ -64,7 +64,7 @@ fn with_columns(page: Page, explanation: &Explanation) -> Page {
         table.push([c.column.to_string().into(), name.into(), number(c.marginal), number(c.without), number(c.drop)]);
     }
     page.with_figure(&contributions(explanation), &caption).with_table(&table).with_paragraph(&format!(
-        "KL of all columns, from which losses are counted: {}, from {} and {} rows.",
+        "KL of all columns, from which drops are counted: {}, from {} and {} rows.",
         decimals(explanation.all_columns),
         explanation.n[0],
         explanation.n[1]

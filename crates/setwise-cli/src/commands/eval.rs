@@ -70,7 +70,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         print_line(format!("accuracy             {accuracy:.4} ± {error:.4}"))?;
     }
     if let Some(strict) = e.strict_accuracy {
-        print_line(format!("strict accuracy      {strict:.4} (rounded answers)"))?;
+        print_line(format!("strict accuracy      {strict:.4} (rounded predictions)"))?;
     }
     // One example has no standard error.
     let error = if e.examples > 1 { format!(" ± {:.4}", e.standard_error) } else { String::new() };

@@ -53,21 +53,21 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Failure::usage(format!("{model}: cannot prepare sets as in training: {e}; {hint}"))
     })?;
     preparation.check_widths(&model, &samples).map_err(|e| Failure::usage(e.to_string()))?;
-    let answers = preparation.decode(model.predict(&preparation.batch(samples)?)?);
+    let predictions = preparation.decode(model.predict(&preparation.batch(samples)?)?);
     if args.json {
-        let results: Vec<serde_json::Value> = (0..answers.examples())
+        let results: Vec<serde_json::Value> = (0..predictions.examples())
             .map(|i| {
-                if !answers.per_element() {
-                    return serde_json::json!(answers.example(i));
+                if !predictions.per_element() {
+                    return serde_json::json!(predictions.example(i));
                 }
-                let vectors = |set| answers.set(i, set).chunks(answers.width()).collect::<Vec<_>>();
+                let vectors = |set| predictions.set(i, set).chunks(predictions.width()).collect::<Vec<_>>();
                 serde_json::json!((0..sets).map(vectors).collect::<Vec<_>>())
             })
             .collect();
         let mut all = serde_json::json!({
             "model": args.model,
-            "examples": answers.examples(),
-            "output": if answers.per_element() { "equivariant" } else { "invariant" },
+            "examples": predictions.examples(),
+            "output": if predictions.per_element() { "equivariant" } else { "invariant" },
             "results": results,
         });
         if let Some(levels) = preparation.levels() {
@@ -75,14 +75,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         return print_line(all);
     }
-    for i in 0..answers.examples() {
+    for i in 0..predictions.examples() {
         let text = |vector: &[f32]| vector.iter().map(f32::to_string).collect::<Vec<_>>().join(" ");
-        if !answers.per_element() {
-            print_line(text(answers.example(i)))?;
+        if !predictions.per_element() {
+            print_line(text(predictions.example(i)))?;
             continue;
         }
         for set in 0..sets {
-            for (element, vector) in answers.set(i, set).chunks(answers.width()).enumerate() {
+            for (element, vector) in predictions.set(i, set).chunks(predictions.width()).enumerate() {
                 print_line(format!("{} {} {} {}", i + 1, set + 1, element + 1, text(vector)))?;
             }
         }

@@ -200,19 +200,19 @@ impl<'a> Tally<'a> {
     }
 
     fn add(&mut self, model: &mut Model, batch: &Batch) -> Result<()> {
-        let answers = model.predict(&batch.sets)?;
+        let predictions = model.predict(&batch.sets)?;
         let targets = &self.targets;
         let per_element = *targets == Targets::ElementLabels;
-        if answers.width() != targets.width() || answers.per_element() != per_element {
+        if predictions.width() != targets.width() || predictions.per_element() != per_element {
             let each = |per_element: bool| if per_element { "element" } else { "example" };
-            let (width, expected) = (answers.width(), targets.width());
-            let (unit, expected_unit) = (each(answers.per_element()), each(per_element));
+            let (width, expected) = (predictions.width(), targets.width());
+            let (unit, expected_unit) = (each(predictions.per_element()), each(per_element));
             let reason = format!("the model's outputs have width {width} per {unit}");
             let needed = format!("the experiment needs width {expected} per {expected_unit}");
             return Err(setwise::Error::Sets(format!("{reason}, {needed}")).into());
         }
         for (i, &label) in batch.labels.iter().enumerate() {
-            let estimate = targets.decode_example(&answers, i);
+            let estimate = targets.decode_example(&predictions, i);
             self.pairs.push((estimate.value, label));
             if let Some([low, high]) = estimate.interval {
                 self.intervals += 1;
