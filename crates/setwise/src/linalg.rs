@@ -65,6 +65,7 @@ pub fn cholesky(a: &mut [f64], n: usize) -> Result<(), usize> {
 }
 
 /// log det A from the Cholesky factor of A.
+#[cfg(any(feature = "estimate", test))]
 pub(crate) fn log_det(factor: &[f64], n: usize) -> f64 {
     2.0 * (0..n).map(|i| factor[i * n + i].ln()).sum::<f64>()
 }

@@ -75,6 +75,7 @@ impl SharedModel {
     }
 
     /// Whether a GPU predicts.
+    #[cfg(feature = "estimate")]
     pub(crate) fn on_gpu(&self) -> bool {
         lock(&self.latest).on_gpu()
     }
