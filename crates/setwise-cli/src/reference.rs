@@ -99,7 +99,7 @@ fn the_help_of_every_command_fits_a_screen_and_the_long_help_two() {
         let short = command.render_help().to_string();
         assert!(short.lines().count() <= 36, "{name} -h has {} lines", short.lines().count());
         let long = command.render_long_help().to_string();
-        assert!(long.lines().count() <= 72, "{name} --help has {} lines", long.lines().count());
+        assert!(long.lines().count() <= 80, "{name} --help has {} lines", long.lines().count());
         let widest = short.lines().map(|l| l.chars().count()).max().unwrap_or(0);
         assert!(widest <= 100, "{name} -h has a line of {widest} columns");
     }
