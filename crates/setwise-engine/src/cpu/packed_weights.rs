@@ -84,9 +84,9 @@ impl<T: Real> PackedWeights<T> {
 
     /// Packs all weights; for the backward products only where `backward`.
     pub fn pack(&mut self, program: &Program, params: &[T], backward: bool) {
-        let wanted = if backward { self.len } else { self.forward_len };
-        if self.data.capacity() < wanted {
-            assert!(self.data.allocate(wanted), "no memory for {wanted} packed weights");
+        let required = if backward { self.len } else { self.forward_len };
+        if self.data.capacity() < required {
+            assert!(self.data.allocate(required), "no memory for {required} packed weights");
         }
         let data = &self.data;
         self.weights.par_iter().enumerate().for_each(|(i, weight)| {
@@ -94,7 +94,7 @@ impl<T: Real> PackedWeights<T> {
                 return;
             };
             let src = params[program.params.spec(ParamId(i)).range()].as_ptr();
-            // SAFETY: `new` gives every pack its own `PackedWeight::len` elements, and the buffer holds `wanted` of
+            // SAFETY: `new` gives every pack its own `PackedWeight::len` elements, and the buffer holds `required` of
             // them; each weight is packed by one task. `src` has `outputs · inputs` elements. `new` allows AMX for
             // `f32` alone, where it exists, so the casts are to the same type.
             unsafe {
