@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::shell::{Outcome, root};
+use crate::shell::{Outcome, read, root, rust_files};
 
 /// The modules of a crate from the bottom to the top. A module imports those before it alone.
 const LAYERS: &[(&str, &[&str])] = &[
@@ -75,10 +75,6 @@ pub fn check() -> Outcome {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 
-fn read(file: &Path) -> Result<String, String> {
-    std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))
-}
-
 /// The module of each name that `lib.rs` re-exports.
 fn reexports(text: &str) -> BTreeMap<&str, &str> {
     let uses = text.lines().filter_map(|line| line.strip_prefix("pub use ")?.strip_suffix(';')?.split_once("::"));
@@ -99,17 +95,7 @@ fn modules(source: &Path) -> Result<BTreeSet<String>, String> {
 
 /// All files of a module.
 fn files(source: &Path, module: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut open = vec![source.join(module)];
-    while let Some(folder) = open.pop() {
-        for path in std::fs::read_dir(&folder).into_iter().flatten().filter_map(|e| Some(e.ok()?.path())) {
-            if path.is_dir() {
-                open.push(path);
-            } else if path.extension().is_some_and(|e| e == "rs") {
-                found.push(path);
-            }
-        }
-    }
+    let mut found = rust_files(&source.join(module));
     let single = source.join(format!("{module}.rs"));
     found.extend(single.is_file().then_some(single));
     found
@@ -118,15 +104,13 @@ fn files(source: &Path, module: &str) -> Vec<PathBuf> {
 /// Modules that a file names as `crate::module` or in `crate::{…}`, tests and comments aside.
 fn imports(text: &str) -> BTreeSet<&str> {
     let code = code(text);
-    let lines = code.lines().map(|line| line.split("//").next().unwrap_or(line));
-    // Offsets survive: a list in braces may span lines.
-    let spans = lines.flat_map(|line| line.match_indices("crate::").map(move |(i, m)| &line[i + m.len()..]));
+    let in_comment = |at: usize| code[..at].rsplit('\n').next().is_some_and(|line| line.contains("//"));
     let mut found = BTreeSet::new();
-    for rest in spans {
-        let start = rest.as_ptr() as usize - code.as_ptr() as usize;
-        match rest.strip_prefix('{') {
-            Some(_) => found.extend(heads(&code[start + 1..])),
-            None => found.extend(head(rest)),
+    for (at, prefix) in code.match_indices("crate::").filter(|(at, _)| !in_comment(*at)) {
+        let path = &code[at + prefix.len()..];
+        match path.strip_prefix('{') {
+            Some(list) => found.extend(heads(list)),
+            None => found.extend(head(path)),
         }
     }
     found

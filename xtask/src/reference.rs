@@ -1,9 +1,9 @@
 //! Reference pages made from the code: every TOML key with the documentation of its field.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::shell::{Outcome, root};
+use crate::shell::{Outcome, read, root, rust_files};
 
 /// A page: its file under `docs/reference`, its title and introduction, and its tables: heading, item, crate.
 struct Page {
@@ -136,8 +136,8 @@ impl Item {
         let starts = ["pub struct", "pub enum", "enum"].map(|kind| format!("{kind} {name} {{"));
         // Choices of the model config are written by a macro: `choice! { /// … Name { … } }`.
         let in_macro = format!("    {name} {{");
-        for file in sources(&root().join("crates").join(package).join("src")) {
-            let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        for file in rust_files(&root().join("crates").join(package).join("src")) {
+            let text = read(&file)?;
             let lines: Vec<&str> = text.lines().collect();
             let chosen = |at: usize| lines[..at].iter().rev().find(|l| !is_doc(l)).is_some_and(|l| *l == "choice! {");
             let found = (0..lines.len())
@@ -158,24 +158,22 @@ impl Item {
         let about = about.collect::<Vec<_>>().join(" ");
         let is_enum = !lines[at].contains("struct");
         let mut entries: Vec<(String, String, String, bool)> = Vec::new();
-        let (mut docs, mut inner_docs, mut attributes) = (Vec::new(), Vec::new(), String::new());
+        let (mut docs, mut attributes) = (Vec::new(), String::new());
         let mut depth = 0;
         for line in &lines[at + 1..end.unwrap_or(lines.len())] {
             let plain = line.trim();
-            if depth == 0 && is_doc(line) {
+            // The fields of a variant are a level deeper.
+            let is_listed = depth <= usize::from(is_enum);
+            if is_listed && is_doc(line) {
                 docs.push(doc(line));
-            } else if depth == 0 && is_attribute(line) {
+            } else if is_listed && is_attribute(line) {
                 attributes.push_str(plain);
-            } else if depth == 1 && is_enum && is_doc(line) {
-                inner_docs.push(doc(line));
-            } else if depth == 1 && is_enum && is_attribute(line) {
-                attributes.push_str(plain);
-            } else if depth == 1 && is_enum && plain.contains(": ") {
+            } else if is_listed && depth == 1 && plain.contains(": ") {
                 let name = key_of(plain.split(": ").next().unwrap_or(plain), &attributes);
                 if let Some((_, _, text, _)) = entries.last_mut() {
-                    let _ = write!(text, " `{name}`: {}", links_removed(&inner_docs.join(" ")));
+                    let _ = write!(text, " `{name}`: {}", links_removed(&docs.join(" ")));
                 }
-                inner_docs.clear();
+                docs.clear();
                 attributes.clear();
             } else if depth == 0 && !plain.is_empty() {
                 let field = plain.trim_start_matches("pub ").trim_end_matches([',', '{', ' ']);
@@ -269,20 +267,6 @@ fn links_removed(text: &str) -> String {
         out.replace_range(start + 1..=start + end, "");
     }
     out.replace('|', "\\|")
-}
-
-/// All Rust files below a folder, in order.
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let mut entries: Vec<PathBuf> =
-        std::fs::read_dir(folder).into_iter().flatten().filter_map(|e| Some(e.ok()?.path())).collect();
-    entries.sort();
-    entries
-        .into_iter()
-        .flat_map(|path| match path.is_dir() {
-            true => sources(&path),
-            false => Vec::from_iter(path.extension().is_some_and(|e| e == "rs").then_some(path)),
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Commands, run in the repository's root.
+//! Commands, run in the repository's root, and source files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,6 +14,25 @@ pub fn root() -> PathBuf {
 /// The folder of build outputs.
 pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// All Rust files of a folder and its subfolders, in order.
+pub fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut entries: Vec<PathBuf> =
+        std::fs::read_dir(folder).into_iter().flatten().filter_map(|e| Some(e.ok()?.path())).collect();
+    entries.sort();
+    entries
+        .into_iter()
+        .flat_map(|path| match path.is_dir() {
+            true => rust_files(&path),
+            false => Vec::from_iter(path.extension().is_some_and(|e| e == "rs").then_some(path)),
+        })
+        .collect()
+}
+
+/// The text of a file.
+pub fn read(file: &Path) -> Result<String, String> {
+    std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))
 }
 
 /// A command whose arguments are separated by spaces.
