@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::{
-    bench, completions, embed, eval, import, kl, man, mi, models, predict, reproduce, sample, selftest, test, train,
+    bench, completions, divergence, embed, eval, import, kl, man, mi, models, predict, ratio, reproduce, sample,
+    selftest, test, train,
 };
 use failure::Failure;
 
@@ -34,8 +35,12 @@ const SELFTEST: &str = "Compare a GPU with the CPU: every architecture, forward 
 enum Command {
     /// Estimate the KL divergence of two samples.
     Kl(kl::Args),
+    /// Estimate KL, Jensen–Shannon, total variation and Hellinger of two samples.
+    Divergence(divergence::Args),
     /// Estimate the mutual information of paired rows.
     Mi(mi::Args),
+    /// Estimate the log density ratio of two samples at every row.
+    Ratio(ratio::Args),
     /// Test whether two samples come from the same distribution.
     Test(test::Args),
     /// Apply a trained model to sets in files.
@@ -94,7 +99,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
     let pool = pool.build().map_err(|e| Failure::other(format!("cannot start threads: {e}")))?;
     pool.install(|| match cli.command {
         Command::Kl(args) => kl::run(args),
+        Command::Divergence(args) => divergence::run(args),
         Command::Mi(args) => mi::run(args),
+        Command::Ratio(args) => ratio::run(args),
         Command::Test(args) => test::run(args),
         Command::Predict(args) => predict::run(args),
         Command::Train(args) => train::run(args),

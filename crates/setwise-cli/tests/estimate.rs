@@ -57,7 +57,7 @@ fn the_pretrained_estimator_is_the_default() {
     let few = s.table("few.csv", 20, 2, normal);
     let warned = json([path("kl"), &few, &q, path("--json")]);
     assert!(warned["warnings"][0].as_str().unwrap().contains("few.csv: has 20 rows"), "{warned}");
-    assert_eq!(warned["fallback"]["method"], "knn, k = 3");
+    assert_eq!(warned["fallback"]["method"], "knn, k = 3, canonical axes");
 }
 
 #[test]
@@ -164,8 +164,8 @@ fn samples_that_cannot_be_used_are_refused_by_file_row_and_column() {
     refuses(&[kl, &p, &wide], "p.csv has 2 columns");
     refuses(&[kl, &short, &p, path("--k"), path("4")], "short.csv: has 4 rows, k = 4 needs at least 5");
     refuses(&[kl, &p, &words], "words.csv: line 3, column 2 (\"b\"): \"red\" is not a number");
-    refuses(&[kl, &p, &constant, method, gaussian], "constant.csv: column 2 holds one value only");
-    refuses(&[mi, &constant, &p, method, gaussian], "constant.csv: column 2 holds one value only");
+    refuses(&[kl, &p, &constant, method, gaussian], "constant.csv: column 2 (\"c1\") holds one value only");
+    refuses(&[mi, &constant, &p, method, gaussian], "constant.csv: column 2 (\"c1\") holds one value only");
     refuses(&[kl, &same, &p], "same.csv: all rows are one point");
     refuses(&[kl, &p, &p, path("--k"), path("0")], "k is 0");
     refuses(&[mi, &p, &short], "short.csv has 4: rows are pairs");
@@ -179,14 +179,15 @@ fn samples_that_cannot_be_used_are_refused_by_file_row_and_column() {
     );
     refuses(
         &[mi, &constant, path("1"), path("1"), method, gaussian],
-        "constant.csv (columns 2 to 2): column 1 holds one value",
+        "constant.csv (columns 2 to 2): column 1 (\"c1\") holds one value",
     );
     refuses(&[mi, &wide, path("two"), path("1")], "\"two\": is not a number of columns");
     refuses(&[mi, &p, &p, path("--variant"), path("3")], "--variant");
     refuses(&[kl, &p, path("missing.csv")], "missing.csv");
     // With a constant column neighbours are still defined; a warning names the column.
     let answer = json([kl, &constant, &p, path("--json")]);
-    assert!(answer["warnings"].to_string().contains("constant.csv: column 2 holds one value only"), "{answer}");
+    let text = answer["warnings"].to_string();
+    assert!(text.contains(r#"constant.csv: column 2 (\"c1\") holds one value only"#), "{answer}");
 }
 
 #[test]
@@ -197,9 +198,12 @@ fn a_column_that_counts_rows_is_a_warning_and_headers_of_x_and_y_may_differ() {
     let warnings = |args: &[&Path]| json(args)["warnings"].to_string();
     let [mi, as_json] = ["mi", "--json"].map(path);
     let text = warnings(&[mi, &x, &y, as_json]);
-    assert!(text.contains("x.csv: column 1 counts the rows") && !text.contains("compared by position"), "{text}");
+    assert!(
+        text.contains(r#"x.csv: column 1 (\"row\") counts the rows"#) && !text.contains("compared by position"),
+        "{text}"
+    );
     let text = warnings(&[mi, &x, path("1"), path("1"), as_json]);
-    assert!(text.contains("x.csv (columns 1 to 1): column 1 counts the rows"), "{text}");
+    assert!(text.contains(r#"x.csv (columns 1 to 1): column 1 (\"row\") counts the rows"#), "{text}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! * `errors`: library errors as exceptions
 //! * `options`: keyword arguments as settings
 //! * `pool`: the threads that compute without the interpreter lock
-//! * `estimate`, `model`, `fit`: the functions and classes of the module
+//! * `estimate`, `ratio`, `model`, `fit`: the functions and classes of the module
 //!
 //! The folder `python/setwise` holds result classes, the loop of `fit` and its progress line.
 
@@ -15,6 +15,7 @@ mod fit;
 mod model;
 mod options;
 mod pool;
+mod ratio;
 
 use pyo3::prelude::*;
 
@@ -22,11 +23,13 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _setwise {
     #[pymodule_export]
-    use super::estimate::{kl, mi};
+    use super::estimate::{divergence, kl, mi};
     #[pymodule_export]
     use super::fit::Fit;
     #[pymodule_export]
     use super::model::{Model, presets};
+    #[pymodule_export]
+    use super::ratio::ratio;
 
     #[pymodule_export]
     #[allow(non_upper_case_globals)]

@@ -198,8 +198,7 @@ impl Model {
             Ok(self.shared.predict(&BatchView { sets })?)
         })??;
         if predictions.per_element() {
-            let counts = |example: usize| sets.iter().map(move |s| s[example].rows()).collect::<Vec<_>>();
-            let each = (0..examples).map(|i| per_element(py, &predictions, i, &counts(i)));
+            let each = (0..examples).map(|i| per_element(py, &predictions, i, sets.len()));
             let mut each = each.collect::<PyResult<Vec<_>>>()?;
             return match each.pop() {
                 Some(only) if single => Ok(only.into_any()),
@@ -294,17 +293,15 @@ fn per_element<'py>(
     py: Python<'py>,
     predictions: &Prediction,
     example: usize,
-    counts: &[usize],
+    sets: usize,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let (mut rest, width) = (predictions.example(example), predictions.width());
-    let mut arrays = Vec::with_capacity(counts.len());
-    for &rows in counts {
-        let (part, after) = rest.split_at(rows * width);
-        rest = after;
+    let array = |set: usize| {
+        let (values, width) = (predictions.set(example, set), predictions.width());
+        let rows = values.len() / width;
         let shape = if width == 1 { vec![rows] } else { vec![rows, width] };
-        arrays.push(part.to_vec().into_pyarray(py).reshape(shape)?);
-    }
-    PyTuple::new(py, arrays)
+        values.to_vec().into_pyarray(py).reshape(shape)
+    };
+    PyTuple::new(py, (0..sets).map(array).collect::<PyResult<Vec<_>>>()?)
 }
 
 /// A config with some fields replaced.

@@ -88,8 +88,8 @@ mod tests {
         let (p, q) = (data(1), data(2));
         let (p, q) = (Points::new(&p, dim).named("<p>.csv"), Points::new(&q, dim).named("q & r.csv"));
         let names: Vec<String> = (0..dim).map(|c| format!("<c{c}>")).collect();
-        let estimate = GaussianKl.estimate(p, q, 0).unwrap();
-        let explanation = explain(&GaussianKl, p, q, &names, 0).unwrap();
+        let estimate = GaussianKl::default().estimate(p, q, 0).unwrap();
+        let explanation = explain(&GaussianKl::default(), p, q, &names, 0).unwrap();
         kl_page(&estimate, &explanation, p, q, 0).to_html()
     }
 

@@ -10,7 +10,9 @@ use setwise::estimate::{Estimate, Explanation, KlMethod, KlOptions, Points, expl
 use setwise::files::Sample;
 use setwise_report::{Page, bar_table, kl_page};
 
-use super::{DeviceArgs, check_not_input, check_output, print_estimate, print_json, print_line, read_samples};
+use super::{
+    DeviceArgs, check_not_input, check_output, print_estimate, print_json, print_line, read_samples, with_spinner,
+};
 use crate::failure::Failure;
 
 /// Arguments of `kl`.
@@ -32,6 +34,9 @@ pub struct Args {
     /// Seed of intervals and subsamples.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Estimate KL(Q‖P) too.
+    #[arg(long, conflicts_with_all = ["pairs", "explain", "report"])]
+    both: bool,
     /// Print each column's marginal KL and the drop without it.
     #[arg(long, conflicts_with = "pairs")]
     explain: bool,
@@ -106,13 +111,24 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let [of_p, of_q] = read_samples([p, q])?;
     let (p, q) = (Points::of(&of_p)?, Points::of(&of_q)?);
     let estimator = args.options().with_device(args.device.open()?).estimator()?;
-    let mut estimate = estimator.estimate(p, q, args.seed)?;
+    let mut estimate = with_spinner("estimating KL(P‖Q)", || estimator.estimate(p, q, args.seed))?;
     estimate.warnings.extend(file_warnings(&of_p, &of_q));
+    if args.both {
+        let mut reverse = with_spinner("estimating KL(Q‖P)", || estimator.estimate(q, p, args.seed))?;
+        reverse.warnings.extend(file_warnings(&of_q, &of_p));
+        if args.json {
+            return print_json(&BothDirections { estimate: &estimate, reverse: &reverse });
+        }
+        print_estimate("KL(P‖Q)", &estimate, false)?;
+        return print_estimate("KL(Q‖P)", &reverse, false);
+    }
     if !args.explain && args.report.is_none() {
         return print_estimate("KL(P‖Q)", &estimate, args.json);
     }
 
-    let explanation = explain(estimate.made_by(&*estimator), p, q, names(&of_p, &of_q), args.seed)?;
+    let names = names(&of_p, &of_q);
+    let work = || explain(estimate.made_by(&*estimator), p, q, names, args.seed);
+    let explanation = with_spinner("attributing the estimate to columns", work)?;
     if let Some(path) = &args.report {
         kl_page(&estimate, &explanation, p, q, args.seed).save(path)?;
     }
@@ -130,6 +146,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
 /// The column names of P, or of Q if P has no header. Columns are matched by position.
 fn names<'a>(p: &'a Sample, q: &'a Sample) -> &'a [String] {
     if p.names.is_empty() { &q.names } else { &p.names }
+}
+
+#[derive(Serialize)]
+struct BothDirections<'a> {
+    #[serde(flatten)]
+    estimate: &'a Estimate,
+    reverse: &'a Estimate,
 }
 
 #[derive(Serialize)]

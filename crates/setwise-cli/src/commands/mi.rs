@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use setwise::estimate::{MiMethod, MiOptions, Points, Variant, index_column_warning, mi};
 use setwise::files::Sample;
 
-use super::{print_estimate, print_line, read_samples};
+use super::{print_estimate, print_line, read_samples, with_spinner};
 use crate::failure::Failure;
 
 /// Arguments of `mi`.
@@ -70,7 +70,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.plain {
         return print_line(options.estimator().value(x, y)?);
     }
-    let mut estimate = mi(x, y, &options)?;
+    let mut estimate = with_spinner("estimating I(X; Y)", || mi(x, y, &options))?;
     estimate.warnings.extend([&of_x, &of_y].into_iter().filter_map(index_column_warning));
     print_estimate("I(X; Y)", &estimate, args.json)
 }

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod completions;
+pub mod divergence;
 pub mod embed;
 pub mod eval;
 pub mod import;
@@ -10,10 +11,12 @@ pub mod man;
 pub mod mi;
 pub mod models;
 pub mod predict;
+pub mod ratio;
 pub mod reproduce;
 pub mod sample;
 pub mod sampler;
 pub mod selftest;
+mod spinner;
 pub mod test;
 pub mod train;
 
@@ -26,6 +29,7 @@ use setwise_lab::datasets::DataFolder;
 use setwise_report::decimals;
 
 use crate::failure::Failure;
+pub use spinner::with_spinner;
 
 /// Prints a line to standard output. The process exits with 0 if the reader has closed the pipe.
 pub fn print_line(text: impl std::fmt::Display) -> Result<(), Failure> {
@@ -81,7 +85,9 @@ pub fn read_samples(paths: [&PathBuf; 2]) -> Result<[Sample; 2], Failure> {
     if paths.iter().all(|p| p.as_os_str() == "-") {
         return Err(Failure::usage("standard input (-) can be only one of the two samples"));
     }
-    Ok([Sample::read(paths[0])?, Sample::read(paths[1])?])
+    let read = || Ok([Sample::read(paths[0])?, Sample::read(paths[1])?]);
+    // A spinner would hide what a person types.
+    if paths.iter().any(|p| p.as_os_str() == "-") { read() } else { with_spinner("reading the samples", read) }
 }
 
 /// Prints a line of JSON.

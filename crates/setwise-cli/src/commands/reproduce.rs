@@ -18,6 +18,25 @@ pub struct Args {
     table: Table,
 }
 
+/// Held-out families of distributions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Families {
+    Smooth,
+    Structured,
+    Development,
+}
+
+impl Families {
+    /// The families, with the dimensions and sizes that are measured by default.
+    fn defaults(self) -> (estimator::Families, &'static [usize], &'static [usize]) {
+        match self {
+            Families::Smooth => (estimator::Families::Smooth, &[1, 2, 3, 5, 8, 12, 16], &[50, 100, 200, 500, 1000]),
+            Families::Structured => (estimator::Families::Structured, &[1, 2, 3, 4, 8], &[200, 1000, 5000, 20_000]),
+            Families::Development => (estimator::Families::Development, &[1, 2, 3, 4, 8], &[200, 1000, 5000, 20_000]),
+        }
+    }
+}
+
 #[derive(Subcommand)]
 enum Table {
     /// Table 1: errors of KL divergence estimates.
@@ -82,11 +101,14 @@ enum Table {
     Distinguish(ScoreArgs),
     /// Errors of the pretrained and the classical KL estimators on held-out distribution families.
     Estimator {
-        /// Columns of the samples, separated by commas.
-        #[arg(long, value_delimiter = ',', default_value = "1,2,3,5,8,12,16")]
+        /// Held-out families: smooth differences, or fine structure, tails and supports.
+        #[arg(long, value_enum, default_value_t = Families::Smooth)]
+        families: Families,
+        /// Columns of the samples, separated by commas [default: 1,2,3,5,8,12,16; structured 1,2,3,4,8].
+        #[arg(long, value_delimiter = ',')]
         dims: Vec<usize>,
-        /// Rows per sample, separated by commas.
-        #[arg(long, value_delimiter = ',', default_value = "50,100,200,500,1000")]
+        /// Rows per sample, separated by commas [default: 50,100,200,500,1000; structured 200,1000,5000,20000].
+        #[arg(long, value_delimiter = ',')]
         sizes: Vec<usize>,
         /// Pairs of samples per cell.
         #[arg(long, default_value_t = 50)]
@@ -232,7 +254,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Table::Counting(args) => args.measure(scores::Which::Counting, progress)?,
         Table::Alignment(args) => args.measure(scores::Which::Alignment, progress)?,
         Table::Distinguish(args) => args.measure(scores::Which::Distinguish, progress)?,
-        Table::Estimator { dims, sizes, examples, in_family, estimator: folder, device, common } => {
+        Table::Estimator { families, dims, sizes, examples, in_family, estimator: folder, device, common } => {
+            let (families, all_dims, all_sizes) = families.defaults();
+            let dims = if dims.is_empty() { all_dims.to_vec() } else { dims };
+            let sizes = if sizes.is_empty() { all_sizes.to_vec() } else { sizes };
             check_count("--examples", examples)?;
             check_count("--in-family", in_family)?;
             if let Some(n) = dims.iter().chain(&sizes).find(|n| **n == 0 || **n > 100_000) {
@@ -240,7 +265,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             }
             let estimator = folder.map_or_else(Pretrained::built_in, |f| Pretrained::load(&f))?;
             let estimator = estimator.on_device(&device.open()?)?;
-            let options = estimator::Options { dims, sizes, examples, in_family, seed: common.seed };
+            let options = estimator::Options { families, dims, sizes, examples, in_family, seed: common.seed };
             (estimator::reproduce(&estimator, &options, progress)?, common)
         }
         Table::Scaling { models, sizes, widths, batch, common } => {

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use setwise::estimate::{Points, file_warnings};
 use setwise::two_sample::{Statistic, TwoSampleTest};
 
-use super::{print_json, print_line, read_samples};
+use super::{print_json, print_line, read_samples, with_spinner};
 use crate::failure::Failure;
 
 /// Arguments of `test`.
@@ -58,7 +58,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Method::Mmd => Statistic::Mmd { bandwidth: args.bandwidth },
     };
     let test = TwoSampleTest { statistic, permutations: args.permutations, max_rows: args.rows, seed: args.seed };
-    let mut result = test.run(Points::of(&of_p)?, Points::of(&of_q)?)?;
+    let (p, q) = (Points::of(&of_p)?, Points::of(&of_q)?);
+    let mut result = with_spinner("permuting the samples", || test.run(p, q))?;
     result.warnings.extend(file_warnings(&of_p, &of_q));
     if args.json {
         return print_json(&result);

@@ -7,25 +7,32 @@ use rand::{RngExt, SeedableRng};
 
 use crate::experiment::{BroadKlTask, Combiner, Task, ValidExperiment};
 use crate::prefetch::Prefetcher;
-use crate::samplers::{BroadPairs, Split, batch_seed};
+use crate::samplers::{BroadPairs, Pair, Precision, Split, batch_seed};
 use crate::{Error, Result};
 use setwise::Model;
 use setwise::data::Targets;
-use setwise::distributions::IntRange;
 use setwise::estimate::Points;
 use setwise::estimate::pretrained::combiner_training::{
-    ChunkFeatures, feature_row, feature_width, set_model_quantiles,
+    HEADS, PairFeatures, directed_subsamples, feature_row, feature_width, set_model_quantiles,
 };
 use setwise::files::atomic::write_atomically;
 use setwise::files::tensors::{TensorFile, to_bytes};
 use setwise::random::Generator;
 
-/// Examples of one dimension that are drawn together: two pairs of samples of each pair of distributions.
+/// Pairs of samples that are drawn together.
 const GROUP: usize = 16;
 /// Number of groups in a file.
-const GROUPS: usize = 128;
+const GROUPS: usize = 32;
 /// Version of the features. It changes with their computation.
-const VERSION: u32 = 2;
+const VERSION: u32 = 5;
+/// Columns of pairs with up to the largest number of rows. The features of wider samples take too long.
+const MAX_DIM_OF_MANY_ROWS: usize = 10;
+/// Columns that are few: most of their pairs have up to the largest number of rows.
+const FEW_COLUMNS: usize = 3;
+/// Other pairs have at most this share of the largest number of rows.
+const USUAL_SHARE: f64 = 0.2;
+/// The larger sample has at most this many times the rows of the smaller one.
+const MAX_IMBALANCE: usize = 20;
 
 /// Examples as rows of numbers, with their labels.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,8 +41,15 @@ pub struct Examples {
     pub width: usize,
     /// What is seen of the samples.
     pub rows: Vec<f32>,
-    /// Divergences.
+    /// Divergences, [`HEADS`] for each example.
     pub labels: Vec<f32>,
+}
+
+impl Examples {
+    /// Number of examples.
+    pub fn len(&self) -> usize {
+        self.labels.len() / HEADS
+    }
 }
 
 /// The source of examples.
@@ -71,14 +85,19 @@ impl<'a> Source<'a> {
         let mut sum = crc32fast::Hasher::new();
         parts.params().iter().for_each(|x| sum.update(&x.to_le_bytes()));
         let key = format!(
-            "{VERSION} {:08x} {seed} {targets:?} {} {}-{} {}-{} {}",
+            "{VERSION} {:08x} {seed} {targets:?} {} {}-{} {}-{} {} {} {} {} {} {}",
             sum.finalize(),
             task.max_divergence,
             task.dims.min,
             task.dims.max,
             settings.set_size.min,
             settings.set_size.max,
-            settings.gaussian_fraction
+            settings.gaussian_fraction,
+            settings.heavy_tail_fraction,
+            settings.structured_fraction,
+            settings.contaminated_fraction,
+            settings.equal_fraction,
+            settings.padded_fraction,
         );
         Ok(Source { task: task.clone(), settings, targets, seed, loader_threads, folder, key })
     }
@@ -95,7 +114,7 @@ impl<'a> Source<'a> {
         let mut all = Examples { width, ..Default::default() };
         let mut feed = None;
         for file in 0.. {
-            if all.labels.len() >= count {
+            if all.len() >= count {
                 break;
             }
             let first = (file * GROUPS) as u64;
@@ -103,7 +122,7 @@ impl<'a> Source<'a> {
             let some = match path.as_deref().and_then(|p| self.read(p)) {
                 Some(some) => {
                     feed = None;
-                    done(some.labels.len())?;
+                    done(some.len())?;
                     some
                 }
                 None => {
@@ -120,56 +139,51 @@ impl<'a> Source<'a> {
     }
 
     /// Prefetches groups from `first` on.
-    fn feed(&self, stream: Split, first: u64) -> Prefetcher<Result<Vec<(ChunkFeatures, f64)>>> {
+    fn feed(&self, stream: Split, first: u64) -> Prefetcher<Vec<DrawnPair>> {
         let (task, settings, seed) = (self.task.clone(), self.settings.clone(), self.seed);
         Prefetcher::new(self.loader_threads, first, move |i| {
             let mut rng = Generator::seed_from_u64(batch_seed(seed, stream, i));
-            let dim = dimension(task.dims, &mut rng);
-            let broad = BroadPairs { max_divergence: task.max_divergence };
             let mut group = Vec::with_capacity(GROUP);
             while group.len() < GROUP {
-                let pair = match rng.random_bool(settings.gaussian_fraction) {
-                    true => broad.gaussians(dim, &mut rng),
-                    false => broad.pair(dim, &mut rng),
-                };
-                for _ in 0..2 {
-                    let (n, m) = settings.sizes(&mut rng);
-                    let (mut p, mut q) = (Vec::new(), Vec::new());
-                    pair.sample_p(n, &mut rng, &mut p);
-                    pair.sample_q(m, &mut rng, &mut q);
-                    let features = ChunkFeatures::compute(Points::new(&p, dim), Points::new(&q, dim))?;
-                    group.push((features, pair.truth.value));
-                }
+                // Features of a pair that cannot be estimated, such as one with rows beyond f64, are not learnt.
+                group.extend(DrawnPair::draw(&task, &settings, &mut rng));
             }
-            Ok(group)
+            group
         })
     }
 
-    /// One file's examples.
+    /// One file's examples. A pair is an example in each direction in which its divergence is in the range.
     fn look(
         &self,
-        feed: &mut Prefetcher<Result<Vec<(ChunkFeatures, f64)>>>,
+        feed: &mut Prefetcher<Vec<DrawnPair>>,
         parts: &mut Model,
         done: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<Examples> {
         let mut some = Examples { width: feature_width(self.targets.width()), ..Default::default() };
         for _ in 0..GROUPS {
-            let group = feed.next().ok_or(Error::Prefetch)??;
-            let chunks: Vec<&ChunkFeatures> = group.iter().map(|g| &g.0).collect();
-            let quantiles = set_model_quantiles(|batch| parts.predict(batch), &chunks)?;
-            for ((features, label), quantiles) in group.iter().zip(&quantiles) {
-                some.rows.extend(feature_row(features, quantiles, &self.targets)?);
-                some.labels.push(*label as f32);
+            let group = feed.next().ok_or(Error::Prefetch)?;
+            let before = some.len();
+            let directed = || group.iter().flat_map(|pair| [false, true].map(|backward| (pair, backward)));
+            let subsamples: Vec<_> =
+                directed().map(|(pair, backward)| directed_subsamples(&pair.features, backward)).collect();
+            let quantiles = set_model_quantiles(|batch| parts.predict(batch), &subsamples)?;
+            for ((pair, backward), (subsamples, quantiles)) in directed().zip(subsamples.iter().zip(&quantiles)) {
+                let Some(kl) = pair.kl[usize::from(backward)] else { continue };
+                let PairFeatures { forward, backward: reverse, bounded, .. } = &pair.features;
+                let direction = if backward { reverse } else { forward };
+                some.rows.extend(feature_row(direction, bounded, subsamples, quantiles, &self.targets)?);
+                some.labels.push(kl as f32);
+                some.labels.extend(pair.bounded.map(|x| x as f32));
             }
-            done(group.len())?;
+            done(some.len() - before)?;
         }
         Ok(some)
     }
 
     fn write(&self, path: PathBuf, some: &Examples) -> Result<()> {
         let tensors = [
-            ("labels", vec![some.labels.len()], &some.labels[..]),
-            ("rows", vec![some.labels.len(), some.width], &some.rows[..]),
+            ("labels", vec![some.len(), HEADS], &some.labels[..]),
+            ("rows", vec![some.len(), some.width], &some.rows[..]),
         ];
         let bytes = to_bytes(tensors, &BTreeMap::from([("key".to_owned(), self.key.clone())]));
         let folder = path.parent().unwrap_or(Path::new("."));
@@ -182,20 +196,78 @@ impl<'a> Source<'a> {
         let mut file = TensorFile::read(path).ok().filter(|f| f.metadata.get("key") == Some(&self.key))?;
         let (labels, rows) = (file.tensors.remove("labels")?.data, file.tensors.remove("rows")?.data);
         let width = feature_width(self.targets.width());
-        let complete = labels.len() == GROUP * GROUPS && rows.len() == labels.len() * width;
-        complete.then_some(Examples { width, rows, labels })
+        (rows.len() * HEADS == labels.len() * width).then_some(Examples { width, rows, labels })
     }
 }
 
-/// Draws a dimension: uniform or log-uniform, each with probability one half.
-///
-/// The log-uniform half favours few dimensions, where classical estimates are good and the choice is hard.
-fn dimension(dims: IntRange, rng: &mut Generator) -> usize {
-    if rng.random_bool(0.5) {
-        return dims.draw(rng);
+/// Features of two drawn samples, with their divergences.
+struct DrawnPair {
+    features: PairFeatures,
+    /// KL(P‖Q) and KL(Q‖P), where they are in the range.
+    kl: [Option<f64>; 2],
+    /// Bounded divergences.
+    bounded: [f64; HEADS - 1],
+}
+
+impl DrawnPair {
+    fn draw(task: &BroadKlTask, settings: &Combiner, rng: &mut Generator) -> Option<Self> {
+        let dim = dimension(task.dims.min, task.dims.max, rng);
+        let (n, m) = settings.sizes(dim, rng);
+        let pair = pair(task, settings, dim, n, rng);
+        let equal = rng.random_bool(settings.equal_fraction);
+        let in_range = |kl: f64| (kl.is_finite() && kl <= task.max_divergence).then_some(kl);
+        let (kl, bounded) = match equal {
+            true => ([Some(0.0); 2], [0.0; HEADS - 1]),
+            false => (
+                [in_range(pair.truth.value), in_range(pair.reverse_truth(Precision::Rows(m), rng).value)],
+                pair.bounded_divergences(n.max(m), rng),
+            ),
+        };
+        let pair = if rng.random_bool(settings.contaminated_fraction) { pair.contaminated(rng) } else { pair };
+        let (mut p, mut q) = (Vec::new(), Vec::new());
+        pair.sample_p(n, rng, &mut p);
+        match equal {
+            true => pair.sample_p(m, rng, &mut q),
+            false => pair.sample_q(m, rng, &mut q),
+        }
+        let features = PairFeatures::compute(Points::new(&p, dim), Points::new(&q, dim)).ok()?;
+        Some(DrawnPair { features, kl, bounded })
     }
-    let (least, beyond) = (dims.min as f64, dims.max as f64 + 1.0);
-    ((least * (beyond / least).powf(rng.random())) as usize).clamp(dims.min, dims.max)
+}
+
+/// Draws a pair of distributions for samples of `n` rows of the first.
+///
+/// Some pairs differ in a part of their columns only.
+fn pair(task: &BroadKlTask, settings: &Combiner, dim: usize, n: usize, rng: &mut Generator) -> Pair {
+    if dim > 1 && rng.random_bool(settings.padded_fraction) {
+        let differing = dimension(1, dim - 1, rng);
+        return unpadded_pair(task, settings, differing, n, rng).padded(differing, dim, rng);
+    }
+    unpadded_pair(task, settings, dim, n, rng)
+}
+
+fn unpadded_pair(task: &BroadKlTask, settings: &Combiner, dim: usize, n: usize, rng: &mut Generator) -> Pair {
+    let pairs = BroadPairs { max_divergence: task.max_divergence };
+    let precision = Precision::Rows(n);
+    let Combiner { gaussian_fraction: gaussian, heavy_tail_fraction: heavy, structured_fraction: structured, .. } =
+        *settings;
+    match rng.random::<f64>() {
+        u if u < gaussian => pairs.gaussians(dim, rng),
+        u if u - gaussian < heavy => pairs.heavy_tails(dim, precision, rng),
+        u if u - gaussian - heavy < structured => pairs.structured(dim, precision, rng),
+        _ => pairs.pair_with(dim, precision, rng),
+    }
+}
+
+/// Draws a dimension: log-uniform with probability three fifths, otherwise uniform.
+///
+/// The log-uniform part favours few dimensions, where classical estimates are good and the choice is hard.
+fn dimension(min: usize, max: usize, rng: &mut Generator) -> usize {
+    if rng.random_bool(0.4) {
+        return rng.random_range(min..=max);
+    }
+    let (least, beyond) = (min as f64, max as f64 + 1.0);
+    ((least * (beyond / least).powf(rng.random())) as usize).clamp(min, max)
 }
 
 fn name(stream: Split) -> &'static str {
@@ -207,12 +279,23 @@ fn name(stream: Split) -> &'static str {
 }
 
 impl Combiner {
-    /// Draws log-uniform sizes of two samples, which are equal with probability one half.
-    fn sizes(&self, rng: &mut Generator) -> (usize, usize) {
-        let (least, most) = (self.set_size.min as f64, self.set_size.max as f64);
+    /// Draws log-uniform sizes of two samples of `dim` columns, which are equal with probability three fifths.
+    fn sizes(&self, dim: usize, rng: &mut Generator) -> (usize, usize) {
+        let (least, mut most) = (self.set_size.min as f64, self.set_size.max as f64);
+        let usual = match dim {
+            _ if dim <= FEW_COLUMNS => 0.4,
+            _ if dim <= MAX_DIM_OF_MANY_ROWS => 0.7,
+            _ => 1.0,
+        };
+        if rng.random_bool(usual) {
+            most = (USUAL_SHARE * most).max(least);
+        }
         let mut one = || (least * (most / least).powf(rng.random::<f64>())).round() as usize;
         let (n, m) = (one(), one());
-        (n, if rng.random_bool(0.5) { n } else { m })
+        if rng.random_bool(0.6) {
+            return (n, n);
+        }
+        (n.min(MAX_IMBALANCE * m), m.min(MAX_IMBALANCE * n))
     }
 }
 
@@ -231,16 +314,16 @@ mod tests {
     #[test]
     fn examples_are_read_back_where_the_file_is_whole_and_of_the_same_numbers() {
         let folder = tempfile::tempdir().unwrap();
-        let (count, width) = (GROUP * GROUPS, feature_width(3));
+        let (count, width) = (2000, feature_width(3));
         let rows = (0..count * width).map(|i| i as f32 / 7.0).collect();
-        let some = Examples { width, rows, labels: (0..count).map(|i| i as f32).collect() };
+        let some = Examples { width, rows, labels: (0..HEADS * count).map(|i| i as f32).collect() };
         let path = folder.path().join("features/training-00000.safetensors");
         let own = source(folder.path(), "one");
         own.write(path.clone(), &some).unwrap();
         assert_eq!(own.read(&path), Some(some.clone()));
         assert_eq!(source(folder.path(), "other").read(&path), None);
-        let few = Examples { width, rows: some.rows[..width].to_vec(), labels: vec![1.0] };
-        own.write(path.clone(), &few).unwrap();
+        let narrow = Examples { width: width - 1, rows: some.rows[1..width].to_vec(), labels: vec![1.0; HEADS] };
+        own.write(path.clone(), &narrow).unwrap();
         assert_eq!(own.read(&path), None);
         std::fs::write(&path, b"no tensors").unwrap();
         assert_eq!(own.read(&path), None);
@@ -249,9 +332,9 @@ mod tests {
     #[test]
     fn few_dimensions_are_drawn_more_often_than_many() {
         let mut rng = Generator::seed_from_u64(3);
-        let drawn: Vec<usize> = (0..4000).map(|_| dimension(IntRange::new(1, 16), &mut rng)).collect();
+        let drawn: Vec<usize> = (0..4000).map(|_| dimension(1, 16, &mut rng)).collect();
         let share = |d: usize| drawn.iter().filter(|x| **x == d).count() as f64 / 4000.0;
-        assert!((0.12..0.19).contains(&share(1)) && (0.02..0.07).contains(&share(16)), "{} {}", share(1), share(16));
+        assert!((0.13..0.20).contains(&share(1)) && (0.02..0.07).contains(&share(16)), "{} {}", share(1), share(16));
         assert!(drawn.iter().all(|d| (1..=16).contains(d)));
     }
 }

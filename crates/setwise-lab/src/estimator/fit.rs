@@ -2,15 +2,19 @@
 
 use std::path::Path;
 
-use rand::SeedableRng;
 use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
 
 use super::examples::{Examples, Source};
 use crate::Result;
 use crate::experiment::{Combiner, ValidExperiment};
 use crate::samplers::Split;
 use setwise::data::Targets;
-use setwise::estimate::pretrained::combiner_training::{StandardisedFeatures, input_width, single_element_sets};
+use setwise::estimate::pretrained::WIDENING;
+use setwise::estimate::pretrained::combiner_training::{
+    CombinerInput, HEADS, decode, decode_gradient, ensemble_quantiles, head_outputs, input_width, output_width,
+    single_element_sets,
+};
 use setwise::models::{Encoder, Merge, Pooling, Relations};
 use setwise::random::Generator;
 use setwise::{Loss, Model, ModelConfig, Trainer};
@@ -58,11 +62,9 @@ pub fn fit(
     let standardise = |examples: &Examples| StandardisedExamples::of(examples, &targets);
     let training = standardise(&training);
     let members: Vec<Model> = (0..settings.ensemble_size)
-        .map(|k| {
-            train(&settings, loss.loss(), targets.width(), &training, experiment.seed.wrapping_add(k as u64), observe)
-        })
+        .map(|k| train(&settings, &targets, &training, experiment.seed.wrapping_add(k as u64), observe))
         .collect::<Result<_>>()?;
-    let mut model = averaged(members)?;
+    let mut model = ensemble(members)?;
     calibrate(&mut model, &standardise(&held_out), targets.width())?;
     experiment.describe(&mut model);
     Ok(model)
@@ -72,19 +74,43 @@ pub fn fit(
 struct StandardisedExamples {
     /// Rows of numbers.
     rows: Vec<f32>,
-    /// Targets, standardised like the features of their example.
-    targets: Vec<f32>,
+    /// Estimates that each head weights.
+    estimates: [Vec<f32>; HEADS],
+    /// Targets of the heads, standardised like the features of their example.
+    targets: Vec<[f32; HEADS]>,
 }
+
+/// Standardised targets are clamped to this size: estimates can be far off on samples that do not show the difference.
+const MAX_TARGET: f64 = 30.0;
+/// Weights of the heads in the loss: KL(P‖Q), then the bounded divergences.
+const HEAD_WEIGHTS: [f64; HEADS] = [1.0, 0.4, 0.4, 0.4];
 
 impl StandardisedExamples {
     fn of(examples: &Examples, targets: &Targets) -> Self {
-        let mut all = StandardisedExamples { rows: Vec::new(), targets: Vec::new() };
-        for (features, &label) in examples.rows.chunks_exact(examples.width).zip(&examples.labels) {
-            let standardised = StandardisedFeatures::of(features, targets);
-            all.rows.extend(&standardised.row);
-            all.targets.push(standardised.standardisation.apply(targets.target(f64::from(label))) as f32);
+        let mut all = StandardisedExamples {
+            rows: Vec::new(),
+            estimates: std::array::from_fn(|_| Vec::new()),
+            targets: Vec::new(),
+        };
+        for (features, labels) in examples.rows.chunks_exact(examples.width).zip(examples.labels.chunks_exact(HEADS)) {
+            let input = CombinerInput::of(features, targets);
+            all.rows.extend(&input.row);
+            let mut standardised = [0.0; HEADS];
+            for (k, (head, &label)) in input.heads.iter().zip(labels).enumerate() {
+                all.estimates[k].extend(&head.estimates);
+                let label = f64::from(label);
+                let target = head.standardisation.apply(if k == 0 { targets.target(label) } else { label });
+                standardised[k] = target.clamp(-MAX_TARGET, MAX_TARGET) as f32;
+            }
+            all.targets.push(standardised);
         }
         all
+    }
+
+    /// Estimates of a head for an example.
+    fn estimates(&self, head: usize, example: usize) -> &[f32] {
+        let width = self.estimates[head].len() / self.targets.len();
+        &self.estimates[head][example * width..(example + 1) * width]
     }
 }
 
@@ -115,18 +141,21 @@ fn config(settings: &Combiner, inputs: usize, outputs: usize) -> Result<ModelCon
 
 fn train(
     settings: &Combiner,
-    loss: Loss,
-    levels: usize,
+    targets: &Targets,
     examples: &StandardisedExamples,
     seed: u64,
     observe: &mut dyn FnMut(FitProgress) -> Result<()>,
 ) -> Result<Model> {
-    let inputs = input_width(levels);
+    let Targets::Quantiles { levels, .. } = targets else {
+        return Err(setwise::Error::Estimate("a combiner predicts quantiles".to_owned()).into());
+    };
+    let (inputs, outputs) = (input_width(levels.len()), output_width(levels.len()));
     let scaling = Scaling::of(&examples.rows, inputs);
     let mut rows = examples.rows.clone();
     scaling.apply(&mut rows);
-    let config = config(settings, inputs, levels)?.validate()?;
-    let mut trainer = Trainer::new(Model::new(config, seed), loss);
+    let config = config(settings, inputs, outputs)?.validate()?;
+    // The loss is that of the quantiles the outputs encode.
+    let mut trainer = Trainer::new(Model::new(config, seed), Loss::L1);
     trainer.adam().weight_decay = settings.weight_decay;
     let mut rng = Generator::seed_from_u64(seed);
     let mut order: Vec<usize> = (0..examples.targets.len()).collect();
@@ -140,13 +169,28 @@ fn train(
         }
         let chosen = &order[at..at + batch];
         at += batch;
-        let numbers: Vec<f32> = chosen.iter().flat_map(|&i| &rows[i * inputs..(i + 1) * inputs]).copied().collect();
-        let repeated = chosen.iter().flat_map(|&i| std::iter::repeat_n(examples.targets[i], levels));
-        let targets: Vec<f32> = repeated.collect();
+        let mut numbers: Vec<f32> = chosen.iter().flat_map(|&i| &rows[i * inputs..(i + 1) * inputs]).copied().collect();
+        // Zero is the mean of an input.
+        numbers.iter_mut().filter(|_| rng.random_bool(settings.input_dropout)).for_each(|x| *x = 0.0);
         let part = step as f64 / settings.steps as f64;
         let rate = settings.learning_rate * (0.01 + 0.99 * (0.5 + 0.5 * (std::f64::consts::PI * part).cos()));
-        trainer.submit(&single_element_sets(&numbers, &[inputs])?, &targets, rate, Some(1.0))?;
-        let value = trainer.outcome(true)?.map_or(f64::NAN, |o| o.loss);
+        let sets = single_element_sets(&numbers, &[inputs])?;
+        let value = trainer.step_with(&sets, rate, Some(1.0), |range, values, gradient| {
+            let mut sum = 0.0;
+            let rows = values.chunks_exact(outputs).zip(gradient.chunks_exact_mut(outputs));
+            for (&i, (values, gradient)) in chosen[range].iter().zip(rows) {
+                for (head, weight) in HEAD_WEIGHTS.into_iter().enumerate() {
+                    let (outputs, estimates) = (head_outputs(head, levels.len()), examples.estimates(head, i));
+                    let values = &values[outputs.clone()];
+                    let target = f64::from(examples.targets[i][head]);
+                    let (loss, mut slopes) = quantile_loss(&decode(values, estimates), target, levels, batch);
+                    slopes.iter_mut().for_each(|slope| *slope *= weight);
+                    decode_gradient(values, estimates, &slopes, &mut gradient[outputs]);
+                    sum += weight * loss;
+                }
+            }
+            sum
+        })?;
         let mean = smooth.map_or(value, |old: f64| old + (value - old) / 100.0);
         smooth = Some(mean);
         if (step + 1) % 500 == 0 || step + 1 == settings.steps {
@@ -158,12 +202,34 @@ fn train(
     Ok(model)
 }
 
-/// One network whose output is the mean of several. Each member has its own set, and all sets have the same rows.
-fn averaged(members: Vec<Model>) -> Result<Model> {
+/// The share of one example in the mean quantile loss of a batch, and its gradient.
+fn quantile_loss(quantiles: &[f64], target: f64, levels: &[f64], batch: usize) -> (f64, Vec<f64>) {
+    let share = 1.0 / (levels.len() * batch) as f64;
+    let mut sum = 0.0;
+    let gradient = quantiles
+        .iter()
+        .zip(levels)
+        .map(|(q, level)| {
+            let slope = if target > *q { -level } else { 1.0 - level };
+            sum += slope * (q - target) * share;
+            slope * share
+        })
+        .collect();
+    (sum, gradient)
+}
+
+/// One network with the outputs of several, one after the other. Each member has its own set, and all sets have the
+/// same rows.
+fn ensemble(members: Vec<Model>) -> Result<Model> {
     let count = members.len();
     let plain = members[0].config();
-    let latent = plain.latent;
-    let config = ModelConfig { sets: count, input_widths: plain.input_widths.repeat(count), ..(**plain).clone() };
+    let (latent, outputs) = (plain.latent, plain.output_width);
+    let config = ModelConfig {
+        sets: count,
+        input_widths: plain.input_widths.repeat(count),
+        output_width: count * outputs,
+        ..(**plain).clone()
+    };
     let mut all = Model::new(config.validate()?, 0);
     all.params_mut().fill(0.0);
     for (k, member) in members.iter().enumerate() {
@@ -173,13 +239,14 @@ fn averaged(members: Vec<Model>) -> Result<Model> {
             let to = range(&all, &own)?;
             let to = &mut all.params_mut()[to];
             match name {
+                // Rows of a member's outputs read the member's set only.
                 "decoder.0.weight" => {
-                    for (to, from) in to.chunks_exact_mut(count * latent).zip(from.chunks_exact(latent)) {
-                        let place = k * latent..(k + 1) * latent;
-                        to[place].iter_mut().zip(from).for_each(|(to, from)| *to = from / count as f32);
+                    let rows = to.chunks_exact_mut(count * latent).skip(k * outputs);
+                    for (to, from) in rows.zip(from.chunks_exact(latent)) {
+                        to[k * latent..(k + 1) * latent].copy_from_slice(from);
                     }
                 }
-                "decoder.0.bias" => to.iter_mut().zip(from).for_each(|(to, from)| *to += from / count as f32),
+                "decoder.0.bias" => to[k * outputs..(k + 1) * outputs].copy_from_slice(from),
                 _ => to.copy_from_slice(from),
             }
         }
@@ -238,69 +305,52 @@ fn range(model: &Model, name: &str) -> Result<std::ops::Range<usize>> {
 /// Calibrates the outer quantiles so that nine of ten held-out labels lie between them.
 ///
 /// This is conformalised quantile regression (Romano, Patterson, Candès, 2019) with scores relative to the interval's
-/// width.
+/// width. The model's metadata holds the shares by which the intervals of the heads are widened.
 fn calibrate(model: &mut Model, held_out: &StandardisedExamples, levels: usize) -> Result<()> {
     let answers = model.predict(&single_element_sets(&held_out.rows, &model.config().input_widths)?)?;
-    let mut scores: Vec<f64> = held_out
-        .targets
-        .iter()
-        .enumerate()
-        .map(|(i, &t)| {
-            let mut q: Vec<f64> = answers.example(i).iter().map(|&x| f64::from(x)).collect();
-            q.sort_by(f64::total_cmp);
-            let (low, high, t) = (q[0], q[levels - 1], f64::from(t));
+    let share = |head: usize| {
+        let score = |(i, targets): (usize, &[f32; HEADS])| {
+            let quantiles = ensemble_quantiles(answers.example(i), head, held_out.estimates(head, i), levels);
+            let (low, high, t) = (quantiles[0], quantiles[levels - 1], f64::from(targets[head]));
             (low - t).max(t - high) / (high - low).max(1e-6)
-        })
-        .collect();
-    scores.sort_by(f64::total_cmp);
-    let place = (setwise::estimate::LEVEL * (scores.len() + 1) as f64).ceil() as usize;
-    // The clamp keeps the quantiles from crossing.
-    let share = scores[place.clamp(1, scores.len()) - 1].clamp(-0.2, 5.0);
-    widen(model, levels, share)
-}
-
-/// Replaces low by low − share·(high − low) and high by high + share·(high − low), which are linear in the last layer.
-fn widen(model: &mut Model, levels: usize, share: f64) -> Result<()> {
-    let (weight, bias) = (range(model, "decoder.0.weight")?, range(model, "decoder.0.bias")?);
-    let columns = weight.len() / levels;
-    let params = model.params_mut();
-    let last = levels - 1;
-    let mut pair = |low: usize, high: usize| {
-        let (a, b) = (f64::from(params[low]), f64::from(params[high]));
-        params[low] = (a - share * (b - a)) as f32;
-        params[high] = (b + share * (b - a)) as f32;
+        };
+        let mut scores: Vec<f64> = held_out.targets.iter().enumerate().map(score).collect();
+        scores.sort_by(f64::total_cmp);
+        let place = (setwise::estimate::LEVEL * (scores.len() + 1) as f64).ceil() as usize;
+        // The clamp keeps the quantiles from crossing.
+        scores[place.clamp(1, scores.len()) - 1].clamp(-0.2, 5.0)
     };
-    (0..columns).for_each(|j| pair(weight.start + j, weight.start + last * columns + j));
-    pair(bias.start, bias.start + last);
+    let shares: [f64; HEADS] = std::array::from_fn(share);
+    model.set_metadata(WIDENING, serde_json::to_string(&shares).expect("numbers are plain data"));
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use setwise::estimate::pretrained::combiner_training::{weighted_estimates, widen};
+
     use super::*;
 
-    fn model() -> Model {
-        let settings = Combiner { latent: 8, hidden: 8, blocks: 1, ..Default::default() };
-        Model::new(config(&settings, 6, 3).unwrap().validate().unwrap(), 3)
+    fn model(seed: u64, outputs: usize) -> Model {
+        let settings = Combiner { latent: 8, hidden: 8, blocks: 2, ..Default::default() };
+        Model::new(config(&settings, 6, outputs).unwrap().validate().unwrap(), seed)
     }
 
     #[test]
-    fn averaged_networks_answer_with_their_mean() {
-        let settings = Combiner { latent: 8, hidden: 8, blocks: 2, ..Default::default() };
-        let one = |seed| Model::new(config(&settings, 6, 3).unwrap().validate().unwrap(), seed);
-        let mut members = vec![one(1), one(2), one(3)];
+    fn an_ensemble_has_the_outputs_of_its_members() {
+        let mut members: Vec<Model> = (1..4).map(|seed| model(seed, 3)).collect();
         members.iter_mut().enumerate().for_each(|(k, m)| m.params_mut().iter_mut().for_each(|p| *p += 0.01 * k as f32));
         let rows: Vec<f32> = (0..24).map(|i| ((i * 37) % 11) as f32 - 4.0).collect();
-        let mut all = averaged(members.clone()).unwrap();
+        let mut all = ensemble(members.clone()).unwrap();
         let found = all.predict(&single_element_sets(&rows, &[6; 3]).unwrap()).unwrap();
-        let each: Vec<_> =
-            members.iter_mut().map(|m| m.predict(&single_element_sets(&rows, &[6]).unwrap()).unwrap()).collect();
-        for (i, found) in found.values().iter().enumerate() {
-            let mean = each.iter().map(|e| e.values()[i]).sum::<f32>() / 3.0;
-            assert!((found - mean).abs() < 1e-5, "{found}, not {mean}");
+        for (k, member) in members.iter_mut().enumerate() {
+            let alone = member.predict(&single_element_sets(&rows, &[6]).unwrap()).unwrap();
+            for i in 0..4 {
+                for (a, b) in found.example(i)[3 * k..3 * k + 3].iter().zip(alone.example(i)) {
+                    assert!((a - b).abs() < 1e-5, "member {k}: {a}, not {b}");
+                }
+            }
         }
-        let mut alone = averaged(members[..1].to_vec()).unwrap();
-        assert_eq!(alone.predict(&single_element_sets(&rows, &[6]).unwrap()).unwrap(), each[0]);
     }
 
     #[test]
@@ -309,7 +359,7 @@ mod tests {
         let scaling = Scaling::of(&rows, 6);
         let mut scaled = rows.clone();
         scaling.apply(&mut scaled);
-        let mut m = model();
+        let mut m = model(3, 3);
         let before = m.predict(&single_element_sets(&scaled, &[6]).unwrap()).unwrap();
         scaling.fold_into(&mut m).unwrap();
         let after = m.predict(&single_element_sets(&rows, &[6]).unwrap()).unwrap();
@@ -319,43 +369,66 @@ mod tests {
     }
 
     #[test]
-    fn widening_moves_the_outer_quantiles_by_a_share_of_their_distance() {
-        let row = [0.3f32, -1.0, 2.0, 0.5, 0.1, -0.7];
-        let mut m = model();
-        let before = m.predict(&single_element_sets(&row, &[6]).unwrap()).unwrap().values().to_vec();
-        widen(&mut m, 3, 0.25).unwrap();
-        let after = m.predict(&single_element_sets(&row, &[6]).unwrap()).unwrap().values().to_vec();
-        let distance = before[2] - before[0];
-        assert!((after[0] - (before[0] - 0.25 * distance)).abs() < 1e-5);
-        assert!((after[1] - before[1]).abs() < 1e-6);
-        assert!((after[2] - (before[2] + 0.25 * distance)).abs() < 1e-5);
+    fn the_gradient_of_the_quantile_loss_points_to_the_quantile() {
+        let levels = [0.05, 0.5, 0.95];
+        let (loss, gradient) = quantile_loss(&[-1.0, 0.0, 1.0], 0.5, &levels, 1);
+        assert!((loss - (0.05 * 1.5 + 0.5 * 0.5 + 0.05 * 0.5) / 3.0).abs() < 1e-12, "{loss}");
+        assert!(gradient[0] < 0.0 && gradient[1] < 0.0 && gradient[2] > 0.0);
+    }
+
+    /// Examples whose targets are normal around the first estimate of each head.
+    fn examples(count: usize, seed: u64) -> StandardisedExamples {
+        use rand_distr::{Distribution, StandardNormal};
+        let mut rng = Generator::seed_from_u64(seed);
+        let mut normal = || -> f32 { StandardNormal.sample(&mut rng) };
+        let mut all = StandardisedExamples {
+            rows: Vec::new(),
+            estimates: std::array::from_fn(|_| Vec::new()),
+            targets: Vec::new(),
+        };
+        for _ in 0..count {
+            let first = all.rows.len();
+            let mut targets = [0.0; HEADS];
+            for (head, target) in targets.iter_mut().enumerate() {
+                let estimates: Vec<f32> = (0..weighted_estimates(head, 3)).map(|_| 2.0 * normal()).collect();
+                *target = estimates[0] + 0.5 * normal();
+                all.rows.extend(&estimates);
+                all.estimates[head].extend(estimates);
+            }
+            all.targets.push(targets);
+            all.rows.resize_with(first + input_width(3), &mut normal);
+        }
+        all
     }
 
     #[test]
-    fn nine_of_ten_held_out_examples_lie_between_the_calibrated_quantiles() {
-        let mut m = model();
-        let rows: Vec<f32> = (0..6000).map(|i| ((i * 7919 % 1009) as f32) / 500.0 - 1.0).collect();
-        let answers = m.predict(&single_element_sets(&rows, &[6]).unwrap()).unwrap();
-        // Labels around the middle quantile.
-        let targets: Vec<f32> =
-            (0..1000).map(|i| answers.example(i)[1] + ((i * 31 % 97) as f32 / 97.0 - 0.5) * 0.8).collect();
-        // Quantiles in the right order, narrow: the decoder's outer rows are made neighbours of the middle one's.
-        let (weight, bias) = (range(&m, "decoder.0.weight").unwrap(), range(&m, "decoder.0.bias").unwrap());
-        let columns = weight.len() / 3;
-        for j in 0..columns {
-            let middle = m.params()[weight.start + columns + j];
-            m.params_mut()[weight.start + j] = middle;
-            m.params_mut()[weight.start + 2 * columns + j] = middle;
+    fn training_finds_the_best_estimate_and_calibration_its_error() {
+        let targets = Targets::Quantiles { levels: vec![0.05, 0.5, 0.95], scale: 1.0 };
+        let settings =
+            Combiner { latent: 16, hidden: 16, blocks: 1, steps: 400, batch_size: 128, ..Default::default() };
+        let mut seen = 0;
+        let mut count = |_| {
+            seen += 1;
+            Ok(())
+        };
+        let member = train(&settings, &targets, &examples(4000, 1), 3, &mut count).unwrap();
+        let mut model = ensemble(vec![member]).unwrap();
+        calibrate(&mut model, &examples(2000, 2), 3).unwrap();
+        assert!(seen > 0);
+        let shares: [f64; HEADS] = serde_json::from_str(&model.metadata()[WIDENING]).unwrap();
+        let fresh = examples(1000, 4);
+        let answers = model.predict(&single_element_sets(&fresh.rows, &[input_width(3)]).unwrap()).unwrap();
+        for (head, share) in shares.into_iter().enumerate() {
+            let (mut covered, mut error) = (0, 0.0);
+            for (i, targets) in fresh.targets.iter().enumerate() {
+                let target = f64::from(targets[head]);
+                let mut quantiles = ensemble_quantiles(answers.example(i), head, fresh.estimates(head, i), 3);
+                widen(&mut quantiles, share);
+                covered += usize::from(quantiles[0] <= target && target <= quantiles[2]);
+                error += (quantiles[1] - target).abs() / 1000.0;
+            }
+            // The mean absolute deviation of the noise is 0.4.
+            assert!((860..=940).contains(&covered) && error < 0.6, "head {head}: {covered} covered, error {error}");
         }
-        let middle = m.params()[bias.start + 1];
-        m.params_mut()[bias.start] = middle - 0.1;
-        m.params_mut()[bias.start + 2] = middle + 0.1;
-        let examples = StandardisedExamples { rows, targets };
-        calibrate(&mut m, &examples, 3).unwrap();
-        let answers = m.predict(&single_element_sets(&examples.rows, &[6]).unwrap()).unwrap();
-        let within =
-            |i: usize| answers.example(i)[0] <= examples.targets[i] && examples.targets[i] <= answers.example(i)[2];
-        let covered = (0..1000).filter(|&i| within(i)).count();
-        assert!((890..=930).contains(&covered), "{covered}");
     }
 }

@@ -18,10 +18,20 @@ pub struct Combiner {
     pub calibration_examples: usize,
     /// Rows of each sample, log-uniform.
     pub set_size: IntRange,
-    /// Fraction of pairs of single Gaussians, beside those of the broad family.
+    /// Fraction of pairs of single Gaussians.
     ///
     /// Many real samples are nearly Gaussian, and the closed form is hard to beat there.
     pub gaussian_fraction: f64,
+    /// Fraction of pairs with heavy tails, down to those of a Cauchy distribution.
+    pub heavy_tail_fraction: f64,
+    /// Fraction of pairs that differ in fine structure. All other pairs are those of the broad family.
+    pub structured_fraction: f64,
+    /// Fraction of pairs, of any kind, with a few rows far outside in one sample.
+    pub contaminated_fraction: f64,
+    /// Fraction of pairs, of any kind, in which both samples are drawn from the first distribution.
+    pub equal_fraction: f64,
+    /// Fraction of pairs, of any kind, with further columns that have the same distribution in both samples.
+    pub padded_fraction: f64,
     /// Number of networks in the ensemble. They differ in their initial parameters, and their mean is the estimate.
     pub ensemble_size: usize,
     /// Width of a network's residual stream.
@@ -38,6 +48,8 @@ pub struct Combiner {
     pub learning_rate: f64,
     /// AdamW's weight decay.
     pub weight_decay: f64,
+    /// Fraction of inputs that are hidden from the network in each step.
+    pub input_dropout: f64,
 }
 
 impl Default for Combiner {
@@ -46,7 +58,12 @@ impl Default for Combiner {
             examples: 32_000,
             calibration_examples: 6_000,
             set_size: IntRange::new(30, 2000),
-            gaussian_fraction: 0.1,
+            gaussian_fraction: 0.07,
+            heavy_tail_fraction: 0.08,
+            structured_fraction: 0.5,
+            contaminated_fraction: 0.06,
+            equal_fraction: 0.05,
+            padded_fraction: 0.2,
             ensemble_size: 1,
             latent: 64,
             hidden: 128,
@@ -54,7 +71,8 @@ impl Default for Combiner {
             steps: 10_000,
             batch_size: 256,
             learning_rate: 1e-3,
-            weight_decay: 0.01,
+            weight_decay: 0.3,
+            input_dropout: 0.02,
         }
     }
 }
@@ -80,11 +98,22 @@ impl Combiner {
         if self.set_size.min < 10 {
             return Err(bad("combiner.set-size", format!("is from {}, must be from 10 or more", self.set_size.min)));
         }
-        if !(0.0..=1.0).contains(&self.gaussian_fraction) {
-            return Err(bad(
-                "combiner.gaussian-fraction",
-                format!("is {}, must be between 0 and 1", self.gaussian_fraction),
-            ));
+        let fractions = [
+            ("gaussian-fraction", self.gaussian_fraction),
+            ("heavy-tail-fraction", self.heavy_tail_fraction),
+            ("structured-fraction", self.structured_fraction),
+            ("contaminated-fraction", self.contaminated_fraction),
+            ("equal-fraction", self.equal_fraction),
+            ("padded-fraction", self.padded_fraction),
+            ("input-dropout", self.input_dropout),
+        ];
+        for (key, x) in fractions {
+            if !(0.0..=1.0).contains(&x) {
+                return Err(bad(format!("combiner.{key}"), format!("is {x}, must be between 0 and 1")));
+            }
+        }
+        if self.gaussian_fraction + self.heavy_tail_fraction + self.structured_fraction > 1.0 {
+            return Err(bad("combiner.structured-fraction", "and the fractions of Gaussians and heavy tails exceed 1"));
         }
         for (key, x) in [("learning-rate", self.learning_rate), ("weight-decay", self.weight_decay)] {
             if !(0.0..=10.0).contains(&x) {

@@ -201,7 +201,7 @@ fn estimate_all(methods: &[String], median: f64, raw: &RawBatch) -> Result<Vec<V
         let (x, y) = (points(raw, 0, i), points(raw, 1, i));
         match method {
             "knn" => knn.value(x, y),
-            "gaussian" => GaussianKl.value(x, y),
+            "gaussian" => GaussianKl::plug_in().value(x, y),
             _ => Ok(median),
         }
     };

@@ -1,9 +1,14 @@
 //! Errors of the pretrained estimator and of classical ones on held-out families, and the coverage of its intervals.
+//!
+//! The classical estimators are nearest neighbours, with the best k of each cell, the Gaussian closed form, and
+//! classifiers. On families with fine structure the classifiers are cross-fitted.
 
 use rand::SeedableRng;
 use rayon::prelude::*;
 use serde_json::json;
 
+use setwise::estimate::ratio::boosting::{Binned, FOLDS, Task};
+use setwise::estimate::ratio::classifiers::Classifiers;
 use setwise::estimate::{Estimator, GaussianKl, Knn, Logistic, Points, Pretrained};
 use setwise::random::Generator;
 use setwise_report::{Axis, Cell, Figure, Panel, Series, Table};
@@ -16,6 +21,8 @@ use crate::samplers::{BroadPairs, Split, batch_seed};
 /// Options of the measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
+    /// The families.
+    pub families: Families,
     /// Columns of the samples.
     pub dims: Vec<usize>,
     /// Rows of both samples.
@@ -28,10 +35,62 @@ pub struct Options {
     pub seed: u64,
 }
 
+/// Groups of held-out families.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Families {
+    /// Smooth differences.
+    Smooth,
+    /// Fine structure, heavy tails, outliers, supports that overlap in part.
+    Structured,
+    /// Structured ones that are looked at while the estimator is made.
+    Development,
+}
+
+impl Families {
+    fn list(self) -> &'static [Family] {
+        match self {
+            Families::Smooth => &Family::SMOOTH,
+            Families::Structured => &Family::STRUCTURED,
+            Families::Development => &Family::DEVELOPMENT,
+        }
+    }
+
+    /// The classifiers that are compared.
+    fn classifiers(self) -> [&'static str; 2] {
+        match self {
+            Families::Smooth => ["logistic", "logistic"],
+            Families::Structured | Families::Development => ["logistic", "boosting"],
+        }
+    }
+
+    /// Estimates of the classifiers.
+    fn classifier_estimates(self, p: Points, q: Points) -> [f64; 2] {
+        match self {
+            Families::Smooth => [Logistic.value(p, q).unwrap_or(f64::INFINITY); 2],
+            Families::Structured | Families::Development => cross_fitted(p, q),
+        }
+    }
+}
+
+/// KL from logistic regression on columns, squares and products with every row left out of its fit, and from boosted
+/// trees with rows of other folds.
+fn cross_fitted(p: Points, q: Points) -> [f64; 2] {
+    let (n, m, dim) = (p.len(), q.len(), p.dim());
+    let logistic = Classifiers::fit(p, q).p.iter().map(|ratios| ratios[1]).sum::<f64>() / n as f64;
+    let columns: Vec<Vec<f64>> = (0..dim)
+        .map(|c| [p, q].iter().flat_map(|points| points.data().iter().skip(c).step_by(dim)).copied().collect())
+        .collect();
+    let prior = (m as f64 / n as f64).ln();
+    let (offsets, folds) = (vec![-prior; n + m], (0..n + m).map(|i| (i % FOLDS) as u8).collect::<Vec<_>>());
+    let task = Task { columns: &Binned::new(&columns), positive: n, offsets: &offsets, folds: &folds, depth: 4 };
+    let boosting = task.fit().scores[..n].iter().sum::<f64>() / n as f64;
+    [logistic, boosting]
+}
+
 /// Values of k for nearest neighbours. Each cell reports the best one.
 const NEIGHBOURS: [usize; 4] = [1, 3, 5, 10];
-/// Number of methods: ours, each k of nearest neighbours, Gaussian, logistic.
-const METHODS: usize = 3 + NEIGHBOURS.len();
+/// Number of methods: ours, each k of nearest neighbours, Gaussian, two classifiers.
+const METHODS: usize = 4 + NEIGHBOURS.len();
 
 /// Errors for one family, dimension and sample size.
 struct ErrorCell {
@@ -54,15 +113,20 @@ impl ErrorCell {
     }
 
     fn gaussian(&self) -> f64 {
-        self.errors[METHODS - 2]
+        self.errors[METHODS - 3]
     }
 
-    fn logistic(&self) -> f64 {
-        self.errors[METHODS - 1]
+    fn classifiers(&self) -> [f64; 2] {
+        [self.errors[METHODS - 2], self.errors[METHODS - 1]]
+    }
+
+    /// The better classifier.
+    fn classifier(&self) -> f64 {
+        self.errors[METHODS - 2].min(self.errors[METHODS - 1])
     }
 
     fn best_other(&self) -> f64 {
-        self.knn().min(self.gaussian()).min(self.logistic())
+        self.knn().min(self.gaussian()).min(self.classifier())
     }
 
     fn ratio(&self) -> f64 {
@@ -73,8 +137,8 @@ impl ErrorCell {
 /// Measures the table. `progress` receives the name of each measurement.
 pub fn reproduce(estimator: &Pretrained, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Reproduction> {
     let mut cells = Vec::new();
-    for family in Family::ALL {
-        for &dim in &options.dims {
+    for &family in options.families.list() {
+        for &dim in options.dims.iter().filter(|&&dim| family.exists(dim)) {
             progress(&format!("{}, d = {dim}", family.name()));
             for &n in &options.sizes {
                 cells.push(measure(estimator, family, dim, n, options)?);
@@ -93,7 +157,7 @@ pub fn reproduce(estimator: &Pretrained, options: &Options, progress: &mut dyn F
             "setwise",
             "knn, best k",
             "gaussian",
-            "logistic",
+            "classifier",
             "setwise / best other",
             "covered",
         ],
@@ -107,17 +171,23 @@ pub fn reproduce(estimator: &Pretrained, options: &Options, progress: &mut dyn F
             Cell::number(c.ours(), 4),
             Cell::number(c.knn(), 4),
             Cell::number(c.gaussian(), 4),
-            Cell::number(c.logistic(), 4),
+            Cell::number(c.classifier(), 4),
             Cell::number(c.ratio(), 2),
             Cell::number(c.coverage, 2),
         ]);
     }
     let notes = notes(&cells, &inside, options);
+    let classifiers = |c: &ErrorCell| -> Vec<_> {
+        let named = options.families.classifiers().into_iter().zip(c.classifiers());
+        named.map(|(name, error)| json!({"name": name, "error": error})).collect()
+    };
     let plain = |c: &ErrorCell| {
         json!({
             "family": c.family.name(), "dim": c.dim, "n": c.n, "mean_kl": c.mean_kl, "setwise": c.ours(),
             "knn": NEIGHBOURS.iter().zip(&c.errors[1..]).map(|(k, e)| json!({"k": k, "error": e})).collect::<Vec<_>>(),
-            "gaussian": c.gaussian(), "logistic": c.logistic(), "ratio": c.ratio(), "coverage": c.coverage,
+            "gaussian": c.gaussian(),
+            "classifiers": classifiers(c),
+            "ratio": c.ratio(), "coverage": c.coverage,
         })
     };
     let json = json!({
@@ -126,13 +196,12 @@ pub fn reproduce(estimator: &Pretrained, options: &Options, progress: &mut dyn F
         "coverage_out_of_family": mean(&cells, |c| c.coverage),
         "in_family": {"pairs": options.in_family, "mean_absolute_error": inside.error, "coverage": inside.coverage},
     });
-    Ok(Reproduction {
-        name: "estimator",
-        table,
-        json,
-        figures: vec![("estimator".to_owned(), figure(&cells, options))],
-        notes,
-    })
+    let name = match options.families {
+        Families::Smooth => "estimator",
+        Families::Structured => "structured",
+        Families::Development => "development",
+    };
+    Ok(Reproduction { name, table, json, figures: vec![(name.to_owned(), figure(&cells, options))], notes })
 }
 
 /// Draws the samples of a cell and measures all methods on them.
@@ -143,16 +212,15 @@ fn measure(estimator: &Pretrained, family: Family, dim: usize, n: usize, options
         .into_par_iter()
         .map(|i| {
             let mut rng = Generator::seed_from_u64(batch_seed(seed, Split::Test, i));
-            let pair = family.draw(dim, &mut rng);
-            let (mut p, mut q) = (Vec::new(), Vec::new());
-            pair.p.sample(n, &mut rng, &mut p);
-            pair.q.sample(n, &mut rng, &mut q);
+            let pair = family.draw(dim, n, &mut rng);
+            let [p, q] = pair.sample(n, &mut rng);
             (p, q, pair.kl)
         })
         .collect();
     let pairs: Vec<(Points, Points)> =
         data.iter().map(|(p, q, _)| (Points::new(p, dim), Points::new(q, dim))).collect();
-    let classical: Vec<[f64; METHODS - 1]> = pairs.par_iter().map(|&(p, q)| classical(p, q)).collect();
+    let classical: Vec<[f64; METHODS - 1]> =
+        pairs.par_iter().map(|&(p, q)| classical(p, q, options.families)).collect();
     let mut errors = [0.0; METHODS];
     let mut covered = 0.0;
     let share = 1.0 / options.examples as f64;
@@ -167,10 +235,10 @@ fn measure(estimator: &Pretrained, family: Family, dim: usize, n: usize, options
 }
 
 /// Estimates of the other methods. A method that fails has an infinite error.
-fn classical(p: Points, q: Points) -> [f64; METHODS - 1] {
+fn classical(p: Points, q: Points, families: Families) -> [f64; METHODS - 1] {
     let neighbours = NEIGHBOURS.map(|k| Knn::new(k).value(p, q));
-    let others = [GaussianKl.value(p, q), Logistic.value(p, q)];
-    let mut all = neighbours.into_iter().chain(others).map(|v| v.unwrap_or(f64::INFINITY));
+    let known = neighbours.into_iter().chain([GaussianKl::default().value(p, q)]).map(|v| v.unwrap_or(f64::INFINITY));
+    let mut all = known.chain(families.classifier_estimates(p, q));
     std::array::from_fn(|_| all.next().expect("one for each method"))
 }
 
@@ -183,34 +251,37 @@ struct InFamily {
 }
 
 fn in_family(estimator: &Pretrained, options: &Options) -> Result<InFamily> {
+    /// Pairs that are held in memory.
+    const CHUNK: u64 = 64;
     let ranges = estimator.ranges();
     let max = ranges.rows[1] as f64;
-    let data: Vec<(usize, Vec<f64>, Vec<f64>, f64)> = (0..options.in_family as u64)
-        .into_par_iter()
-        .map(|i| {
-            use rand::RngExt;
-            let mut rng = Generator::seed_from_u64(batch_seed(options.seed ^ 0xfa, Split::Test, i));
-            let dim = rng.random_range(ranges.dims[0]..=ranges.dims[1]);
-            let min = ranges.rows[0] as f64;
-            let mut size = || (min * (max / min).powf(rng.random::<f64>())) as usize;
-            let (n, m) = (size(), size());
-            let pair = BroadPairs { max_divergence: ranges.max_divergence }.pair(dim, &mut rng);
-            let (mut p, mut q) = (Vec::new(), Vec::new());
-            pair.sample_p(n, &mut rng, &mut p);
-            pair.sample_q(m, &mut rng, &mut q);
-            (dim, p, q, pair.truth.value)
-        })
-        .collect();
-    let pairs: Vec<(Points, Points)> =
-        data.iter().map(|(d, p, q, _)| (Points::new(p, *d), Points::new(q, *d))).collect();
+    let draw = |i: u64| {
+        use rand::RngExt;
+        let mut rng = Generator::seed_from_u64(batch_seed(options.seed ^ 0xfa, Split::Test, i));
+        let dim = rng.random_range(ranges.dims[0]..=ranges.dims[1]);
+        let min = ranges.rows[0] as f64;
+        let mut size = || (min * (max / min).powf(rng.random::<f64>())) as usize;
+        let (n, m) = (size(), size());
+        let pair = BroadPairs { max_divergence: ranges.max_divergence }.pair(dim, &mut rng);
+        let (mut p, mut q) = (Vec::new(), Vec::new());
+        pair.sample_p(n, &mut rng, &mut p);
+        pair.sample_q(m, &mut rng, &mut q);
+        (dim, p, q, pair.truth.value)
+    };
     let (mut error, mut covered, mut count) = (0.0, [0.0f64; 3], [0.0f64; 3]);
-    for ((answer, (_, _, _, kl)), (p, q)) in estimator.answers(&pairs).into_iter().zip(&data).zip(&pairs) {
-        let (value, [low, high]) = answer?;
-        error += (value - kl).abs();
-        let n = p.len().min(q.len());
-        let group = usize::from(n >= 100) + usize::from(n >= 500);
-        count[group] += 1.0;
-        covered[group] += f64::from(u8::from(low <= *kl && *kl <= high));
+    for first in (0..options.in_family as u64).step_by(CHUNK as usize) {
+        let last = (first + CHUNK).min(options.in_family as u64);
+        let data: Vec<(usize, Vec<f64>, Vec<f64>, f64)> = (first..last).into_par_iter().map(draw).collect();
+        let pairs: Vec<(Points, Points)> =
+            data.iter().map(|(d, p, q, _)| (Points::new(p, *d), Points::new(q, *d))).collect();
+        for ((answer, (_, _, _, kl)), (p, q)) in estimator.answers(&pairs).into_iter().zip(&data).zip(&pairs) {
+            let (value, [low, high]) = answer?;
+            error += (value - kl).abs();
+            let n = p.len().min(q.len());
+            let group = usize::from(n >= 100) + usize::from(n >= 500);
+            count[group] += 1.0;
+            covered[group] += f64::from(u8::from(low <= *kl && *kl <= high));
+        }
     }
     let total: f64 = count.iter().sum();
     let by_size = std::array::from_fn(|i| covered[i] / count[i].max(1.0));
@@ -240,14 +311,14 @@ fn notes(cells: &[ErrorCell], inside: &InFamily, options: &Options) -> Vec<Strin
         ),
         format!(
             "mean over all cells: setwise {:.4}, knn with the best k of {NEIGHBOURS:?} in each cell {:.4}, \
-             gaussian {:.4}, logistic regression on columns, squares and products {:.4}",
+             gaussian {:.4}, the better classifier {:.4}",
             mean(cells, ErrorCell::ours),
             mean(cells, ErrorCell::knn),
             mean(cells, ErrorCell::gaussian),
-            mean(cells, ErrorCell::logistic)
+            mean(cells, ErrorCell::classifier)
         ),
     ];
-    for family in Family::ALL {
+    for &family in options.families.list() {
         let of_family: Vec<&ErrorCell> = cells.iter().filter(|c| c.family == family).collect();
         let best = of_family.iter().filter(|c| c.ratio() <= 1.0).count();
         let worst = of_family.iter().map(|c| c.ratio()).fold(0.0, f64::max);
@@ -275,7 +346,7 @@ fn notes(cells: &[ErrorCell], inside: &InFamily, options: &Options) -> Vec<Strin
 /// Errors against the number of rows, a panel for each family, averaged over dimensions.
 fn figure(cells: &[ErrorCell], options: &Options) -> Figure {
     let mut figure = Figure::new("Error of KL estimates on held-out families, mean over dimensions").with_columns(3);
-    for family in Family::ALL {
+    for &family in options.families.list() {
         let line = |name: &str, f: &dyn Fn(&ErrorCell) -> f64| {
             let at = |&n: &usize| {
                 let of_family: Vec<f64> = cells.iter().filter(|c| c.family == family && c.n == n).map(f).collect();
@@ -287,7 +358,7 @@ fn figure(cells: &[ErrorCell], options: &Options) -> Figure {
             .with_series(line("setwise", &ErrorCell::ours))
             .with_series(line("knn, best k", &ErrorCell::knn))
             .with_series(line("gaussian", &ErrorCell::gaussian))
-            .with_series(line("logistic", &ErrorCell::logistic));
+            .with_series(line("classifier", &ErrorCell::classifier));
         figure = figure.with_panel(panel);
     }
     figure

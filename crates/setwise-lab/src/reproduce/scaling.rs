@@ -1,6 +1,6 @@
 //! Table 5: time of every architecture against set size and width.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
@@ -14,6 +14,7 @@ use setwise_report::{Axis, Cell, Figure, Panel, Series, Table};
 
 use super::Reproduction;
 use crate::Result;
+use crate::speed::CallTime;
 
 /// Options of the measurement.
 #[derive(Clone, Debug, PartialEq)]
@@ -157,24 +158,15 @@ fn measure(preset: &str, size: usize, width: usize, options: &Options) -> Result
         .collect();
     let batch = SetBatch::new(sets)?;
     let targets = vec![0.5; options.batch];
-    let forward = median(options.min_time, || Ok(model.predict(&batch).map(drop)?))?;
+    let forward = seconds(options.min_time, || Ok(model.predict(&batch).map(drop)?))?;
     let mut trainer = Trainer::new(model, Loss::L1);
-    let training = median(options.min_time, || Ok(trainer.step(&batch, &targets, 1e-4).map(drop)?))?;
+    let training = seconds(options.min_time, || Ok(trainer.step(&batch, &targets, 1e-4).map(drop)?))?;
     Ok(Time { size, width, forward, training })
 }
 
-/// Median seconds over at least three repetitions and `min_time`, after one warm-up.
-fn median(min_time: Duration, mut f: impl FnMut() -> Result<()>) -> Result<f64> {
-    f()?;
-    let mut times = Vec::new();
-    let start = Instant::now();
-    while times.len() < 3 || start.elapsed() < min_time {
-        let begin = Instant::now();
-        f()?;
-        times.push(begin.elapsed().as_secs_f64());
-    }
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+/// Median seconds of a call.
+fn seconds(min_time: Duration, call: impl FnMut() -> Result<()>) -> Result<f64> {
+    Ok(CallTime::measure(min_time, call)?.milliseconds / 1e3)
 }
 
 /// The exponent b of the least-squares fit y = a·x^b in logarithms.

@@ -8,8 +8,10 @@ mod broad;
 mod dependence;
 mod divergence;
 mod same_mixture;
+mod structured;
 
-use rand::SeedableRng;
+use rand::{Rng, RngExt, SeedableRng};
+use rand_distr::{Distribution, StandardNormal};
 
 use setwise::data::{RawBatch, RawSet, Targets};
 use setwise::distributions::IntRange;
@@ -20,6 +22,17 @@ pub use broad::{BroadPairs, Density, Pair, Precision, Truth, divergence};
 pub use dependence::Dependence;
 pub use divergence::{Divergence, Label};
 pub use same_mixture::SameMixture;
+pub use structured::Structure;
+
+/// Draws a standard normal number.
+pub(crate) fn normal(rng: &mut impl Rng) -> f64 {
+    StandardNormal.sample(rng)
+}
+
+/// Draws a number whose logarithm is uniform.
+pub(crate) fn log_uniform(min: f64, max: f64, rng: &mut impl Rng) -> f64 {
+    min * (max / min).powf(rng.random())
+}
 
 /// Draws examples of a task.
 pub trait Sampler: Send + Sync {

@@ -1,7 +1,8 @@
 """Functions of several sets: estimators for samples, and models to train.
 
-``kl`` and ``mi`` estimate the KL divergence and the mutual information of samples. ``Model`` is a
-function of one or more sets, and ``fit`` trains it.
+``kl`` and ``mi`` estimate the KL divergence and the mutual information of samples, ``divergence``
+other divergences, ``ratio`` the log density ratio at every row. ``Model`` is a function of one or
+more sets, and ``fit`` trains it.
 
 Arrays are NumPy arrays of any number type and stride, pandas and polars frames, PyTorch tensors on
 the CPU, and lists. Calls use all cores (``RAYON_NUM_THREADS`` limits them) while other Python
@@ -16,7 +17,20 @@ True
 """
 
 from ._fit import fit
-from ._results import Estimate, Fallback, History
-from ._setwise import Model, __version__, kl, mi, presets
+from ._results import Estimate, Fallback, History, Ratio
+from ._setwise import Model, __version__, divergence, kl, mi, presets, ratio
 
-__all__ = ["Estimate", "Fallback", "History", "Model", "__version__", "fit", "kl", "mi", "presets"]
+__all__ = [
+    "Estimate",
+    "Fallback",
+    "History",
+    "Model",
+    "Ratio",
+    "__version__",
+    "divergence",
+    "fit",
+    "kl",
+    "mi",
+    "presets",
+    "ratio",
+]

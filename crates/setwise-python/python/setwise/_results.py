@@ -3,6 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+
+_SYMBOLS = {
+    "kl": "KL(P‖Q)",
+    "reverse-kl": "KL(Q‖P)",
+    "js": "JS(P, Q)",
+    "tv": "TV(P, Q)",
+    "hellinger": "H(P, Q)",
+    "mi": "I(X; Y)",
+}
 
 
 @dataclass(frozen=True)
@@ -32,12 +45,12 @@ class Estimate:
 
     Attributes
     ----------
-    quantity : "kl" or "mi"
+    quantity : "kl", "reverse-kl", "js", "tv", "hellinger" or "mi"
     value : the estimate; it may be negative
     interval : holds the true value with probability ``level``, apart from the estimator's bias;
         None if there are too few rows
     level : nominal coverage of the interval
-    unit : "nats"
+    unit : "nats", or None for a pure number
     n : rows of P and Q, or number of pairs
     dim : columns of both samples, or of X and of Y
     method : name of the method
@@ -47,17 +60,17 @@ class Estimate:
 
     Examples
     --------
-    >>> import setwise
-    >>> setwise.kl([-1.0, 0.0, 1.0], [0.0, 1.0, 2.0], method="gaussian")
-    <KL(P‖Q) = 0.5000 nats, no interval; rows 3 and 3, columns 1, method gaussian
-     warning: there are too few rows for an interval>
+    >>> import numpy as np, setwise
+    >>> x = np.linspace(0.0, 1.0, 500)
+    >>> float(setwise.kl(x, x + 0.1, method="gaussian")) > 0.0
+    True
     """
 
     quantity: str
     value: float
     interval: tuple[float, float] | None
     level: float
-    unit: str
+    unit: str | None
     n: tuple[int, ...]
     dim: tuple[int, ...]
     method: str
@@ -69,7 +82,8 @@ class Estimate:
         return self.value
 
     def __repr__(self) -> str:
-        label = {"kl": "KL(P‖Q)", "mi": "I(X; Y)"}.get(self.quantity, self.quantity)
+        label = _SYMBOLS.get(self.quantity, self.quantity)
+        unit = "" if self.unit is None else f" {self.unit}"
         interval = "no interval"
         if self.interval is not None:
             low, high = self.interval
@@ -78,9 +92,38 @@ class Estimate:
         lines = "".join(f"\n warning: {warning}" for warning in self.warnings)
         if self.fallback is not None:
             method, value = self.fallback.method, self.fallback.value
-            lines += f"\n fallback, method {method}: {value:.4f} {self.unit}"
-        text = f"{label} = {self.value:.4f} {self.unit}, {interval}"
+            lines += f"\n fallback, method {method}: {value:.4f}{unit}"
+        text = f"{label} = {self.value:.4f}{unit}, {interval}"
         return f"<{text}; rows {rows}, columns {columns}, method {self.method}{lines}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Ratio:
+    """The log density ratio log p/q of two samples at rows.
+
+    Attributes
+    ----------
+    log_ratio : log p/q at the rows of ``at``, which are those of Q by default
+    weights : p/q at the same rows, with mean one; they make averages over Q averages over P
+    p : log p/q at the rows of P
+    q : log p/q at the rows of Q
+    effective_sample_size : rows of P that would be worth the weighted rows of Q
+    n : rows of P and Q
+    warnings : sentences about data that is unfit for the method
+    """
+
+    log_ratio: NDArray[Any]
+    weights: NDArray[Any]
+    p: NDArray[Any]
+    q: NDArray[Any]
+    effective_sample_size: float
+    n: tuple[int, int]
+    warnings: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        lines = "".join(f"\n warning: {warning}" for warning in self.warnings)
+        size = f"effective sample size {self.effective_sample_size:.0f} of {self.n[1]}"
+        return f"<log p/q at {len(self.log_ratio)} rows; {size}; rows {self.n[0]} and {self.n[1]}{lines}>"
 
 
 @dataclass

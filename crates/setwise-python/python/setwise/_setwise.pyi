@@ -6,9 +6,9 @@ from typing import Any, Literal, final, overload
 
 from numpy.typing import ArrayLike, NDArray
 
-from ._results import Estimate
+from ._results import Estimate, Ratio
 
-__all__ = ["Fit", "Model", "__version__", "kl", "mi", "presets"]
+__all__ = ["Fit", "Model", "__version__", "divergence", "kl", "mi", "presets", "ratio"]
 
 __version__: str
 
@@ -53,7 +53,24 @@ def mi(
     k: int = 3,
     seed: int = 0,
 ) -> Estimate: ...
+@overload
+def divergence(
+    p: Sequence[NDArray[Any]],
+    q: Sequence[NDArray[Any]],
+    measure: Literal["kl", "reverse-kl", "js", "tv", "hellinger"],
+    *,
+    seed: int = 0,
+) -> list[Estimate]: ...
+@overload
+def divergence(
+    p: ArrayLike,
+    q: ArrayLike,
+    measure: Literal["kl", "reverse-kl", "js", "tv", "hellinger"],
+    *,
+    seed: int = 0,
+) -> Estimate: ...
 def presets() -> dict[str, str]: ...
+def ratio(p: ArrayLike, q: ArrayLike, *, at: ArrayLike | None = None) -> Ratio: ...
 @final
 class Model:
     @staticmethod

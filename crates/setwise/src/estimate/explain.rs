@@ -78,7 +78,7 @@ pub struct Explanation {
 /// let p = [-1.0, 1.0, 0.0, -2.0, 1.0, 1.0];
 /// let q = [0.0, 1.0, 1.0, -2.0, 2.0, 1.0];
 /// let names = ["shifted".to_owned(), "same".to_owned()];
-/// let explanation = explain(&GaussianKl, Points::new(&p, 2), Points::new(&q, 2), &names, 0)?;
+/// let explanation = explain(&GaussianKl::plug_in(), Points::new(&p, 2), Points::new(&q, 2), &names, 0)?;
 /// let first = &explanation.columns[0];
 /// assert_eq!((first.column, first.name.as_deref()), (1, Some("shifted")));
 /// assert!((first.marginal.unwrap() - 0.5).abs() < 1e-12);
@@ -198,7 +198,7 @@ mod tests {
     fn equal_columns_come_last_and_redundant_columns_have_small_drops() {
         let [p, q] = samples(400);
         let (p, q) = (Points::new(&p, 3), Points::new(&q, 3));
-        for estimator in [&Knn::default() as &dyn Estimator, &GaussianKl] {
+        for estimator in [&Knn::default() as &dyn Estimator, &GaussianKl::default()] {
             let explanation = explain(estimator, p, q, &[], 0).unwrap();
             let [first, second, last] = &explanation.columns[..] else { panic!() };
             assert_eq!((last.column, first.column + second.column), (1, 5), "{explanation:?}");

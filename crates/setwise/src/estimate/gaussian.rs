@@ -1,26 +1,44 @@
-//! Gaussian plug-in estimators: the closed forms at the moments of the samples.
+//! Gaussian estimators: the closed forms at the moments of the samples.
 //!
 //! Covariances are divided by n − 1. Both estimators are consistent for Gaussians. For other distributions the limit of
 //! MI is a lower bound and that of KL an approximation.
 
+use super::cross_check::disagreement;
 use super::interval::{self, Rows};
 use super::points::{check_covariance, check_pairs, check_rows, check_samples, concatenated_rows};
-use super::{Dim, Estimate, Estimator, Points, Quantity};
+use super::{Dim, Estimate, Estimator, Points, Quantity, digamma};
 use crate::distributions::gaussian_kl;
-use crate::linalg::{cholesky, log_det, moments};
+use crate::linalg::{cholesky, log_det, moments, solve_lower};
 use crate::{Error, Result};
 
 /// KL(P‖Q) ≈ ½ [tr(Σq⁻¹Σp) + (μq − μp)ᵀ Σq⁻¹ (μq − μp) − d + log(det Σq / det Σp)].
 ///
+/// The bias of the closed form at sample moments is removed, exactly so for samples of Gaussians: with d columns and m
+/// rows of Q it is about d²/m. [`GaussianKl::plug_in`] keeps it.
+///
 /// ```
 /// use setwise::estimate::{Estimator, GaussianKl, Points};
 /// // Means 0 and 1, variance 1 both: KL is ½.
-/// let kl = GaussianKl.value(Points::new(&[-1.0, 0.0, 1.0], 1), Points::new(&[0.0, 1.0, 2.0], 1))?;
-/// assert!((kl - 0.5).abs() < 1e-12);
+/// let (p, q) = (Points::new(&[-1.0, 0.0, 1.0], 1), Points::new(&[0.0, 1.0, 2.0], 1));
+/// assert!((GaussianKl::plug_in().value(p, q)? - 0.5).abs() < 1e-12);
+/// // Three rows do not determine the bias.
+/// assert!(GaussianKl::default().value(p, q).is_err());
 /// # Ok::<(), setwise::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct GaussianKl;
+pub struct GaussianKl {
+    biased: bool,
+}
+
+/// Samples with fewer rows for each column get a warning: the estimate varies by about √(d/m)·√d nats.
+const MIN_ROWS_PER_COLUMN: usize = 3;
+
+impl GaussianKl {
+    /// The closed form at the moments of the samples, with its bias.
+    pub fn plug_in() -> Self {
+        GaussianKl { biased: true }
+    }
+}
 
 /// I(X; Y) ≈ ½ log(det Σx · det Σy / det Σxy).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -31,20 +49,61 @@ impl Estimator for GaussianKl {
         check_samples(p, q)?;
         check_covariance(p)?;
         let (of_p, of_q) = (Fit::new(p)?, Fit::new(q)?);
-        Ok(gaussian_kl(p.dim(), &of_p.mean, &of_p.factor, &of_q.mean, &of_q.factor))
+        let d = p.dim();
+        if self.biased {
+            return Ok(gaussian_kl(d, &of_p.mean, &of_p.factor, &of_q.mean, &of_q.factor));
+        }
+        check_rows(q, d + 3, &format!("an unbiased Gaussian fit of {d} columns"))?;
+        let (n, m, width) = (p.len() as f64, q.len() as f64, d as f64);
+        // E Σ̂q⁻¹ = Σq⁻¹ (m − 1) / (m − d − 2).
+        let inverse_factor = (m - width - 2.0) / (m - 1.0);
+        let (trace, shift) = trace_and_shift(&of_p, &of_q, d);
+        let trace = inverse_factor * trace;
+        let shift = inverse_factor * shift - trace / n - width / m;
+        let log_dets = log_det(&of_q.factor, d) - log_det(&of_p.factor, d);
+        Ok(0.5 * (trace + shift - width + log_dets - log_det_bias(m, d) + log_det_bias(n, d)))
     }
 
     fn estimate(&self, p: Points, q: Points, seed: u64) -> Result<Estimate> {
         let value = self.value(p, q)?;
         let min_rows = 2 * (p.dim() + 2);
         let standard_error = interval::standard_error(p, q, Rows::Independent, min_rows, seed, |p, q| self.value(p, q));
-        let mut estimate = Estimate::new(Quantity::Kl, value, "gaussian".to_owned(), []);
+        let few = |points: Points| {
+            (points.len() < MIN_ROWS_PER_COLUMN * p.dim()).then(|| {
+                let (name, rows, columns) = (points.name(), points.len(), points.dim());
+                format!("{name}: has {rows} rows for {columns} columns; the Gaussian fit is noisy")
+            })
+        };
+        let warnings: Vec<String> = [p, q].into_iter().filter_map(few).collect();
+        let mut estimate = Estimate::new(Quantity::Kl, value, "gaussian".to_owned(), warnings);
         (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
-        Ok(estimate.with_interval(
+        let mut estimate = estimate.with_interval(
             interval::symmetric_interval(value, standard_error, interval::STUDENT_QUANTILE),
             interval::SUBSAMPLING,
-        ))
+        );
+        estimate.warnings.extend(disagreement(&estimate, p, q, seed));
+        Ok(estimate)
     }
+}
+
+/// tr(Σq⁻¹Σp) and (μq − μp)ᵀ Σq⁻¹ (μq − μp).
+fn trace_and_shift(p: &Fit, q: &Fit, d: usize) -> (f64, f64) {
+    let mut column = vec![0.0; d];
+    let mut trace = 0.0;
+    for j in 0..d {
+        column.iter_mut().enumerate().for_each(|(i, c)| *c = p.factor[i * d + j]);
+        solve_lower(&q.factor, d, &mut column);
+        trace += column.iter().map(|c| c * c).sum::<f64>();
+    }
+    column.iter_mut().zip(q.mean.iter().zip(&p.mean)).for_each(|(c, (q, p))| *c = q - p);
+    solve_lower(&q.factor, d, &mut column);
+    (trace, column.iter().map(|c| c * c).sum())
+}
+
+/// E log det Σ̂ − log det Σ for the covariance of `rows` Gaussian rows of `d` columns.
+pub(super) fn log_det_bias(rows: f64, d: usize) -> f64 {
+    let terms = (1..=d).map(|i| digamma(0.5 * (rows - i as f64).max(1.0)));
+    terms.sum::<f64>() + d as f64 * (2.0 / (rows - 1.0)).ln()
 }
 
 impl Estimator for GaussianMi {
@@ -85,8 +144,9 @@ impl Fit {
         check_rows(p, d + 1, &format!("a Gaussian fit of {d} columns"))?;
         if let Some(column) = p.constant_column() {
             return Err(Error::Estimate(format!(
-                "{}: column {column} holds one value only, so no Gaussian fits; leave it out or use knn",
-                p.name()
+                "{}: {} holds one value only, so no Gaussian fits; leave it out or use knn",
+                p.name(),
+                p.column_label(column)
             )));
         }
         let (mean, mut factor) = moments(p.data(), d, 1);
@@ -98,8 +158,8 @@ impl Fit {
         cholesky(&mut factor, d).map_err(|column| {
             let name = p.name();
             Error::Estimate(format!(
-                "{name}: column {} is a linear function of the columns before it; leave it out",
-                column + 1
+                "{name}: {} is a linear function of the columns before it; leave it out",
+                p.column_label(column)
             ))
         })?;
         for (row, s) in factor.chunks_exact_mut(d).zip(&scale) {
@@ -112,6 +172,9 @@ impl Fit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Generator;
+    use rand::SeedableRng;
+    use rand_distr::{Distribution, StandardNormal};
 
     #[test]
     fn the_mutual_information_follows_from_the_correlation() {
@@ -121,10 +184,30 @@ mod tests {
     }
 
     #[test]
+    fn the_estimate_has_no_bias_on_gaussians_of_many_columns() {
+        let (n, m, d) = (60, 50, 20);
+        let mut rng = Generator::seed_from_u64(4);
+        let mut mean = 0.0;
+        for _ in 0..300 {
+            let mut draw =
+                |rows: usize| -> Vec<f64> { (0..rows * d).map(|_| StandardNormal.sample(&mut rng)).collect() };
+            let (x, y) = (draw(n), draw(m));
+            mean += GaussianKl::default().value(Points::new(&x, d), Points::new(&y, d)).unwrap() / 300.0;
+        }
+        assert!(mean.abs() < 0.2, "{mean}");
+        let x: Vec<f64> = (0..25 * d).map(|_| StandardNormal.sample(&mut rng)).collect();
+        let x = Points::new(&x, d).named("x.csv");
+        let warnings = GaussianKl::default().estimate(x, x, 0).unwrap().warnings;
+        assert!(warnings.iter().any(|w| w.starts_with("x.csv: has 25 rows for 20 columns")), "{warnings:?}");
+        let error = GaussianKl::default().value(x, Points::new(&x.data()[..22 * d], d)).unwrap_err().to_string();
+        assert!(error.contains("needs at least 23"), "{error}");
+    }
+
+    #[test]
     fn errors_name_the_column_that_makes_a_covariance_singular() {
         let p = Points::new(&[1.0, 5.0, 2.0, 5.0, 3.0, 5.0], 2).named("p.csv");
         let line = Points::new(&[1.0, 2.0, 2.0, 4.0, 3.0, 6.0, 4.0, 8.0], 2).named("q.csv");
-        let error_of = |p, q| GaussianKl.value(p, q).unwrap_err().to_string();
+        let error_of = |p, q| GaussianKl::default().value(p, q).unwrap_err().to_string();
         assert!(error_of(p, line).starts_with("p.csv: column 2 holds one value only"));
         assert_eq!(error_of(line, line), "q.csv: column 2 is a linear function of the columns before it; leave it out");
         let x = Points::new(&[1.0, 2.0, 4.0], 1).named("x.csv");

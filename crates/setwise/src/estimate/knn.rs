@@ -2,8 +2,9 @@
 
 use super::interval::{self, Rows};
 use super::neighbours::{Neighbours, Norm};
-use super::points::{check_rows, check_samples, constant_column_warnings};
+use super::points::{check_rows, check_samples};
 use super::special::digamma;
+use super::supports::support_warnings;
 use super::{Dim, Estimate, Estimator, Points, Quantity};
 use crate::{Error, Result};
 
@@ -110,7 +111,7 @@ impl Estimator for Knn {
         let value = self.value(p, q)?;
         let standard_error =
             interval::standard_error(p, q, Rows::Independent, 2 * (self.k + 1), seed, |p, q| self.value(p, q));
-        let warnings = constant_column_warnings(p, q)
+        let warnings = support_warnings(p, q)
             .into_iter()
             .chain(p.repeated_rows_warning())
             .chain(q.repeated_rows_warning())

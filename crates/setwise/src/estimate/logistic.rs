@@ -1,5 +1,6 @@
 //! KL divergence from a classifier: logistic regression of "from P or from Q".
 
+use super::cross_check::disagreement;
 use super::interval::{self, Rows};
 use super::points::{check_rows, check_samples};
 use super::regression::{Design, inverse_deviation};
@@ -55,10 +56,12 @@ impl Estimator for Logistic {
         let standard_error = interval::standard_error(p, q, Rows::Independent, min_rows, seed, |p, q| self.value(p, q));
         let mut estimate = Estimate::new(Quantity::Kl, value, "logistic".to_owned(), []);
         (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
-        Ok(estimate.with_interval(
+        let mut estimate = estimate.with_interval(
             interval::symmetric_interval(value, standard_error, interval::STUDENT_QUANTILE),
             interval::SUBSAMPLING,
-        ))
+        );
+        estimate.warnings.extend(disagreement(&estimate, p, q, seed));
+        Ok(estimate)
     }
 }
 

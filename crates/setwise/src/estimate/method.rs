@@ -107,7 +107,7 @@ impl KlOptions {
             KlMethod::Pretrained if on_cpu => Box::new(Pretrained::shared()?),
             KlMethod::Pretrained => Box::new(Pretrained::built_in()?.on_device(&self.device)?),
             KlMethod::Knn => Box::new(Knn::new(self.k)),
-            KlMethod::Gaussian => Box::new(GaussianKl),
+            KlMethod::Gaussian => Box::new(GaussianKl::default()),
             KlMethod::Logistic => Box::new(Logistic),
         })
     }
@@ -147,9 +147,12 @@ impl MiOptions {
 ///
 /// ```
 /// use setwise::estimate::{KlMethod, KlOptions, Points, kl};
-/// let (p, q) = (Points::new(&[-1.0, 0.0, 1.0], 1), Points::new(&[0.0, 1.0, 2.0], 1));
-/// let estimate = kl(p, q, &KlOptions { method: KlMethod::Gaussian, ..Default::default() })?;
-/// assert!((estimate.value - 0.5).abs() < 1e-12);
+/// // P is uniform on (0, 1), Q on (0, 2).
+/// let p: Vec<f64> = (0..200).map(|i| f64::from(i * 37 % 101) / 101.0).collect();
+/// let q: Vec<f64> = p.iter().map(|x| 2.0 * x).collect();
+/// let options = KlOptions { method: KlMethod::Gaussian, ..Default::default() };
+/// let estimate = kl(Points::new(&p, 1), Points::new(&q, 1), &options)?;
+/// assert!((estimate.value - f64::ln(2.0)).abs() < 0.05);
 /// # Ok::<(), setwise::Error>(())
 /// ```
 pub fn kl(p: Points, q: Points, options: &KlOptions) -> Result<Estimate> {

@@ -11,8 +11,10 @@
 //!
 //! Each is an [`Estimator`]. [`Estimator::value`] is the number alone, [`Estimator::estimate`] adds a 90 % interval
 //! (`interval`) and warnings. [`kl`] and [`mi`] choose an estimator by name or by default, [`kl_batch`] and
-//! [`mi_batch`] do so for many pairs. [`explain`] attributes an estimate to columns.
+//! [`mi_batch`] do so for many pairs. [`explain`] attributes an estimate to columns. [`log_ratio`] estimates log p/q at
+//! every row.
 
+mod cross_check;
 mod curvature;
 mod explain;
 mod exponential;
@@ -28,8 +30,10 @@ pub mod neighbours;
 mod pair_list;
 mod points;
 pub mod pretrained;
+pub mod ratio;
 mod regression;
 mod special;
+mod supports;
 
 pub use explain::{Contribution, Explanation, explain};
 pub use gaussian::{GaussianKl, GaussianMi};
@@ -45,14 +49,15 @@ pub use pair_list::{ListedPair, PairList};
 pub use points::{Points, file_warnings, index_column_warning};
 pub(crate) use points::{check_rows, check_widths};
 pub use pretrained::{Answer, COMBINER_FILE, FeatureBatch, Pretrained, Ranges};
-pub(crate) use special::digamma;
+pub use ratio::{LogRatio, importance_weights, log_ratio};
+pub(crate) use special::{digamma, softplus};
 
 use std::sync::LazyLock;
 
 use rayon::prelude::*;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// Two samples.
 pub type Pair<'a> = (Points<'a>, Points<'a>);
@@ -99,12 +104,66 @@ impl<E: Estimator + ?Sized> Estimator for &E {
 
 /// The quantity that is estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Quantity {
     /// KL(P‖Q).
     Kl,
+    /// KL(Q‖P).
+    ReverseKl,
+    /// The Jensen–Shannon divergence, from 0 to ln 2.
+    Js,
+    /// The total variation distance, from 0 to 1.
+    Tv,
+    /// The Hellinger distance √(1 − ∫√(pq)), from 0 to 1.
+    Hellinger,
     /// I(X; Y).
     Mi,
+}
+
+impl Quantity {
+    /// Divergences of two distributions.
+    pub const DIVERGENCES: [Quantity; 5] =
+        [Quantity::Kl, Quantity::ReverseKl, Quantity::Js, Quantity::Tv, Quantity::Hellinger];
+
+    /// The name in options, JSON and Python.
+    pub fn name(self) -> &'static str {
+        match self {
+            Quantity::Kl => "kl",
+            Quantity::ReverseKl => "reverse-kl",
+            Quantity::Js => "js",
+            Quantity::Tv => "tv",
+            Quantity::Hellinger => "hellinger",
+            Quantity::Mi => "mi",
+        }
+    }
+
+    /// The symbol in print.
+    pub fn symbol(self) -> &'static str {
+        match self {
+            Quantity::Kl => "KL(P‖Q)",
+            Quantity::ReverseKl => "KL(Q‖P)",
+            Quantity::Js => "JS(P, Q)",
+            Quantity::Tv => "TV(P, Q)",
+            Quantity::Hellinger => "H(P, Q)",
+            Quantity::Mi => "I(X; Y)",
+        }
+    }
+
+    /// The unit, unless it is a pure number.
+    pub fn unit(self) -> Option<&'static str> {
+        match self {
+            Quantity::Tv | Quantity::Hellinger => None,
+            _ => Some("nats"),
+        }
+    }
+
+    /// The divergence of a name.
+    pub fn divergence(name: &str) -> Result<Self> {
+        Self::DIVERGENCES.into_iter().find(|d| d.name() == name).ok_or_else(|| {
+            let names = Self::DIVERGENCES.map(Quantity::name).join(", ");
+            Error::Estimate(format!("there is no measure {name:?}; there are {names}"))
+        })
+    }
 }
 
 /// The number of columns.
@@ -117,7 +176,7 @@ pub enum Dim {
     Two([usize; 2]),
 }
 
-/// An estimate in nats; serialises to the JSON the command line prints.
+/// An estimate; serialises to the JSON the command line prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     /// The quantity that is estimated.
@@ -130,9 +189,8 @@ pub struct Estimate {
     pub interval: Option<[f64; 2]>,
     /// Nominal coverage of the interval.
     pub level: f64,
-    /// Always `nats`.
-    #[serde(serialize_with = "nats")]
-    pub unit: (),
+    /// The unit, unless it is a pure number.
+    pub unit: Option<&'static str>,
     /// Rows of P and Q, or number of pairs.
     pub n: Vec<usize>,
     /// The number of columns.
@@ -163,10 +221,6 @@ pub struct Fallback {
     pub interval: Option<[f64; 2]>,
 }
 
-fn nats<S: Serializer>(_: &(), s: S) -> std::result::Result<S::Ok, S::Error> {
-    s.serialize_str("nats")
-}
-
 impl Estimate {
     fn new(quantity: Quantity, value: f64, method: String, warnings: impl IntoIterator<Item = String>) -> Self {
         let mut warnings = points::unique_sorted(warnings);
@@ -180,7 +234,7 @@ impl Estimate {
             value,
             interval: None,
             level: LEVEL,
-            unit: (),
+            unit: quantity.unit(),
             n: Vec::new(),
             dim: Dim::One(0),
             method,
@@ -195,6 +249,12 @@ impl Estimate {
     pub fn made_by<'a>(&self, requested: &'a dyn Estimator) -> &'a dyn Estimator {
         static KNN: LazyLock<Knn> = LazyLock::new(Knn::default);
         if self.substituted { &*KNN } else { requested }
+    }
+
+    /// The estimate with both samples exchanged.
+    fn reversed(mut self) -> Self {
+        self.n.reverse();
+        self
     }
 
     fn with_interval(mut self, interval: Option<[f64; 2]>, method: &'static str) -> Self {

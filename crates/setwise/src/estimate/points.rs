@@ -21,6 +21,8 @@ pub struct Points<'a> {
     data: &'a [f64],
     dim: usize,
     name: &'a str,
+    /// Names of the columns, or nothing.
+    pub(super) names: &'a [String],
 }
 
 impl<'a> Points<'a> {
@@ -30,7 +32,7 @@ impl<'a> Points<'a> {
     /// If `data` does not consist of full rows, or `dim` is zero.
     pub fn new(data: &'a [f64], dim: usize) -> Self {
         assert!(dim > 0 && data.len().is_multiple_of(dim), "{} numbers are not rows of {dim}", data.len());
-        Points { data, dim, name: "the sample" }
+        Points { data, dim, name: "the sample", names: &[] }
     }
 
     /// The points of a file that holds one set.
@@ -41,7 +43,8 @@ impl<'a> Points<'a> {
                 reason: format!("holds a stack of {} examples; give one sample [rows, columns]", sample.examples),
             });
         }
-        Ok(Points::new(&sample.data, sample.width).named(sample.path.to_str().unwrap_or("the sample")))
+        let points = Points::new(&sample.data, sample.width).named(sample.path.to_str().unwrap_or("the sample"));
+        Ok(Points { names: &sample.names, ..points })
     }
 
     /// The same points under a name for messages.
@@ -79,6 +82,14 @@ impl<'a> Points<'a> {
         self.name
     }
 
+    /// A column in messages: its number from one, and its name.
+    pub(super) fn column_label(&self, c: usize) -> String {
+        match self.names.get(c) {
+            Some(name) if !name.is_empty() => format!("column {} ({name:?})", c + 1),
+            _ => format!("column {}", c + 1),
+        }
+    }
+
     /// Gathers rows by index.
     pub(crate) fn select(&self, rows: &[usize]) -> Vec<f64> {
         rows.iter().flat_map(|&i| self.row(i)).copied().collect()
@@ -106,9 +117,9 @@ impl<'a> Points<'a> {
         self.data.iter().skip(column).step_by(self.dim).all(|x| *x == first).then_some(first)
     }
 
-    /// The first constant column, counted from one.
+    /// The first constant column.
     pub(super) fn constant_column(&self) -> Option<usize> {
-        (0..self.dim).find(|&c| self.constant(c).is_some()).map(|c| c + 1)
+        (0..self.dim).find(|&c| self.constant(c).is_some())
     }
 
     /// The share of a column's values that equal an earlier one; zero for a constant column.
@@ -162,37 +173,9 @@ impl<'a> Points<'a> {
     pub(super) fn warnings(&self) -> Vec<String> {
         let constant = self
             .constant_column()
-            .map(|c| format!("{}: column {c} holds one value only and has no influence", self.name));
+            .map(|c| format!("{}: {} holds one value only and has no influence", self.name, self.column_label(c)));
         constant.into_iter().chain(self.repeated_rows_warning()).collect()
     }
-}
-
-/// Warnings about constant columns of two samples.
-///
-/// A column with the same value in both has no influence. With different values the divergence is infinite. Only the
-/// first column of each kind is named.
-pub(super) fn constant_column_warnings(p: Points, q: Points) -> Vec<String> {
-    let values = |c: usize| (p.constant(c), q.constant(c));
-    let same = (0..p.dim).find(|&c| values(c).0.is_some() && values(c).0 == values(c).1);
-    let same = same.map(|c| format!("column {} holds one value only and has no influence", c + 1));
-    let differing = (0..p.dim).find_map(|c| {
-        let (column, of_p, of_q) = (c + 1, p.name, q.name);
-        let varies = |one: &str, other: &str| {
-            format!(
-                "{one}: column {column} holds one value only and varies in {other}; for continuous distributions the \
-                 divergence is infinite"
-            )
-        };
-        match values(c) {
-            (Some(x), Some(y)) if x != y => Some(format!(
-                "column {column} is always {x} in {of_p} and always {y} in {of_q}: the divergence is infinite"
-            )),
-            (Some(_), None) => Some(varies(of_p, of_q)),
-            (None, Some(_)) => Some(varies(of_q, of_p)),
-            _ => None,
-        }
-    });
-    same.into_iter().chain(differing).collect()
 }
 
 /// The largest magnitude of a number and the smallest span of a column, so that sums of squares are finite and
@@ -207,17 +190,17 @@ fn check_scale(p: Points) -> Result<()> {
         spans.iter_mut().zip(row).for_each(|([low, high], &x)| (*low, *high) = (low.min(x), high.max(x)));
     }
     for (c, [low, high]) in spans.into_iter().enumerate() {
-        let (name, column, largest, span) = (p.name, c + 1, high.max(-low), high - low);
+        let (name, column, largest, span) = (p.name, p.column_label(c), high.max(-low), high - low);
         if largest > MAX_MAGNITUDE {
             let row = p.data.iter().skip(c).step_by(p.dim).position(|x| x.abs() == largest).unwrap_or(0) + 1;
             return Err(Error::Estimate(format!(
-                "{name}: row {row}, column {column} is {:e}, whose square overflows; rescale the column",
+                "{name}: row {row}, {column} is {:e}, whose square overflows; rescale the column",
                 p.row(row - 1)[c]
             )));
         }
         if span > 0.0 && span < MIN_SPAN {
             return Err(Error::Estimate(format!(
-                "{name}: column {column} spans {span:e}, whose square underflows; rescale the column"
+                "{name}: {column} spans {span:e}, whose square underflows; rescale the column"
             )));
         }
     }
@@ -301,14 +284,26 @@ pub fn file_warnings(p: &Sample, q: &Sample) -> Vec<String> {
         let advice = if swapped { "; reorder them" } else { "" };
         out.push(format!("column {column} is {a:?} in {p} and {b:?} in {q}: columns are compared by position{advice}"));
     }
+    out.extend([p, q].into_iter().filter_map(numbered_header_warning));
     out.extend([p, q].into_iter().filter_map(index_column_warning));
     out
 }
 
+/// A warning about a first row 0, 1, 2, … that is read as a header.
+fn numbered_header_warning(sample: &Sample) -> Option<String> {
+    let numbered = sample.names.len() > 1 && sample.names.iter().enumerate().all(|(i, name)| *name == i.to_string());
+    let last = sample.names.len().saturating_sub(1);
+    numbered.then(|| format!("{}: the first row, 0 to {last}, is read as a header", sample.path.display()))
+}
+
 /// A warning about a column that counts the rows.
 pub fn index_column_warning(sample: &Sample) -> Option<String> {
-    let column = (0..sample.width).find(|&c| counts_rows(sample, c))? + 1;
-    Some(format!("{}: column {column} counts the rows; leave the index out", sample.path.display()))
+    let column = (0..sample.width).find(|&c| counts_rows(sample, c))?;
+    let name = match sample.names.get(column) {
+        Some(name) if !name.is_empty() => format!(" ({name:?})"),
+        _ => String::new(),
+    };
+    Some(format!("{}: column {}{name} counts the rows; leave the index out", sample.path.display(), column + 1))
 }
 
 /// Whether a column is 0, 1, 2, … or 1, 2, 3, …
@@ -332,35 +327,12 @@ mod tests {
     #[test]
     fn warnings_name_duplicate_rows_and_constant_columns() {
         let p = Points::new(&[0.0, 1.0, -0.0, 1.0, 2.0, 1.0, 0.0, 1.0], 2).named("p.csv");
-        assert_eq!((p.duplicates(), p.constant_column()), (2, Some(2)));
+        assert_eq!((p.duplicates(), p.constant_column()), (2, Some(1)));
         let warnings_text = p.warnings().join("; ");
         assert!(
             warnings_text.contains("p.csv: column 2 holds one value") && warnings_text.contains("2 of 4 rows"),
             "{warnings_text}"
         );
-    }
-
-    #[test]
-    fn constant_columns_have_no_influence_only_if_both_samples_have_the_value() {
-        let warnings_text = |p: [f64; 6], q: [f64; 6]| {
-            let (p, q) = (Points::new(&p, 2).named("p.csv"), Points::new(&q, 2).named("q.csv"));
-            constant_column_warnings(p, q).join("; ")
-        };
-        let constant = [1.0, 5.0, 2.0, 5.0, 3.0, 5.0];
-        assert_eq!(warnings_text(constant, constant), "column 2 holds one value only and has no influence");
-        let other = constant.map(|x| x + 1.0);
-        assert_eq!(
-            warnings_text(constant, other),
-            "column 2 is always 5 in p.csv and always 6 in q.csv: the divergence is infinite"
-        );
-        let varying = [1.0, 5.0, 2.0, 4.0, 3.0, 9.0];
-        assert!(
-            warnings_text(constant, varying).starts_with("p.csv: column 2 holds one value only and varies in q.csv")
-        );
-        assert!(
-            warnings_text(varying, constant).starts_with("q.csv: column 2 holds one value only and varies in p.csv")
-        );
-        assert_eq!(warnings_text(varying, varying), "");
     }
 
     #[test]
@@ -372,7 +344,7 @@ mod tests {
         let methods: [&dyn Estimator; 7] = [
             &Pretrained::built_in().unwrap(),
             &Knn::default(),
-            &GaussianKl,
+            &GaussianKl::default(),
             &Logistic,
             &Ksg::default(),
             &GaussianMi,

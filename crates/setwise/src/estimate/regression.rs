@@ -7,6 +7,7 @@ use setwise_engine::simd;
 
 use super::curvature::{add_weighted_gram, add_weighted_gram_f64, leverages};
 use super::exponential::exp;
+use super::softplus;
 use crate::{Error, Result};
 
 /// Newton steps of a fit.
@@ -29,6 +30,12 @@ pub(super) struct Design {
     pub rows: Vec<f64>,
     /// The same rows in f32.
     pub rows_f32: Vec<f32>,
+    /// The penalty on half the sum of squared coefficients.
+    pub penalty: f64,
+    /// Log odds to which the features add, row by row.
+    pub offsets: Vec<f64>,
+    /// Means and inverse deviations of the features before they were standardised.
+    standardisation: (Vec<f64>, Vec<f64>),
 }
 
 /// A fitted regression.
@@ -65,19 +72,41 @@ impl Design {
             }
             out[columns] = 1.0;
         }
+        Design { standardisation: (mean, scale), ..Self::of(width, stride, positive, rows) }
+    }
+
+    /// Features as they are; the first `positive` rows are of the first class.
+    pub fn plain(features: &[f64], columns: usize, positive: usize) -> Self {
+        let (width, stride) = (columns + 1, (columns + 1).next_multiple_of(PAD));
+        let mut rows = vec![0.0; features.len() / columns * stride];
+        for (out, row) in rows.chunks_exact_mut(stride).zip(features.chunks_exact(columns)) {
+            out[..columns].copy_from_slice(row);
+            out[columns] = 1.0;
+        }
         Self::of(width, stride, positive, rows)
     }
 
     fn of(width: usize, stride: usize, positive: usize, rows: Vec<f64>) -> Self {
         let rows_f32 = rows.iter().map(|&x| x as f32).collect();
-        Design { width, stride, positive, rows, rows_f32 }
+        let standardisation = (vec![0.0; width - 1], vec![1.0; width - 1]);
+        let offsets = vec![0.0; rows.len() / stride];
+        Design { width, stride, positive, rows, rows_f32, penalty: 1.0, offsets, standardisation }
+    }
+
+    /// Coefficients of a fit for features that are not standardised, then the intercept.
+    pub fn raw_weights(&self, fit: &Fit) -> Vec<f64> {
+        let (mean, scale) = &self.standardisation;
+        let mut weights: Vec<f64> = fit.weights.iter().zip(scale).map(|(w, s)| w * s).collect();
+        let moved: f64 = weights.iter().zip(mean).map(|(w, m)| w * m).sum();
+        weights.push(fit.weights[self.width - 1] - moved);
+        weights
     }
 
     pub fn len(&self) -> usize {
         self.rows.len() / self.stride
     }
 
-    /// Maximises the log-likelihood minus half the sum of squared coefficients, without the intercept.
+    /// Maximises the log-likelihood minus half the penalised sum of squared coefficients, without the intercept.
     ///
     /// Newton's method with backtracking starts from `start`. It ends after a step shorter than `tolerance`, relative
     /// to the length of the coefficients.
@@ -94,6 +123,30 @@ impl Design {
         fit.ok_or_else(|| {
             Error::Estimate("the classifier's equations cannot be solved; rescale the columns".to_owned())
         })
+    }
+
+    /// Fits with one penalty after the other as long as the loss at left-out rows falls by `min_gain`.
+    ///
+    /// Returns the design with the best penalty, its fit, and the leave-one-out log odds. There is none if the equations
+    /// cannot be solved.
+    pub fn fit_best(mut self, penalties: &[f64], min_gain: f64, tolerance: f64) -> Option<(Self, Fit, Vec<f64>)> {
+        let mut start = vec![0.0; self.width];
+        let mut best: Option<(f64, f64, Fit, Vec<f64>)> = None;
+        for &penalty in penalties {
+            self.penalty = penalty;
+            let Ok(fit) = self.fit(&start, tolerance) else { continue };
+            let left_out = self.leave_one_out_log_odds(&fit);
+            let margin = |(i, &odds): (usize, &f64)| if i < self.positive { odds } else { -odds };
+            let loss: f64 = left_out.iter().enumerate().map(|row| softplus(-margin(row))).sum();
+            if best.as_ref().is_some_and(|(smallest, ..)| loss >= *smallest - min_gain) {
+                break;
+            }
+            start.clone_from(&fit.weights);
+            best = Some((loss, penalty, fit, left_out));
+        }
+        let (_, penalty, fit, left_out) = best?;
+        self.penalty = penalty;
+        Some((self, fit, left_out))
     }
 
     /// Approximate leave-one-out log odds of each row, by one Newton step away from the fit.
@@ -140,7 +193,7 @@ fn newton<const FUSED: bool>(design: &Design, start: &[f64], tolerance: f64) -> 
     let (mut next, mut next_log_odds, mut next_exp_neg_abs) = (weights.clone(), log_odds.clone(), exp_neg_abs.clone());
     let (mut hessian, mut curvatures, mut probabilities) = (vec![0.0; stride * stride], vec![0.0; n], vec![0.0; n]);
     for _ in 0..MAX_STEPS {
-        let mut step: Vec<f64> = weights.iter().map(|w| -w).collect();
+        let mut step: Vec<f64> = weights.iter().map(|w| -design.penalty * w).collect();
         step[width - 1] = 0.0;
         compute_probabilities(&log_odds, &exp_neg_abs, &mut probabilities);
         for (curvature, p) in curvatures.iter_mut().zip(&probabilities) {
@@ -149,7 +202,7 @@ fn newton<const FUSED: bool>(design: &Design, start: &[f64], tolerance: f64) -> 
         add_gradient::<FUSED>(design, &probabilities, &mut step);
         let penalise = |hessian: &mut [f64]| {
             for a in 0..stride {
-                hessian[a * stride + a] += if a + 1 == width { 1e-9 } else { 1.0 };
+                hessian[a * stride + a] += if a + 1 == width { 1e-9 } else { design.penalty };
             }
         };
         hessian.fill(0.0);
@@ -200,7 +253,7 @@ fn compute_probabilities(log_odds: &[f64], exp_neg_abs: &[f64], probabilities: &
 /// Log odds η = xᵀw of all rows.
 #[inline(always)]
 fn compute_log_odds(design: &Design, weights: &[f64], log_odds: &mut [f64]) {
-    for (out, row) in log_odds.iter_mut().zip(design.rows.chunks_exact(design.stride)) {
+    for (i, (out, row)) in log_odds.iter_mut().zip(design.rows.chunks_exact(design.stride)).enumerate() {
         let mut sums = [0.0; PAD];
         for (x, w) in row.as_chunks::<PAD>().0.iter().zip(weights.as_chunks::<PAD>().0) {
             for k in 0..PAD {
@@ -214,7 +267,7 @@ fn compute_log_odds(design: &Design, weights: &[f64], log_odds: &mut [f64]) {
             }
             half /= 2;
         }
-        *out = sums[0];
+        *out = design.offsets[i] + sums[0];
     }
 }
 
@@ -267,7 +320,7 @@ fn penalised_log_likelihood<const FUSED: bool>(
         products.iter_mut().zip(rest).for_each(|(product, exp_neg)| *product *= 1.0 + exp_neg);
         likelihood -= products.iter().map(|product| product.ln()).sum::<f64>();
     }
-    likelihood - 0.5 * weights[..design.width - 1].iter().map(|w| w * w).sum::<f64>()
+    likelihood - 0.5 * design.penalty * weights[..design.width - 1].iter().map(|w| w * w).sum::<f64>()
 }
 
 /// Replaces the lower triangle of a matrix by its Cholesky factor (right-looking); false unless positive definite.
@@ -351,6 +404,46 @@ mod tests {
                 fit.log_odds[i]
             );
         }
+    }
+
+    #[test]
+    fn offsets_and_penalties_enter_fits_and_left_out_rows() {
+        let features = features();
+        let design = |features: &[f64], offsets: &[f64], positive: usize| {
+            let mut design = Design::plain(features, 3, positive);
+            design.penalty = 7.0;
+            design.offsets = offsets.to_vec();
+            design
+        };
+        let offsets: Vec<f64> = (0..40).map(|i| f64::from(i * 7 % 5) - 2.0).collect();
+        let all = design(&features, &offsets, 20);
+        let fit = all.fit(&[0.0; 4], 1e-9).unwrap();
+        // The gradient of the log-likelihood is that of the penalty.
+        for a in 0..3 {
+            let error = |i: usize| f64::from(u8::from(i < 20)) - 1.0 / (1.0 + (-fit.log_odds[i]).exp());
+            let gradient: f64 = (0..40).map(|i| error(i) * features[i * 3 + a]).sum();
+            assert!((gradient - 7.0 * fit.weights[a]).abs() < 1e-6, "{a}: {gradient}");
+        }
+        let left_out = all.leave_one_out_log_odds(&fit);
+        for i in [4, 31] {
+            let without = [&features[..3 * i], &features[3 * (i + 1)..]].concat();
+            let other_offsets = [&offsets[..i], &offsets[i + 1..]].concat();
+            let refitted = design(&without, &other_offsets, if i < 20 { 19 } else { 20 }).fit(&[0.0; 4], 1e-9).unwrap();
+            let row = features[3 * i..3 * (i + 1)].iter().chain(&[1.0]);
+            let exact = offsets[i] + row.zip(&refitted.weights).map(|(x, w)| x * w).sum::<f64>();
+            let moved = (exact - fit.log_odds[i]).abs();
+            assert!((left_out[i] - exact).abs() < 0.15 * moved + 1e-6, "{i}: {} and {exact}", left_out[i]);
+        }
+    }
+
+    #[test]
+    fn the_penalty_with_the_smallest_loss_at_left_out_rows_is_chosen() {
+        // Features without any relation to the class want a large penalty.
+        let noise: Vec<f64> = (0..600).map(|i| f64::from(i * i % 97) / 97.0).collect();
+        let (design, _, left_out) = Design::standardised(&noise, 10, 30).fit_best(&[1.0, 100.0], 0.0, 1e-6).unwrap();
+        assert_eq!((design.penalty, left_out.len()), (100.0, 60));
+        let (design, ..) = Design::standardised(&noise, 10, 30).fit_best(&[1.0, 100.0], 1e3, 1e-6).unwrap();
+        assert_eq!(design.penalty, 1.0);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The digamma function of neighbour counts.
+//! Special functions: digamma of neighbour counts, softplus of log odds.
 
 /// ψ(x) for x > 0, to about fourteen digits.
 pub fn digamma(mut x: f64) -> f64 {
@@ -15,6 +15,11 @@ pub fn digamma(mut x: f64) -> f64 {
     recurrence + x.ln() - 0.5 / x - series
 }
 
+/// log(1 + eˣ), which does not overflow. The logistic loss of a margin m is softplus(−m).
+pub fn softplus(x: f64) -> f64 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -27,5 +32,11 @@ mod tests {
             harmonic += 1.0 / f64::from(n);
         }
         assert!((digamma(0.5) + 1.963_510_026_021_423_5).abs() < 1e-13);
+    }
+
+    #[test]
+    fn softplus_is_finite_for_all_arguments() {
+        assert!((softplus(0.0) - 2f64.ln()).abs() < 1e-15);
+        assert_eq!((softplus(800.0), softplus(-800.0)), (800.0, 0.0));
     }
 }

@@ -2,7 +2,9 @@
 
 use super::samples::Parsed;
 
-/// Parses text. A first row without numbers is a header; blank lines and lines that begin with `#` are skipped.
+/// Parses text. Blank lines and lines that begin with `#` are skipped.
+///
+/// A first row without numbers is a header. So is 0, 1, 2, … where all other fields have decimals.
 pub(super) fn parse_text(bytes: &[u8]) -> Parsed {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut reader = csv::ReaderBuilder::new()
@@ -17,6 +19,8 @@ pub(super) fn parse_text(bytes: &[u8]) -> Parsed {
     let mut names: Option<Vec<String>> = None;
     let mut record = csv::ByteRecord::new();
     let mut first = true;
+    // Whether the first row is 0, 1, 2, …, and whether all fields of the others are written with a decimal point.
+    let (mut numbered, mut decimals) = (false, true);
     while reader.read_byte_record(&mut record).map_err(|e| format!("not readable as text: {e}"))? {
         if is_blank(bytes, &record) {
             continue;
@@ -29,6 +33,9 @@ pub(super) fn parse_text(bytes: &[u8]) -> Parsed {
                 names = Some(record.iter().map(text).collect());
                 continue;
             }
+            numbered = is_numbered(record.iter());
+        } else {
+            decimals &= record.iter().all(|field| field.iter().any(|b| matches!(b, b'.' | b'e' | b'E')));
         }
         let line = || start(bytes, &record).0;
         if let Some(column) = record.iter().position(|field| field.contains(&b'\n')) {
@@ -56,6 +63,10 @@ pub(super) fn parse_text(bytes: &[u8]) -> Parsed {
             data.push(value);
         }
         rows += 1;
+    }
+    if numbered && decimals && rows > 1 && width > 1 {
+        names = Some(data.drain(..width).map(|x| x.to_string()).collect());
+        rows -= 1;
     }
     let names = names.unwrap_or_default();
     if let Some(column) = names.iter().position(|name| rows == 0 && name.contains('\n')) {
@@ -92,14 +103,19 @@ const MISSING: [&str; 7] = ["", "na", "n/a", "null", "none", "?", "-"];
 
 /// Whether a first row is a header: no field is a number and not all fields are missing.
 ///
-/// An empty field followed by 0, 1, 2, … is a header too: data frames write it for columns without names.
+/// An empty field followed by 0, 1, 2, … is a header too: data frames write it for columns without names. Without the
+/// empty field it is one where all other fields of the file are decimals.
 fn is_header(record: &csv::ByteRecord, parsed: &[Option<f64>]) -> bool {
-    let is_numbered = || record.iter().skip(1).enumerate().all(|(i, field)| field == i.to_string().as_bytes());
-    if record.len() > 1 && record[0].is_empty() && is_numbered() {
+    if record.len() > 1 && record[0].is_empty() && is_numbered(record.iter().skip(1)) {
         return true;
     }
     let missing = |field: &[u8]| MISSING.iter().any(|m| field.eq_ignore_ascii_case(m.as_bytes()));
     parsed.iter().all(Option::is_none) && !record.iter().all(missing)
+}
+
+/// Whether fields are 0, 1, 2, …
+fn is_numbered<'a>(fields: impl Iterator<Item = &'a [u8]>) -> bool {
+    fields.enumerate().all(|(i, field)| field == i.to_string().as_bytes())
 }
 
 /// Whether a record is a line of spaces. An empty field in quotes is a missing value.
@@ -172,6 +188,13 @@ mod tests {
         // A data frame whose index and columns have no names.
         assert_eq!(text(",0,1\n0,2.5,3\n1,4,5\n").unwrap().names, ["", "0", "1"]);
         assert_eq!(text(",x\n0,2.5\n").unwrap().rows, 1);
+        // A data frame whose columns have no names, without its index; integers may be data.
+        let numbered = text("0,1\n2.5,3.0\n4.0,5e-3\n").unwrap();
+        assert_eq!((numbered.names, numbered.data), (vec!["0".to_owned(), "1".to_owned()], vec![2.5, 3.0, 4.0, 5e-3]));
+        for data in ["0,0\n0.5,1.5\n", "0,1\n1,0\n", "0,1\n2.5,3\n", "0,1\n", "1,0\n2.5,3.5\n"] {
+            let plain = text(data).unwrap();
+            assert!(plain.names.is_empty() && plain.data.len() == 2 * data.lines().count(), "{data}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Gradient steps on batches.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use rayon::prelude::*;
 use setwise_engine::{Adam, Cpu, Loss, Matrix, Mode, Muon, Outputs, ParamLayout};
@@ -243,6 +244,25 @@ impl Trainer {
             return Ok(loss);
         }
         let loss = self.gradient(batch, targets)?;
+        self.apply(learning_rate);
+        Ok(loss)
+    }
+
+    /// Makes one step on the CPU with a loss of the outputs that no [`Loss`] describes, and returns the loss before it.
+    ///
+    /// `loss` receives a range of examples, their outputs, and the buffer for the gradient of these outputs. It returns
+    /// the examples' share of the loss. A gradient longer than `clip` is scaled down.
+    pub fn step_with(
+        &mut self,
+        batch: &SetBatch,
+        learning_rate: f64,
+        clip: Option<f64>,
+        loss: impl Fn(Range<usize>, &[f32], &mut [f32]) -> f64 + Sync,
+    ) -> Result<f64> {
+        self.cpu.set_seed(self.seed.wrapping_add(self.adam.steps));
+        let of_part = |part: Outputs<f32>| loss(part.examples.clone(), part.values[0], &mut part.grads[0]);
+        let loss = self.cpu.step(self.model.params(), &batch.view(), &mut self.grads, of_part)?;
+        self.clip_gradient(clip);
         self.apply(learning_rate);
         Ok(loss)
     }

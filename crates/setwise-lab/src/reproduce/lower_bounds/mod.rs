@@ -270,7 +270,7 @@ impl Examples {
         let knn = Knn::new(1).with_offset(1e-5);
         let both = |i: usize| {
             let (x, y) = (points(&self.raw, 0, i), points(&self.raw, 1, i));
-            Ok((GaussianKl.value(x, y)?, knn.value(x, y)?))
+            Ok((GaussianKl::plug_in().value(x, y)?, knn.value(x, y)?))
         };
         let answers = (0..self.truths.len()).into_par_iter().map(both).collect::<Result<Vec<(f64, f64)>>>()?;
         let (gaussian, knn) = answers.into_iter().unzip();

@@ -1,12 +1,13 @@
 //! Random mixtures and perturbations of them.
 
 use rand::{Rng, RngExt};
-use rand_distr::{Distribution, Gamma, StandardNormal};
+use rand_distr::{Distribution, Gamma};
 
 use setwise::distributions::{Lkj, Mixture};
 use setwise::random::Generator;
 
-use super::{Density, log_uniform};
+use super::Density;
+use crate::samplers::{log_uniform, normal};
 
 /// The parameters of a mixture.
 #[derive(Clone, Debug)]
@@ -28,10 +29,6 @@ impl Density for Mixture {
     fn log_density(&self, rows: &[f64]) -> Vec<f64> {
         Mixture::log_density(self, rows)
     }
-}
-
-fn normal(rng: &mut impl Rng) -> f64 {
-    StandardNormal.sample(rng)
 }
 
 impl Clusters {
@@ -72,6 +69,18 @@ impl Clusters {
         self.factors.truncate(self.dim * self.dim);
         self.freedom = f64::INFINITY;
         self
+    }
+
+    /// The clusters with these degrees of freedom.
+    pub fn with_freedom(mut self, freedom: f64) -> Self {
+        self.freedom = freedom;
+        self
+    }
+
+    /// The clusters with the tails of others, which change a little in half of the cases.
+    pub fn with_freedom_near(self, other: &Clusters, rng: &mut impl Rng) -> Self {
+        let factor = if rng.random_bool(0.5) { 1.0 } else { log_uniform(0.7, 1.5, rng) };
+        self.with_freedom(other.freedom * factor)
     }
 
     /// Draws tails for which the divergence of `p` from these clusters is finite and measurable.

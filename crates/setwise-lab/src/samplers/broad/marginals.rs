@@ -3,12 +3,13 @@
 use std::f64::consts::{LN_2, PI, TAU};
 
 use rand::{Rng, RngExt};
-use rand_distr::{ChiSquared, Distribution, Exp1, Gamma, StandardNormal};
+use rand_distr::{ChiSquared, Distribution, Exp1, Gamma};
 
 use setwise::distributions::ln_gamma;
 use setwise::random::Generator;
 
-use super::{Density, log_uniform};
+use super::Density;
+use crate::samplers::{log_uniform, normal};
 
 /// The shape of a column, with location zero and scale about one.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,10 +53,6 @@ struct Column {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Marginals {
     columns: Vec<Column>,
-}
-
-fn normal(rng: &mut impl Rng) -> f64 {
-    StandardNormal.sample(rng)
 }
 
 /// A faster asinh than the standard library's, which also rounds correctly for tiny arguments.

@@ -3,6 +3,7 @@
 //! * `clusters`: mixtures of Gaussians and of Student's t that vary in separation, anisotropy and weights.
 //! * `marginals`: independent columns of different shapes, some of them bounded or skewed.
 //! * `warp`: smooth invertible maps. A map shared by both samples preserves the divergence.
+//! * `padding`: further columns in which both distributions agree.
 //! * `truth`: the divergence, in closed form or by Monte Carlo up to a tolerance.
 //!
 //! The second distribution of a pair equals the first, perturbs it, or is independent of it. The strength of the
@@ -10,6 +11,7 @@
 
 mod clusters;
 mod marginals;
+mod padding;
 mod truth;
 mod warp;
 
@@ -17,17 +19,21 @@ use rand::{Rng, RngExt};
 use rand_distr::{Distribution, Exp1};
 
 use setwise::distributions::IntRange;
+use setwise::estimate::pretrained::combiner_training::MEASURES;
 use setwise::random::Generator;
 
-use super::Sampler;
+use super::structured::Structure;
+use super::{Sampler, log_uniform};
 use clusters::Clusters;
 use marginals::Marginals;
+use padding::Padding;
 use warp::{Shear, Warp};
 
+use truth::bounded_divergences;
 pub use truth::{Precision, Truth, divergence};
 
 /// A distribution with a sampler and a density in closed form.
-pub trait Density {
+pub trait Density: Send + Sync {
     /// Appends `n` points.
     fn sample(&self, n: usize, rng: &mut Generator, rows: &mut Vec<f64>);
     /// Returns the log density at row-major points.
@@ -49,27 +55,102 @@ pub struct Pair {
     pub q: Box<dyn Density>,
     /// KL(p‖q).
     pub truth: Truth,
+    /// Whether both densities are positive everywhere.
+    full_support: bool,
     /// A map applied to both samples.
     warp: Option<Warp>,
+    /// Further columns with the same distribution in both samples.
+    padding: Option<Padding>,
+    /// Rows far outside, which do not belong to the distributions.
+    contamination: Option<Contamination>,
+}
+
+/// A few rows of one sample that are replaced by rows far outside.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Contamination {
+    of_p: bool,
+    rows: usize,
+    /// The distance of the rows from the others, in multiples of the range of a column.
+    distance: f64,
+    /// Whether all columns of such a row are far outside, or one only.
+    all_columns: bool,
+}
+
+impl Contamination {
+    fn draw(rng: &mut impl Rng) -> Self {
+        Contamination {
+            of_p: rng.random_bool(0.5),
+            rows: rng.random_range(1..=5),
+            distance: log_uniform(3.0, 3000.0, rng),
+            all_columns: rng.random_bool(0.5),
+        }
+    }
+
+    fn apply(&self, rows: &mut [f64], dim: usize, rng: &mut Generator) {
+        let n = rows.len() / dim;
+        let range = |c: usize| {
+            let column = || rows.iter().skip(c).step_by(dim);
+            column().fold(f64::NEG_INFINITY, |a: f64, &b| a.max(b))
+                - column().fold(f64::INFINITY, |a: f64, &b| a.min(b))
+        };
+        let ranges: Vec<f64> = (0..dim).map(range).collect();
+        let only = rng.random_range(0..dim);
+        for _ in 0..self.rows.min(n / 15) {
+            let row = rng.random_range(0..n);
+            let sign = if rng.random_bool(0.5) { 1.0 } else { -1.0 };
+            let far = (0..dim).filter(|&c| self.all_columns || c == only);
+            far.for_each(|c| rows[row * dim + c] += sign * ranges[c] * self.distance * log_uniform(0.5, 2.0, rng));
+        }
+    }
 }
 
 impl Pair {
     /// Appends `n` points of the first distribution.
     pub fn sample_p(&self, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
-        self.sample(&*self.p, n, rng, rows);
+        self.sample(&*self.p, true, n, rng, rows);
     }
 
     /// Appends `m` points of the second distribution.
     pub fn sample_q(&self, m: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
-        self.sample(&*self.q, m, rng, rows);
+        self.sample(&*self.q, false, m, rng, rows);
     }
 
-    fn sample(&self, density: &dyn Density, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
+    fn sample(&self, density: &dyn Density, of_p: bool, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
         let first = rows.len();
         density.sample(n, rng, rows);
         if let Some(warp) = &self.warp {
             warp.apply(&mut rows[first..]);
         }
+        if let Some(padding) = &self.padding {
+            let padded = padding.apply(&rows[first..], rng);
+            rows.truncate(first);
+            rows.extend(padded);
+        }
+        let rows = &mut rows[first..];
+        if let Some(contamination) = self.contamination.filter(|c| c.of_p == of_p) {
+            contamination.apply(rows, rows.len() / n, rng);
+        }
+    }
+
+    /// KL(q‖p), which may be infinite.
+    pub fn reverse_truth(&self, precision: Precision, rng: &mut Generator) -> Truth {
+        divergence(&*self.q, &*self.p, self.full_support, precision, rng)
+    }
+
+    /// Jensen–Shannon divergence, total variation and squared Hellinger distance, precise enough to judge estimates from
+    /// samples of `rows` rows.
+    pub fn bounded_divergences(&self, rows: usize, rng: &mut Generator) -> [f64; MEASURES] {
+        bounded_divergences(&*self.p, &*self.q, rows, rng)
+    }
+
+    /// The same pair, which has `differing` columns, with further columns up to `dim`.
+    pub fn padded(self, differing: usize, dim: usize, rng: &mut Generator) -> Self {
+        Pair { padding: Some(Padding::draw(differing, dim, rng)), ..self }
+    }
+
+    /// The same pair with a few rows of one sample far outside.
+    pub fn contaminated(self, rng: &mut Generator) -> Self {
+        Pair { contamination: Some(Contamination::draw(rng)), ..self }
     }
 }
 
@@ -82,18 +163,14 @@ fn target_divergence(max: f64, rng: &mut impl Rng) -> f64 {
     t.min(max)
 }
 
-/// Draws a number whose logarithm is uniform.
-fn log_uniform(min: f64, max: f64, rng: &mut impl Rng) -> f64 {
-    min * (max / min).powf(rng.random())
-}
-
 impl BroadPairs {
     /// Draws a pair. Its divergence is precise enough to judge estimates from thousands of points.
     pub fn pair(&self, dim: usize, rng: &mut Generator) -> Pair {
         self.pair_with(dim, Precision::Fine, rng)
     }
 
-    fn pair_with(&self, dim: usize, precision: Precision, rng: &mut Generator) -> Pair {
+    /// Draws a pair with a divergence of this precision.
+    pub fn pair_with(&self, dim: usize, precision: Precision, rng: &mut Generator) -> Pair {
         let mut strength = (target_divergence(self.max_divergence, rng) / dim as f64).sqrt();
         if rng.random_bool(0.06) {
             strength = 0.0;
@@ -108,10 +185,57 @@ impl BroadPairs {
             };
             if truth.value.is_finite() && truth.value <= self.max_divergence {
                 let warp = warped.then(|| Warp::draw(dim, &*p, &*q, rng));
-                return Pair { p, q, truth, warp };
+                return Pair { p, q, truth, full_support: !columns, warp, padding: None, contamination: None };
             }
             // A weaker perturbation after each rejection makes the loop end.
             independent = false;
+            strength *= 0.6;
+        }
+    }
+
+    /// Draws a pair that differs in fine structure.
+    pub fn structured(&self, dim: usize, precision: Precision, rng: &mut Generator) -> Pair {
+        let kind = Structure::random(dim, rng);
+        self.structured_of(kind, dim, precision, rng)
+    }
+
+    /// Draws a pair of one kind of structure.
+    pub fn structured_of(&self, kind: Structure, dim: usize, precision: Precision, rng: &mut Generator) -> Pair {
+        loop {
+            let (p, q, truth) = kind.draw(dim, precision, rng);
+            if truth.value.is_finite() && truth.value <= self.max_divergence {
+                let warp = rng.random_bool(0.45).then(|| Warp::draw(dim, &*p, &*q, rng));
+                return Pair {
+                    p,
+                    q,
+                    truth,
+                    full_support: kind != Structure::Cells,
+                    warp,
+                    padding: None,
+                    contamination: None,
+                };
+            }
+        }
+    }
+
+    /// Draws clusters with heavy tails, down to those of a Cauchy distribution and below.
+    pub fn heavy_tails(&self, dim: usize, precision: Precision, rng: &mut Generator) -> Pair {
+        let mut strength = (target_divergence(0.3 * self.max_divergence, rng) / dim as f64).sqrt();
+        loop {
+            let of_p = Clusters::draw(dim, rng).with_freedom(log_uniform(0.8, 2.5, rng));
+            let (p, q) = (of_p.mixture(), of_p.perturbed(strength, rng).with_freedom_near(&of_p, rng).mixture());
+            let truth = divergence(&p, &q, true, precision, rng);
+            if truth.value.is_finite() && truth.value <= self.max_divergence {
+                return Pair {
+                    p: Box::new(p),
+                    q: Box::new(q),
+                    truth,
+                    full_support: true,
+                    warp: None,
+                    padding: None,
+                    contamination: None,
+                };
+            }
             strength *= 0.6;
         }
     }
@@ -123,7 +247,15 @@ impl BroadPairs {
             let of_p = Clusters::draw(dim, rng).first();
             let (p, q) = (of_p.mixture(), of_p.perturbed(strength, rng).first().mixture());
             if let Some(value) = p.exact_kl(&q).filter(|value| *value <= self.max_divergence) {
-                return Pair { p: Box::new(p), q: Box::new(q), truth: Truth::exact(value), warp: None };
+                return Pair {
+                    p: Box::new(p),
+                    q: Box::new(q),
+                    truth: Truth::exact(value),
+                    full_support: true,
+                    warp: None,
+                    padding: None,
+                    contamination: None,
+                };
             }
             strength *= 0.6;
         }

@@ -1,13 +1,13 @@
 //! Smooth invertible maps of points.
 
 use rand::{Rng, RngExt};
-use rand_distr::{Distribution, StandardNormal};
 
 use setwise::distributions::Mixture;
 use setwise::random::Generator;
 
+use super::Density;
 use super::marginals::{asinh, sinh};
-use super::{Density, log_uniform};
+use crate::samplers::{log_uniform, normal};
 
 /// An invertible map for both samples, which preserves the ratio of their densities.
 ///
@@ -61,10 +61,6 @@ impl Bend {
         };
         bent + 0.1 * (x - near)
     }
-}
-
-fn normal(rng: &mut impl Rng) -> f64 {
-    StandardNormal.sample(rng)
 }
 
 /// Points of each density that estimate its location and scale.

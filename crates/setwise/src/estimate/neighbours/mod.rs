@@ -130,9 +130,13 @@ impl Neighbours {
         self.collect(queries, order, |_| KSmallest::new(k), |c| c.last())
     }
 
-    /// Measures to four neighbours of every query in one search; `ks` ascend and count from one.
-    pub(super) fn four_kth_measures(&self, queries: Points, order: &[usize], ks: [usize; 4]) -> Vec<[f64; 4]> {
-        self.collect(queries, order, |_| KSmallest::new(ks[3]), |c| ks.map(|k| c.best(k)))
+    /// Measures of every query's nearest points in ascending order, from the point `first` on, counted from zero.
+    pub(super) fn nearest_lists<const K: usize>(&self, queries: Points, first: usize) -> Vec<[f32; K]> {
+        let list = |c: KSmallest| Listed(std::array::from_fn(|k| c.best(first + k + 1) as f32));
+        self.collect(queries, &self.order_of(queries), |_| KSmallest::new(K + first), list)
+            .into_iter()
+            .map(|Listed(list)| list)
+            .collect()
     }
 
     /// Numbers of points within a measure, which `radius` gives for every query with its strictness.
@@ -200,6 +204,16 @@ impl Neighbours {
             out[i] = r;
         }
         out
+    }
+}
+
+/// Measures of the nearest points of a query.
+#[derive(Clone, Copy)]
+struct Listed<const K: usize>([f32; K]);
+
+impl<const K: usize> Default for Listed<K> {
+    fn default() -> Self {
+        Listed([f32::INFINITY; K])
     }
 }
 

@@ -1,12 +1,20 @@
-//! From features to values with intervals: set model, combiner, and the mean over chunks.
+//! From features to values with intervals: set model and combiner.
 
-use super::combiner::{StandardisedFeatures, feature_row, set_model_quantiles, single_element_sets};
-use super::features::{ChunkFeatures, PairFeatures};
+use super::super::Points;
+use super::bounded::{BoundedMeasure, MEASURES};
+use super::combiner::{
+    CombinerInput, HeadInput, directed_subsamples, ensemble_quantiles, feature_row, set_model_quantiles,
+    single_element_sets, widen,
+};
+use super::directed::{Directed, estimate_index};
+use super::features::PairFeatures;
 use super::{Answer, FeatureBatch, Pretrained};
 use crate::{Error, Result};
 
 /// Where the Gaussian divergence exceeds this multiple of the largest trained one, the interval reaches up to it.
 const OUT_OF_RANGE_FACTOR: f64 = 4.0;
+/// The classifier's held-out loss of samples that are far apart.
+const SEPARATED_LOSS: f64 = 0.02;
 
 /// The answer for a pair of samples, with what its warnings depend on.
 pub(super) struct PairAnswer {
@@ -17,13 +25,68 @@ pub(super) struct PairAnswer {
     pub duplicates: [usize; 2],
     /// A dequantised column of each sample.
     pub dequantised: [Option<usize>; 2],
+    /// Whether both samples have the same rows.
+    pub identical: bool,
+    /// What contradicts the networks.
+    pub contradiction: Option<String>,
+}
+
+/// Standard errors by which an estimate lies outside of an interval that it contradicts.
+const CONTRADICTION: f64 = 4.0;
+/// The effective sample size of the second sample's weights from which their mean counts.
+const MIN_EFFECTIVE_ROWS: f64 = 30.0;
+/// Rows and directions for which neighbours have little bias.
+const NEIGHBOUR_ROWS: f64 = 500.0;
+const NEIGHBOUR_DIMS: f64 = 3.0;
+
+/// Widens an interval up to estimates that converge and contradict it, and says so.
+///
+/// The Donsker–Varadhan expression at held-out rows bounds the divergence from below, if the mean weight of the second
+/// sample rests on many rows. Neighbours have little bias in few directions, but saturate at large divergences, so that
+/// they contradict smaller answers alone. The differences between several numbers of neighbours are a part of their
+/// error.
+fn contradiction((_, [_, high]): &mut Answer, direction: &Directed) -> Option<String> {
+    let error = direction.standard_error.hypot(direction.weight_error);
+    let bound = direction.estimates[estimate_index::BOOSTED + 1];
+    if direction.effective_rows > MIN_EFFECTIVE_ROWS && bound - CONTRADICTION * error > *high {
+        *high = bound;
+        return Some(format!("a classifier bounds the divergence from below by {bound:.2}; the interval is widened"));
+    }
+    if direction.rows < NEIGHBOUR_ROWS || direction.dim > NEIGHBOUR_DIMS {
+        return None;
+    }
+    let [near, middle, far] =
+        [estimate_index::K2, estimate_index::K4, estimate_index::K8].map(|k| direction.estimates[k]);
+    if middle - CONTRADICTION * direction.standard_error - 2.0 * (far - near).abs() > *high {
+        *high = middle;
+        return Some(format!("nearest neighbours say {middle:.2} nats; the interval is widened"));
+    }
+    None
+}
+
+/// The lexicographic order of rows.
+fn compare_rows(a: &[f64], b: &[f64]) -> std::cmp::Ordering {
+    let differing = a.iter().zip(b).map(|(x, y)| x.total_cmp(y)).find(|order| order.is_ne());
+    differing.unwrap_or(std::cmp::Ordering::Equal)
+}
+
+fn smallest_row(points: Points<'_>) -> Option<&[f64]> {
+    (0..points.len()).map(|i| points.row(i)).min_by(|a, b| compare_rows(a, b))
+}
+
+/// Answers in one direction.
+struct DirectedAnswer {
+    kl: Answer,
+    contradiction: Option<String>,
+    /// Quantiles of the bounded divergences.
+    bounded: [Vec<f64>; MEASURES],
 }
 
 impl Pretrained {
-    /// Answers of pairs: the means over the chunks of each.
+    /// Answers of pairs.
     pub(super) fn pair_answers(&self, FeatureBatch(features): FeatureBatch) -> Vec<Result<PairAnswer>> {
-        let chunks: Vec<&ChunkFeatures> = features.iter().flatten().flat_map(|pair| &pair.chunks).collect();
-        let mut answers = match self.chunk_answers(&chunks) {
+        let known: Vec<&PairFeatures> = features.iter().flatten().collect();
+        let mut answers = match self.directed_answers(&known, false) {
             Ok(answers) => answers.into_iter(),
             Err(e) => {
                 let reason = e.to_string();
@@ -31,29 +94,73 @@ impl Pretrained {
             }
         };
         let answer = |features: Result<PairFeatures>| {
-            let PairFeatures { dim, duplicates, dequantised, chunks } = features?;
-            // All answers of the pair are consumed before an error returns: the next pair starts at the right one.
-            let answers: Vec<Result<Answer>> = answers.by_ref().take(chunks.len()).collect();
-            let answers = answers.into_iter().collect::<Result<Vec<Answer>>>()?;
-            Ok(PairAnswer { answer: mean_answer(&answers), dim, duplicates, dequantised })
+            let PairFeatures { dim, duplicates, dequantised, identical, .. } = features?;
+            let found = answers.next().expect("an answer for every pair with features");
+            // Samples with the same rows are not independent, which all estimates assume.
+            let (answer, contradiction) = match identical {
+                true => ((0.0, [0.0; 2]), None),
+                false => found.map(|found| (found.kl, found.contradiction))?,
+            };
+            Ok(PairAnswer { answer, dim, duplicates, dequantised, identical, contradiction })
         };
         features.into_iter().map(answer).collect()
     }
 
-    /// Answers of chunks, as the combiner predicts them: they may be negative.
-    fn chunk_answers(&self, chunks: &[&ChunkFeatures]) -> Result<Vec<Result<Answer>>> {
-        if chunks.is_empty() {
+    /// The bounded divergences of a pair, with what their warnings depend on.
+    ///
+    /// They are means of both directions' answers. The samples are put into an order of their own, so that their roles
+    /// have no influence.
+    pub(super) fn bounded_answers(&self, p: Points, q: Points) -> Result<(PairAnswer, [Answer; MEASURES])> {
+        let swapped = match (smallest_row(p), smallest_row(q)) {
+            (Some(a), Some(b)) => compare_rows(a, b).is_gt(),
+            _ => false,
+        };
+        let (first, second) = if swapped { (q, p) } else { (p, q) };
+        let mut features = PairFeatures::of_samples(first, second)?;
+        if swapped {
+            features.duplicates.reverse();
+            features.dequantised.reverse();
+        }
+        let directions = [false, true].map(|backward| {
+            let mut answers = self.directed_answers(&[&features], backward)?;
+            answers.pop().expect("an answer for every pair")
+        });
+        let [forward, backward] = directions;
+        let (forward, backward) = (forward?.bounded, backward?.bounded);
+        let answer = |k: usize| {
+            let measure = BoundedMeasure::ALL[k];
+            let quantile = |place: usize| {
+                let mean = 0.5 * (forward[k][place] + backward[k][place]);
+                let mean = if features.identical { 0.0 } else { mean.clamp(0.0, measure.bound()) };
+                if measure == BoundedMeasure::SquaredHellinger { mean.sqrt() } else { mean }
+            };
+            let last = forward[k].len() - 1;
+            (quantile(last / 2), [quantile(0), quantile(last)])
+        };
+        let PairFeatures { dim, duplicates, dequantised, identical, .. } = features;
+        let answer_of_kl = (0.0, [0.0; 2]);
+        let for_warnings =
+            PairAnswer { answer: answer_of_kl, dim, duplicates, dequantised, identical, contradiction: None };
+        Ok((for_warnings, std::array::from_fn(answer)))
+    }
+
+    /// Answers for one direction: that of KL(P‖Q), or of KL(Q‖P) if `backward`.
+    fn directed_answers(&self, pairs: &[&PairFeatures], backward: bool) -> Result<Vec<Result<DirectedAnswer>>> {
+        if pairs.is_empty() {
             return Ok(Vec::new());
         }
-        let quantiles = set_model_quantiles(|batch| self.set_model.predict(&batch.view()), chunks)?;
-        let features: Vec<Result<StandardisedFeatures>> = chunks
+        let subsamples: Vec<_> = pairs.iter().map(|pair| directed_subsamples(pair, backward)).collect();
+        let quantiles = set_model_quantiles(|batch| self.set_model.predict(&batch.view()), &subsamples)?;
+        let inputs: Vec<Result<CombinerInput>> = pairs
             .iter()
-            .zip(&quantiles)
-            .map(|(chunk, quantiles)| {
-                feature_row(chunk, quantiles, &self.targets).map(|row| StandardisedFeatures::of(&row, &self.targets))
+            .zip(subsamples.iter().zip(&quantiles))
+            .map(|(pair, (subsamples, quantiles))| {
+                let direction = if backward { &pair.backward } else { &pair.forward };
+                let row = feature_row(direction, &pair.bounded, subsamples, quantiles, &self.targets)?;
+                Ok(CombinerInput::of(&row, &self.targets))
             })
             .collect();
-        let rows: Vec<f32> = features.iter().flatten().flat_map(|f| &f.row).copied().collect();
+        let rows: Vec<f32> = inputs.iter().flatten().flat_map(|input| &input.row).copied().collect();
         let predicted = match rows.is_empty() {
             true => None,
             false => {
@@ -62,28 +169,80 @@ impl Pretrained {
             }
         };
         let mut example = 0;
-        let answer = |features: Result<StandardisedFeatures>| {
-            let StandardisedFeatures { standardisation, gaussian_divergence, .. } = features?;
-            let predicted = predicted.as_ref().expect("features have rows");
-            let quantiles: Vec<f32> =
-                predicted.example(example).iter().map(|&x| standardisation.invert(f64::from(x)) as f32).collect();
-            let estimate = self.targets.decode(&quantiles);
+        let answer = |(input, pair): (Result<CombinerInput>, &&PairFeatures)| {
+            let heads = input?.heads;
+            let outputs = predicted.as_ref().expect("features have rows").example(example);
             example += 1;
-            let [low, mut high] = estimate.interval.unwrap_or([estimate.value; 2]);
-            // Whitening leaves samples that are very far apart a point each. Only their moments hold the distance.
-            let gaussian_divergence = self.targets.label(gaussian_divergence);
-            if gaussian_divergence > OUT_OF_RANGE_FACTOR * self.ranges.max_divergence {
-                high = high.max(gaussian_divergence);
-            }
-            Ok((estimate.value, [low, high]))
+            let quantiles = |head: usize| {
+                let HeadInput { standardisation, estimates } = &heads[head];
+                let mut quantiles = ensemble_quantiles(outputs, head, estimates, self.targets.width());
+                widen(&mut quantiles, self.widening[head]);
+                quantiles.into_iter().map(|z| standardisation.invert(z)).collect::<Vec<f64>>()
+            };
+            let direction = if backward { &pair.backward } else { &pair.forward };
+            let mut kl = self.kl(&quantiles(0), direction);
+            let contradiction = contradiction(&mut kl, direction);
+            Ok(DirectedAnswer { kl, contradiction, bounded: std::array::from_fn(|k| quantiles(k + 1)) })
         };
-        Ok(features.into_iter().map(answer).collect())
+        Ok(inputs.into_iter().zip(pairs).map(answer).collect())
+    }
+
+    /// KL from quantiles of the compressed divergence.
+    fn kl(&self, quantiles: &[f64], direction: &Directed) -> Answer {
+        let quantiles: Vec<f32> = quantiles.iter().map(|&x| x as f32).collect();
+        let estimate = self.targets.decode(&quantiles);
+        let [low, mut high] = estimate.interval.unwrap_or([estimate.value; 2]);
+        // Samples that are very far apart are a point each. Only their moments hold the distance.
+        let gaussian = direction.estimates[estimate_index::DEBIASED_GAUSSIAN];
+        let far = direction.held_out_loss < SEPARATED_LOSS;
+        if far && gaussian > OUT_OF_RANGE_FACTOR * self.ranges.max_divergence {
+            high = high.max(gaussian);
+        }
+        // Noise can make the quantiles negative.
+        (estimate.value.max(0.0), [low.max(0.0), high.max(0.0)])
     }
 }
 
-/// The mean of answers of equal weight, clamped at zero: noise can make it negative.
-fn mean_answer(answers: &[Answer]) -> Answer {
-    let mean =
-        |number: &dyn Fn(&Answer) -> f64| (answers.iter().map(number).sum::<f64>() / answers.len() as f64).max(0.0);
-    (mean(&|a| a.0), [mean(&|a| a.1[0]), mean(&|a| a.1[1])])
+#[cfg(test)]
+mod tests {
+    use super::super::directed::{CONTEXT, ESTIMATES};
+    use super::*;
+
+    fn direction(rows: f64, dim: f64, estimate: f64) -> Directed {
+        Directed {
+            estimates: [estimate; ESTIMATES],
+            context: [0.0; CONTEXT],
+            standard_error: 0.01,
+            weight_error: 0.01,
+            effective_rows: 500.0,
+            held_out_loss: 0.5,
+            rows,
+            dim,
+        }
+    }
+
+    #[test]
+    fn estimates_outside_of_the_interval_widen_it_and_are_named() {
+        let widened = |low: f64, high: f64, direction: &Directed| {
+            let mut answer = (0.5 * (low + high), [low, high]);
+            let text = contradiction(&mut answer, direction);
+            (answer.1, text)
+        };
+        let far = direction(2000.0, 2.0, 1.0);
+        let (interval, text) = widened(0.2, 0.4, &far);
+        assert!(interval == [0.2, 1.0] && text.unwrap().contains("from below by 1.00"));
+        assert_eq!(widened(0.9, 0.97, &far), ([0.9, 0.97], None));
+        assert_eq!(widened(1.2, 1.4, &far), ([1.2, 1.4], None));
+        // Weights that rest on few rows bound nothing.
+        let mut few = direction(2000.0, 2.0, 1.0);
+        few.effective_rows = 3.0;
+        let (interval, text) = widened(0.2, 0.4, &few);
+        assert!(interval == [0.2, 1.0] && text.unwrap().starts_with("nearest neighbours say 1.00 nats"));
+        // Neighbours in many directions have a bias, and few rows too large an error.
+        for (rows, dim) in [(2000.0, 6.0), (100.0, 2.0)] {
+            assert_eq!(widened(0.2, 0.4, &Directed { effective_rows: 3.0, ..direction(rows, dim, 1.0) }).1, None);
+        }
+        few.estimates[estimate_index::K8] = 0.7;
+        assert_eq!(widened(0.2, 0.4, &few).1, None);
+    }
 }

@@ -19,7 +19,8 @@ pub struct Cleaned<'a> {
     pub rows: [Cow<'a, [f64]>; 2],
     /// Duplicate rows that were removed from each sample.
     pub duplicates: [usize; 2],
-    /// The first dequantised column of each sample that holds several values.
+    /// The first dequantised column of each sample that holds several values, but few. Columns of many different values
+    /// are continuous numbers with limited digits.
     pub dequantised: [Option<usize>; 2],
 }
 
@@ -49,8 +50,10 @@ impl<'a> Cleaned<'a> {
             })
             .collect();
         let duplicates = [of_p.duplicates, of_q.duplicates];
-        let dequantised = [(p, &of_p), (q, &of_q)]
-            .map(|(points, plan)| (0..points.dim()).find(|&c| plan.dequantised[c] && points.constant(c).is_none()));
+        let coarse = |c: usize| cells[c].len() <= MAX_COARSE_VALUES;
+        let dequantised = [(p, &of_p), (q, &of_q)].map(|(points, plan)| {
+            (0..points.dim()).find(|&c| plan.dequantised[c] && coarse(c) && points.constant(c).is_none())
+        });
         Cleaned { dequantised, rows: [of_p.apply(p, &cells, 1), of_q.apply(q, &cells, 2)], duplicates }
     }
 }
@@ -108,6 +111,8 @@ impl CleaningPlan {
     }
 }
 
+/// Cells between the different values of a column that is named as discrete.
+const MAX_COARSE_VALUES: usize = 2000;
 /// A column is discrete where more than this share of its values equal another.
 const DISCRETE_SHARE: f64 = 0.1;
 /// The same share where rows may be duplicates: 37 % of rows drawn with replacement repeat another, 50 % of rows listed
@@ -198,6 +203,20 @@ mod tests {
         assert!(
             x.iter().step_by(2).all(|x| mixed.contains(x)) && x.iter().skip(1).step_by(2).all(|y| y.fract() != 0.0)
         );
+    }
+
+    #[test]
+    fn columns_of_many_different_values_are_spread_but_not_named() {
+        let digits = |digits: i32, seed: u64| -> Vec<f64> {
+            let unit = 10f64.powi(digits);
+            uniform(40_000, seed).iter().map(|x| (x * unit).round() / unit).collect()
+        };
+        let dequantised = |digits_of_values: i32| {
+            let (p, q) = (digits(digits_of_values, 1), digits(digits_of_values, 2));
+            Cleaned::clean(Points::new(&p, 1), Points::new(&q, 1)).dequantised
+        };
+        assert_eq!(dequantised(4), [None, None]);
+        assert_eq!(dequantised(1), [Some(0), Some(0)]);
     }
 
     #[test]

@@ -3,23 +3,22 @@
 //! A pair of samples passes five stages.
 //!
 //! 1. Cleaning removes duplicate rows and dequantises discrete columns (`cleaning`).
-//! 2. Samples over 8000 rows are split into chunks. Each chunk has features (`features`) in canonical coordinates
-//!    (`coordinates`). Subsamples of at most 256 rows are for the set model. Classical estimates on all rows come from
-//!    nearest neighbours (`neighbours`), Gaussians (`moments`) and classifiers (`classifiers`).
+//! 2. Log density ratios are fitted at all rows ([`ratio`](super::ratio)), in canonical coordinates that outliers
+//!    hardly change. Estimates from these ratios and from moments (`moments`) are features (`features`). Subsamples of
+//!    at most 256 rows are for the set model.
 //! 3. The set model, which is dimension-equivariant, predicts quantiles of the divergence from each subsample.
-//! 4. The combiner predicts calibrated quantiles from all features, which are standardised first (`combiner`).
-//! 5. The answers of a pair's chunks are averaged (`answers`). Warnings name what the networks were not trained for
-//!    (`ranges`).
+//! 4. The combiner weights all estimates and predicts calibrated quantiles (`combiner`, `answers`).
+//! 5. Warnings name what the networks were not trained for (`ranges`).
 
 mod answers;
-mod classifiers;
+mod bounded;
 mod cleaning;
 mod combiner;
-mod coordinates;
+mod directed;
 mod features;
 mod moments;
-mod neighbours;
 mod ranges;
+mod score_bins;
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -28,28 +27,38 @@ use std::thread;
 
 use rayon::prelude::*;
 
-use super::points::constant_column_warnings;
+use super::ratio::coordinates::AffineCoordinates;
+use super::supports::support_warnings;
 use super::{Dim, Estimate, Estimator, Fallback, Knn, Pair, Points, Quantity};
 use crate::data::Targets;
 use crate::models::SharedModel;
 use crate::{Device, Error, Model, Result};
 use answers::PairAnswer;
-use combiner::input_width;
+use bounded::MEASURES;
+use cleaning::Cleaned;
+use combiner::{HEADS, input_width, output_width};
 use features::PairFeatures;
 
 pub use ranges::Ranges;
 
 /// The features of training examples, for training a combiner.
 pub mod combiner_training {
+    pub use super::bounded::{Bounded, BoundedMeasure, MEASURES};
     pub use super::combiner::{
-        Standardisation, StandardisedFeatures, feature_row, feature_width, input_width, set_model_quantiles,
-        single_element_sets,
+        CombinerInput, DirectedSubsamples, HEADS, HeadInput, Standardisation, decode, decode_gradient,
+        directed_subsamples, ensemble_quantiles, feature_row, feature_width, head_outputs, input_width, output_width,
+        set_model_quantiles, single_element_sets, weighted_estimates, widen,
     };
-    pub use super::features::{ChunkFeatures, Subsample};
+    pub use super::directed::Directed;
+    pub use super::features::{PairFeatures, Subsample};
 }
 
 /// The combiner's file in the folder of a run, beside the set model's.
 pub const COMBINER_FILE: &str = "combiner.safetensors";
+
+/// The key of the combiner's metadata that holds the shares by which calibration widens the intervals of its heads, as
+/// a JSON array.
+pub const WIDENING: &str = "widening";
 
 /// The smallest and the largest number of pairs in a batch of the CPU–GPU pipeline. Large batches amortise launches;
 /// with one batch alone neither device works while the other does.
@@ -76,6 +85,8 @@ pub struct Pretrained {
     combiner: SharedModel,
     targets: Targets,
     ranges: Ranges,
+    /// The shares by which calibration widens intervals.
+    widening: [f64; HEADS],
 }
 
 /// A value with its interval.
@@ -100,7 +111,7 @@ pub struct FeatureBatch(Vec<Result<PairFeatures>>);
 impl FeatureBatch {
     /// Computes the features of pairs of samples, on all threads.
     pub fn compute(pairs: &[Pair]) -> Self {
-        FeatureBatch(pairs.par_iter().map(|&(p, q)| PairFeatures::compute(p, q)).collect())
+        FeatureBatch(pairs.par_iter().map(|&(p, q)| PairFeatures::of_samples(p, q)).collect())
     }
 }
 
@@ -133,13 +144,18 @@ impl Pretrained {
         let compatible = set_model.config().dimension_equivariant
             && set_model.config().output_width == targets.width()
             && combiner.config().input_widths.iter().all(|w| *w == expected)
-            && combiner.config().output_width == targets.width();
+            && combiner.config().output_width == output_width(targets.width()) * combiner.config().sets;
         if !compatible {
             return Err(Error::Estimate(
                 "set model and combiner do not fit each other; use two files of one run".to_owned(),
             ));
         }
-        Ok(Pretrained { set_model: SharedModel::new(set_model), combiner: SharedModel::new(combiner), targets, ranges })
+        let widening = combiner.metadata().get(WIDENING).map(|text| serde_json::from_str(text));
+        let Some(Ok(widening)) = widening else {
+            return Err(Error::Estimate(format!("the combiner's metadata has no valid {WIDENING:?}")));
+        };
+        let (set_model, combiner) = (SharedModel::new(set_model), SharedModel::new(combiner));
+        Ok(Pretrained { set_model, combiner, targets, ranges, widening })
     }
 
     /// The same estimator with its set model on a device.
@@ -191,6 +207,48 @@ impl Pretrained {
         pairs.par_iter().zip(answers).map(|(&(p, q), answer)| self.with_warnings(p, q, answer, seed)).collect()
     }
 
+    /// Divergences of two samples, in the order of `measures`.
+    ///
+    /// Bounded divergences stay within their bounds and do not depend on the order of the samples. Fails for
+    /// [`Quantity::Mi`], and for bounded divergences of samples that the networks do not support.
+    ///
+    /// ```
+    /// use setwise::estimate::{Points, Pretrained, Quantity};
+    /// let p: Vec<f64> = (0..200).map(|i| f64::from(i * 37 % 101) / 101.0).collect();
+    /// let q: Vec<f64> = p.iter().map(|x| 2.0 * x).collect();
+    /// // Half of Q lies where P is uniform.
+    /// let found = Pretrained::built_in()?.divergences(Points::new(&p, 1), Points::new(&q, 1), &[Quantity::Tv], 0)?;
+    /// assert!((found[0].value - 0.5).abs() < 0.15);
+    /// # Ok::<(), setwise::Error>(())
+    /// ```
+    pub fn divergences(&self, p: Points, q: Points, measures: &[Quantity], seed: u64) -> Result<Vec<Estimate>> {
+        let mut bounded: Option<(PairAnswer, [Answer; MEASURES])> = None;
+        let mut one = |&measure: &Quantity| -> Result<Estimate> {
+            let place = match measure {
+                Quantity::Kl => return self.estimate(p, q, seed),
+                Quantity::ReverseKl => {
+                    return Ok(Estimate { quantity: Quantity::ReverseKl, ..self.estimate(q, p, seed)? }.reversed());
+                }
+                Quantity::Js => 0,
+                Quantity::Tv => 1,
+                Quantity::Hellinger => 2,
+                Quantity::Mi => {
+                    return Err(Error::Estimate("mutual information is no divergence of two samples".to_owned()));
+                }
+            };
+            if bounded.is_none() {
+                bounded = Some(self.bounded_answers(p, q)?);
+            }
+            let (answer, values) = bounded.as_ref().expect("it is computed");
+            let (value, interval) = values[place];
+            let warnings = self.ranges.warnings(p, q, answer).into_iter().chain(support_warnings(p, q));
+            let mut estimate = Estimate::new(measure, value, "pretrained".to_owned(), warnings);
+            (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
+            Ok(estimate.with_interval(Some(interval), "calibrated quantiles"))
+        };
+        measures.iter().map(&mut one).collect()
+    }
+
     /// An answer with its warnings.
     ///
     /// An answer with warnings has a fallback estimate beside it. Where the networks do not support a pair, that
@@ -207,16 +265,24 @@ impl Pretrained {
         };
         let (value, interval) = answer.answer;
         let warnings: Vec<String> =
-            self.ranges.warnings(p, q, &answer).into_iter().chain(constant_column_warnings(p, q)).collect();
+            self.ranges.warnings(p, q, &answer).into_iter().chain(support_warnings(p, q)).collect();
         let mut estimate = Estimate::new(Quantity::Kl, value, "pretrained".to_owned(), warnings.iter().cloned());
         (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
-        if !warnings.is_empty()
-            && let Ok(other) = Knn::default().estimate(p, q, seed)
-        {
-            estimate.fallback = Some(Fallback { method: other.method, value: other.value, interval: other.interval });
+        if !warnings.is_empty() && !answer.identical {
+            estimate.fallback = canonical_neighbours(p, q, seed);
         }
         Ok(estimate.with_interval(Some(interval), "calibrated quantiles"))
     }
+}
+
+/// The estimate of neighbours in canonical coordinates of cleaned samples. Units, constant columns and duplicate rows
+/// have no influence.
+pub(super) fn canonical_neighbours(p: Points, q: Points, seed: u64) -> Option<Fallback> {
+    let Cleaned { rows: [x, y], .. } = Cleaned::clean(p, q);
+    let coordinates = AffineCoordinates::fit(Points::new(&x, p.dim()), Points::new(&y, q.dim())).ok()?;
+    let [x, y] = [0, 1].map(|k| Points::new(&coordinates.rows[k], coordinates.dim));
+    let Estimate { method, value, interval, .. } = Knn::default().estimate(x, y, seed).ok()?;
+    Some(Fallback { method: format!("{method}, canonical axes"), value, interval })
 }
 
 impl Estimator for Pretrained {

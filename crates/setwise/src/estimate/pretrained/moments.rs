@@ -1,6 +1,7 @@
 //! Moments of samples in canonical coordinates: closed forms for Gaussians, and tests of normality.
 
-use super::super::{Points, digamma};
+use super::super::Points;
+use super::super::gaussian::log_det_bias;
 use crate::linalg::{cholesky, log_det, moments, solve_lower};
 
 /// Mean and covariance of a sample of `rows` rows, and the lower Cholesky factor of the covariance plus a ridge.
@@ -77,12 +78,6 @@ impl Moments {
         let marginal_kurtosis = (n / 24.0 * fourths - width) / (2.0 * width).sqrt();
         [(fourth / normal).max(1e-3).ln(), kurtosis.asinh(), skewness.asinh(), marginal_kurtosis.asinh()]
     }
-
-    /// E log det Σ̂ − log det Σ for samples of Gaussians.
-    fn log_det_bias(&self, d: usize) -> f64 {
-        let half_freedom = |i: usize| 0.5 * (self.rows - 1.0 - i as f64).max(1.0);
-        (0..d).map(|i| digamma(half_freedom(i))).sum::<f64>() - d as f64 * (0.5 * (self.rows - 1.0)).ln()
-    }
 }
 
 /// KL(P‖Q) of two Gaussians with these moments.
@@ -107,7 +102,7 @@ pub fn gaussian_divergence(p: &Moments, q: &Moments, d: usize, debiased: bool) -
     }
     let inverse_factor = ((q.rows - width - 2.0) / (q.rows - 1.0)).max(0.05);
     let mean_variance = inverse_factor * trace / p.rows + width / q.rows;
-    let bias = q.log_det_bias(d) - p.log_det_bias(d);
+    let bias = log_det_bias(q.rows, d) - log_det_bias(p.rows, d);
     0.5 * (inverse_factor * (trace + shift) - mean_variance - width + log_det_ratio - bias)
 }
 

@@ -47,6 +47,9 @@ impl Ranges {
     pub(super) fn warnings(&self, p: Points, q: Points, answer: &PairAnswer) -> Vec<String> {
         let Ranges { dims, rows, max_divergence } = *self;
         let mut warnings = Vec::new();
+        if answer.identical {
+            warnings.push(format!("{} and {} have the same rows: the estimate is no evidence", p.name(), q.name()));
+        }
         if answer.dim > dims[1] {
             warnings.push(format!(
                 "there are {} columns that vary; the estimator was trained for at most {}",
@@ -66,9 +69,9 @@ impl Ranges {
                 warnings.push(format!("{name}: has {n} rows; the estimator was trained for at least {}", rows[0]));
             }
             if let Some(column) = dequantised {
-                let (percent, column) = (100.0 * points.repeated_share(column), column + 1);
+                let (percent, column) = (100.0 * points.repeated_share(column), points.column_label(column));
                 warnings.push(format!(
-                    "{name}: {percent:.0} % of the values of column {column} repeat another; they are spread, as the \
+                    "{name}: {percent:.0} % of the values of {column} repeat another; they are spread, as the \
                      estimator was trained on continuous distributions"
                 ));
             }
@@ -90,6 +93,36 @@ impl Ranges {
                 "the estimate of {value:.1} nats is near or above the trained {max_divergence:.0} nats; {bound}"
             ));
         }
+        warnings.extend(answer.contradiction.clone());
         warnings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_estimates_are_lower_bounds_where_nothing_else_is_wrong() {
+        let ranges = Ranges { dims: [1, 16], rows: [30, 256], max_divergence: 30.0 };
+        let rows: Vec<f64> = (0..40).map(f64::from).collect();
+        let warnings = |answer, dim| {
+            let answer = PairAnswer {
+                answer,
+                dim,
+                duplicates: [0; 2],
+                dequantised: [None; 2],
+                identical: false,
+                contradiction: None,
+            };
+            ranges.warnings(Points::new(&rows, 1), Points::new(&rows, 1), &answer)
+        };
+        assert!(warnings((5.0, [4.0, 6.0]), 1).is_empty());
+        let beyond = warnings((20.0, [15.0, 31.0]), 1);
+        assert_eq!(beyond, ["the interval exceeds the 30 nats of the trained range; the divergence may be larger"]);
+        let bound = warnings((26.0, [20.0, 40.0]), 1);
+        assert!(bound.len() == 1 && bound[0].ends_with("30 nats; read it as at least 24"), "{bound:?}");
+        let wide = warnings((26.0, [20.0, 40.0]), 20);
+        assert!(wide.len() == 2 && wide[1].ends_with("with the other warnings, it may be far too large"), "{wide:?}");
     }
 }

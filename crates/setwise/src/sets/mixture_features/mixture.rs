@@ -5,37 +5,16 @@
 
 use setwise_engine::simd::Vector;
 
+use super::component::{BLOCK, Component, PRIOR_POINTS, PRIOR_VARIANCE, Workspace, ln, log_density, maximise};
 use super::points::{Key, Points, lanes};
-use super::{LANES, MAX_COMPONENTS, TILE};
+use super::{LANES, MAX_COMPONENTS};
 
 /// EM steps from every start.
 pub(super) const FIRST_STEPS: usize = 6;
 /// EM steps in all of the likeliest start.
 pub(super) const STEPS: usize = 20;
-/// Pseudo-counts of the prior of a covariance: as many points with [`PRIOR_VARIANCE`] in every direction.
-pub(super) const PRIOR_POINTS: f32 = 5.0;
-/// In units of the whitened sets' variance.
-pub(super) const PRIOR_VARIANCE: f32 = 0.2;
-/// Added to variances: rounding never leaves one that is not positive.
-pub(super) const RIDGE: f32 = 1e-4;
-/// Pseudo-points of every component at the mean of the set: no component is ever empty.
-pub(super) const PSEUDO_POINTS: f32 = 1e-2;
 /// Responsibility for a point that all components share evenly at a start.
 pub(super) const SHARED_RESPONSIBILITY: f32 = 0.1;
-/// Points whose outer products are summed while they lie in the first-level cache.
-const BLOCK: usize = 16;
-
-/// One weighted Gaussian for every example.
-#[derive(Clone)]
-struct Component<V> {
-    mean: Vec<V>,
-    /// L⁻¹ of the covariance L·Lᵀ, `[width, width]`; zero above the diagonal.
-    whitening: Vec<V>,
-    /// ½ log det of the covariance.
-    half_log_det: V,
-    /// log weight − ½ log det: the log density at the mean, without the constant −½·width·log 2π.
-    log_peak: V,
-}
 
 /// A mixture for every example.
 pub(super) struct Mixture<V> {
@@ -52,10 +31,8 @@ pub(super) struct Scratch<V> {
     component_logs: Vec<V>,
     /// Log densities of the mixture, `[len]`.
     pub mixture_logs: Vec<V>,
-    /// A block of points minus a component's mean.
-    centred: Vec<V>,
-    /// A covariance, then its Cholesky factor.
-    factor: Vec<V>,
+    /// That of one component at a time.
+    workspace: Workspace<V>,
 }
 
 impl<V: Vector<f32>> Scratch<V> {
@@ -65,14 +42,13 @@ impl<V: Vector<f32>> Scratch<V> {
     pub unsafe fn of(points: &[Points<V>; 2]) -> Self {
         let (len, width) = (points[0].len.max(points[1].len), points[0].width);
         // SAFETY: the caller has the instructions of V.
-        let zero = unsafe { V::zero() };
+        let (zero, workspace) = unsafe { (V::zero(), Workspace::new(width)) };
         Scratch {
             responsibilities: vec![zero; MAX_COMPONENTS * len],
             best: vec![zero; MAX_COMPONENTS * len],
             component_logs: vec![zero; MAX_COMPONENTS * len],
             mixture_logs: vec![zero; len],
-            centred: vec![zero; BLOCK * width],
-            factor: vec![zero; width * width],
+            workspace,
         }
     }
 
@@ -142,13 +118,7 @@ impl<V: Vector<f32>> Mixture<V> {
     #[inline(always)]
     pub unsafe fn fit(points: &Points<V>, components: usize, scratch: &mut Scratch<V>) -> Self {
         // SAFETY: the caller has the instructions of V.
-        let (width, zero) = (points.width, unsafe { V::zero() });
-        let blank = Component {
-            mean: vec![zero; width],
-            whitening: vec![zero; width * width],
-            half_log_det: zero,
-            log_peak: zero,
-        };
+        let (zero, blank) = unsafe { (V::zero(), Component::blank(points.width)) };
         let mut mixture = Mixture { components: vec![blank; components] };
         let len = components * points.len;
         // An example whose log posteriors are all NaN keeps responsibilities of zero.
@@ -195,12 +165,14 @@ impl<V: Vector<f32>> Mixture<V> {
     /// The machine has the instructions of `V`.
     #[inline(always)]
     unsafe fn maximisation(&mut self, points: &Points<V>, scratch: &mut Scratch<V>) {
-        let components = self.components.len();
+        let (components, len) = (self.components.len(), points.len);
+        let Scratch { responsibilities, component_logs, workspace, .. } = scratch;
         for (k, component) in self.components.iter_mut().enumerate() {
+            let row = k * len..(k + 1) * len;
             // SAFETY: the caller has the instructions of V.
             unsafe {
-                maximise(points, k, components, component, scratch);
-                log_density(points, component, scratch, k);
+                maximise(points, &responsibilities[row.clone()], components, component, workspace);
+                log_density(points, component, workspace, &mut component_logs[row]);
             }
         }
     }
@@ -246,212 +218,10 @@ impl<V: Vector<f32>> Mixture<V> {
         // SAFETY: the caller has the instructions of V.
         unsafe {
             for (k, component) in self.components.iter().enumerate() {
-                log_density(points, component, scratch, k);
+                let logs = &mut scratch.component_logs[k * points.len..(k + 1) * points.len];
+                log_density(points, component, &mut scratch.workspace, logs);
             }
             log_sum_exp(points.len, self.components.len(), scratch);
-        }
-    }
-}
-
-/// Writes points minus a mean.
-///
-/// # Safety
-/// The machine has the instructions of `V`.
-#[inline(always)]
-unsafe fn centre<V: Vector<f32>>(points: &[V], mean: &[V], out: &mut [V]) {
-    for (out, point) in out.chunks_exact_mut(mean.len()).zip(points.chunks_exact(mean.len())) {
-        for ((out, x), m) in out.iter_mut().zip(point).zip(mean) {
-            // SAFETY: the caller has the instructions of V.
-            *out = unsafe { x.sub(*m) };
-        }
-    }
-}
-
-/// The M-step of component `k`: weight, mean and covariance from its responsibilities.
-///
-/// # Safety
-/// The machine has the instructions of `V`.
-#[inline(always)]
-unsafe fn maximise<V: Vector<f32>>(
-    points: &Points<V>,
-    k: usize,
-    components: usize,
-    component: &mut Component<V>,
-    scratch: &mut Scratch<V>,
-) {
-    let Points { width, len, .. } = *points;
-    let Scratch { responsibilities, centred, factor, .. } = scratch;
-    let responsibilities = &responsibilities[k * len..(k + 1) * len];
-    // SAFETY: the caller has the instructions of V, and no vector has more than LANES lanes.
-    unsafe {
-        let pseudo = V::splat(PSEUDO_POINTS);
-        let mut total = V::zero();
-        for r in responsibilities {
-            total = total.add(*r);
-        }
-        let inverse_total = V::splat(1.0).div(total.add(pseudo));
-        for j in (0..width).step_by(TILE) {
-            let mut sums = [V::zero(); TILE];
-            for (r, point) in responsibilities.iter().zip(points.coordinates.chunks_exact(width)) {
-                for (sum, x) in sums.iter_mut().zip(&point[j..j + TILE]) {
-                    *sum = r.mul_add(*x, *sum);
-                }
-            }
-            for (t, sum) in sums.into_iter().enumerate() {
-                component.mean[j + t] = pseudo.mul_add(points.mean[j + t], sum).mul(inverse_total);
-            }
-        }
-
-        factor.fill(V::zero());
-        for (responsibilities, points) in responsibilities.chunks(BLOCK).zip(points.coordinates.chunks(BLOCK * width)) {
-            centre(points, &component.mean, centred);
-            for i in (0..width).step_by(TILE) {
-                for j in (0..=i).step_by(TILE) {
-                    add_outer_products(responsibilities, centred, width, i, j, factor);
-                }
-            }
-        }
-        let scale = V::splat(1.0).div(total.add(V::splat(PRIOR_POINTS)));
-        let prior = V::splat(PRIOR_POINTS * PRIOR_VARIANCE).mul_add(scale, V::splat(RIDGE));
-        for (i, row) in factor.chunks_exact_mut(width).enumerate() {
-            for x in &mut row[..=i] {
-                *x = x.mul(scale);
-            }
-            row[i] = row[i].add(prior);
-        }
-        let inverse_counts = points.counts.map(|n| 1.0 / (n as f32 + components as f32 * PSEUDO_POINTS));
-        let weight = total.add(pseudo).mul(V::load(inverse_counts.as_ptr()));
-        factorise(points, component, weight, factor);
-    }
-}
-
-/// Adds Σₙ rₙ·xₙ·xₙᵀ to the tile of `out` at row `i` and column `j`.
-///
-/// # Safety
-/// The machine has the instructions of `V`.
-#[inline(always)]
-unsafe fn add_outer_products<V: Vector<f32>>(
-    responsibilities: &[V],
-    points: &[V],
-    width: usize,
-    i: usize,
-    j: usize,
-    out: &mut [V],
-) {
-    // SAFETY: the caller has the instructions of V.
-    unsafe {
-        let mut sums = [[V::zero(); TILE]; TILE];
-        for (r, point) in responsibilities.iter().zip(points.chunks_exact(width)) {
-            let (rows, columns) = (&point[i..i + TILE], &point[j..j + TILE]);
-            for (sums, x) in sums.iter_mut().zip(rows) {
-                let x = r.mul(*x);
-                for (sum, y) in sums.iter_mut().zip(columns) {
-                    *sum = x.mul_add(*y, *sum);
-                }
-            }
-        }
-        for (row, sums) in out[i * width..].chunks_exact_mut(width).zip(sums) {
-            for (out, sum) in row[j..j + TILE].iter_mut().zip(sums) {
-                *out = out.add(sum);
-            }
-        }
-    }
-}
-
-/// Sets a component's whitening, determinant and peak from its weight and the lower triangle of its covariance.
-///
-/// The covariance is overwritten by its Cholesky factor L. The whitening is L⁻¹, found row by row beside L.
-///
-/// # Safety
-/// The machine has the instructions of `V`.
-#[inline(always)]
-unsafe fn factorise<V: Vector<f32>>(points: &Points<V>, component: &mut Component<V>, weight: V, factor: &mut [V]) {
-    let Points { width, unpadded_width, .. } = *points;
-    let inverse = &mut component.whitening;
-    // SAFETY: the caller has the instructions of V.
-    unsafe {
-        let min_pivot = V::splat(0.5 * RIDGE);
-        let mut half_log_det = V::zero();
-        let mut product = V::splat(1.0);
-        for i in 0..unpadded_width {
-            let (above, row) = factor.split_at_mut(i * width);
-            for j in 0..i {
-                let mut x = row[j];
-                for (a, b) in row[..j].iter().zip(&above[j * width..j * width + j]) {
-                    x = x.sub(a.mul(*b));
-                }
-                // The diagonal of L⁻¹ has the reciprocals of that of L.
-                row[j] = x.mul(inverse[j * width + j]);
-            }
-            let mut pivot = row[i];
-            for x in &row[..i] {
-                pivot = pivot.sub(x.mul(*x));
-            }
-            let root = pivot.max(min_pivot).sqrt();
-            let diagonal = V::splat(1.0).div(root);
-            let (inverse_above, inverse_row) = inverse.split_at_mut(i * width);
-            for j in 0..i {
-                let mut x = V::zero();
-                for (l, above) in row[j..i].iter().zip(inverse_above[j * width..].chunks_exact(width)) {
-                    x = l.mul_add(above[j], x);
-                }
-                inverse_row[j] = V::zero().sub(x).mul(diagonal);
-            }
-            inverse_row[i] = diagonal;
-            // One logarithm for eight pivots; a product of eight neither overflows nor underflows.
-            product = product.mul(root);
-            if i % 8 == 7 || i + 1 == unpadded_width {
-                half_log_det = half_log_det.add(ln(product));
-                product = V::splat(1.0);
-            }
-        }
-        component.half_log_det = half_log_det;
-        component.log_peak = ln(weight).sub(half_log_det);
-    }
-}
-
-/// Writes a component's log density at every point to row `k` of `scratch.component_logs`: log peak − ½·|L⁻¹(x − μ)|².
-///
-/// # Safety
-/// The machine has the instructions of `V`.
-#[inline(always)]
-unsafe fn log_density<V: Vector<f32>>(
-    points: &Points<V>,
-    component: &Component<V>,
-    scratch: &mut Scratch<V>,
-    k: usize,
-) {
-    let Points { width, len, .. } = *points;
-    let Scratch { component_logs, centred, .. } = scratch;
-    let centred = &mut centred[..TILE * width];
-    let tiles = points.coordinates.chunks_exact(TILE * width);
-    for (out, points) in component_logs[k * len..(k + 1) * len].chunks_exact_mut(TILE).zip(tiles) {
-        // SAFETY: the caller has the instructions of V.
-        unsafe {
-            centre(points, &component.mean, centred);
-            let mut squares = [V::zero(); TILE];
-            for i in (0..width).step_by(TILE) {
-                let mut z = [[V::zero(); TILE]; TILE];
-                // L⁻¹ is lower triangular: these rows end here.
-                let end = i + TILE;
-                let rows: [&[V]; TILE] = std::array::from_fn(|a| &component.whitening[(i + a) * width..][..end]);
-                let points: [&[V]; TILE] = std::array::from_fn(|a| &centred[a * width..][..end]);
-                for j in 0..end {
-                    for (z, point) in z.iter_mut().zip(points) {
-                        for (z, row) in z.iter_mut().zip(rows) {
-                            *z = row[j].mul_add(point[j], *z);
-                        }
-                    }
-                }
-                for (square, z) in squares.iter_mut().zip(z) {
-                    for z in z {
-                        *square = z.mul_add(z, *square);
-                    }
-                }
-            }
-            for (out, square) in out.iter_mut().zip(squares) {
-                *out = square.mul_add(V::splat(-0.5), component.log_peak);
-            }
         }
     }
 }
@@ -513,21 +283,5 @@ unsafe fn log_sum_exp<V: Vector<f32>>(len: usize, components: usize, scratch: &m
             }
             *out = ln(sum).add(max);
         }
-    }
-}
-
-/// Natural logarithms, lane by lane.
-///
-/// # Safety
-/// The machine has the instructions of `V`.
-#[inline(always)]
-unsafe fn ln<V: Vector<f32>>(v: V) -> V {
-    // SAFETY: the caller has the instructions of V, and no vector has more than LANES lanes.
-    unsafe {
-        let mut lanes = lanes(v);
-        for x in &mut lanes[..V::LANES] {
-            *x = x.ln();
-        }
-        V::load(lanes.as_ptr())
     }
 }

@@ -1,8 +1,9 @@
 //! Gaussian mixtures fitted to each of two sets, and their log densities at every point of both.
 //!
-//! `points` holds sets, `mixture` fits by expectation maximisation in single precision. Each lane of a vector has an
+//! `points` holds sets, `component` is one Gaussian, `mixture` fits by expectation maximisation in single precision. Each lane of a vector has an
 //! example, so covariances, their factors and all sums over points are plain loops.
 
+mod component;
 mod mixture;
 mod points;
 
@@ -135,9 +136,8 @@ unsafe fn mixture_logs<V: Vector<f32>>(
 
 #[cfg(test)]
 mod tests {
-    use super::mixture::{
-        FIRST_STEPS, PRIOR_POINTS, PRIOR_VARIANCE, PSEUDO_POINTS, RIDGE, SHARED_RESPONSIBILITY, STEPS,
-    };
+    use super::component::{PRIOR_POINTS, PRIOR_VARIANCE, PSEUDO_POINTS, RIDGE};
+    use super::mixture::{FIRST_STEPS, SHARED_RESPONSIBILITY, STEPS};
     use super::*;
     use crate::distributions::{Mixture as Law, MixtureLaw};
     use crate::linalg::{cholesky, log_det, moments, solve_lower};
