@@ -6,7 +6,11 @@ use super::super::Points;
 use super::classifiers::{CLASSIFIERS, ClassifierRatios, Classifiers, RowRatios};
 use super::coordinates::PairCoordinates;
 use super::discriminant::{Discriminant, DiscriminantRatios, Shares};
-use super::nearest::{Local, NearestPoints, local_ratios};
+use super::nearest::{List, Local, NearestPoints, local_ratios};
+
+/// Rows of both samples from which on neighbours are searched in one sample after the other, so that one tree alone is in
+/// memory.
+const MANY_ROWS: usize = 1 << 18;
 
 /// Log ratios at rows of one sample, each without the influence of the row itself.
 pub struct ViewRatios {
@@ -37,15 +41,21 @@ impl View {
     pub fn fit(coordinates: &PairCoordinates, evaluated: [Points; 2], other: Points) -> Self {
         let dim = coordinates.dim;
         let [x, y] = evaluated;
-        let [all_x, all_y] = [0, 1].map(|k| Points::new(&coordinates.rows[k], dim));
+        let all = [0, 1].map(|k| Points::new(&coordinates.rows[k], dim));
         let (local, (classifiers, discriminant)) = rayon::join(
             || {
-                let (near_p, near_q) = rayon::join(|| NearestPoints::new(all_x), || NearestPoints::new(all_y));
-                let local = |points: Points, [in_p, in_q]: [bool; 2]| {
-                    let rows = [all_x.len() - usize::from(in_p), all_y.len() - usize::from(in_q)];
-                    local_ratios(&near_p.lists(points, in_p), &near_q.lists(points, in_q), rows, dim)
+                let queries = [(x, Some(0)), (y, Some(1)), (other, None)];
+                let lists = |k: usize| -> [Vec<List>; 3] {
+                    let near = NearestPoints::new(all[k]);
+                    queries.map(|(points, member)| near.lists(points, member == Some(k)))
                 };
-                [local(x, [true, false]), local(y, [false, true]), local(other, [false, false])]
+                let one_by_one = all[0].len() + all[1].len() > MANY_ROWS;
+                let [of_p, of_q] = match one_by_one {
+                    true => [lists(0), lists(1)],
+                    false => rayon::join(|| lists(0), || lists(1)).into(),
+                };
+                let rows = |member: Option<usize>| [0, 1].map(|k| all[k].len() - usize::from(member == Some(k)));
+                std::array::from_fn(|i| local_ratios(&of_p[i], &of_q[i], rows(queries[i].1), dim))
             },
             || rayon::join(|| Classifiers::fit(x, y), || Discriminant::fit(x, y)),
         );
@@ -53,7 +63,7 @@ impl View {
         let penalties = classifiers.penalties;
         let DiscriminantRatios { discriminant, p: discriminant_p, q: discriminant_q } = discriminant;
         let discriminant_other = (0..other.len()).into_par_iter().map(|i| discriminant.at(other.row(i))).collect();
-        let [local_p, local_q, local_other] = local;
+        let [local_p, local_q, local_other]: [Vec<Local>; 3] = local;
         let samples = [
             ViewRatios { local: local_p, classifiers: p, discriminant: discriminant_p },
             ViewRatios { local: local_q, classifiers: q, discriminant: discriminant_q },
