@@ -45,6 +45,7 @@ const PAGES: &[Page] = &[
             ("`[pretraining]`", "Pretraining", "setwise-lab"),
             ("`[run]`", "RunSettings", "setwise-lab"),
             ("`[combiner]`", "Combiner", "setwise-lab"),
+            ("`[combiner.many-rows]`", "ManyRows", "setwise-lab"),
         ],
     },
     Page {

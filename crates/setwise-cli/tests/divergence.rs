@@ -38,7 +38,8 @@ fn divergences_of_nested_intervals_are_the_closed_forms() {
         assert!(low <= value && value <= high, "{estimate}");
     }
     let (code, text, _) = run([path("divergence"), &p, &q]);
-    assert_eq!((code, text.lines().count()), (0, 6), "{text}");
+    let answers = text.lines().filter(|line| !line.starts_with("warning")).count();
+    assert_eq!((code, answers), (0, 6), "{text}");
     assert!(text.starts_with("KL(P‖Q)  = 0.") && text.contains("\nTV(P, Q) = 0."), "{text}");
 }
 

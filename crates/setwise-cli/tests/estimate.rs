@@ -84,7 +84,7 @@ fn text_output_has_estimate_method_warnings_and_fallback() {
     assert!(out.starts_with("KL(P‖Q) = ") && out.contains("90 % interval"), "{out}");
     assert!(out.contains("rows 200 and 200, columns 1, method pretrained"), "{out}");
     assert!(out.contains("fallback, method knn, k = 3"), "{out}");
-    assert!(out.contains("p.csv: 195 of 200 rows repeat an earlier row"), "{out}");
+    assert!(out.contains("p.csv: 98 % of the values of column 1 (\"c0\") repeat another; they are spread"), "{out}");
 }
 
 #[test]
@@ -94,7 +94,8 @@ fn a_negative_estimate_is_reported_with_a_warning() {
     let q = s.table("q.csv", 100, 1, |i, _| i as f64 + 0.25);
     let answer = json([path("kl"), &p, &q, path("--k"), path("1"), path("--json")]);
     assert!(answer["estimate"].as_f64().unwrap() < 0.0, "{answer}");
-    assert!(answer["warnings"][0].as_str().unwrap().contains("estimate is negative"), "{answer}");
+    let warnings = answer["warnings"].as_array().unwrap();
+    assert!(warnings.iter().any(|w| w.as_str().unwrap().contains("estimate is negative")), "{answer}");
 }
 
 #[test]

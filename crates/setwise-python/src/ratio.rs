@@ -4,7 +4,7 @@ use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyTuple, PyType};
-use setwise::estimate::{Points, importance_weights, log_ratio};
+use setwise::estimate::{Points, log_ratio};
 
 use crate::arrays::SetArgument;
 use crate::errors::{Failure, value_error};
@@ -12,7 +12,7 @@ use crate::pool::compute;
 
 /// Estimate the log density ratio log p/q of two samples at every row.
 ///
-/// The estimate at a row of p or q does not use that row.
+/// The estimates that are combined at a row of p or q do not use that row. Rows of at are taken for new ones.
 ///
 /// Parameters
 /// ----------
@@ -70,7 +70,7 @@ pub fn ratio<'py>(
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let parts = (
         array(at),
-        array(&importance_weights(at)),
+        array(&ratio.weights(at)),
         array(&ratio.p),
         array(&ratio.q),
         ratio.effective_sample_size,

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use setwise::estimate::{Estimate, Points, Pretrained, Quantity, file_warnings};
 use setwise_report::decimals;
 
-use super::{print_json, print_line, read_samples, with_spinner};
+use super::{print_json, print_line, read_samples, with_progress};
 use crate::failure::Failure;
 
 /// Arguments of `divergence`.
@@ -62,8 +62,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
         false => args.measure.iter().map(|m| m.quantity()).collect(),
     };
     let estimator = Pretrained::shared()?;
-    let work = || estimator.divergences(p, q, &measures, args.seed);
-    let mut estimates = with_spinner("estimating divergences", work)?;
+    let work = |measures: &[Quantity]| {
+        let work = |progress: &_| estimator.divergences_observed(p, q, measures, args.seed, progress);
+        with_progress("estimating divergences", work)
+    };
+    let mut estimates = match work(&measures) {
+        // Other methods estimate KL where the networks do not support the samples.
+        Err(setwise::Error::UnsupportedSamples(_)) if args.measure.is_empty() => {
+            work(&[Quantity::Kl, Quantity::ReverseKl])?
+        }
+        estimates => estimates?,
+    };
     for estimate in &mut estimates {
         estimate.warnings.extend(file_warnings(&of_p, &of_q));
     }

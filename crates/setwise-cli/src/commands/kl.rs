@@ -6,12 +6,14 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use setwise::estimate::{Estimate, Explanation, KlMethod, KlOptions, Points, explain, file_warnings};
+use setwise::estimate::{
+    Estimate, Explanation, KlMethod, KlOptions, Points, Quantity, explain_observed, file_warnings,
+};
 use setwise::files::Sample;
 use setwise_report::{Page, bar_table, kl_page};
 
 use super::{
-    DeviceArgs, check_not_input, check_output, print_estimate, print_json, print_line, read_samples, with_spinner,
+    DeviceArgs, check_not_input, check_output, print_estimate, print_json, print_line, read_samples, with_progress,
 };
 use crate::failure::Failure;
 
@@ -111,24 +113,28 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let [of_p, of_q] = read_samples([p, q])?;
     let (p, q) = (Points::of(&of_p)?, Points::of(&of_q)?);
     let estimator = args.options().with_device(args.device.open()?).estimator()?;
-    let mut estimate = with_spinner("estimating KL(P‖Q)", || estimator.estimate(p, q, args.seed))?;
-    estimate.warnings.extend(file_warnings(&of_p, &of_q));
     if args.both {
-        let mut reverse = with_spinner("estimating KL(Q‖P)", || estimator.estimate(q, p, args.seed))?;
+        let work = |progress: &_| estimator.both_directions(p, q, args.seed, progress);
+        let [mut estimate, mut reverse] = with_progress("estimating KL(P‖Q) and KL(Q‖P)", work)?;
+        estimate.warnings.extend(file_warnings(&of_p, &of_q));
         reverse.warnings.extend(file_warnings(&of_q, &of_p));
+        reverse.quantity = Quantity::ReverseKl;
         if args.json {
             return print_json(&BothDirections { estimate: &estimate, reverse: &reverse });
         }
         print_estimate("KL(P‖Q)", &estimate, false)?;
         return print_estimate("KL(Q‖P)", &reverse, false);
     }
+    let work = |progress: &_| estimator.estimate_observed(p, q, args.seed, progress);
+    let mut estimate = with_progress("estimating KL(P‖Q)", work)?;
+    estimate.warnings.extend(file_warnings(&of_p, &of_q));
     if !args.explain && args.report.is_none() {
         return print_estimate("KL(P‖Q)", &estimate, args.json);
     }
 
     let names = names(&of_p, &of_q);
-    let work = || explain(estimate.made_by(&*estimator), p, q, names, args.seed);
-    let explanation = with_spinner("attributing the estimate to columns", work)?;
+    let work = |progress: &_| explain_observed(estimate.made_by(&*estimator), p, q, names, args.seed, progress);
+    let explanation = with_progress("attributing the estimate to columns", work)?;
     if let Some(path) = &args.report {
         kl_page(&estimate, &explanation, p, q, args.seed).save(path)?;
     }

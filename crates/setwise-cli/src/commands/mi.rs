@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use setwise::estimate::{MiMethod, MiOptions, Points, Variant, index_column_warning, mi};
+use setwise::estimate::{MiMethod, MiOptions, Points, Variant, index_column_warning};
 use setwise::files::Sample;
 
-use super::{print_estimate, print_line, read_samples, with_spinner};
+use super::{print_estimate, print_line, read_samples, with_progress};
 use crate::failure::Failure;
 
 /// Arguments of `mi`.
@@ -68,9 +68,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let defaults = MiOptions::default();
     let options = MiOptions { method, variant, k: args.k.unwrap_or(defaults.k), seed: args.seed };
     if args.plain {
-        return print_line(options.estimator().value(x, y)?);
+        return print_line(with_progress("estimating I(X; Y)", |_| options.estimator().value(x, y))?);
     }
-    let mut estimate = with_spinner("estimating I(X; Y)", || mi(x, y, &options))?;
+    let work = |progress: &_| options.estimator().estimate_observed(x, y, args.seed, progress);
+    let mut estimate = with_progress("estimating I(X; Y)", work)?;
     estimate.warnings.extend([&of_x, &of_y].into_iter().filter_map(index_column_warning));
     print_estimate("I(X; Y)", &estimate, args.json)
 }

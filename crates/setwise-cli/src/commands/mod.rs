@@ -11,12 +11,12 @@ pub mod man;
 pub mod mi;
 pub mod models;
 pub mod predict;
+mod progress;
 pub mod ratio;
 pub mod reproduce;
 pub mod sample;
 pub mod sampler;
 pub mod selftest;
-mod spinner;
 pub mod test;
 pub mod train;
 
@@ -29,7 +29,7 @@ use setwise_lab::datasets::DataFolder;
 use setwise_report::decimals;
 
 use crate::failure::Failure;
-pub use spinner::with_spinner;
+pub use progress::with_progress;
 
 /// Prints a line to standard output. The process exits with 0 if the reader has closed the pipe.
 pub fn print_line(text: impl std::fmt::Display) -> Result<(), Failure> {
@@ -86,8 +86,8 @@ pub fn read_samples(paths: [&PathBuf; 2]) -> Result<[Sample; 2], Failure> {
         return Err(Failure::usage("standard input (-) can be only one of the two samples"));
     }
     let read = || Ok([Sample::read(paths[0])?, Sample::read(paths[1])?]);
-    // A spinner would hide what a person types.
-    if paths.iter().any(|p| p.as_os_str() == "-") { read() } else { with_spinner("reading the samples", read) }
+    // A progress bar would hide what a person types.
+    if paths.iter().any(|p| p.as_os_str() == "-") { read() } else { with_progress("reading the samples", |_| read()) }
 }
 
 /// Prints a line of JSON.

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use setwise::estimate::{LogRatio, Points, file_warnings, log_ratio};
+use setwise::estimate::{LogRatio, Points, file_warnings, log_ratio_observed};
 use setwise::files::Sample;
 use setwise::files::atomic::write_atomically;
 use setwise_report::decimals;
 
-use super::{check_not_input, check_output, print_json, print_line, read_samples, with_spinner};
+use super::{check_not_input, check_output, print_json, print_line, read_samples, with_progress};
 use crate::failure::Failure;
 
 /// Arguments of `ratio`.
@@ -50,11 +50,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
         check_not_input(path, [args.p.as_path(), &args.q].into_iter().chain(args.at.as_deref()))?;
     }
     let [of_p, of_q] = read_samples([&args.p, &args.q])?;
-    let at = args.at.as_ref().map(Sample::read).transpose()?;
+    let at = args.at.as_ref().map(|path| with_progress("reading the rows", |_| Sample::read(path))).transpose()?;
     let (p, q) = (Points::of(&of_p)?, Points::of(&of_q)?);
     let other = at.as_ref().map(Points::of).transpose()?;
-    let mut ratio = with_spinner("estimating log p/q", || log_ratio(p, q, other))?;
+    let mut ratio = with_progress("estimating log p/q", |progress| log_ratio_observed(p, q, other, progress))?;
     ratio.warnings.extend(file_warnings(&of_p, &of_q));
+    if let Some(at) = &at {
+        // What is said of P is said once.
+        let about_at = file_warnings(&of_p, at).into_iter().filter(|w| !ratio.warnings.contains(w)).collect::<Vec<_>>();
+        ratio.warnings.extend(about_at);
+    }
     if let Some(path) = &args.out {
         write_atomically(path, csv(&ratio, at.is_some()).as_bytes())
             .map_err(|source| setwise::Error::Io { path: path.clone(), source })?;

@@ -101,7 +101,8 @@ enum Table {
     Distinguish(ScoreArgs),
     /// Errors of the pretrained and the classical KL estimators on held-out distribution families.
     Estimator {
-        /// Held-out families: smooth differences, or fine structure, tails and supports.
+        /// Families outside of the training data: smooth differences; fine structure, tails and supports; or those
+        /// that are looked at during development.
         #[arg(long, value_enum, default_value_t = Families::Smooth)]
         families: Families,
         /// Columns of the samples, separated by commas [default: 1,2,3,5,8,12,16; structured 1,2,3,4,8].

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use setwise::estimate::{Points, file_warnings};
 use setwise::two_sample::{Statistic, TwoSampleTest};
 
-use super::{print_json, print_line, read_samples, with_spinner};
+use super::{print_json, print_line, read_samples, with_progress};
 use crate::failure::Failure;
 
 /// Arguments of `test`.
@@ -59,7 +59,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     let test = TwoSampleTest { statistic, permutations: args.permutations, max_rows: args.rows, seed: args.seed };
     let (p, q) = (Points::of(&of_p)?, Points::of(&of_q)?);
-    let mut result = with_spinner("permuting the samples", || test.run(p, q))?;
+    let mut result = with_progress("permuting the samples", |progress| test.run_observed(p, q, progress))?;
     result.warnings.extend(file_warnings(&of_p, &of_q));
     if args.json {
         return print_json(&result);

@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 
 use rand::{RngExt, SeedableRng};
 
-use crate::experiment::{BroadKlTask, Combiner, Task, ValidExperiment};
+use crate::experiment::{BroadKlTask, Combiner, ManyRows, Task, ValidExperiment};
 use crate::prefetch::Prefetcher;
 use crate::samplers::{BroadPairs, Pair, Precision, Split, batch_seed};
 use crate::{Error, Result};
 use setwise::Model;
 use setwise::data::Targets;
-use setwise::estimate::Points;
 use setwise::estimate::pretrained::combiner_training::{
     HEADS, PairFeatures, directed_subsamples, feature_row, feature_width, set_model_quantiles,
 };
+use setwise::estimate::{Points, Progress};
 use setwise::files::atomic::write_atomically;
 use setwise::files::tensors::{TensorFile, to_bytes};
 use setwise::random::Generator;
@@ -50,6 +50,13 @@ impl Examples {
     pub fn len(&self) -> usize {
         self.labels.len() / HEADS
     }
+
+    /// Appends examples of the same source or of another.
+    pub fn append(&mut self, other: Examples) {
+        self.width = other.width;
+        self.rows.extend(other.rows);
+        self.labels.extend(other.labels);
+    }
 }
 
 /// The source of examples.
@@ -61,14 +68,17 @@ pub struct Source<'a> {
     loader_threads: usize,
     /// Folder of the files, if they are kept.
     folder: Option<&'a Path>,
+    /// Whether samples are large and have few columns.
+    many_rows: bool,
     /// Everything the features depend on.
     key: String,
 }
 
 impl<'a> Source<'a> {
-    /// The examples of an experiment as its set model sees them.
+    /// The examples of an experiment as its set model sees them: those of all sizes, or those with many rows.
     pub fn new(
         experiment: &ValidExperiment,
+        many_rows: Option<&ManyRows>,
         parts: &Model,
         loader_threads: usize,
         folder: Option<&'a Path>,
@@ -79,9 +89,13 @@ impl<'a> Source<'a> {
                 setwise::Error::Estimate("a combiner belongs to a broad-kl task with quantiles".to_owned()).into()
             );
         };
-        let settings = experiment.combiner.clone().unwrap_or_default();
+        let (mut task, mut settings) = (task.clone(), experiment.combiner.clone().unwrap_or_default());
         // The training of the set model has other seeds.
-        let seed = experiment.seed ^ 0x6b6c;
+        let mut seed = experiment.seed ^ 0x6b6c;
+        if let Some(many) = many_rows {
+            (task.dims, settings.set_size) = (many.dims, many.set_size);
+            seed ^= 0x6d72;
+        }
         let mut sum = crc32fast::Hasher::new();
         parts.params().iter().for_each(|x| sum.update(&x.to_le_bytes()));
         let key = format!(
@@ -99,7 +113,7 @@ impl<'a> Source<'a> {
             settings.equal_fraction,
             settings.padded_fraction,
         );
-        Ok(Source { task: task.clone(), settings, targets, seed, loader_threads, folder, key })
+        Ok(Source { task, settings, targets, seed, loader_threads, folder, many_rows: many_rows.is_some(), key })
     }
 
     /// Gathers complete files with at least `count` examples of a split. `done` receives the number of new examples.
@@ -118,7 +132,8 @@ impl<'a> Source<'a> {
                 break;
             }
             let first = (file * GROUPS) as u64;
-            let path = self.folder.map(|f| f.join(format!("{}-{file:05}.safetensors", name(stream))));
+            let kind = if self.many_rows { "many-rows-" } else { "" };
+            let path = self.folder.map(|f| f.join(format!("{kind}{}-{file:05}.safetensors", name(stream))));
             let some = match path.as_deref().and_then(|p| self.read(p)) {
                 Some(some) => {
                     feed = None;
@@ -132,21 +147,20 @@ impl<'a> Source<'a> {
                     some
                 }
             };
-            all.rows.extend(&some.rows);
-            all.labels.extend(&some.labels);
+            all.append(some);
         }
         Ok(all)
     }
 
     /// Prefetches groups from `first` on.
     fn feed(&self, stream: Split, first: u64) -> Prefetcher<Vec<DrawnPair>> {
-        let (task, settings, seed) = (self.task.clone(), self.settings.clone(), self.seed);
+        let (task, settings, seed, many_rows) = (self.task.clone(), self.settings.clone(), self.seed, self.many_rows);
         Prefetcher::new(self.loader_threads, first, move |i| {
             let mut rng = Generator::seed_from_u64(batch_seed(seed, stream, i));
             let mut group = Vec::with_capacity(GROUP);
             while group.len() < GROUP {
                 // Features of a pair that cannot be estimated, such as one with rows beyond f64, are not learnt.
-                group.extend(DrawnPair::draw(&task, &settings, &mut rng));
+                group.extend(DrawnPair::draw(&task, &settings, many_rows, &mut rng));
             }
             group
         })
@@ -210,9 +224,9 @@ struct DrawnPair {
 }
 
 impl DrawnPair {
-    fn draw(task: &BroadKlTask, settings: &Combiner, rng: &mut Generator) -> Option<Self> {
+    fn draw(task: &BroadKlTask, settings: &Combiner, many_rows: bool, rng: &mut Generator) -> Option<Self> {
         let dim = dimension(task.dims.min, task.dims.max, rng);
-        let (n, m) = settings.sizes(dim, rng);
+        let (n, m) = settings.sizes((!many_rows).then_some(dim), rng);
         let pair = pair(task, settings, dim, n, rng);
         let equal = rng.random_bool(settings.equal_fraction);
         let in_range = |kl: f64| (kl.is_finite() && kl <= task.max_divergence).then_some(kl);
@@ -230,7 +244,7 @@ impl DrawnPair {
             true => pair.sample_p(m, rng, &mut q),
             false => pair.sample_q(m, rng, &mut q),
         }
-        let features = PairFeatures::compute(Points::new(&p, dim), Points::new(&q, dim)).ok()?;
+        let features = PairFeatures::compute(Points::new(&p, dim), Points::new(&q, dim), &Progress::default()).ok()?;
         Some(DrawnPair { features, kl, bounded })
     }
 }
@@ -279,15 +293,16 @@ fn name(stream: Split) -> &'static str {
 }
 
 impl Combiner {
-    /// Draws log-uniform sizes of two samples of `dim` columns, which are equal with probability three fifths.
-    fn sizes(&self, dim: usize, rng: &mut Generator) -> (usize, usize) {
+    /// Draws log-uniform sizes of two samples, which are equal with probability three fifths. With a number of columns,
+    /// most samples have at most a part of the largest number of rows.
+    fn sizes(&self, dim: Option<usize>, rng: &mut Generator) -> (usize, usize) {
         let (least, mut most) = (self.set_size.min as f64, self.set_size.max as f64);
-        let usual = match dim {
+        let usual = dim.map(|dim| match dim {
             _ if dim <= FEW_COLUMNS => 0.4,
             _ if dim <= MAX_DIM_OF_MANY_ROWS => 0.7,
             _ => 1.0,
-        };
-        if rng.random_bool(usual) {
+        });
+        if usual.is_some_and(|share| rng.random_bool(share)) {
             most = (USUAL_SHARE * most).max(least);
         }
         let mut one = || (least * (most / least).powf(rng.random::<f64>())).round() as usize;
@@ -308,7 +323,8 @@ mod tests {
         let Task::BroadKl(task) = crate::experiment::find("estimator/kl").unwrap().task else { panic!("another task") };
         let targets = Targets::Quantiles { levels: vec![0.05, 0.5, 0.95], scale: 1.0 };
         let settings = Combiner::default();
-        Source { task, settings, targets, seed: 1, loader_threads: 1, folder: Some(folder), key: key.to_owned() }
+        let (folder, key) = (Some(folder), key.to_owned());
+        Source { task, settings, targets, seed: 1, loader_threads: 1, folder, many_rows: false, key }
     }
 
     #[test]

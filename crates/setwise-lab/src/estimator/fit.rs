@@ -10,11 +10,11 @@ use crate::Result;
 use crate::experiment::{Combiner, ValidExperiment};
 use crate::samplers::Split;
 use setwise::data::Targets;
-use setwise::estimate::pretrained::WIDENING;
 use setwise::estimate::pretrained::combiner_training::{
     CombinerInput, HEADS, decode, decode_gradient, ensemble_quantiles, head_outputs, input_width, output_width,
     single_element_sets,
 };
+use setwise::estimate::pretrained::{INPUT_VERSION, WIDENING};
 use setwise::models::{Encoder, Merge, Pooling, Relations};
 use setwise::random::Generator;
 use setwise::{Loss, Model, ModelConfig, Trainer};
@@ -48,17 +48,29 @@ pub fn fit(
         )
         .into());
     }
-    let source = Source::new(experiment, parts, loader_threads, folder)?;
-    let total = settings.examples + settings.calibration_examples;
+    let many = settings.many_rows.as_ref();
+    let mut sources = vec![(
+        Source::new(experiment, None, parts, loader_threads, folder)?,
+        settings.calibration_examples,
+        settings.examples,
+    )];
+    if let Some(many) = many {
+        let source = Source::new(experiment, Some(many), parts, loader_threads, folder)?;
+        sources.push((source, many.calibration_examples, many.examples));
+    }
+    let total = sources.iter().map(|(_, held_out, training)| held_out + training).sum();
     let mut seen = 0;
-    let mut gather = |stream, count, parts: &mut Model, observe: &mut dyn FnMut(FitProgress) -> Result<()>| {
-        source.gather(stream, count, parts, &mut |n| {
-            seen += n;
-            observe(FitProgress::Examples(seen.min(total), total))
-        })
-    };
-    let held_out = gather(Split::Validation, settings.calibration_examples, parts, observe)?;
-    let training = gather(Split::Training, settings.examples, parts, observe)?;
+    let (mut held_out, mut training) = (Examples::default(), Examples::default());
+    for (source, to_hold_out, to_train) in &sources {
+        for (all, stream, count) in
+            [(&mut held_out, Split::Validation, to_hold_out), (&mut training, Split::Training, to_train)]
+        {
+            all.append(source.gather(stream, *count, parts, &mut |n| {
+                seen += n;
+                observe(FitProgress::Examples(seen.min(total), total))
+            })?);
+        }
+    }
     let standardise = |examples: &Examples| StandardisedExamples::of(examples, &targets);
     let training = standardise(&training);
     let members: Vec<Model> = (0..settings.ensemble_size)
@@ -321,6 +333,8 @@ fn calibrate(model: &mut Model, held_out: &StandardisedExamples, levels: usize) 
         scores[place.clamp(1, scores.len()) - 1].clamp(-0.2, 5.0)
     };
     let shares: [f64; HEADS] = std::array::from_fn(share);
+    let [key, version] = INPUT_VERSION;
+    model.set_metadata(key, version);
     model.set_metadata(WIDENING, serde_json::to_string(&shares).expect("numbers are plain data"));
     Ok(())
 }

@@ -12,9 +12,9 @@ use crate::Result;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Combiner {
-    /// Number of training pairs of samples.
+    /// Number of training examples. A pair of samples is an example in each direction.
     pub examples: usize,
-    /// Number of pairs that calibrate the interval.
+    /// Number of examples that calibrate the interval.
     pub calibration_examples: usize,
     /// Rows of each sample, log-uniform.
     pub set_size: IntRange,
@@ -32,6 +32,9 @@ pub struct Combiner {
     pub equal_fraction: f64,
     /// Fraction of pairs, of any kind, with further columns that have the same distribution in both samples.
     pub padded_fraction: f64,
+    /// Further pairs of large samples, which are drawn apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub many_rows: Option<ManyRows>,
     /// Number of networks in the ensemble. They differ in their initial parameters, and their mean is the estimate.
     pub ensemble_size: usize,
     /// Width of a network's residual stream.
@@ -52,6 +55,22 @@ pub struct Combiner {
     pub input_dropout: f64,
 }
 
+/// Further examples for the combiner: pairs of large samples with few columns.
+///
+/// There the errors of estimates are far smaller than elsewhere, and so is the share of pairs in the other examples.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ManyRows {
+    /// Number of training examples.
+    pub examples: usize,
+    /// Number of examples that calibrate the interval.
+    pub calibration_examples: usize,
+    /// Columns of the samples.
+    pub dims: IntRange,
+    /// Rows of each sample, log-uniform.
+    pub set_size: IntRange,
+}
+
 impl Default for Combiner {
     fn default() -> Self {
         Combiner {
@@ -64,6 +83,7 @@ impl Default for Combiner {
             contaminated_fraction: 0.06,
             equal_fraction: 0.05,
             padded_fraction: 0.2,
+            many_rows: None,
             ensemble_size: 1,
             latent: 64,
             hidden: 128,
@@ -89,14 +109,17 @@ impl Combiner {
             ("steps", self.steps as usize),
             ("batch-size", self.batch_size),
         ];
-        for (key, n) in counts {
+        let of_many = self.many_rows.as_ref().map(|many| {
+            [("many-rows.examples", many.examples), ("many-rows.calibration-examples", many.calibration_examples)]
+        });
+        for (key, n) in counts.into_iter().chain(of_many.into_iter().flatten()) {
             if n == 0 || n > 1 << 24 {
                 return Err(bad(format!("combiner.{key}"), format!("is {n}, must be between 1 and {}", 1 << 24)));
             }
         }
-        check_size("combiner.set-size", self.set_size)?;
-        if self.set_size.min < 10 {
-            return Err(bad("combiner.set-size", format!("is from {}, must be from 10 or more", self.set_size.min)));
+        check_rows("combiner.set-size", self.set_size)?;
+        if let Some(many) = &self.many_rows {
+            check_rows("combiner.many-rows.set-size", many.set_size)?;
         }
         let fractions = [
             ("gaussian-fraction", self.gaussian_fraction),
@@ -122,4 +145,12 @@ impl Combiner {
         }
         Ok(())
     }
+}
+
+fn check_rows(key: &str, rows: IntRange) -> Result<()> {
+    check_size(key, rows)?;
+    if rows.min < 10 {
+        return Err(bad(key, format!("is from {}, must be from 10 or more", rows.min)));
+    }
+    Ok(())
 }

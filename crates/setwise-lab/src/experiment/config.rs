@@ -114,9 +114,11 @@ impl Experiment {
         model.set_metadata(METADATA_KEY, self.to_toml());
         self.preparation(&model.config().clone()).store(model);
         if let Task::BroadKl(task) = &self.task {
-            let rows = self.combiner.as_ref().map_or(Combiner::default().set_size, |c| c.set_size);
+            let combiner = self.combiner.clone().unwrap_or_default();
+            let rows = combiner.set_size;
+            let max_rows = combiner.many_rows.map_or(rows.max, |many| many.set_size.max.max(rows.max));
             let dims = [task.dims.min, task.dims.max];
-            Ranges { dims, rows: [rows.min, rows.max], max_divergence: task.max_divergence }.store(model);
+            Ranges { dims, rows: [rows.min, max_rows], max_divergence: task.max_divergence }.store(model);
         }
     }
 
@@ -211,6 +213,11 @@ impl Experiment {
             let quantiles = matches!(self.training.loss.targets(), Targets::Quantiles { .. });
             if !matches!(self.task, Task::BroadKl(_)) || !quantiles {
                 return Err(bad("combiner", "needs a task of kind broad-kl and a loss of quantiles"));
+            }
+            if let (Task::BroadKl(task), Some(many)) = (&self.task, &combiner.many_rows)
+                && (many.dims.min < task.dims.min || many.dims.max > task.dims.max)
+            {
+                return Err(bad("combiner.many-rows.dims", "must lie within task.dims"));
             }
         }
         let model = self.model_config()?;

@@ -18,7 +18,7 @@ mod task;
 mod valid;
 
 pub use built_in::{built_in_names, find};
-pub use combiner::Combiner;
+pub use combiner::{Combiner, ManyRows};
 pub use config::Experiment;
 pub use curriculum::{Phase, phase_of};
 pub use dataset_tasks::{AlignCaptionsTask, AlignWordsTask, CountTask, DistinguishImagesTask};

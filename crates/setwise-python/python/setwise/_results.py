@@ -104,7 +104,7 @@ class Ratio:
     Attributes
     ----------
     log_ratio : log p/q at the rows of ``at``, which are those of Q by default
-    weights : p/q at the same rows, with mean one; they make averages over Q averages over P
+    weights : p/q at the same rows; at those of Q their mean is one, and they make averages over Q averages over P
     p : log p/q at the rows of P
     q : log p/q at the rows of Q
     effective_sample_size : rows of P that would be worth the weighted rows of Q

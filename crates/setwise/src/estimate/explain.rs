@@ -8,7 +8,7 @@
 use serde::Serialize;
 
 use super::points::check_widths;
-use super::{Estimator, Pair, Points};
+use super::{Estimator, Pair, Points, Progress};
 use crate::Result;
 
 /// Rows of each sample that columns are compared on: every column costs two more estimates.
@@ -17,6 +17,8 @@ const MAX_ROWS: usize = 5000;
 const MAX_COLUMNS: usize = 64;
 /// Numbers in a batch of copies without a column.
 const MAX_COPIED_VALUES: usize = 1 << 22;
+/// Subsets of columns that are estimated together.
+const MAX_BATCH: usize = 16;
 
 /// What one column contributes to an estimate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -85,6 +87,18 @@ pub struct Explanation {
 /// # Ok::<(), setwise::Error>(())
 /// ```
 pub fn explain(estimator: &dyn Estimator, p: Points, q: Points, names: &[String], seed: u64) -> Result<Explanation> {
+    explain_observed(estimator, p, q, names, seed, &Progress::default())
+}
+
+/// [`explain`], which tells `progress` how far it is.
+pub fn explain_observed(
+    estimator: &dyn Estimator,
+    p: Points,
+    q: Points,
+    names: &[String],
+    seed: u64,
+    progress: &Progress,
+) -> Result<Explanation> {
     check_widths(p, q)?;
     let dim = p.dim();
     let mut warnings = Vec::new();
@@ -98,9 +112,11 @@ pub fn explain(estimator: &dyn Estimator, p: Points, q: Points, names: &[String]
         let rows = p.len().max(q.len());
         warnings.push(format!("columns are compared on {rows} rows drawn from each larger sample"));
     }
+    progress.plan(1 + if dim > 1 { dim + dim.min(MAX_COLUMNS) } else { 0 });
     let all_columns = estimator.value(p, q)?;
+    progress.advance(1);
 
-    let subsets = ColumnSubsets { estimator, p, q, names };
+    let subsets = ColumnSubsets { estimator, p, q, names, progress };
     let mut or_warn = |values: Vec<Result<f64>>| -> Vec<Option<f64>> {
         values.into_iter().map(|answer| answer.map_err(|e| warnings.push(e.to_string())).ok()).collect()
     };
@@ -142,6 +158,7 @@ struct ColumnSubsets<'a> {
     p: Points<'a>,
     q: Points<'a>,
     names: &'a [String],
+    progress: &'a Progress,
 }
 
 impl ColumnSubsets<'_> {
@@ -160,13 +177,14 @@ impl ColumnSubsets<'_> {
             })
             .collect();
         let size = (self.p.len() + self.q.len()) * kept.first().map_or(1, Vec::len);
-        let batch = (MAX_COPIED_VALUES / size.max(1)).max(1);
+        let batch = (MAX_COPIED_VALUES / size.max(1)).clamp(1, MAX_BATCH);
         let mut values = Vec::with_capacity(subjects.len());
         for (kept, names) in kept.chunks(batch).zip(names.chunks(batch)) {
             let data: Vec<[Vec<f64>; 2]> = kept.iter().map(|k| [self.p, self.q].map(|s| s.columns(k))).collect();
             let points = |i: usize, side: usize| Points::new(&data[i][side], kept[i].len()).named(&names[i][side]);
             let pairs: Vec<Pair> = (0..kept.len()).map(|i| (points(i, 0), points(i, 1))).collect();
             values.extend(self.estimator.values(&pairs));
+            self.progress.advance(pairs.len());
         }
         values
     }
@@ -278,7 +296,10 @@ mod tests {
         assert!(explanation.warnings.iter().any(|w| w.contains("5000 rows")), "{explanation:?}");
         assert!(explanation.warnings.iter().any(|w| w.contains("64 columns")), "{explanation:?}");
         let requested = counting.0.into_inner().unwrap();
-        assert_eq!((requested[0], requested[1..].iter().sum::<usize>()), (70, 64));
-        assert!(requested[1..].iter().all(|&n| n * 5010 * 69 <= MAX_COPIED_VALUES), "{requested:?}");
+        // All columns alone, then 64 left out.
+        let (alone, left_out) = requested.split_at(70usize.div_ceil(MAX_BATCH));
+        assert_eq!((alone.iter().sum::<usize>(), left_out.iter().sum::<usize>()), (70, 64));
+        assert!(alone.iter().all(|&n| n <= MAX_BATCH), "{requested:?}");
+        assert!(left_out.iter().all(|&n| n * 5010 * 69 <= MAX_COPIED_VALUES), "{requested:?}");
     }
 }

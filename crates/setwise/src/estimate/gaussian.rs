@@ -6,6 +6,7 @@
 use super::cross_check::disagreement;
 use super::interval::{self, Rows};
 use super::points::{check_covariance, check_pairs, check_rows, check_samples, concatenated_rows};
+use super::supports::support_warnings;
 use super::{Dim, Estimate, Estimator, Points, Quantity, digamma};
 use crate::distributions::gaussian_kl;
 use crate::linalg::{cholesky, log_det, moments, solve_lower};
@@ -74,7 +75,7 @@ impl Estimator for GaussianKl {
                 format!("{name}: has {rows} rows for {columns} columns; the Gaussian fit is noisy")
             })
         };
-        let warnings: Vec<String> = [p, q].into_iter().filter_map(few).collect();
+        let warnings: Vec<String> = [p, q].into_iter().filter_map(few).chain(support_warnings(p, q)).collect();
         let mut estimate = Estimate::new(Quantity::Kl, value, "gaussian".to_owned(), warnings);
         (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
         let mut estimate = estimate.with_interval(

@@ -4,6 +4,7 @@ use super::cross_check::disagreement;
 use super::interval::{self, Rows};
 use super::points::{check_rows, check_samples};
 use super::regression::{Design, inverse_deviation};
+use super::supports::support_warnings;
 use super::{Dim, Estimate, Estimator, Points, Quantity};
 use crate::{Error, Result};
 
@@ -54,7 +55,7 @@ impl Estimator for Logistic {
         let value = self.value(p, q)?;
         let min_rows = 2 * (p.dim() + 2);
         let standard_error = interval::standard_error(p, q, Rows::Independent, min_rows, seed, |p, q| self.value(p, q));
-        let mut estimate = Estimate::new(Quantity::Kl, value, "logistic".to_owned(), []);
+        let mut estimate = Estimate::new(Quantity::Kl, value, "logistic".to_owned(), support_warnings(p, q));
         (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
         let mut estimate = estimate.with_interval(
             interval::symmetric_interval(value, standard_error, interval::STUDENT_QUANTILE),

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use setwise_engine::{Adam, BatchView, Cpu, Mode, Program, SetView};
 
 use super::points::{check_pairs, check_rows, check_varies};
-use super::{Dim, Estimate, Estimator, Points, Quantity, interval};
+use super::{Dim, Estimate, Estimator, Points, Progress, Quantity, interval};
 use crate::Result;
 use crate::nn::decoder;
 
@@ -63,11 +63,15 @@ const PARTNERS: usize = 20;
 
 impl Estimator for Mine {
     fn value(&self, x: Points, y: Points) -> Result<f64> {
-        Ok(self.run(x, y)?.0)
+        Ok(self.run(x, y, &Progress::default())?.0)
     }
 
     fn estimate(&self, x: Points, y: Points, seed: u64) -> Result<Estimate> {
-        let (value, standard_error) = Mine { seed, ..*self }.run(x, y)?;
+        self.estimate_observed(x, y, seed, &Progress::default())
+    }
+
+    fn estimate_observed(&self, x: Points, y: Points, seed: u64, progress: &Progress) -> Result<Estimate> {
+        let (value, standard_error) = Mine { seed, ..*self }.run(x, y, progress)?;
         let mut warnings = Vec::new();
         if x.len() < 500 {
             warnings.push(format!("{} rows are few to train a network on; use ksg", x.len()));
@@ -82,7 +86,7 @@ impl Estimator for Mine {
 
 impl Mine {
     /// The mean bound of all folds and its standard error.
-    fn run(&self, x: Points, y: Points) -> Result<(f64, f64)> {
+    fn run(&self, x: Points, y: Points, progress: &Progress) -> Result<(f64, f64)> {
         check_pairs(x, y)?;
         check_rows(x, 4 * FOLDS, "MINE")?;
         check_varies(x)?;
@@ -90,15 +94,16 @@ impl Mine {
         let rows = Rows { x: standardised(x), y: standardised(y), widths: [x.dim(), y.dim()] };
         let mut order: Vec<usize> = (0..x.len()).collect();
         order.shuffle(&mut Pcg64Mcg::seed_from_u64(self.seed));
-        let bounds: Vec<(f64, f64)> =
-            (0..FOLDS).into_par_iter().map(|fold| self.fold(&rows, &order, fold)).collect::<Result<_>>()?;
+        progress.plan(FOLDS * self.steps);
+        let fold = |fold| self.fold(&rows, &order, fold, progress);
+        let bounds: Vec<(f64, f64)> = (0..FOLDS).into_par_iter().map(fold).collect::<Result<_>>()?;
         let value = bounds.iter().map(|b| b.0).sum::<f64>() / FOLDS as f64;
         let variance = bounds.iter().map(|b| b.1).sum::<f64>() / (FOLDS * FOLDS) as f64;
         Ok((value, variance.sqrt()))
     }
 
     /// Trains a network without a fold; returns the bound on the fold and its variance.
-    fn fold(&self, rows: &Rows, order: &[usize], fold: usize) -> Result<(f64, f64)> {
+    fn fold(&self, rows: &Rows, order: &[usize], fold: usize, progress: &Progress) -> Result<(f64, f64)> {
         let in_fold = |f: usize| order.iter().skip(f % FOLDS).step_by(FOLDS).copied().collect::<Vec<usize>>();
         let mut train: Vec<usize> = (2..FOLDS).flat_map(|f| in_fold(fold + f)).collect();
         let (stop, held_out) = (Pairing::new(in_fold(fold + 1)), Pairing::new(in_fold(fold)));
@@ -112,7 +117,7 @@ impl Mine {
         let mut adam = Adam::new(params.len());
         let mut grads = vec![0.0; params.len()];
         let mut best = (network.bound(&params, rows, &stop)?.0, params.clone());
-        let (mut best_step, mut denominator) = (0, None::<f64>);
+        let (mut best_step, mut last_step, mut denominator) = (0, 0, None::<f64>);
         let max_bound = stop.max_bound();
         let size = self.batch.clamp(2, train.len());
         let (mut output_grads, mut at) = (vec![0.0; 2 * size], train.len());
@@ -136,6 +141,8 @@ impl Mine {
             }
             network.cpu.backward(&params, &[&output_grads], &mut grads)?;
             adam.step(&mut params, &grads, self.learning_rate);
+            progress.advance(1);
+            last_step = step;
             if step % EVALUATION_INTERVAL == 0 {
                 let bound = network.bound(&params, rows, &stop)?.0;
                 if bound > best.0 {
@@ -149,6 +156,7 @@ impl Mine {
                 }
             }
         }
+        progress.advance(self.steps - last_step);
         network.bound(&best.1, rows, &held_out)
     }
 }

@@ -30,12 +30,14 @@ pub mod neighbours;
 mod pair_list;
 mod points;
 pub mod pretrained;
+mod progress;
 pub mod ratio;
 mod regression;
+mod shared_rows;
 mod special;
 mod supports;
 
-pub use explain::{Contribution, Explanation, explain};
+pub use explain::{Contribution, Explanation, explain, explain_observed};
 pub use gaussian::{GaussianKl, GaussianMi};
 pub use interval::LEVEL;
 pub use knn::Knn;
@@ -49,7 +51,8 @@ pub use pair_list::{ListedPair, PairList};
 pub use points::{Points, file_warnings, index_column_warning};
 pub(crate) use points::{check_rows, check_widths};
 pub use pretrained::{Answer, COMBINER_FILE, FeatureBatch, Pretrained, Ranges};
-pub use ratio::{LogRatio, importance_weights, log_ratio};
+pub use progress::Progress;
+pub use ratio::{LogRatio, log_ratio, log_ratio_observed};
 pub(crate) use special::{digamma, softplus};
 
 use std::sync::LazyLock;
@@ -73,6 +76,18 @@ pub trait Estimator: Sync {
     /// The number with its interval and warnings; the interval depends on the seed.
     fn estimate(&self, first: Points, second: Points, seed: u64) -> Result<Estimate>;
 
+    /// [`Estimator::estimate`], which tells `progress` how far it is. Estimators that are fast tell nothing.
+    fn estimate_observed(&self, first: Points, second: Points, seed: u64, progress: &Progress) -> Result<Estimate> {
+        let _ = progress;
+        self.estimate(first, second, seed)
+    }
+
+    /// Estimates of a pair and of the reversed pair.
+    fn both_directions(&self, first: Points, second: Points, seed: u64, progress: &Progress) -> Result<[Estimate; 2]> {
+        let forward = self.estimate_observed(first, second, seed, progress)?;
+        Ok([forward, self.estimate_observed(second, first, seed, progress)?])
+    }
+
     /// [`Estimator::value`] of many pairs.
     fn values(&self, pairs: &[Pair]) -> Vec<Result<f64>> {
         pairs.par_iter().map(|&(first, second)| self.value(first, second)).collect()
@@ -91,6 +106,14 @@ impl<E: Estimator + ?Sized> Estimator for &E {
 
     fn estimate(&self, first: Points, second: Points, seed: u64) -> Result<Estimate> {
         (**self).estimate(first, second, seed)
+    }
+
+    fn estimate_observed(&self, first: Points, second: Points, seed: u64, progress: &Progress) -> Result<Estimate> {
+        (**self).estimate_observed(first, second, seed, progress)
+    }
+
+    fn both_directions(&self, first: Points, second: Points, seed: u64, progress: &Progress) -> Result<[Estimate; 2]> {
+        (**self).both_directions(first, second, seed, progress)
     }
 
     fn values(&self, pairs: &[Pair]) -> Vec<Result<f64>> {

@@ -1,6 +1,8 @@
-//! Warnings about samples whose supports differ in a way that no estimate can measure, and about values on a grid.
+//! Warnings about samples whose supports differ in a way that no estimate can measure, about values on a grid, and
+//! about rows of both samples.
 
 use super::Points;
+use super::shared_rows::shared_rows_warning;
 use crate::linalg::moments;
 
 /// Random rows that determine whether a column depends on others.
@@ -11,15 +13,18 @@ const MAX_COLUMNS: usize = 256;
 const MIN_ROWS: usize = 30;
 /// A column depends linearly on others where they leave less than this share of its variance.
 const MIN_FREE_SHARE: f64 = 1e-9;
+/// Values farther outside of the quartiles, in interquartile ranges, are outliers.
+const OUTLIER_RANGES: f64 = 10.0;
 
 /// The mean ratio of the smaller to the larger of adjacent spacings, above which values are evenly spaced. Random values
 /// have 0.39, with a standard error of 0.05 for [`MIN_ROWS`] rows.
 const MIN_REGULARITY: f64 = 0.65;
 
-/// Warnings about columns that are constant, depend on other columns in one sample only, or do not overlap, and about
-/// samples on a grid.
+/// Warnings about columns that are constant, depend on other columns in one sample only, or do not overlap, about
+/// samples on a grid, and about rows of both samples.
 pub(super) fn support_warnings(p: Points, q: Points) -> Vec<String> {
     let mut warnings = constant_column_warnings(p, q);
+    warnings.extend(shared_rows_warning(p, q));
     warnings.extend([p, q].into_iter().find_map(evenly_spaced_warning));
     warnings.extend(dependent_column_warning(p, q));
     warnings.extend(disjoint_column_warning(p, q));
@@ -44,13 +49,13 @@ fn constant_column_warnings(p: Points, q: Points) -> Vec<String> {
         let varies = |one: &str, other: &str| {
             format!(
                 "{one}: {column} holds one value only and varies in {other}; for continuous distributions KL is \
-                 infinite"
+                 infinite and total variation 1"
             )
         };
         match values(c) {
-            (Some(x), Some(y)) if x != y => {
-                Some(format!("{column} is always {x} in {of_p} and always {y} in {of_q}: KL is infinite"))
-            }
+            (Some(x), Some(y)) if x != y => Some(format!(
+                "{column} is always {x} in {of_p} and always {y} in {of_q}: KL is infinite and total variation 1"
+            )),
             (Some(_), None) => Some(varies(of_p, of_q)),
             (None, Some(_)) => Some(varies(of_q, of_p)),
             _ => None,
@@ -71,22 +76,39 @@ fn dependent_column_warning(p: Points, q: Points) -> Option<String> {
     let (one, other) = if of_p[place] { (p, q) } else { (q, p) };
     Some(format!(
         "{}: {} is a linear function of the columns before it, unlike in {}; for continuous distributions KL is \
-         infinite",
+         infinite and total variation 1",
         one.name(),
         label(one, other, varying[place]),
         other.name()
     ))
 }
 
+/// Some columns of random rows without far outliers, whose variance would hide that of the others.
+fn usual_rows(points: Points, columns: &[usize]) -> Vec<f64> {
+    let rows = points.select(&points.subsample(MAX_ROWS, 0));
+    let rows = Points::new(&rows, points.dim()).columns(columns);
+    let limits: Vec<[f64; 2]> = (0..columns.len())
+        .map(|c| {
+            let mut values: Vec<f64> = rows.iter().skip(c).step_by(columns.len()).copied().collect();
+            values.sort_unstable_by(f64::total_cmp);
+            let at = |quarter: usize| values[quarter * (values.len() - 1) / 4];
+            let range = at(3) - at(1);
+            let reach = if range > 0.0 { OUTLIER_RANGES * range } else { f64::INFINITY };
+            [at(1) - reach, at(3) + reach]
+        })
+        .collect();
+    let usual = |row: &&[f64]| row.iter().zip(&limits).all(|(x, [low, high])| (*low..=*high).contains(x));
+    rows.chunks_exact(columns.len().max(1)).filter(usual).flatten().copied().collect()
+}
+
 /// For each of some columns that vary, whether it is a linear function of those before it.
 fn dependent_columns(points: Points, columns: &[usize]) -> Vec<bool> {
     let d = columns.len();
-    let rows = points.select(&points.subsample(MAX_ROWS, 0));
-    let rows = Points::new(&rows, points.dim());
-    if rows.len() <= d + 1 {
+    let rows = usual_rows(points, columns);
+    if rows.len() <= (d + 1) * d {
         return vec![false; d];
     }
-    let (_, mut cov) = moments(&rows.columns(columns), d.max(1), 1);
+    let (_, mut cov) = moments(&rows, d.max(1), 1);
     let variances: Vec<f64> = (0..d).map(|i| cov[i * d + i]).collect();
     // Elimination leaves the variances that the columns before do not explain.
     (0..d)
@@ -174,7 +196,7 @@ mod tests {
         let other = constant.map(|x| x + 1.0);
         assert_eq!(
             warnings_text(constant, other),
-            "column 2 is always 5 in p.csv and always 6 in q.csv: KL is infinite"
+            "column 2 is always 5 in p.csv and always 6 in q.csv: KL is infinite and total variation 1"
         );
         let varying = [1.0, 5.0, 2.0, 4.0, 3.0, 9.0];
         assert!(
@@ -203,7 +225,18 @@ mod tests {
             let text = warnings(p, q);
             assert!(text.starts_with(&format!("{name}: column 3 is a linear function")), "{text}");
         }
-        assert_eq!(warnings(&copied, &copied) + &warnings(&free, &free), "");
+        for rows in [&copied, &free] {
+            assert!(!warnings(rows, rows).contains("linear function"));
+        }
+    }
+
+    #[test]
+    fn a_code_for_missing_values_does_not_make_columns_dependent() {
+        let mut rng = Generator::seed_from_u64(6);
+        let mut draw = || -> Vec<f64> { (0..300).map(|_| rng.random()).collect() };
+        let (mut p, q) = (draw(), draw());
+        p[..3].fill(-999_999.0);
+        assert_eq!(dependent_column_warning(Points::new(&p, 3), Points::new(&q, 3)), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod permutations;
 use serde::{Serialize, Serializer};
 use setwise_engine::splitmix64;
 
-use crate::estimate::Points;
+use crate::estimate::{Points, Progress};
 use crate::{Error, Result};
 use kernel::{Kernel, Standardised};
 use permutations::Permutations;
@@ -87,6 +87,11 @@ fn test<S: Serializer>(_: &(), s: S) -> std::result::Result<S::Ok, S::Error> {
 impl TwoSampleTest {
     /// Tests two samples.
     pub fn run(&self, p: Points, q: Points) -> Result<TestResult> {
+        self.run_observed(p, q, &Progress::default())
+    }
+
+    /// [`TwoSampleTest::run`], which tells `progress` how far it is.
+    pub fn run_observed(&self, p: Points, q: Points, progress: &Progress) -> Result<TestResult> {
         self.check(p, q)?;
         let mut warnings = Vec::new();
         for (points, side) in [(p, "P"), (q, "Q")] {
@@ -115,7 +120,7 @@ impl TwoSampleTest {
         }
         let kernel = Kernel::new(&self.statistic, &pooled, self.seed)?;
         let permutations = Permutations::new(n, m, self.permutations, self.seed);
-        let sums = permutations.sums(&pooled, kernel);
+        let sums = permutations.sums(&pooled, kernel, progress);
         let observed = kernel.value(sums[0], n, m);
         // Equal statistics of different permutations differ by the rounding errors of terms that cancel.
         let tolerance = permutations.relative_error() * sums[0].magnitude() / ((n + m) as f64).powi(2);
@@ -172,6 +177,14 @@ mod tests {
     fn p_value(statistic: &Statistic, p: &[f64], q: &[f64], dim: usize, permutations: usize) -> f64 {
         let test = TwoSampleTest { statistic: statistic.clone(), permutations, ..TwoSampleTest::default() };
         test.run(Points::new(p, dim), Points::new(q, dim)).unwrap().p_value
+    }
+
+    #[test]
+    fn the_progress_reaches_its_end() {
+        let (p, q) = (normals(200, 1, |x| x), normals(150, 2, |x| x));
+        let progress = Progress::default();
+        TwoSampleTest::default().run_observed(Points::new(&p, 2), Points::new(&q, 2), &progress).unwrap();
+        assert_eq!(progress.share(), Some(1.0));
     }
 
     #[test]

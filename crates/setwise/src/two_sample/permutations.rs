@@ -22,6 +22,7 @@ use setwise_engine::simd::{Kernel as VectorKernel, Vector};
 use setwise_engine::{Real, splitmix64};
 
 use super::kernel::{Kernel, Standardised};
+use crate::estimate::Progress;
 
 /// Rows and columns of a tile of the matrix.
 const TILE: usize = 64;
@@ -86,12 +87,18 @@ impl Permutations {
     }
 
     /// Sums of a kernel for every permutation.
-    pub fn sums(&self, points: &Standardised, kernel: Kernel) -> Vec<Sums> {
-        let row_blocks = (0..self.rows.div_ceil(TILE)).into_par_iter();
-        let tasks: Vec<(Vec<f64>, Vec<f64>)> = match self.rows <= MAX_F64_ROWS {
-            true => row_blocks.map(|b| self.row_block_sums::<f64>(points, kernel, b)).collect(),
-            false => row_blocks.map(|b| self.row_block_sums::<f32>(points, kernel, b)).collect(),
+    pub fn sums(&self, points: &Standardised, kernel: Kernel, progress: &Progress) -> Vec<Sums> {
+        let row_blocks = self.rows.div_ceil(TILE);
+        progress.plan(row_blocks);
+        let task = |row_block: usize| {
+            let sums = match self.rows <= MAX_F64_ROWS {
+                true => self.row_block_sums::<f64>(points, kernel, row_block),
+                false => self.row_block_sums::<f32>(points, kernel, row_block),
+            };
+            progress.advance(1);
+            sums
         };
+        let tasks: Vec<(Vec<f64>, Vec<f64>)> = (0..row_blocks).into_par_iter().map(task).collect();
         let mut triangle_sums = vec![0.0; self.blocks.len() * BLOCK];
         let mut row_sums = Vec::with_capacity(self.rows);
         for (triangle, rows) in tasks {
@@ -310,7 +317,7 @@ mod tests {
             let data: Vec<f64> = (0..(n + m) * 3).map(|i| ((i * 7919) % 1009) as f64 / 500.0).collect();
             let points = Standardised::new(data, 3);
             let permutations = Permutations::new(n, m, 40, 7);
-            let sums = permutations.sums(&points, kernel);
+            let sums = permutations.sums(&points, kernel, &Progress::default());
             assert_eq!(sums.len(), 41);
             for permutation in [0, 1, 31, 32, 40] {
                 let z = members(&permutations, permutation);

@@ -13,7 +13,7 @@ use super::Args;
 use crate::failure::Failure;
 
 /// Longer lists have a progress bar.
-const MAX_PAIRS_WITHOUT_BAR: usize = 256;
+const MAX_PAIRS_WITHOUT_BAR: usize = 8;
 /// Maximum number of warnings that are printed.
 const MAX_WARNINGS: usize = 10;
 

@@ -488,7 +488,7 @@ mod tests {
     use super::*;
 
     /// Rows of samples for which divergences are precise enough.
-    const TEST_ROWS: usize = 1000;
+    const TEST_ROWS: usize = 5000;
 
     #[test]
     fn the_divergence_of_every_family_agrees_with_its_densities() {

@@ -131,8 +131,17 @@ impl Neighbours {
     }
 
     /// Measures of every query's nearest points in ascending order, from the point `first` on, counted from zero.
-    pub(super) fn nearest_lists<const K: usize>(&self, queries: Points, first: usize) -> Vec<[f32; K]> {
-        let list = |c: KSmallest| Listed(std::array::from_fn(|k| c.best(first + k + 1) as f32));
+    /// `observe` receives numbers of queries that are done.
+    pub(super) fn nearest_lists<const K: usize>(
+        &self,
+        queries: Points,
+        first: usize,
+        observe: impl Fn(usize) + Sync,
+    ) -> Vec<[f32; K]> {
+        let list = |c: KSmallest| {
+            observe(1);
+            Listed(std::array::from_fn(|k| c.best(first + k + 1) as f32))
+        };
         self.collect(queries, &self.order_of(queries), |_| KSmallest::new(K + first), list)
             .into_iter()
             .map(|Listed(list)| list)

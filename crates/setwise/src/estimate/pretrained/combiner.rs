@@ -26,9 +26,11 @@ const MAX_STANDARDISED: f64 = 30.0;
 /// The unit of the offset.
 const OFFSET_UNIT: f64 = 0.5;
 /// The smallest scale of a standardisation.
-const MIN_SCALE: f64 = 1e-3;
+const MIN_SCALE: f64 = 3e-4;
 /// The smallest scale the network is told.
-const MIN_KNOWN_SCALE: f64 = 3e-3;
+const MIN_KNOWN_SCALE: f64 = 1e-3;
+/// The part of the range of estimates that the scale has at least.
+const RANGE_SHARE: f64 = 1.0 / MAX_STANDARDISED;
 
 /// Answers of the combiner: KL(P‖Q), then the bounded divergences.
 pub const HEADS: usize = 1 + MEASURES;
@@ -203,20 +205,24 @@ pub struct CombinerInput {
 /// The centre and the scale of estimates that approximate one number.
 ///
 /// The centre is their median. The scale is the root of the sum of squares of the median distance from the centre, a
-/// part of the range, a constant, and other terms.
-fn centre_and_scale(estimates: &mut [f64], others: impl FnOnce(f64) -> f64) -> Standardisation {
+/// part of the interquartile range, a smaller part of the range, a constant, and other terms. Estimates that do not
+/// converge with the number of rows are mostly outside of the quartiles, so that the scale shrinks where the others
+/// agree. The range keeps every estimate within [`MAX_STANDARDISED`] scales.
+fn centre_and_scale(estimates: &mut [f64], other: impl FnOnce(f64) -> f64) -> Standardisation {
     let centre = median(estimates);
-    let range = estimates[estimates.len() - 1] - estimates[0];
+    let quarter = estimates.len() / 4;
+    let range = |left_out: usize| estimates[estimates.len() - 1 - left_out] - estimates[left_out];
+    let ranges = (0.15 * range(quarter)).powi(2) + (RANGE_SHARE * range(0)).powi(2);
     let mut distances: Vec<f64> = estimates.iter().map(|e| (e - centre).abs()).collect();
-    let squares = median(&mut distances).powi(2) + (0.15 * range).powi(2) + MIN_SCALE.powi(2) + others(centre);
+    let squares = median(&mut distances).powi(2) + ranges + MIN_SCALE.powi(2) + other(centre);
     Standardisation { centre, scale: squares.sqrt() }
 }
 
 impl CombinerInput {
     /// Standardises a [`feature_row`].
     ///
-    /// For KL, nine estimates determine centre and scale. The standard error of the mean log ratio and a part of the
-    /// range of the set model's quantiles are further terms of the scale.
+    /// For KL, nine estimates determine centre and scale. The standard error of the mean log ratio is a further term of
+    /// the scale.
     pub fn of(features: &[f32], targets: &Targets) -> Self {
         let levels = targets.width();
         let (quantiles, rest) = features.split_at(levels);
@@ -238,13 +244,11 @@ impl CombinerInput {
             classifier,
             f64::from(quantiles[levels / 2]),
         ];
-        let set_model_range = f64::from(quantiles[levels - 1]) - f64::from(quantiles[0]);
         let standardisation = centre_and_scale(&mut core, |centre| {
             // The slope of the compression converts the standard error from nats to the unit of targets.
             let step = 1e-3;
             let (low, high) = (targets.label(centre.max(0.0)), targets.label(centre.max(0.0) + step));
-            let standard_error = f64::from(standard_error[0]) * step / (high - low);
-            standard_error.powi(2) + (0.05 * set_model_range).powi(2)
+            (f64::from(standard_error[0]) * step / (high - low)).powi(2)
         });
         let mut row = Vec::with_capacity(input_width(levels));
         let mut heads = vec![HeadInput::new(standardisation, classical.iter().chain(quantiles).copied(), &mut row)];

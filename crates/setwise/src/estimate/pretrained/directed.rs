@@ -198,7 +198,9 @@ impl<'a> Direction<'a> {
         // Weights of the second sample: relative standard error of their mean, and effective sample size.
         let weights = || self.second.boosted.iter().map(|r| (self.sign * r).min(MAX_RATIO).exp());
         let (total, squares) = (weights().sum::<f64>(), weights().map(|w| w * w).sum::<f64>());
-        let effective = (total * total / squares / m).max(1e-6);
+        let weighted = self.second.boosted.len() as f64;
+        let effective = (total * total / squares / weighted).max(1e-6);
+        let weight_error = ((1.0 / effective - 1.0).max(0.0) / weighted).sqrt();
         let loss = |of: &dyn Fn(&SampleRatios, usize) -> f64| {
             let one = |r: f64| softplus(-r);
             0.5 * mean((0..self.first.stacked.len()).map(|i| one(self.sign * of(self.first, i))))
@@ -219,10 +221,10 @@ impl<'a> Direction<'a> {
             relative(first_error(&|s, i| f64::from(s.all.local[i][3]))),
             relative(first_error(&|s, i| s.all.classifiers[i][1])),
             relative(first_error(&|s, i| s.all.classifiers[i][2])),
-            relative((1.0 / effective - 1.0).max(0.0).sqrt() / m.sqrt()),
+            relative(weight_error),
             relative(gaussian_standard_error(&a.moments, &b.moments, whitened)),
             effective.ln(),
-            (total / m).clamp(1e-3, 1e3).ln(),
+            (total / weighted).clamp(1e-3, 1e3).ln(),
             (fit.rounds[0] as f64).ln_1p(),
             (fit.rounds[1] as f64).ln_1p(),
             (fit.penalties[1] / fit.penalties[2]).ln(),
@@ -263,8 +265,8 @@ impl<'a> Direction<'a> {
             context,
             standard_error: boosted_error,
             held_out_loss: loss(&boosted),
-            weight_error: ((1.0 / effective - 1.0).max(0.0) / m).sqrt(),
-            effective_rows: effective * m,
+            weight_error,
+            effective_rows: effective * weighted,
             rows: n.min(m),
             dim: d,
         }

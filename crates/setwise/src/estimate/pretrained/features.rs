@@ -4,10 +4,13 @@
 //! affine maps of the data nor the order of rows change neighbours and classifiers. Estimates of divergences follow
 //! from the ratios in both directions.
 
-use super::super::Points;
+use std::cmp::Ordering;
+
 use super::super::points::{check_covariance, check_rows, check_samples, check_varies};
 use super::super::ratio::coordinates::{AffineCoordinates, mapped};
 use super::super::ratio::{RatioFit, evaluated_rows};
+use super::super::shared_rows::same_rows;
+use super::super::{Points, Progress};
 use super::bounded::Bounded;
 use super::cleaning::Cleaned;
 use super::directed::{Directed, Direction, SampleMoments};
@@ -32,6 +35,10 @@ const MIN_SUBSAMPLE_ROWS: usize = 30;
 /// Rows of each sample at which log ratios are evaluated. Neighbours are searched among all rows.
 const MAX_EVALUATED_ROWS: usize = 65_536;
 
+/// Units of work for each row.
+const CLEANING_WORK: usize = 1;
+const COORDINATES_WORK: usize = 1;
+
 /// Features of a pair of samples.
 pub struct PairFeatures {
     /// Directions in which the samples vary.
@@ -54,23 +61,46 @@ pub struct PairFeatures {
 
 impl PairFeatures {
     /// Cleans two samples and computes their features.
-    pub fn of_samples(p: Points, q: Points) -> Result<Self> {
+    ///
+    /// The samples are put into an order of their own, so that the features of (Q, P) are those of (P, Q), reversed.
+    pub fn of_samples(p: Points, q: Points, progress: &Progress) -> Result<Self> {
         check_samples(p, q)?;
-        let names = [p.name(), q.name()];
         for points in [p, q] {
             check_rows(points, MIN_ROWS, "an estimate")?;
             check_varies(points)?;
         }
         check_columns(p, q)?;
         check_covariance(p)?;
+        let rows = p.len() + q.len();
+        progress.plan(CLEANING_WORK * rows + Self::work([p.len(), q.len()]));
         let identical = same_rows(p, q);
-        let Cleaned { rows: [x, y], duplicates, dequantised } = Cleaned::clean(p, q);
-        let (p, q) = (Points::new(&x, p.dim()).named(names[0]), Points::new(&y, q.dim()).named(names[1]));
-        Ok(PairFeatures { duplicates, dequantised, identical, ..Self::compute(p, q)? })
+        let swapped = is_after(p, q);
+        let [first, second] = if swapped { [q, p] } else { [p, q] };
+        let Cleaned { rows: [x, y], duplicates, dequantised } = Cleaned::clean(first, second);
+        progress.advance(CLEANING_WORK * rows);
+        let x = Points::new(&x, p.dim()).named(first.name());
+        let y = Points::new(&y, p.dim()).named(second.name());
+        let features = PairFeatures { duplicates, dequantised, identical, ..Self::compute(x, y, progress)? };
+        Ok(if swapped { features.reversed() } else { features })
+    }
+
+    /// The features of the pair (Q, P).
+    pub fn reversed(mut self) -> Self {
+        self.duplicates.reverse();
+        self.dequantised.reverse();
+        self.subsamples.iter_mut().for_each(|s| std::mem::swap(&mut s.p, &mut s.q));
+        std::mem::swap(&mut self.forward, &mut self.backward);
+        self
+    }
+
+    /// Units of work of [`PairFeatures::compute`], with these rows.
+    fn work(rows: [usize; 2]) -> usize {
+        let evaluated = rows.map(|n| n.min(MAX_EVALUATED_ROWS));
+        COORDINATES_WORK * (rows[0] + rows[1]) + RatioFit::work(rows, evaluated, 0)
     }
 
     /// Features of two samples of continuous distributions.
-    pub fn compute(p: Points, q: Points) -> Result<Self> {
+    pub fn compute(p: Points, q: Points, progress: &Progress) -> Result<Self> {
         let coordinates = AffineCoordinates::fit(p, q)?;
         let dim = coordinates.dim;
         let min_rows = (MIN_ROWS as f64).max((MIN_ROWS_PER_DIRECTION * dim as f64).ceil()) as usize;
@@ -92,7 +122,8 @@ impl PairFeatures {
         let [mut of_p, mut of_q] = all.map(SampleMoments::new);
         let coordinates = coordinates.compress(evaluated);
         [of_p.tails, of_q.tails] = coordinates.tails;
-        let fit = RatioFit::new(&coordinates, [p, q], evaluated, Points::new(&[], p.dim()));
+        progress.advance(COORDINATES_WORK * (p.len() + q.len()));
+        let fit = RatioFit::new(&coordinates, [p, q], evaluated, Points::new(&[], p.dim()), progress);
         let sizes = [p.len(), q.len()];
         let forward = Direction { first: &fit.p, second: &fit.q, sign: 1.0, rows: sizes };
         let backward = Direction { first: &fit.q, second: &fit.p, sign: -1.0, rows: [sizes[1], sizes[0]] };
@@ -147,9 +178,19 @@ fn subsamples(x: Points, y: Points, rows: [usize; 2]) -> Vec<Subsample> {
     (0..count).map(subsample).collect()
 }
 
-/// Whether two samples have the same rows, in any order.
-fn same_rows(p: Points, q: Points) -> bool {
-    p.len() == q.len() && p.sorted_rows().iter().zip(q.sorted_rows()).all(|(&i, j)| p.row(i) == q.row(j))
+/// Whether samples are exchanged, so that they are in an order of their own.
+///
+/// The smaller sample is first. Among samples of one size it is the one with the larger variances. Units and signs of
+/// columns and the order of rows have no influence.
+fn is_after(p: Points, q: Points) -> bool {
+    let log_variances = |points: Points| points.standard_deviations().into_iter().map(f64::ln);
+    let larger: f64 = log_variances(p).zip(log_variances(q)).map(|(a, b)| b - a).filter(|x| x.is_finite()).sum();
+    let by_rows = || {
+        let [mut a, mut b] = [p, q].map(|points| points.sorted_rows().into_iter().flat_map(move |i| points.row(i)));
+        a.by_ref().zip(b.by_ref()).map(|(x, y)| x.total_cmp(y)).find(|order| order.is_ne())
+    };
+    let order = p.len().cmp(&q.len()).then(larger.total_cmp(&0.0));
+    order.then_with(|| by_rows().unwrap_or(Ordering::Equal)).is_gt()
 }
 
 /// Fails where more than [`MAX_COLUMNS`] columns vary.
@@ -180,14 +221,36 @@ mod tests {
     }
 
     #[test]
+    fn reversed_pairs_have_reversed_features() {
+        let rows = |k: u64, n: u64| -> Vec<f64> {
+            (0..2 * n).map(|i| (((i + 1) * k) as f64 * 0.618_033_988_7).fract().powi(1 + (k % 3) as i32)).collect()
+        };
+        let (p, q) = (rows(7, 90), rows(11, 300));
+        let (p, q) = (Points::new(&p, 2), Points::new(&q, 2));
+        let of = |p, q| PairFeatures::of_samples(p, q, &Progress::default()).unwrap();
+        let (found, reversed) = (of(p, q), of(q, p).reversed());
+        for (a, b) in [(&found.forward, &reversed.forward), (&found.backward, &reversed.backward)] {
+            assert_eq!((a.estimates, a.context), (b.estimates, b.context));
+        }
+        assert_ne!(found.forward.estimates, found.backward.estimates);
+        assert_eq!(found.bounded.estimates, reversed.bounded.estimates);
+        assert_eq!(found.subsamples.len(), reversed.subsamples.len());
+        assert!(found.subsamples.iter().zip(&reversed.subsamples).all(|(a, b)| a.p == b.p && a.q == b.q));
+        // 90 rows of P, 300 of Q.
+        assert!(found.subsamples[0].p.len() < found.subsamples[0].q.len());
+    }
+
+    #[test]
     fn constant_and_collinear_columns_add_no_direction() {
         let rows = |k: usize| -> Vec<f64> {
             (0..60).flat_map(|i| [((i * k) % 17) as f64, 3.0, 2.0 * ((i * k) % 17) as f64]).collect()
         };
         let (p, q) = (rows(5), rows(7));
-        assert_eq!(PairFeatures::compute(Points::new(&p, 3), Points::new(&q, 3)).unwrap().dim, 1);
+        let compute =
+            |p: &[f64], q: &[f64]| PairFeatures::compute(Points::new(p, 3), Points::new(q, 3), &Progress::default());
+        assert_eq!(compute(&p, &q).unwrap().dim, 1);
         let same = vec![1.0; 30];
-        let error = PairFeatures::compute(Points::new(&same, 3), Points::new(&same, 3)).err().unwrap().to_string();
+        let error = compute(&same, &same).err().unwrap().to_string();
         assert!(error.contains("one point"), "{error}");
     }
 }

@@ -29,12 +29,11 @@ use rayon::prelude::*;
 
 use super::ratio::coordinates::AffineCoordinates;
 use super::supports::support_warnings;
-use super::{Dim, Estimate, Estimator, Fallback, Knn, Pair, Points, Quantity};
+use super::{Dim, Estimate, Estimator, Fallback, Knn, Pair, Points, Progress, Quantity};
 use crate::data::Targets;
 use crate::models::SharedModel;
 use crate::{Device, Error, Model, Result};
-use answers::PairAnswer;
-use bounded::MEASURES;
+use answers::{PairAnswer, PairAnswers};
 use cleaning::Cleaned;
 use combiner::{HEADS, input_width, output_width};
 use features::PairFeatures;
@@ -59,6 +58,10 @@ pub const COMBINER_FILE: &str = "combiner.safetensors";
 /// The key of the combiner's metadata that holds the shares by which calibration widens the intervals of its heads, as
 /// a JSON array.
 pub const WIDENING: &str = "widening";
+
+/// The key of the combiner's metadata that holds the version of its inputs, and the current version. Another definition
+/// of features or of their standardisation has another version.
+pub const INPUT_VERSION: [&str; 2] = ["inputs", "2"];
 
 /// The smallest and the largest number of pairs in a batch of the CPU–GPU pipeline. Large batches amortise launches;
 /// with one batch alone neither device works while the other does.
@@ -111,7 +114,7 @@ pub struct FeatureBatch(Vec<Result<PairFeatures>>);
 impl FeatureBatch {
     /// Computes the features of pairs of samples, on all threads.
     pub fn compute(pairs: &[Pair]) -> Self {
-        FeatureBatch(pairs.par_iter().map(|&(p, q)| PairFeatures::of_samples(p, q)).collect())
+        FeatureBatch(pairs.par_iter().map(|&(p, q)| PairFeatures::of_samples(p, q, &Progress::default())).collect())
     }
 }
 
@@ -148,6 +151,12 @@ impl Pretrained {
         if !compatible {
             return Err(Error::Estimate(
                 "set model and combiner do not fit each other; use two files of one run".to_owned(),
+            ));
+        }
+        let [key, version] = INPUT_VERSION;
+        if combiner.metadata().get(key).is_none_or(|known| known != version) {
+            return Err(Error::Estimate(
+                "the combiner was trained for another version of setwise; train it again".to_owned(),
             ));
         }
         let widening = combiner.metadata().get(WIDENING).map(|text| serde_json::from_str(text));
@@ -222,12 +231,25 @@ impl Pretrained {
     /// # Ok::<(), setwise::Error>(())
     /// ```
     pub fn divergences(&self, p: Points, q: Points, measures: &[Quantity], seed: u64) -> Result<Vec<Estimate>> {
-        let mut bounded: Option<(PairAnswer, [Answer; MEASURES])> = None;
-        let mut one = |&measure: &Quantity| -> Result<Estimate> {
+        self.divergences_observed(p, q, measures, seed, &Progress::default())
+    }
+
+    /// [`Pretrained::divergences`], which tells `progress` how far it is.
+    pub fn divergences_observed(
+        &self,
+        p: Points,
+        q: Points,
+        measures: &[Quantity],
+        seed: u64,
+        progress: &Progress,
+    ) -> Result<Vec<Estimate>> {
+        let answers = self.supported_answers(p, q, progress)?;
+        let one = |&measure: &Quantity| -> Result<Estimate> {
             let place = match measure {
-                Quantity::Kl => return self.estimate(p, q, seed),
+                Quantity::Kl => return self.directed_estimate(p, q, &answers, false, seed),
                 Quantity::ReverseKl => {
-                    return Ok(Estimate { quantity: Quantity::ReverseKl, ..self.estimate(q, p, seed)? }.reversed());
+                    let estimate = self.directed_estimate(q, p, &answers, true, seed)?;
+                    return Ok(Estimate { quantity: Quantity::ReverseKl, ..estimate }.reversed());
                 }
                 Quantity::Js => 0,
                 Quantity::Tv => 1,
@@ -236,17 +258,34 @@ impl Pretrained {
                     return Err(Error::Estimate("mutual information is no divergence of two samples".to_owned()));
                 }
             };
-            if bounded.is_none() {
-                bounded = Some(self.bounded_answers(p, q)?);
-            }
-            let (answer, values) = bounded.as_ref().expect("it is computed");
+            let (pair, values) = answers.known()?.bounded()?;
             let (value, interval) = values[place];
-            let warnings = self.ranges.warnings(p, q, answer).into_iter().chain(support_warnings(p, q));
+            let warnings = self.ranges.warnings(p, q, &pair).into_iter().chain(support_warnings(p, q));
             let mut estimate = Estimate::new(measure, value, "pretrained".to_owned(), warnings);
             (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
             Ok(estimate.with_interval(Some(interval), "calibrated quantiles"))
         };
-        measures.iter().map(&mut one).collect()
+        measures.iter().map(one).collect()
+    }
+
+    /// Answers of a pair, or why the networks do not support it.
+    fn supported_answers(&self, p: Points, q: Points, progress: &Progress) -> Result<SupportedAnswers<'_>> {
+        match PairFeatures::of_samples(p, q, progress) {
+            Err(Error::UnsupportedSamples(reason)) => Ok(SupportedAnswers(Err(reason))),
+            features => Ok(SupportedAnswers(Ok(PairAnswers::new(self, features?)))),
+        }
+    }
+
+    /// The estimate of KL(P‖Q) from answers of (P, Q), or of (Q, P) if `backward`.
+    fn directed_estimate(
+        &self,
+        p: Points,
+        q: Points,
+        answers: &SupportedAnswers,
+        backward: bool,
+        seed: u64,
+    ) -> Result<Estimate> {
+        self.with_warnings(p, q, answers.known().and_then(|answers| answers.kl(backward)), seed)
     }
 
     /// An answer with its warnings.
@@ -275,6 +314,15 @@ impl Pretrained {
     }
 }
 
+/// Answers of a pair, or why the networks do not support it.
+struct SupportedAnswers<'a>(Result<PairAnswers<'a>, String>);
+
+impl<'a> SupportedAnswers<'a> {
+    fn known(&self) -> Result<&PairAnswers<'a>> {
+        self.0.as_ref().map_err(|reason| Error::UnsupportedSamples(reason.clone()))
+    }
+}
+
 /// The estimate of neighbours in canonical coordinates of cleaned samples. Units, constant columns and duplicate rows
 /// have no influence.
 pub(super) fn canonical_neighbours(p: Points, q: Points, seed: u64) -> Option<Fallback> {
@@ -291,7 +339,18 @@ impl Estimator for Pretrained {
     }
 
     fn estimate(&self, p: Points, q: Points, seed: u64) -> Result<Estimate> {
-        self.estimates(&[(p, q)], seed).pop().expect("an estimate for every pair")
+        self.estimate_observed(p, q, seed, &Progress::default())
+    }
+
+    fn estimate_observed(&self, p: Points, q: Points, seed: u64, progress: &Progress) -> Result<Estimate> {
+        self.directed_estimate(p, q, &self.supported_answers(p, q, progress)?, false, seed)
+    }
+
+    /// Both directions share the features of the pair.
+    fn both_directions(&self, p: Points, q: Points, seed: u64, progress: &Progress) -> Result<[Estimate; 2]> {
+        let answers = self.supported_answers(p, q, progress)?;
+        let forward = self.directed_estimate(p, q, &answers, false, seed)?;
+        Ok([forward, self.directed_estimate(q, p, &answers, true, seed)?])
     }
 
     fn values(&self, pairs: &[Pair]) -> Vec<Result<f64>> {

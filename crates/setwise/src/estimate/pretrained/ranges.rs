@@ -47,9 +47,6 @@ impl Ranges {
     pub(super) fn warnings(&self, p: Points, q: Points, answer: &PairAnswer) -> Vec<String> {
         let Ranges { dims, rows, max_divergence } = *self;
         let mut warnings = Vec::new();
-        if answer.identical {
-            warnings.push(format!("{} and {} have the same rows: the estimate is no evidence", p.name(), q.name()));
-        }
         if answer.dim > dims[1] {
             warnings.push(format!(
                 "there are {} columns that vary; the estimator was trained for at most {}",
@@ -58,12 +55,11 @@ impl Ranges {
         }
         for ((points, duplicates), dequantised) in [p, q].into_iter().zip(answer.duplicates).zip(answer.dequantised) {
             let (n, name) = (points.len() - duplicates, points.name());
-            match duplicates {
-                0 => warnings.extend(points.repeated_rows_warning()),
-                _ => warnings.push(format!(
+            if duplicates > 0 {
+                warnings.push(format!(
                     "{name}: {duplicates} of {} rows repeat an earlier row and are left out",
                     points.len()
-                )),
+                ));
             }
             if n < rows[0] {
                 warnings.push(format!("{name}: has {n} rows; the estimator was trained for at least {}", rows[0]));

@@ -68,7 +68,11 @@ fn quantile_edges(column: &[f64]) -> Vec<f64> {
     let mut sorted: Vec<f64> = column.iter().copied().step_by(step).collect();
     sorted.sort_unstable_by(f64::total_cmp);
     let n = sorted.len();
-    let place = |k: usize| ((k * n) as f64 / BINS as f64).round() as usize;
+    // Places in the upper half are those of the lower half, counted from the end.
+    let place = |k: usize| match 2 * k <= BINS {
+        true => (k * n + BINS / 2) / BINS,
+        false => n - ((BINS - k) * n + BINS / 2) / BINS,
+    };
     let middle = |i: usize| sorted[i - 1] + 0.5 * (sorted[i] - sorted[i - 1]);
     // A split among equal values moves to the nearer end of their run.
     let split = |i: usize| {

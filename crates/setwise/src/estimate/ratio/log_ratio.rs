@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 
-use super::super::Points;
-use super::super::points::{check_covariance, check_rows, check_samples, check_widths};
+use super::super::points::{check_covariance, check_rows, check_samples};
+use super::super::shared_rows::same_rows;
 use super::super::supports::support_warnings;
+use super::super::{Points, Progress};
 use super::coordinates::AffineCoordinates;
 use super::{RatioFit, evaluated_rows};
 use crate::{Error, Result};
@@ -16,6 +17,9 @@ const MIN_ROWS_PER_DIRECTION: usize = 2;
 /// Weights with a smaller effective sample size, or a smaller share of the rows of Q, get a warning.
 const MIN_EFFECTIVE_ROWS: f64 = 10.0;
 const MIN_EFFECTIVE_SHARE: f64 = 0.02;
+
+/// Units of work for each row.
+const COORDINATES_WORK: usize = 1;
 
 /// Estimates of log p/q at the rows of two samples, and at other rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -34,7 +38,8 @@ pub struct LogRatio {
 
 /// Estimates log p/q from samples of P and Q, at their rows and at `other` rows.
 ///
-/// The estimate at a row of P or Q does not use that row.
+/// The estimates that are combined at a row of P or Q do not use that row; their weights use all rows. Other rows are
+/// taken for new ones, even where they equal a row of a sample. Where both samples have the same rows, the ratio is one.
 ///
 /// ```
 /// use setwise::estimate::{Points, log_ratio};
@@ -49,14 +54,32 @@ pub struct LogRatio {
 /// # Ok::<(), setwise::Error>(())
 /// ```
 pub fn log_ratio(p: Points, q: Points, other: Option<Points>) -> Result<LogRatio> {
+    log_ratio_observed(p, q, other, &Progress::default())
+}
+
+/// [`log_ratio`], which tells `progress` how far it is.
+pub fn log_ratio_observed(p: Points, q: Points, other: Option<Points>, progress: &Progress) -> Result<LogRatio> {
     check_samples(p, q)?;
     check_covariance(p)?;
     let none = Points::new(&[], p.dim());
     let other = other.unwrap_or(none);
-    check_widths(p, other)?;
+    check_samples(p, other)?;
     for points in [p, q] {
         check_rows(points, MIN_ROWS, "a density ratio")?;
     }
+    let sizes = [p.len(), q.len()];
+    if same_rows(p, q) {
+        let [of_p, of_q, other] = [p, q, other].map(|points| vec![0.0; points.len()]);
+        return Ok(LogRatio {
+            p: of_p,
+            q: of_q,
+            other,
+            effective_sample_size: q.len() as f64,
+            warnings: support_warnings(p, q),
+        });
+    }
+    let coordinates_work = COORDINATES_WORK * (sizes[0] + sizes[1]);
+    progress.plan(coordinates_work + RatioFit::work(sizes, sizes, other.len()));
     let coordinates = AffineCoordinates::fit(p, q)?;
     let needed = MIN_ROWS_PER_DIRECTION * coordinates.dim;
     if let Some(few) = [p, q].into_iter().find(|points| points.len() < needed) {
@@ -69,14 +92,15 @@ pub fn log_ratio(p: Points, q: Points, other: Option<Points>) -> Result<LogRatio
     }
     let rows = evaluated_rows(&coordinates, usize::MAX);
     let evaluated = [&rows[0][..], &rows[1][..]];
-    let fit = RatioFit::new(&coordinates.compress(evaluated), [p, q], evaluated, other);
+    progress.advance(coordinates_work);
+    let fit = RatioFit::new(&coordinates.compress(evaluated), [p, q], evaluated, other, progress);
     let in_order = |ratios: &[f64], rows: &[usize]| {
         let mut ordered = vec![0.0; ratios.len()];
         rows.iter().zip(ratios).for_each(|(&i, r)| ordered[i] = *r);
         ordered
     };
     let (of_p, of_q) = (in_order(&fit.p.boosted, &rows[0]), in_order(&fit.q.boosted, &rows[1]));
-    let weights = importance_weights(&of_q);
+    let weights = importance_weights(&of_q, &of_q);
     let effective_sample_size = weights.iter().sum::<f64>().powi(2) / weights.iter().map(|w| w * w).sum::<f64>();
     let mut warnings = support_warnings(p, q);
     if effective_sample_size < MIN_EFFECTIVE_ROWS || effective_sample_size < MIN_EFFECTIVE_SHARE * q.len() as f64 {
@@ -90,12 +114,19 @@ pub fn log_ratio(p: Points, q: Points, other: Option<Points>) -> Result<LogRatio
     Ok(LogRatio { p: of_p, q: of_q, other: fit.other.boosted, effective_sample_size, warnings })
 }
 
-/// Weights p/q with mean one, which make averages over rows of Q averages over P.
-pub fn importance_weights(log_ratios: &[f64]) -> Vec<f64> {
-    let max = log_ratios.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
-    let weights: Vec<f64> = log_ratios.iter().map(|r| (r - max).exp()).collect();
-    let mean = weights.iter().sum::<f64>() / weights.len().max(1) as f64;
-    weights.into_iter().map(|w| w / mean).collect()
+impl LogRatio {
+    /// Weights p/q at rows with these log ratios. At the rows of Q their mean is one, and averages with these weights
+    /// are averages over P.
+    pub fn weights(&self, log_ratios: &[f64]) -> Vec<f64> {
+        importance_weights(&self.q, log_ratios)
+    }
+}
+
+/// Weights of rows with these log ratios, in units of the mean over the rows of Q.
+fn importance_weights(of_q: &[f64], log_ratios: &[f64]) -> Vec<f64> {
+    let max = of_q.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+    let mean = of_q.iter().map(|r| (r - max).exp()).sum::<f64>() / of_q.len().max(1) as f64;
+    log_ratios.iter().map(|r| (r - max).exp() / mean).collect()
 }
 
 #[cfg(test)]
@@ -141,10 +172,22 @@ mod tests {
     fn weights_make_means_over_q_means_over_p() {
         let (p, q) = samples(2000, 1, 1.0);
         let ratio = log_ratio(Points::new(&p, 1), Points::new(&q, 1), None).unwrap();
-        let weights = importance_weights(&ratio.q);
+        let weights = ratio.weights(&ratio.q);
+        // Other rows have the weights of equal rows of Q.
+        assert_eq!(ratio.weights(&ratio.q[7..9]), weights[7..9]);
         assert!((weights.iter().sum::<f64>() / 2000.0 - 1.0).abs() < 1e-9);
         let mean = weights.iter().zip(&q).map(|(w, x)| w * x).sum::<f64>() / 2000.0;
         assert!(mean.abs() < 0.1, "{mean}");
+    }
+
+    #[test]
+    fn equal_samples_have_a_ratio_of_one_and_a_warning() {
+        let (p, _) = samples(100, 2, 0.0);
+        let reversed: Vec<f64> = p.chunks(2).rev().flatten().copied().collect();
+        let ratio =
+            log_ratio(Points::new(&p, 2), Points::new(&reversed, 2), Some(Points::new(&[0.5, 9.0], 2))).unwrap();
+        assert!(ratio.p.iter().chain(&ratio.q).chain(&ratio.other).all(|r| *r == 0.0));
+        assert!(ratio.warnings.iter().any(|w| w.contains("have the same rows")), "{:?}", ratio.warnings);
     }
 
     #[test]

@@ -25,7 +25,7 @@ mod views;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 
-use super::Points;
+use super::{Points, Progress};
 use crate::random::Generator;
 use classifiers::CLASSIFIERS;
 use coordinates::{AffineCoordinates, PairCoordinates};
@@ -35,7 +35,7 @@ use stacking::{Stack, Stacked};
 use trees::{TreeData, TreeRows};
 use views::View;
 
-pub use log_ratio::{LogRatio, importance_weights, log_ratio};
+pub use log_ratio::{LogRatio, log_ratio, log_ratio_observed};
 pub(super) use stacking::WIDTH as STACKED;
 pub(super) use views::ViewRatios;
 
@@ -107,22 +107,40 @@ pub(super) struct RatioFit {
 }
 
 /// A view with the selected columns of both samples, if they have any directions of variation.
-fn selected_view(columns: &[usize], p: Points, q: Points, evaluated: [&[usize]; 2], other: Points) -> Option<View> {
+fn selected_view(
+    columns: &[usize],
+    [p, q]: [Points; 2],
+    evaluated: [&[usize]; 2],
+    other: Points,
+    progress: &Progress,
+) -> Option<View> {
     let [x, y, z] = [p, q, other].map(|points| points.columns(columns));
     let [x, y, z] = [&x, &y, &z].map(|rows| Points::new(rows, columns.len()));
     let coordinates = AffineCoordinates::fit(x, y).ok()?.compress(evaluated);
     let [a, b] = coordinates.select(evaluated);
     let dim = coordinates.dim;
     let other = coordinates.apply(z);
-    Some(View::fit(&coordinates, [Points::new(&a, dim), Points::new(&b, dim)], Points::new(&other, dim)))
+    let evaluated = [Points::new(&a, dim), Points::new(&b, dim)];
+    Some(View::fit(&coordinates, evaluated, Points::new(&other, dim), progress))
 }
 
 impl RatioFit {
+    /// Units of work of [`RatioFit::new`], from the rows of both samples, the evaluated ones and the other ones.
+    pub fn work(rows: [usize; 2], evaluated: [usize; 2], other: usize) -> usize {
+        2 * View::work(rows, evaluated, other) + 2 * TreeData::work(evaluated)
+    }
+
     /// Fits all estimators to P and Q, and evaluates them at rows of both and at other rows, of which there may be
     /// none.
     ///
     /// The evaluated rows are in random order. Neighbours are searched among all rows.
-    pub fn new(coordinates: &PairCoordinates, [p, q]: [Points; 2], evaluated: [&[usize]; 2], other: Points) -> Self {
+    pub fn new(
+        coordinates: &PairCoordinates,
+        [p, q]: [Points; 2],
+        evaluated: [&[usize]; 2],
+        other: Points,
+        progress: &Progress,
+    ) -> Self {
         let dim = coordinates.dim;
         let [a, b] = [p.select(evaluated[0]), q.select(evaluated[1])];
         let raw = [Points::new(&a, p.dim()), Points::new(&b, q.dim()), other];
@@ -131,16 +149,26 @@ impl RatioFit {
         let canonical = [&x, &y, &z].map(|rows| Points::new(rows, dim));
         let tree_rows: [TreeRows; 3] = std::array::from_fn(|k| (raw[k], canonical[k]));
         let tree_data = TreeData::new([tree_rows[0], tree_rows[1]]);
+        let evaluated_rows = evaluated.map(<[usize]>::len);
+        let tree_work = TreeData::work(evaluated_rows);
         let ((all, selection), trees) = rayon::join(
             || {
                 rayon::join(
-                    || View::fit(coordinates, [canonical[0], canonical[1]], canonical[2]),
+                    || View::fit(coordinates, [canonical[0], canonical[1]], canonical[2], progress),
                     || Selection::of(raw[0], raw[1]),
                 )
             },
-            || tree_data.alone(),
+            || {
+                let trees = tree_data.alone();
+                progress.advance(tree_work);
+                trees
+            },
         );
-        let selected = selection.columns.as_deref().and_then(|columns| selected_view(columns, p, q, evaluated, other));
+        let selected =
+            selection.columns.as_deref().and_then(|columns| selected_view(columns, [p, q], evaluated, other, progress));
+        if selected.is_none() {
+            progress.advance(View::work([p.len(), q.len()], evaluated_rows, other.len()));
+        }
         let fitted = [all.fitted, selected.as_ref().map_or(all.fitted, |view| view.fitted)];
         let dims = [dim, selected.as_ref().map_or(dim, |view| view.dim)];
         let View { samples: of_all, penalties, shares, .. } = all;
@@ -161,6 +189,7 @@ impl RatioFit {
             let scores = correction.scores(k, tree_rows[k]);
             sample.boosted = sample.stacked.iter().zip(scores).map(|(ratio, score)| ratio + score).collect();
         }
+        progress.advance(tree_work);
         let rounds = [trees.rounds(), correction.rounds()];
         let [p, q, other] = samples;
         RatioFit { p, q, other, fitted, selection, dims, rounds, weights, penalties, shares }

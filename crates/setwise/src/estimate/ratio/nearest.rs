@@ -67,13 +67,17 @@ impl NearestPoints {
     }
 
     /// The nearest points of every query. With `members` the queries are among the points, and are not their own
-    /// neighbours.
-    pub fn lists(&self, queries: Points, members: bool) -> Vec<List> {
+    /// neighbours. `observe` receives numbers of queries that are done.
+    pub fn lists(&self, queries: Points, members: bool, observe: impl Fn(usize) + Sync) -> Vec<List> {
         match &self.search {
-            Search::Exact(neighbours) => neighbours.nearest_lists(queries, usize::from(members)),
+            Search::Exact(neighbours) => neighbours.nearest_lists(queries, usize::from(members), observe),
             Search::Brute(points) => {
                 let queries: Vec<f32> = queries.data().iter().map(|&x| x as f32).collect();
-                let task = |queries: &[f32]| brute_force_lists(points, queries, self.dim, members);
+                let task = |queries: &[f32]| {
+                    let lists = brute_force_lists(points, queries, self.dim, members);
+                    observe(lists.len());
+                    lists
+                };
                 queries.par_chunks(TASK_QUERIES * self.dim).flat_map_iter(task).collect()
             }
         }
@@ -211,11 +215,11 @@ pub fn local_ratios(of_p: &[List], of_q: &[List], rows: [usize; 2], dim: usize) 
     of_p.par_iter().zip(of_q).with_min_len(1024).map(one).collect()
 }
 
-/// log((a + ½) / (b + ½)), with a rows of P and b of Q among the nearest rows of both.
+/// log((a + ½) / (b + ½)), with a rows of P and b of Q among the nearest rows of both. Rows at one distance alternate.
 pub fn pooled_log_ratio(p: &List, q: &List) -> f64 {
     let (mut a, mut b) = (0, 0);
     while a + b < LIST {
-        if p[a] <= q[b] {
+        if p[a] < q[b] || (p[a] == q[b] && a <= b) {
             a += 1;
         } else {
             b += 1;
@@ -246,13 +250,13 @@ mod tests {
         for (dim, n, m) in [(1, 5, 9), (2, 70, 33), (3, 300, 500), (9, 130, 64)] {
             let [x, y] = samples(dim, n, m);
             let (x, y) = (Points::new(&x, dim), Points::new(&y, dim));
-            let exact: Vec<List> = Neighbours::new(y, Norm::Euclidean).nearest_lists(x, 0);
-            for (a, b) in NearestPoints::new(y).lists(x, false).iter().zip(&exact) {
+            let exact: Vec<List> = Neighbours::new(y, Norm::Euclidean).nearest_lists(x, 0, |_| {});
+            for (a, b) in NearestPoints::new(y).lists(x, false, |_| {}).iter().zip(&exact) {
                 for (a, b) in a.iter().zip(b).filter(|(_, b)| b.is_finite()) {
                     assert!((a.sqrt() - b.sqrt()).abs() < 1e-5 * (1.0 + b), "{a} and {b}");
                 }
             }
-            let own = NearestPoints::new(x).lists(x, true);
+            let own = NearestPoints::new(x).lists(x, true, |_| {});
             assert!(own.iter().all(|list| list[0] > 0.0 && list.windows(2).all(|w| w[0] <= w[1])));
         }
     }
@@ -261,7 +265,8 @@ mod tests {
     fn mean_local_ratios_are_the_neighbour_estimates() {
         let [x, y] = samples(2, 200, 150);
         let (x, y) = (Points::new(&x, 2), Points::new(&y, 2));
-        let (of_x, of_y) = (NearestPoints::new(x).lists(x, true), NearestPoints::new(y).lists(x, false));
+        let (of_x, of_y) =
+            (NearestPoints::new(x).lists(x, true, |_| {}), NearestPoints::new(y).lists(x, false, |_| {}));
         let local = local_ratios(&of_x, &of_y, [199, 150], 2);
         for (at, k) in KS.into_iter().enumerate() {
             let mean = local.iter().map(|l| f64::from(l[at])).sum::<f64>() / 200.0;
@@ -275,7 +280,7 @@ mod tests {
         let [x, _] = samples(3, 60, 1);
         let points = Points::new(&x, 3);
         let near = NearestPoints::new(points);
-        let local = local_ratios(&near.lists(points, true), &near.lists(points, false), [59, 60], 3);
+        let local = local_ratios(&near.lists(points, true, |_| {}), &near.lists(points, false, |_| {}), [59, 60], 3);
         assert!(local.iter().flatten().all(|r| r.is_finite() && r.abs() < 20.0));
     }
 }

@@ -111,9 +111,10 @@ impl Search {
                 let [x, y] = [column(p, rows[0], c), column(q, rows[1], c)];
                 let mut sorted = [&x[..], &y[..]].concat();
                 sorted.sort_unstable_by(f64::total_cmp);
-                let at = |share: f64| sorted[(share * (sorted.len() - 1) as f64) as usize];
-                let (centre, range) = (at(0.5), at(0.8) - at(0.2));
-                let unit = if range > 0.0 { range } else { (at(1.0) - at(0.0)).max(f64::MIN_POSITIVE) };
+                let at = |place: usize| [sorted[place], sorted[sorted.len() - 1 - place]];
+                let ([low, high], [first, last]) = (at((sorted.len() - 1) / 5), at(0));
+                let centre = at((sorted.len() - 1) / 2).iter().sum::<f64>() / 2.0;
+                let unit = if high > low { high - low } else { (last - first).max(f64::MIN_POSITIVE) };
                 // asinh keeps tails from growing the distances of all rows.
                 [x, y].map(|column| column.iter().map(|v| ((v - centre) / unit).asinh() as f32).collect())
             })

@@ -12,6 +12,9 @@ const MAX_ROWS: usize = 20_000;
 /// Canonical axes that trees split.
 const MAX_AXES: usize = 8;
 
+/// Units of work for each row that trees are grown on.
+const WORK: usize = 30;
+
 /// The rows of one sample: in its own columns, and in canonical coordinates.
 pub type TreeRows<'a> = (Points<'a>, Points<'a>);
 
@@ -43,6 +46,11 @@ fn depths(rows: usize) -> (&'static [usize], usize) {
 }
 
 impl TreeData {
+    /// Units of work of growing trees once, for samples of these rows.
+    pub fn work(rows: [usize; 2]) -> usize {
+        WORK * rows.map(|n| n.min(MAX_ROWS)).iter().sum::<usize>()
+    }
+
     /// Bins the rows of both samples, which are in random order.
     pub fn new(samples: [TreeRows; 2]) -> Self {
         let rows = samples.map(|(raw, _)| raw.len().min(MAX_ROWS));

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::super::Points;
+use super::super::{Points, Progress};
 use super::classifiers::{CLASSIFIERS, ClassifierRatios, Classifiers, RowRatios};
 use super::coordinates::PairCoordinates;
 use super::discriminant::{Discriminant, DiscriminantRatios, Shares};
@@ -11,6 +11,11 @@ use super::nearest::{List, Local, NearestPoints, local_ratios};
 /// Rows of both samples from which on neighbours are searched in one sample after the other, so that one tree alone is in
 /// memory.
 const MANY_ROWS: usize = 1 << 18;
+
+/// Units of work: for each row of a tree, for each query, for each row of the classifiers.
+const TREE_WORK: usize = 1;
+const QUERY_WORK: usize = 8;
+const CLASSIFIER_WORK: usize = 8;
 
 /// Log ratios at rows of one sample, each without the influence of the row itself.
 pub struct ViewRatios {
@@ -37,8 +42,18 @@ pub struct View {
 }
 
 impl View {
+    /// Units of work of [`View::fit`].
+    pub fn work(rows: [usize; 2], evaluated: [usize; 2], other: usize) -> usize {
+        let queries = evaluated[0] + evaluated[1] + other;
+        TREE_WORK * (rows[0] + rows[1]) + 2 * QUERY_WORK * queries + Self::classifier_work(evaluated)
+    }
+
+    fn classifier_work(evaluated: [usize; 2]) -> usize {
+        CLASSIFIER_WORK * (evaluated[0] + evaluated[1])
+    }
+
     /// Evaluates neighbours among all rows, and classifiers, at the `evaluated` rows of P and Q and at other rows.
-    pub fn fit(coordinates: &PairCoordinates, evaluated: [Points; 2], other: Points) -> Self {
+    pub fn fit(coordinates: &PairCoordinates, evaluated: [Points; 2], other: Points, progress: &Progress) -> Self {
         let dim = coordinates.dim;
         let [x, y] = evaluated;
         let all = [0, 1].map(|k| Points::new(&coordinates.rows[k], dim));
@@ -47,7 +62,9 @@ impl View {
                 let queries = [(x, Some(0)), (y, Some(1)), (other, None)];
                 let lists = |k: usize| -> [Vec<List>; 3] {
                     let near = NearestPoints::new(all[k]);
-                    queries.map(|(points, member)| near.lists(points, member == Some(k)))
+                    progress.advance(TREE_WORK * all[k].len());
+                    let observe = |queries: usize| progress.advance(QUERY_WORK * queries);
+                    queries.map(|(points, member)| near.lists(points, member == Some(k), observe))
                 };
                 let one_by_one = all[0].len() + all[1].len() > MANY_ROWS;
                 let [of_p, of_q] = match one_by_one {
@@ -57,7 +74,11 @@ impl View {
                 let rows = |member: Option<usize>| [0, 1].map(|k| all[k].len() - usize::from(member == Some(k)));
                 std::array::from_fn(|i| local_ratios(&of_p[i], &of_q[i], rows(queries[i].1), dim))
             },
-            || rayon::join(|| Classifiers::fit(x, y), || Discriminant::fit(x, y)),
+            || {
+                let fitted = rayon::join(|| Classifiers::fit(x, y), || Discriminant::fit(x, y));
+                progress.advance(Self::classifier_work([x.len(), y.len()]));
+                fitted
+            },
         );
         let ClassifierRatios { classifiers, p, q, fitted } = classifiers;
         let penalties = classifiers.penalties;
