@@ -77,7 +77,7 @@ pub fn fit(
         .map(|k| train(&settings, &targets, &training, experiment.seed.wrapping_add(k as u64), observe))
         .collect::<Result<_>>()?;
     let mut model = ensemble(members)?;
-    calibrate(&mut model, &standardise(&held_out), targets.width())?;
+    calibrate(&mut model, &standardise(&held_out), targets.width(), settings.calibration_level)?;
     experiment.describe(&mut model);
     Ok(model)
 }
@@ -314,11 +314,11 @@ fn range(model: &Model, name: &str) -> Result<std::ops::Range<usize>> {
     found.ok_or_else(|| setwise::Error::Estimate(format!("the combining network has no {name:?}")).into())
 }
 
-/// Calibrates the outer quantiles so that nine of ten held-out labels lie between them.
+/// Calibrates the outer quantiles so that a share of held-out labels, the level, lies between them.
 ///
 /// This is conformalised quantile regression (Romano, Patterson, Candès, 2019) with scores relative to the interval's
 /// width. The model's metadata holds the shares by which the intervals of the heads are widened.
-fn calibrate(model: &mut Model, held_out: &StandardisedExamples, levels: usize) -> Result<()> {
+fn calibrate(model: &mut Model, held_out: &StandardisedExamples, levels: usize, level: f64) -> Result<()> {
     let answers = model.predict(&single_element_sets(&held_out.rows, &model.config().input_widths)?)?;
     let share = |head: usize| {
         let score = |(i, targets): (usize, &[f32; HEADS])| {
@@ -328,7 +328,7 @@ fn calibrate(model: &mut Model, held_out: &StandardisedExamples, levels: usize) 
         };
         let mut scores: Vec<f64> = held_out.targets.iter().enumerate().map(score).collect();
         scores.sort_by(f64::total_cmp);
-        let place = (setwise::estimate::LEVEL * (scores.len() + 1) as f64).ceil() as usize;
+        let place = (level * (scores.len() + 1) as f64).ceil() as usize;
         // The clamp keeps the quantiles from crossing.
         scores[place.clamp(1, scores.len()) - 1].clamp(-0.2, 5.0)
     };
@@ -427,7 +427,7 @@ mod tests {
         };
         let member = train(&settings, &targets, &examples(4000, 1), 3, &mut count).unwrap();
         let mut model = ensemble(vec![member]).unwrap();
-        calibrate(&mut model, &examples(2000, 2), 3).unwrap();
+        calibrate(&mut model, &examples(2000, 2), 3, setwise::estimate::LEVEL).unwrap();
         assert!(seen > 0);
         let shares: [f64; HEADS] = serde_json::from_str(&model.metadata()[WIDENING]).unwrap();
         let fresh = examples(1000, 4);

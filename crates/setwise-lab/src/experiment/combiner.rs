@@ -16,6 +16,10 @@ pub struct Combiner {
     pub examples: usize,
     /// Number of examples that calibrate the interval.
     pub calibration_examples: usize,
+    /// Fraction of these examples that calibrated 90 % intervals contain.
+    ///
+    /// Distributions unlike all training data are covered less often than these examples.
+    pub calibration_level: f64,
     /// Rows of each sample, log-uniform.
     pub set_size: IntRange,
     /// Fraction of pairs of single Gaussians.
@@ -76,6 +80,7 @@ impl Default for Combiner {
         Combiner {
             examples: 32_000,
             calibration_examples: 6_000,
+            calibration_level: 0.94,
             set_size: IntRange::new(30, 2000),
             gaussian_fraction: 0.07,
             heavy_tail_fraction: 0.08,
@@ -122,6 +127,7 @@ impl Combiner {
             check_rows("combiner.many-rows.set-size", many.set_size)?;
         }
         let fractions = [
+            ("calibration-level", self.calibration_level),
             ("gaussian-fraction", self.gaussian_fraction),
             ("heavy-tail-fraction", self.heavy_tail_fraction),
             ("structured-fraction", self.structured_fraction),
