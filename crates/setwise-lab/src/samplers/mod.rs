@@ -14,7 +14,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
 
 use setwise::data::{RawBatch, RawSet, Targets};
-use setwise::distributions::IntRange;
+use setwise::distributions::{IntRange, ln_gamma};
 use setwise::random::Generator;
 use setwise_engine::splitmix64;
 
@@ -27,6 +27,23 @@ pub use structured::Structure;
 /// Draws a standard normal number.
 pub(crate) fn normal(rng: &mut impl Rng) -> f64 {
     StandardNormal.sample(rng)
+}
+
+/// The log density of independent standard normal numbers.
+pub(crate) fn normal_log_density(row: &[f64]) -> f64 {
+    row.iter().map(|x| -0.5 * (x * x + std::f64::consts::TAU.ln())).sum()
+}
+
+/// The logarithm of the area of the unit sphere in `dim` dimensions.
+pub(crate) fn log_sphere_area(dim: usize) -> f64 {
+    let k = dim as f64;
+    2f64.ln() + 0.5 * k * std::f64::consts::PI.ln() - ln_gamma(0.5 * k)
+}
+
+/// log Σ eˣ, which does not overflow.
+pub(crate) fn log_sum_exp(terms: &[f64]) -> f64 {
+    let max = terms.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+    max + terms.iter().map(|t| (t - max).exp()).sum::<f64>().ln()
 }
 
 /// Draws a number whose logarithm is uniform.

@@ -1,4 +1,5 @@
-//! Families on which the estimator is tried while it is made. They belong neither to its training nor to its evaluation.
+//! Families on which the estimator is tried while it is made. They belong neither to its training nor to its
+//! evaluation.
 
 use rand::RngExt;
 use rand_distr::{ChiSquared, Distribution, Exp1, StudentT};
@@ -7,8 +8,8 @@ use setwise::distributions::{Mixture, ln_gamma};
 use setwise::random::Generator;
 
 use super::Distributions;
-use super::structured::{OnCube, diagonal};
-use crate::samplers::{Density, log_uniform, normal};
+use super::structured::{OnCube, diagonal, uniform_cube};
+use crate::samplers::{Density, log_sum_exp, log_uniform, normal, normal_log_density};
 
 /// Puts two distributions into either order.
 fn either(p: impl Density + 'static, q: impl Density + 'static, rng: &mut Generator) -> Distributions {
@@ -22,8 +23,7 @@ pub fn chirp(dim: usize, rng: &mut Generator) -> Distributions {
     const CELLS: usize = 20_000;
     let mean = (0..CELLS).map(|i| wave((i as f64 + 0.5) / CELLS as f64)).sum::<f64>() / CELLS as f64;
     let density = move |row: &[f64]| wave(row[0]) / mean;
-    let uniform = OnCube { dim, density: |_: &[f64]| 1.0, max: 1.0 };
-    either(OnCube { dim, density, max: 2.0 / mean }, uniform, rng)
+    either(OnCube { dim, density, max: 2.0 / mean }, uniform_cube(dim), rng)
 }
 
 /// Columns in pairs of equal signs, or products of three, against independent ones.
@@ -32,8 +32,7 @@ pub fn signs(dim: usize, rng: &mut Generator) -> Distributions {
     let density = move |row: &[f64]| {
         1.0 + strength * row[..active].iter().map(|x| if *x < 0.5 { -1.0 } else { 1.0 }).product::<f64>()
     };
-    let uniform = OnCube { dim, density: |_: &[f64]| 1.0, max: 1.0 };
-    either(OnCube { dim, density, max: 2.0 }, uniform, rng)
+    either(OnCube { dim, density, max: 2.0 }, uniform_cube(dim), rng)
 }
 
 /// Rings in a disc with noise in further columns.
@@ -104,8 +103,7 @@ impl Density for LaplaceClusters {
                 -row.iter().zip(centre).map(|(x, c)| (x - c).abs()).sum::<f64>() / self.scale
             };
             let terms: Vec<f64> = self.centres.chunks_exact(self.dim).map(term).collect();
-            let max = terms.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
-            constant + max + terms.iter().map(|t| (t - max).exp()).sum::<f64>().ln()
+            constant + log_sum_exp(&terms)
         };
         rows.chunks_exact(self.dim).map(one).collect()
     }
@@ -150,8 +148,7 @@ impl Density for Swirl {
     }
 
     fn log_density(&self, rows: &[f64]) -> Vec<f64> {
-        let normal = |row: &[f64]| row.iter().map(|x| -0.5 * (x * x + std::f64::consts::TAU.ln())).sum::<f64>();
-        rows.chunks_exact(self.dim).map(|row| normal(row) + self.factor(row).ln()).collect()
+        rows.chunks_exact(self.dim).map(|row| normal_log_density(row) + self.factor(row).ln()).collect()
     }
 }
 
@@ -245,11 +242,10 @@ impl Density for Sheet {
         let one = |row: &[f64]| {
             let (last, others) = row.split_last().expect("two columns or more");
             let z = (last - (self.frequency * row[0]).sin()) / self.thickness;
-            let normal: f64 = others.iter().map(|x| -0.5 * (x * x + std::f64::consts::TAU.ln())).sum();
             if z <= 0.0 {
                 return f64::NEG_INFINITY;
             }
-            normal + 0.5 * z.ln() - 0.5 * z - 1.5 * 2f64.ln() - ln_gamma(1.5) - self.thickness.ln()
+            normal_log_density(others) + 0.5 * z.ln() - 0.5 * z - 1.5 * 2f64.ln() - ln_gamma(1.5) - self.thickness.ln()
         };
         rows.chunks_exact(self.dim).map(one).collect()
     }

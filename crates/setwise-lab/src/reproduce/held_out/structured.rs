@@ -3,11 +3,11 @@
 use rand::{Rng, RngExt};
 use rand_distr::{Cauchy, Distribution};
 
-use setwise::distributions::{Mixture, ln_gamma};
+use setwise::distributions::Mixture;
 use setwise::random::Generator;
 
 use super::Distributions;
-use crate::samplers::{Density, log_uniform, normal};
+use crate::samplers::{Density, log_sphere_area, log_uniform, normal, normal_log_density};
 
 /// Diagonal Cholesky factors.
 pub fn diagonal(scales: &[f64]) -> Vec<f64> {
@@ -46,12 +46,11 @@ impl Density for Sphere {
     }
 
     fn log_density(&self, rows: &[f64]) -> Vec<f64> {
-        let k = self.dim as f64;
-        let surface = 2f64.ln() + 0.5 * k * std::f64::consts::PI.ln() - ln_gamma(0.5 * k);
+        let (k, area) = (self.dim as f64, log_sphere_area(self.dim));
         let one = |row: &[f64]| {
             let r = row.iter().map(|x| x * x).sum::<f64>().sqrt();
             let z = (r - self.radius) / self.thickness;
-            -0.5 * (z * z + std::f64::consts::TAU.ln()) - self.thickness.ln() - surface - (k - 1.0) * r.ln()
+            normal_log_density(&[z]) - self.thickness.ln() - area - (k - 1.0) * r.ln()
         };
         rows.chunks_exact(self.dim).map(one).collect()
     }
@@ -94,6 +93,11 @@ impl<F: Fn(&[f64]) -> f64 + Send + Sync> Density for OnCube<F> {
     }
 }
 
+/// The uniform distribution on the unit cube.
+pub fn uniform_cube(dim: usize) -> impl Density {
+    OnCube { dim, density: |_: &[f64]| 1.0, max: 1.0 }
+}
+
 /// The fields of one colour of a checkerboard, against all fields: KL is ln 2.
 pub fn checkerboard(dim: usize, rng: &mut Generator) -> Distributions {
     let fields = rng.random_range(2..=5) as f64 * 2.0;
@@ -102,16 +106,14 @@ pub fn checkerboard(dim: usize, rng: &mut Generator) -> Distributions {
         let parity: f64 = row[..active].iter().map(|x| (x * fields).floor()).sum();
         if parity % 2.0 == 0.0 { 2.0 } else { 0.0 }
     };
-    let uniform = OnCube { dim, density: |_: &[f64]| 1.0, max: 1.0 };
-    Distributions::with_kl(OnCube { dim, density, max: 2.0 }, uniform, 2f64.ln())
+    Distributions::with_kl(OnCube { dim, density, max: 2.0 }, uniform_cube(dim), 2f64.ln())
 }
 
 /// A density of linear teeth along the first column, against the uniform one: KL is ln 2 − ½.
 pub fn sawtooth(dim: usize, rng: &mut Generator) -> Distributions {
     let teeth = rng.random_range(5..=16) as f64;
     let density = move |row: &[f64]| 2.0 * (row[0] * teeth).fract();
-    let uniform = OnCube { dim, density: |_: &[f64]| 1.0, max: 1.0 };
-    Distributions::with_kl(OnCube { dim, density, max: 2.0 }, uniform, 2f64.ln() - 0.5)
+    Distributions::with_kl(OnCube { dim, density, max: 2.0 }, uniform_cube(dim), 2f64.ln() - 0.5)
 }
 
 /// A uniform cube, against a shifted cube and a little of a wide one.
@@ -128,11 +130,7 @@ pub fn overlap(dim: usize, rng: &mut Generator) -> Distributions {
             + 0.5 * share * f64::from(u8::from(row[0] >= -0.5 && row[0] < 1.5))
     };
     let kl = -shift * (0.5 * share).ln() - (1.0 - shift) * (1.0 - 0.5 * share).ln();
-    Distributions::with_kl(
-        OnCube { dim, density: |_: &[f64]| 1.0, max: 1.0 },
-        ShiftedCube { dim, shift, share, density: q },
-        kl,
-    )
+    Distributions::with_kl(uniform_cube(dim), ShiftedCube { dim, shift, share, density: q }, kl)
 }
 
 struct ShiftedCube<F> {

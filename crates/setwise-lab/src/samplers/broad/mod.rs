@@ -105,6 +105,11 @@ impl Contamination {
 }
 
 impl Pair {
+    /// A pair as the samples show it, without a warp, further columns or outliers.
+    fn new(p: Box<dyn Density>, q: Box<dyn Density>, truth: Truth, full_support: bool) -> Self {
+        Pair { p, q, truth, full_support, warp: None, padding: None, contamination: None }
+    }
+
     /// Appends `n` points of the first distribution.
     pub fn sample_p(&self, n: usize, rng: &mut Generator, rows: &mut Vec<f64>) {
         self.sample(&*self.p, true, n, rng, rows);
@@ -137,8 +142,8 @@ impl Pair {
         divergence(&*self.q, &*self.p, self.full_support, precision, rng)
     }
 
-    /// Jensen–Shannon divergence, total variation and squared Hellinger distance, precise enough to judge estimates from
-    /// samples of `rows` rows.
+    /// Jensen–Shannon divergence, total variation and squared Hellinger distance, precise enough to judge estimates
+    /// from samples of `rows` rows.
     pub fn bounded_divergences(&self, rows: usize, rng: &mut Generator) -> [f64; MEASURES] {
         bounded_divergences(&*self.p, &*self.q, rows, rng)
     }
@@ -185,7 +190,7 @@ impl BroadPairs {
             };
             if truth.value.is_finite() && truth.value <= self.max_divergence {
                 let warp = warped.then(|| Warp::draw(dim, &*p, &*q, rng));
-                return Pair { p, q, truth, full_support: !columns, warp, padding: None, contamination: None };
+                return Pair { warp, ..Pair::new(p, q, truth, !columns) };
             }
             // A weaker perturbation after each rejection makes the loop end.
             independent = false;
@@ -205,15 +210,7 @@ impl BroadPairs {
             let (p, q, truth) = kind.draw(dim, precision, rng);
             if truth.value.is_finite() && truth.value <= self.max_divergence {
                 let warp = rng.random_bool(0.45).then(|| Warp::draw(dim, &*p, &*q, rng));
-                return Pair {
-                    p,
-                    q,
-                    truth,
-                    full_support: kind != Structure::Cells,
-                    warp,
-                    padding: None,
-                    contamination: None,
-                };
+                return Pair { warp, ..Pair::new(p, q, truth, kind != Structure::Cells) };
             }
         }
     }
@@ -226,15 +223,7 @@ impl BroadPairs {
             let (p, q) = (of_p.mixture(), of_p.perturbed(strength, rng).with_freedom_near(&of_p, rng).mixture());
             let truth = divergence(&p, &q, true, precision, rng);
             if truth.value.is_finite() && truth.value <= self.max_divergence {
-                return Pair {
-                    p: Box::new(p),
-                    q: Box::new(q),
-                    truth,
-                    full_support: true,
-                    warp: None,
-                    padding: None,
-                    contamination: None,
-                };
+                return Pair::new(Box::new(p), Box::new(q), truth, true);
             }
             strength *= 0.6;
         }
@@ -247,15 +236,7 @@ impl BroadPairs {
             let of_p = Clusters::draw(dim, rng).first();
             let (p, q) = (of_p.mixture(), of_p.perturbed(strength, rng).first().mixture());
             if let Some(value) = p.exact_kl(&q).filter(|value| *value <= self.max_divergence) {
-                return Pair {
-                    p: Box::new(p),
-                    q: Box::new(q),
-                    truth: Truth::exact(value),
-                    full_support: true,
-                    warp: None,
-                    padding: None,
-                    contamination: None,
-                };
+                return Pair::new(Box::new(p), Box::new(q), Truth::exact(value), true);
             }
             strength *= 0.6;
         }

@@ -5,7 +5,7 @@ use rand::RngExt;
 use setwise::distributions::Mixture;
 use setwise::random::Generator;
 
-use super::{DensityPair, unit_vector};
+use super::{DensityPair, in_either_order, unit_vector};
 use crate::samplers::{log_uniform, normal};
 
 /// Clusters with their own orthogonal axes: `width` across, `length` along the first axis.
@@ -255,8 +255,5 @@ pub fn pair(dim: usize, rng: &mut Generator) -> DensityPair {
             Mixture::new(dim, &all.weights, &all.centres, &factors)
         }
     };
-    match rng.random_bool(0.6) {
-        true => (Box::new(of_fine), Box::new(other)),
-        false => (Box::new(other), Box::new(of_fine)),
-    }
+    in_either_order(of_fine, other, 0.6, rng)
 }

@@ -4,9 +4,9 @@ use rand::RngExt;
 
 use setwise::random::Generator;
 
-use super::{DensityPair, unit_vector};
+use super::{DensityPair, in_either_order, unit_vector};
 use crate::samplers::broad::Density;
-use crate::samplers::{log_uniform, normal};
+use crate::samplers::{log_uniform, normal, normal_log_density};
 
 /// Standard normal coordinates, the last of which is f(others) plus noise with deviation σ(others).
 #[derive(Clone)]
@@ -43,12 +43,11 @@ impl Density for Graph {
     }
 
     fn log_density(&self, rows: &[f64]) -> Vec<f64> {
-        let log_normal = |z: f64| -0.5 * (z * z + std::f64::consts::TAU.ln());
         let density = |row: &[f64]| {
             let (last, inputs) = row.split_last().expect("two columns or more");
             let noise = self.noise(inputs);
-            inputs.iter().map(|x| log_normal(*x)).sum::<f64>() + log_normal((last - self.centre(inputs)) / noise)
-                - noise.ln()
+            let z = (last - self.centre(inputs)) / noise;
+            normal_log_density(inputs) + normal_log_density(&[z]) - noise.ln()
         };
         rows.chunks_exact(self.dim).map(density).collect()
     }
@@ -86,8 +85,5 @@ pub fn pair(dim: usize, rng: &mut Generator) -> DensityPair {
             });
         }
     }
-    match rng.random_bool(0.7) {
-        true => (Box::new(one), Box::new(other)),
-        false => (Box::new(other), Box::new(one)),
-    }
+    in_either_order(one, other, 0.7, rng)
 }

@@ -83,6 +83,19 @@ impl Structure {
     }
 }
 
+/// Puts the finer distribution first with this probability, and second otherwise.
+fn in_either_order(
+    finer: impl Density + 'static,
+    other: impl Density + 'static,
+    first: f64,
+    rng: &mut Generator,
+) -> DensityPair {
+    match rng.random_bool(first) {
+        true => (Box::new(finer), Box::new(other)),
+        false => (Box::new(other), Box::new(finer)),
+    }
+}
+
 /// A random unit vector.
 fn unit_vector(dim: usize, rng: &mut impl Rng) -> Vec<f64> {
     loop {

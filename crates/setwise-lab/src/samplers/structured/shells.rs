@@ -6,9 +6,9 @@ use rand_distr::{ChiSquared, Distribution};
 use setwise::distributions::ln_gamma;
 use setwise::random::Generator;
 
-use super::{DensityPair, unit_vector};
+use super::{DensityPair, in_either_order, unit_vector};
 use crate::samplers::broad::Density;
-use crate::samplers::{log_uniform, normal};
+use crate::samplers::{log_sphere_area, log_sum_exp, log_uniform, normal, normal_log_density};
 
 /// A spherical distribution of the first `active` coordinates; the others are standard normal.
 struct Shells {
@@ -60,8 +60,7 @@ impl Radius {
                         - log
                 };
                 let terms: Vec<f64> = parts.iter().map(term).collect();
-                let max = terms.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
-                max + terms.iter().map(|t| (t - max).exp()).sum::<f64>().ln()
+                log_sum_exp(&terms)
             }
         }
     }
@@ -88,13 +87,11 @@ impl Density for Shells {
 
     fn log_density(&self, rows: &[f64]) -> Vec<f64> {
         let k = self.active as f64;
-        // Logarithm of the surface of the unit sphere.
-        let surface = 2f64.ln() + 0.5 * k * std::f64::consts::PI.ln() - ln_gamma(0.5 * k);
+        let area = log_sphere_area(self.active);
         let density = |row: &[f64]| {
             let (inner, outer) = row.split_at(self.active);
             let r = inner.iter().map(|x| x * x).sum::<f64>().sqrt().max(1e-300);
-            let others: f64 = outer.iter().map(|x| -0.5 * (x * x + std::f64::consts::TAU.ln())).sum();
-            self.radius.log_density(r, self.active) - (k - 1.0) * r.ln() - surface + others
+            self.radius.log_density(r, self.active) - (k - 1.0) * r.ln() - area + normal_log_density(outer)
         };
         rows.chunks_exact(self.dim).map(density).collect()
     }
@@ -118,9 +115,6 @@ pub fn pair(dim: usize, rng: &mut Generator) -> DensityPair {
         2 => one.blurred(log_uniform(1.1, 6.0, rng)),
         _ => radius(rng).blurred(2.0),
     };
-    let shells = |radius: Radius| Box::new(Shells { dim, active, radius });
-    match rng.random_bool(0.7) {
-        true => (shells(one), shells(other)),
-        false => (shells(other), shells(one)),
-    }
+    let shells = |radius: Radius| Shells { dim, active, radius };
+    in_either_order(shells(one), shells(other), 0.7, rng)
 }

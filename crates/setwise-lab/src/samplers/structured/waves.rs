@@ -4,7 +4,7 @@ use rand::RngExt;
 
 use setwise::random::Generator;
 
-use super::{DensityPair, unit_vector};
+use super::{DensityPair, in_either_order, unit_vector};
 use crate::samplers::broad::Density;
 use crate::samplers::{log_uniform, normal};
 
@@ -119,8 +119,5 @@ pub fn pair(dim: usize, rng: &mut Generator) -> DensityPair {
         }
         _ => Waves { dim, waves: directions.iter().map(|d| wave(d, rng)).collect() },
     };
-    match rng.random_bool(0.65) {
-        true => (Box::new(one), Box::new(other)),
-        false => (Box::new(other), Box::new(one)),
-    }
+    in_either_order(one, other, 0.65, rng)
 }
