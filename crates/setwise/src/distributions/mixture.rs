@@ -258,23 +258,30 @@ impl Mixture {
 /// KL divergence of two Gaussians with these means and lower Cholesky factors of covariances:
 /// ½ [tr(Σq⁻¹Σp) + (μq − μp)ᵀΣq⁻¹(μq − μp) − d + log(det Σq / det Σp)].
 pub(crate) fn gaussian_kl(dim: usize, mean_p: &[f64], factor_p: &[f64], mean_q: &[f64], factor_q: &[f64]) -> f64 {
-    let mut sum = -(dim as f64);
-    // tr(Σq⁻¹Σp) is the squared Frobenius norm of Lq⁻¹·Lp, summed column by column.
+    let (trace, shift) = trace_and_shift(dim, mean_p, factor_p, mean_q, factor_q);
+    let log_dets = 2.0 * (0..dim).map(|i| (factor_q[i * dim + i] / factor_p[i * dim + i]).ln()).sum::<f64>();
+    0.5 * (trace - dim as f64 + shift + log_dets)
+}
+
+/// tr(Σq⁻¹Σp) and (μq − μp)ᵀ Σq⁻¹ (μq − μp), from means and lower Cholesky factors.
+pub(crate) fn trace_and_shift(
+    dim: usize,
+    mean_p: &[f64],
+    factor_p: &[f64],
+    mean_q: &[f64],
+    factor_q: &[f64],
+) -> (f64, f64) {
+    // The trace is the squared Frobenius norm of Lq⁻¹·Lp, summed column by column.
     let mut column = vec![0.0; dim];
+    let mut trace = 0.0;
     for j in 0..dim {
-        for (i, c) in column.iter_mut().enumerate() {
-            *c = factor_p[i * dim + j];
-        }
+        column.iter_mut().enumerate().for_each(|(i, c)| *c = factor_p[i * dim + j]);
         solve_lower(factor_q, dim, &mut column);
-        sum += column.iter().map(|c| c * c).sum::<f64>();
+        trace += column.iter().map(|c| c * c).sum::<f64>();
     }
-    for (c, (q, p)) in column.iter_mut().zip(mean_q.iter().zip(mean_p)) {
-        *c = q - p;
-    }
+    column.iter_mut().zip(mean_q.iter().zip(mean_p)).for_each(|(c, (q, p))| *c = q - p);
     solve_lower(factor_q, dim, &mut column);
-    sum += column.iter().map(|c| c * c).sum::<f64>();
-    sum += 2.0 * (0..dim).map(|i| (factor_q[i * dim + i] / factor_p[i * dim + i]).ln()).sum::<f64>();
-    0.5 * sum
+    (trace, column.iter().map(|c| c * c).sum())
 }
 
 /// log Γ(x) for x > 0: recurrence up to x ≥ 12, then Stirling's series.

@@ -8,6 +8,6 @@ mod mixture;
 mod range;
 
 pub use lkj::Lkj;
-pub(crate) use mixture::gaussian_kl;
 pub use mixture::{Mixture, MixtureLaw, MixtureLawOverrides, ln_gamma};
+pub(crate) use mixture::{gaussian_kl, trace_and_shift};
 pub use range::IntRange;

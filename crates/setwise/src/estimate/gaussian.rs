@@ -8,8 +8,8 @@ use super::interval::{self, Rows};
 use super::points::{check_covariance, check_pairs, check_rows, check_samples, concatenated_rows};
 use super::supports::support_warnings;
 use super::{Dim, Estimate, Estimator, Points, Quantity, digamma};
-use crate::distributions::gaussian_kl;
-use crate::linalg::{cholesky, log_det, moments, solve_lower};
+use crate::distributions::{gaussian_kl, trace_and_shift};
+use crate::linalg::{cholesky, log_det, moments};
 use crate::{Error, Result};
 
 /// KL(P‖Q) ≈ ½ [tr(Σq⁻¹Σp) + (μq − μp)ᵀ Σq⁻¹ (μq − μp) − d + log(det Σq / det Σp)].
@@ -55,14 +55,10 @@ impl Estimator for GaussianKl {
             return Ok(gaussian_kl(d, &of_p.mean, &of_p.factor, &of_q.mean, &of_q.factor));
         }
         check_rows(q, d + 3, &format!("an unbiased Gaussian fit of {d} columns"))?;
-        let (n, m, width) = (p.len() as f64, q.len() as f64, d as f64);
-        // E Σ̂q⁻¹ = Σq⁻¹ (m − 1) / (m − d − 2).
-        let inverse_factor = (m - width - 2.0) / (m - 1.0);
-        let (trace, shift) = trace_and_shift(&of_p, &of_q, d);
-        let trace = inverse_factor * trace;
-        let shift = inverse_factor * shift - trace / n - width / m;
+        let terms = trace_and_shift(d, &of_p.mean, &of_p.factor, &of_q.mean, &of_q.factor);
         let log_dets = log_det(&of_q.factor, d) - log_det(&of_p.factor, d);
-        Ok(0.5 * (trace + shift - width + log_dets - log_det_bias(m, d) + log_det_bias(n, d)))
+        let rows = [p.len() as f64, q.len() as f64];
+        Ok(without_bias(terms, log_dets, rows, d, inverse_factor(rows[1], d)))
     }
 
     fn estimate(&self, p: Points, q: Points, seed: u64) -> Result<Estimate> {
@@ -87,22 +83,30 @@ impl Estimator for GaussianKl {
     }
 }
 
-/// tr(Σq⁻¹Σp) and (μq − μp)ᵀ Σq⁻¹ (μq − μp).
-fn trace_and_shift(p: &Fit, q: &Fit, d: usize) -> (f64, f64) {
-    let mut column = vec![0.0; d];
-    let mut trace = 0.0;
-    for j in 0..d {
-        column.iter_mut().enumerate().for_each(|(i, c)| *c = p.factor[i * d + j]);
-        solve_lower(&q.factor, d, &mut column);
-        trace += column.iter().map(|c| c * c).sum::<f64>();
-    }
-    column.iter_mut().zip(q.mean.iter().zip(&p.mean)).for_each(|(c, (q, p))| *c = q - p);
-    solve_lower(&q.factor, d, &mut column);
-    (trace, column.iter().map(|c| c * c).sum())
+/// The factor that makes Σ̂q⁻¹ unbiased: E Σ̂q⁻¹ = Σq⁻¹ (m − 1) / (m − d − 2), for m rows of d columns.
+pub(super) fn inverse_factor(rows: f64, d: usize) -> f64 {
+    (rows - d as f64 - 2.0) / (rows - 1.0)
+}
+
+/// The closed form at the moments of samples of `rows` Gaussian rows, without its bias.
+///
+/// The bias has three sources: that of Σ̂q⁻¹, which `inverse_factor` removes, those of log det Σ̂, and the variances of
+/// the means. `log_dets` is log(det Σ̂q / det Σ̂p).
+pub(super) fn without_bias(
+    (trace, shift): (f64, f64),
+    log_dets: f64,
+    [n, m]: [f64; 2],
+    d: usize,
+    inverse_factor: f64,
+) -> f64 {
+    let width = d as f64;
+    let mean_variance = inverse_factor * trace / n + width / m;
+    let bias = log_det_bias(m, d) - log_det_bias(n, d);
+    0.5 * (inverse_factor * (trace + shift) - mean_variance - width + log_dets - bias)
 }
 
 /// E log det Σ̂ − log det Σ for the covariance of `rows` Gaussian rows of `d` columns.
-pub(super) fn log_det_bias(rows: f64, d: usize) -> f64 {
+fn log_det_bias(rows: f64, d: usize) -> f64 {
     let terms = (1..=d).map(|i| digamma(0.5 * (rows - i as f64).max(1.0)));
     terms.sum::<f64>() + d as f64 * (2.0 / (rows - 1.0)).ln()
 }

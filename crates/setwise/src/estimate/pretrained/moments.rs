@@ -1,7 +1,8 @@
 //! Moments of samples in canonical coordinates: closed forms for Gaussians, and tests of normality.
 
 use super::super::Points;
-use super::super::gaussian::log_det_bias;
+use super::super::gaussian::{inverse_factor, without_bias};
+use crate::distributions::trace_and_shift;
 use crate::linalg::{cholesky, log_det, moments, solve_lower};
 
 /// Mean and covariance of a sample of `rows` rows, and the lower Cholesky factor of the covariance plus a ridge.
@@ -14,6 +15,8 @@ pub struct Moments {
 
 /// Added to variances, which are about one. Directions in which one sample does not vary stay finite.
 const VARIANCE_RIDGE: f64 = 1e-5;
+/// The smallest factor of an inverse covariance: with few rows for each column no factor makes it unbiased.
+const MIN_FACTOR: f64 = 0.05;
 
 impl Moments {
     pub fn of(points: Points) -> Self {
@@ -80,30 +83,14 @@ impl Moments {
     }
 }
 
-/// KL(P‖Q) of two Gaussians with these moments.
-///
-/// `debiased` subtracts the bias for Gaussian samples, which has three sources:
-/// E Σ̂q⁻¹ = Σq⁻¹·(m − 1)/(m − d − 2), E log det Σ̂ in terms of digamma, and the variances of the means.
+/// KL(P‖Q) of two Gaussians with these moments; if `debiased`, without the bias for Gaussian samples.
 pub fn gaussian_divergence(p: &Moments, q: &Moments, d: usize, debiased: bool) -> f64 {
-    let width = d as f64;
-    let mut column = vec![0.0; d];
-    let mut trace = 0.0;
-    for j in 0..d {
-        column.iter_mut().enumerate().for_each(|(i, c)| *c = p.factor[i * d + j]);
-        solve_lower(&q.factor, d, &mut column);
-        trace += column.iter().map(|c| c * c).sum::<f64>();
-    }
-    column.iter_mut().zip(q.mean.iter().zip(&p.mean)).for_each(|(c, (q, p))| *c = q - p);
-    solve_lower(&q.factor, d, &mut column);
-    let shift: f64 = column.iter().map(|c| c * c).sum();
+    let terms @ (trace, shift) = trace_and_shift(d, &p.mean, &p.factor, &q.mean, &q.factor);
     let log_det_ratio = log_det(&q.factor, d) - log_det(&p.factor, d);
-    if !debiased {
-        return 0.5 * (trace + shift - width + log_det_ratio);
+    match debiased {
+        true => without_bias(terms, log_det_ratio, [p.rows, q.rows], d, inverse_factor(q.rows, d).max(MIN_FACTOR)),
+        false => 0.5 * (trace + shift - d as f64 + log_det_ratio),
     }
-    let inverse_factor = ((q.rows - width - 2.0) / (q.rows - 1.0)).max(0.05);
-    let mean_variance = inverse_factor * trace / p.rows + width / q.rows;
-    let bias = log_det_bias(q.rows, d) - log_det_bias(p.rows, d);
-    0.5 * (inverse_factor * (trace + shift) - mean_variance - width + log_det_ratio - bias)
 }
 
 /// The approximate standard error of the Gaussian divergence: that of the mean log density ratio over the rows of P.
