@@ -20,6 +20,7 @@ mod moments;
 mod ranges;
 mod score_bins;
 
+use std::cell::LazyCell;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::mpsc::sync_channel;
@@ -213,7 +214,9 @@ impl Pretrained {
     pub fn estimates_from_features(&self, pairs: &[Pair], features: FeatureBatch, seed: u64) -> Vec<Result<Estimate>> {
         assert_eq!(pairs.len(), features.0.len(), "every pair has features");
         let answers = self.pair_answers(features);
-        pairs.par_iter().zip(answers).map(|(&(p, q), answer)| self.with_warnings(p, q, answer, seed)).collect()
+        let estimate =
+            |(&(p, q), answer): (&Pair, _)| self.with_warnings(p, q, answer, || support_warnings(p, q), seed);
+        pairs.par_iter().zip(answers).map(estimate).collect()
     }
 
     /// Divergences of two samples, in the order of `measures`.
@@ -244,11 +247,12 @@ impl Pretrained {
         progress: &Progress,
     ) -> Result<Vec<Estimate>> {
         let answers = self.supported_answers(p, q, progress)?;
+        let support = LazyCell::new(|| support_warnings(p, q));
         let one = |&measure: &Quantity| -> Result<Estimate> {
             let place = match measure {
-                Quantity::Kl => return self.directed_estimate(p, q, &answers, false, seed),
+                Quantity::Kl => return self.with_warnings(p, q, answers.kl(false), || support.clone(), seed),
                 Quantity::ReverseKl => {
-                    let estimate = self.directed_estimate(q, p, &answers, true, seed)?;
+                    let estimate = self.with_warnings(q, p, answers.kl(true), || support_warnings(q, p), seed)?;
                     return Ok(Estimate { quantity: Quantity::ReverseKl, ..estimate }.reversed());
                 }
                 Quantity::Js => 0,
@@ -260,7 +264,7 @@ impl Pretrained {
             };
             let (pair, values) = answers.known()?.bounded()?;
             let (value, interval) = values[place];
-            let warnings = self.ranges.warnings(p, q, &pair).into_iter().chain(support_warnings(p, q));
+            let warnings = self.ranges.warnings(p, q, &pair).into_iter().chain(support.iter().cloned());
             let mut estimate = Estimate::new(measure, value, "pretrained".to_owned(), warnings);
             (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
             Ok(estimate.with_interval(Some(interval), "calibrated quantiles"))
@@ -276,23 +280,18 @@ impl Pretrained {
         }
     }
 
-    /// The estimate of KL(P‖Q) from answers of (P, Q), or of (Q, P) if `backward`.
-    fn directed_estimate(
-        &self,
-        p: Points,
-        q: Points,
-        answers: &SupportedAnswers,
-        backward: bool,
-        seed: u64,
-    ) -> Result<Estimate> {
-        self.with_warnings(p, q, answers.known().and_then(|answers| answers.kl(backward)), seed)
-    }
-
-    /// An answer with its warnings.
+    /// An answer with its warnings, of which `support` are those about the supports of the samples.
     ///
     /// An answer with warnings has a fallback estimate beside it. Where the networks do not support a pair, that
     /// estimate replaces the answer.
-    fn with_warnings(&self, p: Points, q: Points, answer: Result<PairAnswer>, seed: u64) -> Result<Estimate> {
+    fn with_warnings(
+        &self,
+        p: Points,
+        q: Points,
+        answer: Result<PairAnswer>,
+        support: impl FnOnce() -> Vec<String>,
+        seed: u64,
+    ) -> Result<Estimate> {
         let answer = match answer {
             Err(Error::UnsupportedSamples(reason)) => {
                 let mut other = Knn::default().estimate(p, q, seed)?;
@@ -303,8 +302,7 @@ impl Pretrained {
             answer => answer?,
         };
         let (value, interval) = answer.answer;
-        let warnings: Vec<String> =
-            self.ranges.warnings(p, q, &answer).into_iter().chain(support_warnings(p, q)).collect();
+        let warnings: Vec<String> = self.ranges.warnings(p, q, &answer).into_iter().chain(support()).collect();
         let mut estimate = Estimate::new(Quantity::Kl, value, "pretrained".to_owned(), warnings.iter().cloned());
         (estimate.n, estimate.dim) = (vec![p.len(), q.len()], Dim::One(p.dim()));
         if !warnings.is_empty() && !answer.identical {
@@ -320,6 +318,11 @@ struct SupportedAnswers<'a>(Result<PairAnswers<'a>, String>);
 impl<'a> SupportedAnswers<'a> {
     fn known(&self) -> Result<&PairAnswers<'a>> {
         self.0.as_ref().map_err(|reason| Error::UnsupportedSamples(reason.clone()))
+    }
+
+    /// KL(P‖Q), or KL(Q‖P) if `backward`.
+    fn kl(&self, backward: bool) -> Result<PairAnswer> {
+        self.known()?.kl(backward)
     }
 }
 
@@ -343,14 +346,16 @@ impl Estimator for Pretrained {
     }
 
     fn estimate_observed(&self, p: Points, q: Points, seed: u64, progress: &Progress) -> Result<Estimate> {
-        self.directed_estimate(p, q, &self.supported_answers(p, q, progress)?, false, seed)
+        let answers = self.supported_answers(p, q, progress)?;
+        self.with_warnings(p, q, answers.kl(false), || support_warnings(p, q), seed)
     }
 
     /// Both directions share the features of the pair.
     fn both_directions(&self, p: Points, q: Points, seed: u64, progress: &Progress) -> Result<[Estimate; 2]> {
         let answers = self.supported_answers(p, q, progress)?;
-        let forward = self.directed_estimate(p, q, &answers, false, seed)?;
-        Ok([forward, self.directed_estimate(q, p, &answers, true, seed)?])
+        let forward = self.with_warnings(p, q, answers.kl(false), || support_warnings(p, q), seed)?;
+        let backward = self.with_warnings(q, p, answers.kl(true), || support_warnings(q, p), seed)?;
+        Ok([forward, backward])
     }
 
     fn values(&self, pairs: &[Pair]) -> Vec<Result<f64>> {
