@@ -84,10 +84,7 @@ impl<'a> Points<'a> {
 
     /// A column in messages: its number from one, and its name.
     pub(super) fn column_label(&self, c: usize) -> String {
-        match self.names.get(c) {
-            Some(name) if !name.is_empty() => format!("column {} ({name:?})", c + 1),
-            _ => format!("column {}", c + 1),
-        }
+        column_label(self.names, c)
     }
 
     /// Gathers rows by index.
@@ -296,14 +293,19 @@ fn numbered_header_warning(sample: &Sample) -> Option<String> {
     numbered.then(|| format!("{}: the first row, 0 to {last}, is read as a header", sample.path.display()))
 }
 
+/// A column in messages: its number from one, and its name.
+fn column_label(names: &[String], c: usize) -> String {
+    match names.get(c) {
+        Some(name) if !name.is_empty() => format!("column {} ({name:?})", c + 1),
+        _ => format!("column {}", c + 1),
+    }
+}
+
 /// A warning about a column that counts the rows.
 pub fn index_column_warning(sample: &Sample) -> Option<String> {
     let column = (0..sample.width).find(|&c| counts_rows(sample, c))?;
-    let name = match sample.names.get(column) {
-        Some(name) if !name.is_empty() => format!(" ({name:?})"),
-        _ => String::new(),
-    };
-    Some(format!("{}: column {}{name} counts the rows; leave the index out", sample.path.display(), column + 1))
+    let label = column_label(&sample.names, column);
+    Some(format!("{}: {label} counts the rows; leave the index out", sample.path.display()))
 }
 
 /// Whether a column is 0, 1, 2, … or 1, 2, 3, …

@@ -183,14 +183,16 @@ fn subsamples(x: Points, y: Points, rows: [usize; 2]) -> Vec<Subsample> {
 /// The smaller sample is first. Among samples of one size it is the one with the larger variances. Units and signs of
 /// columns and the order of rows have no influence.
 fn is_after(p: Points, q: Points) -> bool {
-    let log_variances = |points: Points| points.standard_deviations().into_iter().map(f64::ln);
-    let larger: f64 = log_variances(p).zip(log_variances(q)).map(|(a, b)| b - a).filter(|x| x.is_finite()).sum();
-    let by_rows = || {
-        let [mut a, mut b] = [p, q].map(|points| points.sorted_rows().into_iter().flat_map(move |i| points.row(i)));
-        a.by_ref().zip(b.by_ref()).map(|(x, y)| x.total_cmp(y)).find(|order| order.is_ne())
+    let by_variances = || {
+        let logs = |points: Points| points.standard_deviations().into_iter().map(f64::ln);
+        let difference: f64 = logs(p).zip(logs(q)).map(|(a, b)| b - a).filter(|x| x.is_finite()).sum();
+        difference.total_cmp(&0.0)
     };
-    let order = p.len().cmp(&q.len()).then(larger.total_cmp(&0.0));
-    order.then_with(|| by_rows().unwrap_or(Ordering::Equal)).is_gt()
+    let by_rows = || {
+        let [a, b] = [p, q].map(|points| points.sorted_rows().into_iter().flat_map(move |i| points.row(i)));
+        a.zip(b).map(|(x, y)| x.total_cmp(y)).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+    };
+    p.len().cmp(&q.len()).then_with(by_variances).then_with(by_rows).is_gt()
 }
 
 /// Fails where more than [`MAX_COLUMNS`] columns vary.

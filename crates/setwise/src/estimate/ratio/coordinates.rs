@@ -128,7 +128,7 @@ impl AffineCoordinates {
 
     /// Rows of P and Q by index.
     pub fn select(&self, rows: [&[usize]; 2]) -> [Vec<f64>; 2] {
-        std::array::from_fn(|k| Points::new(&self.rows[k], self.dim).select(rows[k]))
+        select(&self.rows, self.dim, rows)
     }
 
     /// Compresses tails, whose scatter is that of some rows of P and Q, in place.
@@ -154,8 +154,13 @@ impl PairCoordinates {
 
     /// Rows of P and Q by index.
     pub fn select(&self, rows: [&[usize]; 2]) -> [Vec<f64>; 2] {
-        std::array::from_fn(|k| Points::new(&self.rows[k], self.dim).select(rows[k]))
+        select(&self.rows, self.dim, rows)
     }
+}
+
+/// Gathers rows of both samples by index.
+fn select(samples: &[Vec<f64>; 2], dim: usize, rows: [&[usize]; 2]) -> [Vec<f64>; 2] {
+    std::array::from_fn(|k| Points::new(&samples[k], dim).select(rows[k]))
 }
 
 /// Maps rows to the coordinates of canonical axes without a copy of all rows.
