@@ -252,7 +252,8 @@ proptest! {
             |e: &dyn Estimator, one, other| (e.value(x, y).unwrap() - e.value(one, other).unwrap()).abs() < 1e-12;
         prop_assert!(close(&Knn::new(2), a, y) && close(&Knn::new(2), x, b));
         prop_assert!(close(&Ksg::new(2), a, b) && close(&Ksg::new(2).with_variant(Variant::Two), a, b));
-        prop_assert!(close(&GaussianKl::plug_in(), a, b) && close(&GaussianKl::default(), a, b) && close(&GaussianMi, a, b));
+        prop_assert!(close(&GaussianKl::plug_in(), a, b) && close(&GaussianKl::default(), a, b));
+        prop_assert!(close(&GaussianMi, a, b));
     }
 
     #[test]
@@ -276,7 +277,8 @@ proptest! {
             prop_assert_eq!(value(&ksg, &x, &y), value(&ksg, &times(&x, 1024.0), &times(&y, 0.125)));
             prop_assert!((value(&ksg, &x, &y) - value(&ksg, &times(&x, scale), &times(&y, other))).abs() < 0.03);
         }
-        prop_assert!((value(&GaussianKl::default(), &x, &y) - value(&GaussianKl::default(), &moved(&x), &moved(&y))).abs() < 1e-9);
+        let gaussian = GaussianKl::default();
+        prop_assert!((value(&gaussian, &x, &y) - value(&gaussian, &moved(&x), &moved(&y))).abs() < 1e-9);
         prop_assert!((value(&GaussianMi, &x, &y) - value(&GaussianMi, &moved(&x), &times(&y, other))).abs() < 1e-9);
     }
 }

@@ -14,8 +14,8 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// Parts of the bar.
 const PARTS: u64 = 1000;
 
-/// Works, and after two seconds shows what is done and for how long: with a bar where the work tells how far it is. Only
-/// terminals show it.
+/// Works, and after two seconds shows what is done and for how long: with a bar where the work tells how far it is.
+/// Only terminals show it.
 pub fn with_progress<T>(text: &'static str, work: impl FnOnce(&Progress) -> T) -> T {
     let progress = Progress::default();
     let (finished, wait) = channel::<()>();

@@ -21,8 +21,8 @@ pub(super) fn disagreement(estimate: &Estimate, p: Points, q: Points, seed: u64)
     let ([_, high], [other_low, other_high]) = (estimate.interval?, other.interval?);
     (other_low > high && other.value - estimate.value > MIN_DIFFERENCE).then(|| {
         format!(
-            "nearest neighbours say {:.2} nats, interval {other_low:.2} to {other_high:.2}: the samples differ in other \
-             ways than this method knows",
+            "nearest neighbours say {:.2} nats, interval {other_low:.2} to {other_high:.2}: the samples differ in \
+             other ways than this method knows",
             other.value
         )
     })

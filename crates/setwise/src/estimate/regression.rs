@@ -127,8 +127,8 @@ impl Design {
 
     /// Fits with one penalty after the other as long as the loss at left-out rows falls by `min_gain`.
     ///
-    /// Returns the design with the best penalty, its fit, and the leave-one-out log odds. There is none if the equations
-    /// cannot be solved.
+    /// Returns the design with the best penalty, its fit, and the leave-one-out log odds. There is none if the
+    /// equations cannot be solved.
     pub fn fit_best(mut self, penalties: &[f64], min_gain: f64, tolerance: f64) -> Option<(Self, Fit, Vec<f64>)> {
         let mut start = vec![0.0; self.width];
         let mut best: Option<(f64, f64, Fit, Vec<f64>)> = None;

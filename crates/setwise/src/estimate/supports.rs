@@ -16,8 +16,8 @@ const MIN_FREE_SHARE: f64 = 1e-9;
 /// Values farther outside of the quartiles, in interquartile ranges, are outliers.
 const OUTLIER_RANGES: f64 = 10.0;
 
-/// The mean ratio of the smaller to the larger of adjacent spacings, above which values are evenly spaced. Random values
-/// have 0.39, with a standard error of 0.05 for [`MIN_ROWS`] rows.
+/// The mean ratio of the smaller to the larger of adjacent spacings, above which values are evenly spaced. Random
+/// values have 0.39, with a standard error of 0.05 for [`MIN_ROWS`] rows.
 const MIN_REGULARITY: f64 = 0.65;
 
 /// Warnings about columns that are constant, depend on other columns in one sample only, or do not overlap, about
@@ -159,8 +159,8 @@ fn evenly_spaced_warning(points: Points) -> Option<String> {
     let first = *varying.peek()?;
     varying.all(|c| evenly_spaced(points, c)).then(|| {
         format!(
-            "{}: the values of {} are evenly spaced, as on a grid; rows of a grid are no random sample, and the estimate \
-             is no evidence",
+            "{}: the values of {} are evenly spaced, as on a grid; rows of a grid are no random sample, and the \
+             estimate is no evidence",
             points.name(),
             points.column_label(first)
         )

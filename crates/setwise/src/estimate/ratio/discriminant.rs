@@ -1,8 +1,8 @@
 //! Log density ratios of two Gaussians: regularised discriminant analysis (Friedman, 1989).
 //!
 //! The covariance of each sample is drawn toward that of both about their means, and toward a multiple of the identity,
-//! by the shares that separate left-out rows best. Among the results are quadratic and linear discriminant analysis, and
-//! Gaussians that differ by a scale.
+//! by the shares that separate left-out rows best. Among the results are quadratic and linear discriminant analysis,
+//! and Gaussians that differ by a scale.
 
 use rayon::prelude::*;
 

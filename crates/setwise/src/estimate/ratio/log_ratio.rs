@@ -39,7 +39,8 @@ pub struct LogRatio {
 /// Estimates log p/q from samples of P and Q, at their rows and at `other` rows.
 ///
 /// The estimates that are combined at a row of P or Q do not use that row; their weights use all rows. Other rows are
-/// taken for new ones, even where they equal a row of a sample. Where both samples have the same rows, the ratio is one.
+/// taken for new ones, even where they equal a row of a sample. Where both samples have the same rows, the ratio is
+/// one.
 ///
 /// ```
 /// use setwise::estimate::{Points, log_ratio};

@@ -60,8 +60,8 @@ impl Stack {
     /// Fits weights to estimates at rows of P and of Q.
     ///
     /// The first weights are the likelihoods of the estimates at left-out rows, so that they add up to one. A logistic
-    /// regression changes them as far as the likelihood grows with smaller penalties. Of few rows, free weights would lose
-    /// more than they gain.
+    /// regression changes them as far as the likelihood grows with smaller penalties. Of few rows, free weights would
+    /// lose more than they gain.
     pub fn fit(p: &Stacked, q: &Stacked) -> Self {
         let width = p.width();
         let [of_p, of_q] = [p, q].map(|stacked| -> Vec<Vec<f64>> {

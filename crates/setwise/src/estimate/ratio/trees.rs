@@ -105,7 +105,8 @@ impl Trees<'_> {
         self.boosting.rounds()
     }
 
-    /// Scores of the rows of sample `k`: P, Q, or other rows. Those of rows that the trees are grown on are out-of-fold.
+    /// Scores of the rows of sample `k`: P, Q, or other rows. Those of rows that the trees are grown on are
+    /// out-of-fold.
     pub fn scores(&self, k: usize, (raw, canonical): TreeRows) -> Vec<f64> {
         let known = self.data.rows.get(k).copied().unwrap_or(0);
         let first = if k == 0 { 0 } else { self.data.rows[0] };

@@ -8,8 +8,8 @@ use super::coordinates::PairCoordinates;
 use super::discriminant::{Discriminant, DiscriminantRatios, Shares};
 use super::nearest::{List, Local, NearestPoints, local_ratios};
 
-/// Rows of both samples from which on neighbours are searched in one sample after the other, so that one tree alone is in
-/// memory.
+/// Rows of both samples from which on neighbours are searched in one sample after the other, so that one tree alone is
+/// in memory.
 const MANY_ROWS: usize = 1 << 18;
 
 /// Units of work: for each row of a tree, for each query, for each row of the classifiers.

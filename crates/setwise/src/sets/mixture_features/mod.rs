@@ -1,7 +1,7 @@
 //! Gaussian mixtures fitted to each of two sets, and their log densities at every point of both.
 //!
-//! `points` holds sets, `component` is one Gaussian, `mixture` fits by expectation maximisation in single precision. Each lane of a vector has an
-//! example, so covariances, their factors and all sums over points are plain loops.
+//! `points` holds sets, `component` is one Gaussian, `mixture` fits by expectation maximisation in single precision.
+//! Each lane of a vector has an example, so covariances, their factors and all sums over points are plain loops.
 
 mod component;
 mod mixture;
