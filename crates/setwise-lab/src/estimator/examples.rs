@@ -24,7 +24,7 @@ const GROUP: usize = 16;
 /// Number of groups in a file.
 const GROUPS: usize = 32;
 /// Version of the features. It changes with their computation.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 /// Columns of pairs with up to the largest number of rows. The features of wider samples take too long.
 const MAX_DIM_OF_MANY_ROWS: usize = 10;
 /// Columns that are few: most of their pairs have up to the largest number of rows.
