@@ -23,8 +23,8 @@ use setwise::random::Generator;
 const GROUP: usize = 16;
 /// Number of groups in a file.
 const GROUPS: usize = 32;
-/// Version of the features. It changes with their computation.
-const VERSION: u32 = 6;
+/// Version of the examples. It changes with their distributions and the computation of their features.
+const VERSION: u32 = 7;
 /// Columns of pairs with up to the largest number of rows. The features of wider samples take too long.
 const MAX_DIM_OF_MANY_ROWS: usize = 10;
 /// Columns that are few: most of their pairs have up to the largest number of rows.
@@ -238,12 +238,7 @@ impl DrawnPair {
             ),
         };
         let pair = if rng.random_bool(settings.contaminated_fraction) { pair.contaminated(rng) } else { pair };
-        let (mut p, mut q) = (Vec::new(), Vec::new());
-        pair.sample_p(n, rng, &mut p);
-        match equal {
-            true => pair.sample_p(m, rng, &mut q),
-            false => pair.sample_q(m, rng, &mut q),
-        }
+        let [p, q] = pair.samples([n, m], equal, rng);
         let features = PairFeatures::compute(Points::new(&p, dim), Points::new(&q, dim), &Progress::default()).ok()?;
         Some(DrawnPair { features, kl, bounded })
     }

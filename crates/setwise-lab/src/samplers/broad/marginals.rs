@@ -55,6 +55,9 @@ pub struct Marginals {
     columns: Vec<Column>,
 }
 
+/// The heaviest tails of a column, those below a Cauchy distribution's.
+const MIN_FREEDOM: f64 = 0.7;
+
 /// A faster asinh than the standard library's, which also rounds correctly for tiny arguments.
 pub(super) fn asinh(x: f64) -> f64 {
     (x.abs() + (x * x + 1.0).sqrt()).ln().copysign(x)
@@ -150,7 +153,7 @@ impl Shape {
     fn perturbed(self, s: f64, rng: &mut impl Rng) -> Self {
         let near = |x: f64, min: f64, max: f64, rng: &mut _| (x * (s * normal(rng)).exp()).clamp(min, max);
         match self {
-            Shape::Student { freedom } => Shape::Student { freedom: near(freedom, 1.5, 60.0, rng) },
+            Shape::Student { freedom } => Shape::Student { freedom: near(freedom, MIN_FREEDOM, 60.0, rng) },
             Shape::Split { ratio } => Shape::Split { ratio: near(ratio, 0.1, 10.0, rng) },
             Shape::SinhArcsinh { skew, weight } => Shape::SinhArcsinh {
                 skew: (skew + 0.5 * s * normal(rng)).clamp(-1.5, 1.5),
@@ -255,6 +258,20 @@ impl Marginals {
                 _ => c,
             })
             .collect();
+        (Marginals { columns: p }, Marginals { columns: q })
+    }
+
+    /// Draws columns with heavy tails, down to those of a Cauchy distribution and below, and perturbed ones.
+    pub fn heavy_tailed_pair(dim: usize, strength: f64, rng: &mut impl Rng) -> (Self, Self) {
+        let shared = rng.random_bool(0.4).then(|| log_uniform(0.8, 2.5, rng));
+        let p: Vec<Column> = (0..dim)
+            .map(|_| Column {
+                shape: Shape::Student { freedom: shared.unwrap_or_else(|| log_uniform(0.8, 2.5, rng)) },
+                location: normal(rng),
+                scale: log_uniform(0.5, 2.0, rng),
+            })
+            .collect();
+        let q = p.iter().map(|c| c.perturbed(strength, rng)).collect();
         (Marginals { columns: p }, Marginals { columns: q })
     }
 

@@ -47,6 +47,9 @@ pub struct BroadPairs {
     pub max_divergence: f64,
 }
 
+/// Two distributions.
+pub type DensityPair = (Box<dyn Density>, Box<dyn Density>);
+
 /// Two distributions with known divergence.
 pub struct Pair {
     /// The first distribution.
@@ -108,6 +111,16 @@ impl Pair {
     /// A pair as the samples show it, without a warp, further columns or outliers.
     fn new(p: Box<dyn Density>, q: Box<dyn Density>, truth: Truth, full_support: bool) -> Self {
         Pair { p, q, truth, full_support, warp: None, padding: None, contamination: None }
+    }
+
+    /// Draws `n` points of the first distribution, and `m` of the second or, for `equal` samples, of the first.
+    ///
+    /// Rows far outside are in one sample, whatever its distribution.
+    pub fn samples(&self, [n, m]: [usize; 2], equal: bool, rng: &mut Generator) -> [Vec<f64>; 2] {
+        let (mut p, mut q) = (Vec::new(), Vec::new());
+        self.sample(&*self.p, true, n, rng, &mut p);
+        self.sample(if equal { &*self.p } else { &*self.q }, false, m, rng, &mut q);
+        [p, q]
     }
 
     /// Appends `n` points of the first distribution.
@@ -215,15 +228,25 @@ impl BroadPairs {
         }
     }
 
-    /// Draws clusters with heavy tails, down to those of a Cauchy distribution and below.
+    /// Draws clusters or independent columns with heavy tails, down to those of a Cauchy distribution and below.
     pub fn heavy_tails(&self, dim: usize, precision: Precision, rng: &mut Generator) -> Pair {
         let mut strength = (target_divergence(0.3 * self.max_divergence, rng) / dim as f64).sqrt();
+        let columns = rng.random_bool(0.5);
         loop {
-            let of_p = Clusters::draw(dim, rng).with_freedom(log_uniform(0.8, 2.5, rng));
-            let (p, q) = (of_p.mixture(), of_p.perturbed(strength, rng).with_freedom_near(&of_p, rng).mixture());
-            let truth = divergence(&p, &q, true, precision, rng);
+            let (p, q): DensityPair = match columns {
+                true => {
+                    let (p, q) = Marginals::heavy_tailed_pair(dim, strength, rng);
+                    (Box::new(p), Box::new(q))
+                }
+                false => {
+                    let of_p = Clusters::draw(dim, rng).with_freedom(log_uniform(0.8, 2.5, rng));
+                    let of_q = of_p.perturbed(strength, rng).with_freedom_near(&of_p, rng);
+                    (Box::new(of_p.mixture()), Box::new(of_q.mixture()))
+                }
+            };
+            let truth = divergence(&*p, &*q, true, precision, rng);
             if truth.value.is_finite() && truth.value <= self.max_divergence {
-                return Pair::new(Box::new(p), Box::new(q), truth, true);
+                return Pair::new(p, q, truth, true);
             }
             strength *= 0.6;
         }
@@ -326,6 +349,27 @@ mod tests {
             assert!(share(-1.0, 0.2) > 0.1 && share(0.2, 1.0) > 0.1 && share(1.0, 5.0) > 0.15, "d = {dim}");
             assert!(share(5.0, 31.0) > 0.02, "d = {dim}: {:?}", &truths[380..]);
         }
+    }
+
+    #[test]
+    fn rows_far_outside_are_in_one_of_two_equal_samples() {
+        let mut rng = Generator::seed_from_u64(8);
+        let mut of_p = 0;
+        for _ in 0..50 {
+            let pair = BroadPairs { max_divergence: 5.0 }.gaussians(1, &mut rng).contaminated(&mut rng);
+            let spread = |rows: &[f64]| {
+                let median = {
+                    let mut sorted = rows.to_vec();
+                    sorted.sort_by(f64::total_cmp);
+                    sorted[rows.len() / 2]
+                };
+                rows.iter().map(|x| (x - median).abs()).fold(0.0, f64::max)
+            };
+            let [p, q] = pair.samples([300, 300], true, &mut rng).map(|rows| spread(&rows));
+            assert!(p > 2.0 * q || q > 2.0 * p, "{p} and {q}");
+            of_p += usize::from(p > q);
+        }
+        assert!((10..40).contains(&of_p), "{of_p} of 50");
     }
 
     #[test]

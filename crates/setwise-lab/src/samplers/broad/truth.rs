@@ -90,12 +90,12 @@ pub fn divergence(
     }
 }
 
-/// Points of each distribution that determine a bounded divergence.
-const BOUNDED_POINTS: [usize; 2] = [2048, 16_384];
+/// Fewest and most points of each distribution that determine a bounded divergence.
+const BOUNDED_POINTS: [usize; 2] = [2048, 40_000];
 
 /// Bounded divergences for estimates from samples of `rows` rows, as means over fresh points of both distributions.
 pub fn bounded_divergences(p: &dyn Density, q: &dyn Density, rows: usize, rng: &mut Generator) -> [f64; MEASURES] {
-    let points = rows.clamp(BOUNDED_POINTS[0], BOUNDED_POINTS[1]);
+    let points = (2 * rows).clamp(BOUNDED_POINTS[0], BOUNDED_POINTS[1]);
     let mut sums = [0.0; MEASURES];
     for density in [p, q] {
         let mut rows = Vec::new();

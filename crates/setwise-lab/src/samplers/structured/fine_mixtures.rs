@@ -24,7 +24,7 @@ struct Layout {
 
 impl Layout {
     fn draw(dim: usize, rng: &mut Generator) -> Self {
-        let count = log_uniform(3.0, 97.0, rng) as usize;
+        let count = log_uniform(2.0, 97.0, rng) as usize;
         let (centres, directions, spacing) = match rng.random_range(0..5) {
             0 | 1 => scattered(dim, count, rng),
             2 => lattice(dim, count, rng),
@@ -210,17 +210,17 @@ fn walk(dim: usize, count: usize, rng: &mut Generator) -> Arrangement {
 pub fn pair(dim: usize, rng: &mut Generator) -> DensityPair {
     let fine = Layout::draw(dim, rng);
     let of_fine = fine.mixture(0.0);
-    let other = match rng.random_range(0..10) {
+    let other = match rng.random_range(0..11) {
         0..=3 => fine.mixture(fine.width * log_uniform(0.3, 20.0, rng)),
-        4 => fine.smooth(log_uniform(0.9, 1.6, rng)),
-        5 => {
+        4..=5 => fine.smooth(log_uniform(0.9, 1.6, rng)),
+        6 => {
             let mut moved = fine.clone();
             let step = fine.width * log_uniform(0.1, 3.0, rng);
             moved.centres.iter_mut().for_each(|c| *c += step * normal(rng));
             moved.flatten();
             moved.mixture(fine.width * 0.3 * rng.random::<f64>())
         }
-        6 => {
+        7 => {
             let mut moved = fine.clone();
             let shift = fine.width * log_uniform(0.1, 3.0, rng);
             let direction = unit_vector(dim, rng);
@@ -229,7 +229,7 @@ pub fn pair(dim: usize, rng: &mut Generator) -> DensityPair {
             }
             moved.mixture(0.0)
         }
-        7..=8 => {
+        8..=9 => {
             let mut weighted = fine.clone();
             let strength = log_uniform(0.1, 3.0, rng);
             // Some clusters are nearly missing.

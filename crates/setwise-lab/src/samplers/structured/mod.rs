@@ -18,7 +18,7 @@ use rand::{Rng, RngExt};
 
 use setwise::random::Generator;
 
-use super::broad::{Density, Precision, Truth, divergence};
+use super::broad::{Density, DensityPair, Precision, Truth, divergence};
 use super::normal;
 
 /// A kind of structure.
@@ -35,9 +35,6 @@ pub enum Structure {
     /// Noisy graphs of functions.
     Graphs,
 }
-
-/// Two distributions.
-type DensityPair = (Box<dyn Density>, Box<dyn Density>);
 
 impl Structure {
     /// All kinds.
