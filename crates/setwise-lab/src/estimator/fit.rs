@@ -26,6 +26,8 @@ pub enum FitProgress {
     Examples(usize, usize),
     /// Finished steps, their total, and the smoothed loss.
     Steps(u64, u64, f64),
+    /// Mean quantile loss of KL(P‖Q) at the held-out examples of a source, in units of the targets.
+    HeldOut(f64),
 }
 
 /// Trains the combiner of an experiment on the outputs of its trained set model.
@@ -42,6 +44,9 @@ pub fn fit(
     let settings = experiment.combiner.clone().unwrap_or_default();
     let loss = experiment.training.loss.clone();
     let targets = loss.targets();
+    let Targets::Quantiles { levels, .. } = &targets else {
+        return Err(setwise::Error::Estimate("a combiner predicts quantiles".to_owned()).into());
+    };
     if !parts.config().dimension_equivariant {
         return Err(setwise::Error::Estimate(
             "an estimator for any number of columns needs a dimension-equivariant model".to_owned(),
@@ -60,29 +65,34 @@ pub fn fit(
     }
     let total = sources.iter().map(|(_, held_out, training)| held_out + training).sum();
     let mut seen = 0;
-    let (mut held_out, mut training) = (Examples::default(), Examples::default());
+    let (mut held_out, mut training) = (Vec::new(), Examples::default());
     for (source, to_hold_out, to_train) in &sources {
-        for (all, stream, count) in
-            [(&mut held_out, Split::Validation, to_hold_out), (&mut training, Split::Training, to_train)]
-        {
-            all.append(source.gather(stream, *count, parts, &mut |n| {
+        let mut gather = |stream, count| {
+            source.gather(stream, count, parts, &mut |n| {
                 seen += n;
                 observe(FitProgress::Examples(seen.min(total), total))
-            })?);
-        }
+            })
+        };
+        held_out.push(gather(Split::Validation, *to_hold_out)?);
+        training.append(gather(Split::Training, *to_train)?);
     }
-    let standardise = |examples: &Examples| StandardisedExamples::of(examples, &targets);
-    let training = standardise(&training);
+    let training = StandardisedExamples::of([&training], &targets);
     let members: Vec<Model> = (0..settings.ensemble_size)
-        .map(|k| train(&settings, &targets, &training, experiment.seed.wrapping_add(k as u64), observe))
+        .map(|k| train(&settings, levels, &training, experiment.seed.wrapping_add(k as u64), observe))
         .collect::<Result<_>>()?;
     let mut model = ensemble(members)?;
-    calibrate(&mut model, &standardise(&held_out), targets.width(), settings.calibration_level)?;
+    for source in &held_out {
+        let loss = kl_loss(&mut model, &StandardisedExamples::of([source], &targets), levels)?;
+        observe(FitProgress::HeldOut(loss))?;
+    }
+    let held_out = StandardisedExamples::of(&held_out, &targets);
+    calibrate(&mut model, &held_out, levels.len(), settings.calibration_level)?;
     experiment.describe(&mut model);
     Ok(model)
 }
 
 /// Examples as the combiner reads them.
+#[derive(Default)]
 struct StandardisedExamples {
     /// Rows of numbers.
     rows: Vec<f32>,
@@ -90,6 +100,8 @@ struct StandardisedExamples {
     estimates: [Vec<f32>; HEADS],
     /// Targets of the heads, standardised like the features of their example.
     targets: Vec<[f32; HEADS]>,
+    /// Units of the standardised KL(P‖Q).
+    scales: Vec<f64>,
 }
 
 /// Standardised targets are clamped to this size: estimates can be far off on samples that do not show the difference.
@@ -98,13 +110,10 @@ const MAX_TARGET: f64 = 30.0;
 const HEAD_WEIGHTS: [f64; HEADS] = [1.0, 0.4, 0.4, 0.4];
 
 impl StandardisedExamples {
-    fn of(examples: &Examples, targets: &Targets) -> Self {
-        let mut all = StandardisedExamples {
-            rows: Vec::new(),
-            estimates: std::array::from_fn(|_| Vec::new()),
-            targets: Vec::new(),
-        };
-        for (features, labels) in examples.rows.chunks_exact(examples.width).zip(examples.labels.chunks_exact(HEADS)) {
+    fn of<'a>(sources: impl IntoIterator<Item = &'a Examples>, targets: &Targets) -> Self {
+        let mut all = StandardisedExamples::default();
+        let examples = sources.into_iter().flat_map(|s| s.rows.chunks_exact(s.width).zip(s.labels.chunks_exact(HEADS)));
+        for (features, labels) in examples {
             let input = CombinerInput::of(features, targets);
             all.rows.extend(&input.row);
             let mut standardised = [0.0; HEADS];
@@ -115,6 +124,8 @@ impl StandardisedExamples {
                 standardised[k] = target.clamp(-MAX_TARGET, MAX_TARGET) as f32;
             }
             all.targets.push(standardised);
+            let kl = input.heads[0].standardisation;
+            all.scales.push(kl.invert(1.0) - kl.invert(0.0));
         }
         all
     }
@@ -153,14 +164,11 @@ fn config(settings: &Combiner, inputs: usize, outputs: usize) -> Result<ModelCon
 
 fn train(
     settings: &Combiner,
-    targets: &Targets,
+    levels: &[f64],
     examples: &StandardisedExamples,
     seed: u64,
     observe: &mut dyn FnMut(FitProgress) -> Result<()>,
 ) -> Result<Model> {
-    let Targets::Quantiles { levels, .. } = targets else {
-        return Err(setwise::Error::Estimate("a combiner predicts quantiles".to_owned()).into());
-    };
     let (inputs, outputs) = (input_width(levels.len()), output_width(levels.len()));
     let scaling = Scaling::of(&examples.rows, inputs);
     let mut rows = examples.rows.clone();
@@ -314,6 +322,16 @@ fn range(model: &Model, name: &str) -> Result<std::ops::Range<usize>> {
     found.ok_or_else(|| setwise::Error::Estimate(format!("the combining network has no {name:?}")).into())
 }
 
+/// The mean quantile loss of KL(P‖Q) in units of the targets.
+fn kl_loss(model: &mut Model, examples: &StandardisedExamples, levels: &[f64]) -> Result<f64> {
+    let answers = model.predict(&single_element_sets(&examples.rows, &model.config().input_widths)?)?;
+    let loss = |(i, (targets, scale)): (usize, (&[f32; HEADS], &f64))| {
+        let quantiles = ensemble_quantiles(answers.example(i), 0, examples.estimates(0, i), levels.len());
+        scale * quantile_loss(&quantiles, f64::from(targets[0]), levels, examples.targets.len()).0
+    };
+    Ok(examples.targets.iter().zip(&examples.scales).enumerate().map(loss).sum())
+}
+
 /// Calibrates the outer quantiles so that a share of held-out labels, the level, lies between them.
 ///
 /// This is conformalised quantile regression (Romano, Patterson, Candès, 2019) with scores relative to the interval's
@@ -395,11 +413,7 @@ mod tests {
         use rand_distr::{Distribution, StandardNormal};
         let mut rng = Generator::seed_from_u64(seed);
         let mut normal = || -> f32 { StandardNormal.sample(&mut rng) };
-        let mut all = StandardisedExamples {
-            rows: Vec::new(),
-            estimates: std::array::from_fn(|_| Vec::new()),
-            targets: Vec::new(),
-        };
+        let mut all = StandardisedExamples::default();
         for _ in 0..count {
             let first = all.rows.len();
             let mut targets = [0.0; HEADS];
@@ -410,6 +424,7 @@ mod tests {
                 all.estimates[head].extend(estimates);
             }
             all.targets.push(targets);
+            all.scales.push(1.0);
             all.rows.resize_with(first + input_width(3), &mut normal);
         }
         all
@@ -417,7 +432,7 @@ mod tests {
 
     #[test]
     fn training_finds_the_best_estimate_and_calibration_its_error() {
-        let targets = Targets::Quantiles { levels: vec![0.05, 0.5, 0.95], scale: 1.0 };
+        let levels = [0.05, 0.5, 0.95];
         let settings =
             Combiner { latent: 16, hidden: 16, blocks: 1, steps: 400, batch_size: 128, ..Default::default() };
         let mut seen = 0;
@@ -425,12 +440,15 @@ mod tests {
             seen += 1;
             Ok(())
         };
-        let member = train(&settings, &targets, &examples(4000, 1), 3, &mut count).unwrap();
+        let member = train(&settings, &levels, &examples(4000, 1), 3, &mut count).unwrap();
         let mut model = ensemble(vec![member]).unwrap();
         calibrate(&mut model, &examples(2000, 2), 3, setwise::estimate::LEVEL).unwrap();
         assert!(seen > 0);
         let shares: [f64; HEADS] = serde_json::from_str(&model.metadata()[WIDENING]).unwrap();
         let fresh = examples(1000, 4);
+        // That of the quantiles of normal noise with deviation ½ is 0.10.
+        let loss = kl_loss(&mut model, &fresh, &levels).unwrap();
+        assert!((0.085..0.16).contains(&loss), "{loss}");
         let answers = model.predict(&single_element_sets(&fresh.rows, &[input_width(3)]).unwrap()).unwrap();
         for (head, share) in shares.into_iter().enumerate() {
             let (mut covered, mut error) = (0, 0.0);

@@ -161,11 +161,14 @@ impl CombinerProgress {
                 log(format!("{folder}: training the combiner"));
                 *last_line = Instant::now();
             }
-            CombinerEvent::Progress(progress) if last_line.elapsed().as_secs() >= LINE_EVERY / 3 => {
+            CombinerEvent::Progress(progress)
+                if last_line.elapsed().as_secs() >= LINE_EVERY / 3 || matches!(progress, FitProgress::HeldOut(_)) =>
+            {
                 *last_line = Instant::now();
                 log(match progress {
                     FitProgress::Examples(n, of) => format!("combiner: {n} of {of} examples"),
                     FitProgress::Steps(n, of, loss) => format!("combiner: step {n}/{of}  loss {loss:.4}"),
+                    FitProgress::HeldOut(loss) => format!("combiner: held-out loss {loss:.5}"),
                 });
             }
             CombinerEvent::Progress(_) => {}
