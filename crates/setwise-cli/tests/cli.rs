@@ -160,7 +160,7 @@ fn bad_sets_are_refused_with_file_row_and_column() {
     let good = write(&dir, "good.csv", "x,y\n0,1\n2,3\n");
     for (name, content, expected) in [
         ("text.csv", "0,1\n2,three\n", "text.csv: line 2, column 2: \"three\" is not a number"),
-        ("nan.csv", "x,y\n0,1\nNaN,3\n", "nan.csv: line 3, column 1 is NaN"),
+        ("nan.csv", "x,y\n0,1\nNaN,3\n", "nan.csv: line 3, column 1 (\"x\") is NaN"),
         ("inf.tsv", "0\tinf\n", "inf.tsv: line 1, column 2 is inf"),
         ("ragged.csv", "0,1\n2,3,4\n", "ragged.csv: line 2 has 3 columns"),
         ("empty.csv", "", "empty.csv: is empty"),

@@ -290,10 +290,43 @@ fn headers_that_differ_and_columns_that_count_rows_are_warnings() {
     let s = Samples::new();
     let rows = |stream| (0..40).map(|i| format!("{i},{}\n", noise(i, stream))).collect::<String>();
     let p = s.write("p.csv", format!(",x\n{}", rows(0)));
-    let q = s.write("q.csv", format!("x,y\n{}", rows(1)));
+    let q = s.write("q.csv", format!(",y\n{}", rows(1)));
     let out = ok([path("kl"), &p, &q]);
-    assert!(out.contains("warning: column 1 is \"\" in") && out.contains("compared by position"), "{out}");
+    assert!(out.contains("warning: column 2 is \"x\" in") && out.contains("compared by position"), "{out}");
     assert!(out.contains("p.csv: column 1 counts the rows"), "{out}");
+}
+
+#[test]
+fn columns_are_chosen_and_matched_by_name() {
+    let s = Samples::new();
+    let rows = |stream, shift: f64, swap: bool| -> String {
+        let row = |i| {
+            let (a, b) = (normal(i, stream), normal(i, stream + 1) + shift);
+            if swap { format!("{b},{a},{i},note {i}\n") } else { format!("{i},2026-04-{:02},{a},{b}\n", 1 + i % 30) }
+        };
+        (0..60).map(row).collect()
+    };
+    let p = s.write("p.csv", format!("id,day,a,b\n{}", rows(1, 0.0, false)));
+    let q = s.write("q.csv", format!("b,a,id,note\n{}", rows(3, 2.0, true)));
+    let chosen = ok([path("kl"), &p, &q, path("--columns"), path("a,b,id"), path("--drop"), path("id")]);
+    assert_eq!(chosen, ok([path("kl"), &p, &q, path("--drop"), path("id,day,note")]));
+    assert!(chosen.contains("rows 60 and 60, columns 2"), "{chosen}");
+    for command in ["divergence", "ratio", "test"] {
+        ok([path(command), &p, &q, path("--drop"), path("id,day,note")]);
+    }
+    let at = ok([path("ratio"), &p, &q, path("--at"), &q, path("--columns"), path("b")]);
+    assert!(at.contains("columns 1"), "{at}");
+    let list = s.write("list.csv", "p.csv,p.csv\n");
+    ok([path("kl"), path("--pairs"), &list, path("--columns"), path("a,b")]);
+    for (arguments, expected) in [
+        (vec![], "line 2, column 2 (\"day\"): \"2026-04-01\" is not a number\n--columns chooses columns"),
+        (vec!["--columns", "a,c"], "p.csv: has no column \"c\"; its columns are \"id\", \"day\", \"a\", \"b\""),
+        (vec!["--drop", "day,note,no"], "p.csv: has no column \"no\" to leave out, nor has any other file"),
+    ] {
+        let all: Vec<_> = [path("kl"), &p, &q].into_iter().chain(arguments.iter().map(|a| path(a))).collect();
+        let error = refused(all);
+        assert!(error.contains(expected), "{error}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use setwise::estimate::{Estimate, Points, Pretrained, Quantity, file_warnings};
 use setwise_report::decimals;
 
-use super::{print_json, print_line, read_samples, with_progress};
+use super::{ColumnArgs, print_json, print_line, with_progress};
 use crate::failure::Failure;
 
 /// Arguments of `divergence`.
@@ -22,6 +22,8 @@ pub struct Args {
     /// Seed of intervals of fallback estimates.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    #[command(flatten)]
+    columns: ColumnArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -55,7 +57,7 @@ impl Measure {
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let [of_p, of_q] = read_samples([&args.p, &args.q])?;
+    let [of_p, of_q] = args.columns.read([&args.p, &args.q])?;
     let (p, q) = (Points::of(&of_p)?, Points::of(&of_q)?);
     let measures: Vec<Quantity> = match args.measure.is_empty() {
         true => Quantity::DIVERGENCES.to_vec(),

@@ -13,7 +13,7 @@ use setwise::files::Sample;
 use setwise_report::{Page, bar_table, kl_page};
 
 use super::{
-    DeviceArgs, check_not_input, check_output, print_estimate, print_json, print_line, read_samples, with_progress,
+    ColumnArgs, DeviceArgs, check_not_input, check_output, print_estimate, print_json, print_line, with_progress,
 };
 use crate::failure::Failure;
 
@@ -53,6 +53,8 @@ pub struct Args {
     out: Option<PathBuf>,
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    columns: ColumnArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -110,7 +112,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         check_not_input(path, [p.as_path(), q])?;
         Page::check_extension(path)?;
     }
-    let [of_p, of_q] = read_samples([p, q])?;
+    let [of_p, of_q] = args.columns.read([p, q])?;
     let (p, q) = (Points::of(&of_p)?, Points::of(&of_q)?);
     let estimator = args.options().with_device(args.device.open()?).estimator()?;
     if args.both {
@@ -149,7 +151,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     args.report.as_ref().map_or(Ok(()), |path| print_line(format!("report: {}", path.display())))
 }
 
-/// The column names of P, or of Q if P has no header. Columns are matched by position.
+/// The column names of P, or of Q if P has no header.
 fn names<'a>(p: &'a Sample, q: &'a Sample) -> &'a [String] {
     if p.names.is_empty() { &q.names } else { &p.names }
 }

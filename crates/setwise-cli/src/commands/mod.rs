@@ -23,8 +23,9 @@ pub mod train;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use setwise::Error;
 use setwise::estimate::{Dim, Estimate};
-use setwise::files::Sample;
+use setwise::files::{ColumnChoice, Sample, read_matching};
 use setwise_lab::datasets::DataFolder;
 use setwise_report::decimals;
 
@@ -88,6 +89,45 @@ pub fn read_samples(paths: [&PathBuf; 2]) -> Result<[Sample; 2], Failure> {
     let read = || Ok([Sample::read(paths[0])?, Sample::read(paths[1])?]);
     // A progress bar would hide what a person types.
     if paths.iter().any(|p| p.as_os_str() == "-") { read() } else { with_progress("reading the samples", |_| read()) }
+}
+
+/// The columns that are compared.
+#[derive(clap::Args)]
+pub struct ColumnArgs {
+    /// Columns to compare: names, numbers from 1, or ranges such as a..d, separated by commas [default: all].
+    #[arg(long, value_name = "COLUMNS")]
+    columns: Vec<String>,
+    /// Columns to leave out, likewise.
+    #[arg(long, value_name = "COLUMNS")]
+    drop: Vec<String>,
+}
+
+impl ColumnArgs {
+    /// The choice of columns.
+    pub fn choice(&self) -> ColumnChoice {
+        ColumnChoice { keep: self.columns.clone(), drop: self.drop.clone() }
+    }
+
+    /// Reads these columns of files, matched by name. One of the files may be standard input.
+    pub fn read<const N: usize>(&self, paths: [&PathBuf; N]) -> Result<[Sample; N], Failure> {
+        let from_input = paths.iter().filter(|p| p.as_os_str() == "-").count();
+        if from_input > 1 {
+            return Err(Failure::usage("standard input (-) can be only one of the two samples"));
+        }
+        let read = || {
+            let hint = |reason: String| format!("{reason}\n--columns chooses columns, --drop leaves columns out");
+            read_matching(&paths.map(|p| p.as_path()), &self.choice()).map_err(|error| match error {
+                Error::Sample { path, reason } if reason.contains("column ") => {
+                    Error::Sample { path, reason: hint(reason) }
+                }
+                Error::Sets(reason) => Error::Sets(hint(reason)),
+                error => error,
+            })
+        };
+        // A progress bar would hide what a person types.
+        let samples = if from_input > 0 { read()? } else { with_progress("reading the samples", |_| read())? };
+        Ok(samples.try_into().expect("one sample for each path"))
+    }
 }
 
 /// Prints a line of JSON.

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use setwise::estimate::{LogRatio, Points, file_warnings, log_ratio_observed};
-use setwise::files::Sample;
 use setwise::files::atomic::write_atomically;
 use setwise_report::decimals;
 
-use super::{check_not_input, check_output, print_json, print_line, read_samples, with_progress};
+use super::{ColumnArgs, check_not_input, check_output, print_json, print_line, with_progress};
 use crate::failure::Failure;
 
 /// Arguments of `ratio`.
@@ -25,6 +24,8 @@ pub struct Args {
     /// Write the columns sample, row and log_ratio.
     #[arg(short, long, value_name = "FILE.csv")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    columns: ColumnArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -49,8 +50,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         check_output(path)?;
         check_not_input(path, [args.p.as_path(), &args.q].into_iter().chain(args.at.as_deref()))?;
     }
-    let [of_p, of_q] = read_samples([&args.p, &args.q])?;
-    let at = args.at.as_ref().map(|path| with_progress("reading the rows", |_| Sample::read(path))).transpose()?;
+    let (of_p, of_q, at) = match &args.at {
+        None => args.columns.read([&args.p, &args.q]).map(|[p, q]| (p, q, None))?,
+        Some(at) => args.columns.read([&args.p, &args.q, at]).map(|[p, q, at]| (p, q, Some(at)))?,
+    };
     let (p, q) = (Points::of(&of_p)?, Points::of(&of_q)?);
     let other = at.as_ref().map(Points::of).transpose()?;
     let mut ratio = with_progress("estimating log p/q", |progress| log_ratio_observed(p, q, other, progress))?;

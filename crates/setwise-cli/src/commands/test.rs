@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use setwise::estimate::{Points, file_warnings};
 use setwise::two_sample::{Statistic, TwoSampleTest};
 
-use super::{print_json, print_line, read_samples, with_progress};
+use super::{ColumnArgs, print_json, print_line, with_progress};
 use crate::failure::Failure;
 
 /// Arguments of `test`.
@@ -31,6 +31,8 @@ pub struct Args {
     /// Seed of the permutations.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    #[command(flatten)]
+    columns: ColumnArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -52,7 +54,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.bandwidth.is_some() && args.method != Method::Mmd {
         return Err(Failure::usage("--bandwidth is for --method mmd"));
     }
-    let [of_p, of_q] = read_samples([&args.p, &args.q])?;
+    let [of_p, of_q] = args.columns.read([&args.p, &args.q])?;
     let statistic = match args.method {
         Method::Energy => Statistic::Energy,
         Method::Mmd => Statistic::Mmd { bandwidth: args.bandwidth },

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 
 use super::{Pair, Points};
-use crate::files::Sample;
+use crate::files::{ColumnChoice, Sample};
 use crate::{Error, Result};
 
 /// A list with its samples. Every file is read once.
@@ -38,6 +38,11 @@ impl PairList {
     /// Fails where a line does not name two samples of the same width. The error names the first bad line with the
     /// reason, and the numbers of the others.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
+        Self::read_columns(path, &ColumnChoice::default())
+    }
+
+    /// Reads a list and the chosen columns of its files. Every file must have them, those to leave out too.
+    pub fn read_columns(path: impl AsRef<Path>, choice: &ColumnChoice) -> Result<Self> {
         let path = path.as_ref();
         let from_input = path == Path::new("-");
         let name = if from_input { Path::new("standard input") } else { path };
@@ -47,10 +52,10 @@ impl PairList {
             _ => Error::io(name)(e),
         })?;
         let folder = if from_input { Path::new("") } else { path.parent().unwrap_or(Path::new("")) };
-        Self::parse(name, folder, &text)
+        Self::parse(name, folder, &text, choice)
     }
 
-    fn parse(list: &Path, folder: &Path, text: &str) -> Result<Self> {
+    fn parse(list: &Path, folder: &Path, text: &str, choice: &ColumnChoice) -> Result<Self> {
         let mut bad: Vec<(usize, String)> = Vec::new();
         let (mut paths, mut indices) = (Vec::new(), HashMap::<PathBuf, usize>::new());
         let mut pairs: Vec<ListedPair> = Vec::new();
@@ -76,7 +81,7 @@ impl PairList {
         if bad.is_empty() && pairs.is_empty() {
             return Err(bad_list(list, "names no files; write two sample files on every line"));
         }
-        let read: Vec<Result<Sample>> = paths.par_iter().map(one_sample).collect();
+        let read: Vec<Result<Sample>> = paths.par_iter().map(|path| one_sample(path, choice)).collect();
         for pair in &pairs {
             let problem = match pair.samples.map(|i| &read[i]) {
                 [Err(e), _] | [_, Err(e)] => Some(e.to_string()),
@@ -122,8 +127,8 @@ fn bad_list(list: &Path, reason: impl Into<String>) -> Error {
 }
 
 /// Reads a file that holds one sample.
-fn one_sample(path: &PathBuf) -> Result<Sample> {
-    let sample = Sample::read(path)?;
+fn one_sample(path: &Path, choice: &ColumnChoice) -> Result<Sample> {
+    let sample = Sample::read_columns(path, choice)?;
     Points::of(&sample)?;
     Ok(sample)
 }

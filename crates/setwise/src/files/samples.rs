@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use npyz::{DType, NpyFile, Order, TypeChar};
 
+use super::columns::{ColumnChoice, read_matching};
 use super::text::parse_text;
 use crate::sets::PackedSet;
 use crate::{Error, Result, SetBatch};
@@ -33,23 +34,51 @@ pub struct Sample {
 impl Sample {
     /// Reads a file. Errors name the file, and the row and column if there is one.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
+        Ok(Self::read_chosen(path.as_ref(), &ColumnChoice::default())?.0)
+    }
+
+    /// Reads the chosen columns of a file. Text in other columns is no error.
+    pub fn read_columns(path: impl AsRef<Path>, choice: &ColumnChoice) -> Result<Self> {
+        let read = read_matching(&[path.as_ref()], choice)?;
+        Ok(read.into_iter().next().expect("one sample for each path"))
+    }
+
+    /// Reads the chosen columns of a file, with the columns to leave out that it does not have.
+    pub(super) fn read_chosen(path: &Path, choice: &ColumnChoice) -> Result<(Self, Vec<String>)> {
         let name = if path == Path::new("-") { Path::new("standard input") } else { path };
-        Self::parse(name, &read_bytes(path)?)
+        Self::parse_chosen(name, &read_bytes(path)?, parse_npy, choice)
     }
 
     /// Parses a file's content.
+    #[cfg(test)]
     pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
         Self::parse_with(path, bytes, parse_npy)
     }
 
     /// Parses a file's content, NPY files with `parse_npy`.
     pub(crate) fn parse_with(path: &Path, bytes: &[u8], parse_npy: impl Fn(&[u8]) -> Parsed) -> Result<Self> {
+        Ok(Self::parse_chosen(path, bytes, parse_npy, &ColumnChoice::default())?.0)
+    }
+
+    /// Parses the chosen columns of a file's content, NPY files with `parse_npy`.
+    fn parse_chosen(
+        path: &Path,
+        bytes: &[u8],
+        parse_npy: impl Fn(&[u8]) -> Parsed,
+        choice: &ColumnChoice,
+    ) -> Result<(Self, Vec<String>)> {
         let bad = |reason: String| Error::Sample { path: path.to_owned(), reason };
         if let Some((_, kind)) = UNSUPPORTED_FORMATS.iter().find(|(magic, _)| bytes.starts_with(magic)) {
             return Err(bad(format!("is {kind}, which is not read; save the numbers as CSV, TSV or NPY")));
         }
-        let parsed = if bytes.starts_with(b"\x93NUMPY") { parse_npy(bytes) } else { parse_text(bytes) };
+        let is_npy = bytes.starts_with(b"\x93NUMPY");
+        let mut absent = Vec::new();
+        let mut choose = |names: &[String], width| {
+            let chosen = choice.of(names, width)?;
+            absent = chosen.absent;
+            Ok(chosen.columns)
+        };
+        let parsed = if is_npy { parse_npy(bytes) } else { parse_text(bytes, &mut choose) };
         let (data, [examples, rows, width], names) = parsed.map_err(bad)?;
         if examples == 0 || rows == 0 {
             return Err(bad("is empty: it has no rows of numbers".to_owned()));
@@ -58,11 +87,30 @@ impl Sample {
             return Err(bad("its rows have no columns".to_owned()));
         }
         let sample = Sample { path: path.to_owned(), data, examples, rows, width, names };
-        if let Some(i) = sample.data.iter().position(|x| !x.is_finite()) {
+        let chosen = (is_npy && !choice.is_all()).then(|| choose(&[], width)).transpose().map_err(bad)?;
+        let is_chosen = |i: usize| chosen.as_ref().is_none_or(|columns| columns.contains(&(i % width)));
+        if let Some(i) = (0..sample.data.len()).find(|&i| !sample.data[i].is_finite() && is_chosen(i)) {
             let location = sample.location(i, "row", "column");
             return Err(bad(format!("{location} is {}; every value must be a finite number", sample.data[i])));
         }
-        Ok(sample)
+        let sample = match chosen {
+            Some(columns) => sample.select(&columns),
+            None => sample,
+        };
+        Ok((sample, absent))
+    }
+
+    /// The sample with these columns, in this order.
+    pub(super) fn select(self, columns: &[usize]) -> Self {
+        if columns.iter().copied().eq(0..self.width) {
+            return self;
+        }
+        Sample {
+            data: self.data.chunks_exact(self.width).flat_map(|row| columns.iter().map(|&c| row[c])).collect(),
+            width: columns.len(),
+            names: columns.iter().filter_map(|&c| self.names.get(c).cloned()).collect(),
+            ..self
+        }
     }
 
     /// The sample of a range of columns. Its path names the range, since errors count columns from there.

@@ -2,10 +2,13 @@
 
 use super::samples::Parsed;
 
-/// Parses text. Blank lines and lines that begin with `#` are skipped.
+/// Chooses columns of a file with these names, which are empty without a header, and this number of columns.
+pub(super) type Choose<'a> = dyn FnMut(&[String], usize) -> Result<Vec<usize>, String> + 'a;
+
+/// Parses the chosen columns of text. Blank lines and lines that begin with `#` are skipped.
 ///
 /// A first row without numbers is a header. So is 0, 1, 2, … where all other fields have decimals.
-pub(super) fn parse_text(bytes: &[u8]) -> Parsed {
+pub(super) fn parse_text(bytes: &[u8], choose: &mut Choose) -> Parsed {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut reader = csv::ReaderBuilder::new()
         .delimiter(delimiter(bytes))
@@ -16,7 +19,9 @@ pub(super) fn parse_text(bytes: &[u8]) -> Parsed {
         .from_reader(bytes);
     let mut data = Vec::new();
     let (mut width, mut rows) = (0, 0);
+    let mut chosen = Vec::new();
     let mut names: Option<Vec<String>> = None;
+    let mut problems = Problems::default();
     let mut record = csv::ByteRecord::new();
     let mut first = true;
     // Whether the first row is 0, 1, 2, …, and whether all fields of the others are written with a decimal point.
@@ -25,54 +30,112 @@ pub(super) fn parse_text(bytes: &[u8]) -> Parsed {
         if is_blank(bytes, &record) {
             continue;
         }
-        let parsed: Vec<Option<f64>> = record.iter().map(number).collect();
         let is_first = std::mem::take(&mut first);
         if is_first {
             width = record.len();
+            let parsed: Vec<Option<f64>> = record.iter().map(number).collect();
             if is_header(&record, &parsed) {
-                names = Some(record.iter().map(text).collect());
+                let header: Vec<String> = record.iter().map(text).collect();
+                chosen = choose(&header, width)?;
+                names = Some(header);
                 continue;
             }
             numbered = is_numbered(record.iter());
+            // Names of numbered columns are known at the end.
+            chosen = if numbered { (0..width).collect() } else { choose(&[], width)? };
+            let numbers = || parsed.iter().position(Option::is_some);
+            problems.no_header = chosen.iter().find_map(|&c| parsed[c].is_none().then(numbers)).flatten();
         } else {
             decimals &= record.iter().all(|field| field.iter().any(|b| matches!(b, b'.' | b'e' | b'E')));
         }
         let line = || start(bytes, &record).0;
-        if let Some(column) = record.iter().position(|field| field.contains(&b'\n')) {
+        let several_lines = |c: usize| record.get(c).is_some_and(|field| field.contains(&b'\n'));
+        // Text in columns that are not chosen may have several lines.
+        let last = record.len() - 1;
+        let at_end = || reader.position().byte() as usize >= bytes.len();
+        let never_closed = several_lines(last) && at_end() && !bytes.trim_ascii_end().ends_with(b"\"");
+        if let Some(column) = chosen.iter().copied().find(|&c| several_lines(c)).or(never_closed.then_some(last)) {
             return Err(open_quote(line(), column, &text(&record[column])));
         }
         if record.len() != width {
-            return Err(format!("line {} has {} columns, the lines before have {width}", line(), record.len()));
+            problems.end = Some(format!("line {} has {} columns, the lines before have {width}", line(), record.len()));
+            break;
         }
-        for (column, &value) in parsed.iter().enumerate() {
-            let Some(value) = value else {
+        for &column in &chosen {
+            let value = number(&record[column]);
+            if !value.is_some_and(f64::is_finite) && problems.is_new(column) {
                 let name = names.as_ref().map_or(String::new(), |n| format!(" ({:?})", truncated(&n[column])));
-                let other = parsed.iter().position(Option::is_some).filter(|_| is_first);
-                let why =
-                    other.map_or(String::new(), |i| format!("; the line is no header, as its column {} is one", i + 1));
-                let field = truncated(&text(&record[column]));
-                return Err(format!("line {}, column {}{name}: {field:?} is not a number{why}", line(), column + 1));
-            };
-            if !value.is_finite() {
-                return Err(format!(
-                    "line {}, column {} is {value}; every value must be a finite number",
-                    line(),
-                    column + 1
+                let place = format!("line {}, column {}{name}", line(), column + 1);
+                problems.found.push((
+                    column,
+                    match value {
+                        Some(x) => format!("{place} is {x}; every value must be a finite number"),
+                        None => format!("{place}: {:?} is not a number", truncated(&text(&record[column]))),
+                    },
                 ));
             }
-            data.push(value);
+            data.push(value.unwrap_or(f64::NAN));
         }
         rows += 1;
+    }
+    problems.check()?;
+    let open = |names: &Vec<String>| names.iter().position(|name| name.contains('\n'));
+    if let Some((column, names)) = names.as_ref().filter(|_| rows == 0).and_then(|n| open(n).map(|c| (c, n))) {
+        return Err(open_quote(1, column, &names[column]));
     }
     if numbered && decimals && rows > 1 && width > 1 {
         names = Some(data.drain(..width).map(|x| x.to_string()).collect());
         rows -= 1;
     }
-    let names = names.unwrap_or_default();
-    if let Some(column) = names.iter().position(|name| rows == 0 && name.contains('\n')) {
-        return Err(open_quote(1, column, &names[column]));
+    if numbered {
+        let all = names.as_deref().unwrap_or_default();
+        chosen = choose(all, width)?;
+        if chosen.len() < width {
+            data = data.chunks_exact(width).flat_map(|row| chosen.iter().map(|&c| row[c])).collect();
+        }
     }
-    Ok((data, [1, rows, width], names))
+    let names = names.map_or_else(Vec::new, |names| chosen.iter().map(|&c| names[c].clone()).collect());
+    Ok((data, [1, rows, chosen.len()], names))
+}
+
+/// What is wrong with a file: the first problem of each column.
+#[derive(Default)]
+struct Problems {
+    /// Columns with their problems, in the order of the file.
+    found: Vec<(usize, String)>,
+    /// A problem after which nothing is read.
+    end: Option<String>,
+    /// A column of the first row that is a number, where others are none: the row is no header.
+    no_header: Option<usize>,
+}
+
+impl Problems {
+    fn is_new(&self, column: usize) -> bool {
+        self.found.iter().all(|(c, _)| *c != column)
+    }
+
+    /// The error of all problems, if there are any.
+    fn check(self) -> Result<(), String> {
+        const MAX_LISTED: usize = 8;
+        let mut lines: Vec<String> = self.found.into_iter().map(|(_, problem)| problem).collect();
+        if let (Some(line), Some(column)) = (lines.first_mut(), self.no_header) {
+            line.push_str(&format!("; the line is no header, as its column {} is one", column + 1));
+        }
+        lines.extend(self.end);
+        match lines.as_slice() {
+            [] => Ok(()),
+            [only] => Err(only.clone()),
+            all => {
+                let more = all.len().saturating_sub(MAX_LISTED);
+                let mut report = format!("has {} problems, the first of each column:", all.len());
+                all.iter().take(MAX_LISTED).for_each(|line| report.push_str(&format!("\n  {line}")));
+                if more > 0 {
+                    report.push_str(&format!("\n  and {more} more"));
+                }
+                Err(report)
+            }
+        }
+    }
 }
 
 /// The error of a data field of several lines: the likely cause is an open quote.
@@ -204,13 +267,16 @@ mod tests {
                 "NA,0.3\n1,2\n",
                 "line 1, column 1: \"NA\" is not a number; the line is no header, as its column 2 is one",
             ),
-            (",0.3\n1,2\n", "line 1, column 1: \"\" is not a number; the line is no header, as its column 2 is one"),
             (
                 "# c\n1,O.5\n1,2\n",
                 "line 2, column 2: \"O.5\" is not a number; the line is no header, as its column 1 is one",
             ),
             ("NA\n1\n2\n", "line 1, column 1: \"NA\" is not a number"),
-            ("n/a,null\n1,2\n", "line 1, column 1: \"n/a\" is not a number"),
+            (
+                "n/a,null\n1,2\n",
+                "has 2 problems, the first of each column:\n  line 1, column 1: \"n/a\" is not a number\n  line 1, column \
+                 2: \"null\" is not a number",
+            ),
             ("1\n\"\"\n2\n", "line 2, column 1: \"\" is not a number"),
         ] {
             assert_eq!(text(content).unwrap_err().to_string(), format!("points.csv: {expected}"));
@@ -231,7 +297,7 @@ mod tests {
             assert!(error.len() < 150, "{error}");
         }
         let error = text(&format!("1,2\n3,{}\n", "x".repeat(1000))).unwrap_err().to_string();
-        assert!(error.ends_with("…\" is not a number") && error.len() < 150, "{error}");
+        assert!(error.contains("…\" is not a number") && error.len() < 150, "{error}");
     }
 
     #[test]
@@ -248,5 +314,18 @@ mod tests {
         ] {
             assert_eq!(text(content).unwrap_err().to_string(), expected);
         }
+    }
+    #[test]
+    fn all_columns_with_problems_are_named_at_once() {
+        let table = "id,day,x,place\n1,monday,2.5,Rome\n2,tuesday,NA,Rome\n3,friday,4.5,Oslo\n4,5,6\n";
+        assert_eq!(
+            text(table).unwrap_err().to_string(),
+            "points.csv: has 4 problems, the first of each column:\n  line 2, column 2 (\"day\"): \"monday\" is not a \
+             number\n  line 2, column 4 (\"place\"): \"Rome\" is not a number\n  line 3, column 3 (\"x\"): \"NA\" is not a \
+             number\n  line 5 has 3 columns, the lines before have 4"
+        );
+        let wide = format!("{}\n", vec!["a,1"; 20].join(","));
+        let error = text(&wide).unwrap_err().to_string();
+        assert!(error.contains("has 20 problems") && error.ends_with("\n  and 12 more"), "{error}");
     }
 }

@@ -30,7 +30,7 @@ pub fn run(list: &Path, args: &Args) -> Result<(), Failure> {
     let device = args.device.clone();
     let gpu = device.name() != "cpu";
     let estimator = ManyPairs::open(&args.options(), gpu, move || device.open())?;
-    let list = PairList::read(list)?;
+    let list = PairList::read_columns(list, &args.columns.choice())?;
     if let Some(path) = &args.out {
         let samples = list.pairs().iter().flat_map(|pair| list.samples(pair));
         check_not_input(path, samples.map(|sample| sample.path.as_path()))?;
