@@ -1,20 +1,27 @@
 //! Training steps after the first do not allocate.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
 
 use setwise::models::{ImageEncoder, Images, PRESETS};
 use setwise::{Loss, Model, ModelConfig, SetBatch, Trainer};
 
-/// The system allocator, with a count of allocations.
+/// The system allocator, with a count of each thread's allocations.
 struct CountingAllocator;
 
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count_allocation() {
+    // A thread that ends has no count.
+    let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+}
 
 // SAFETY: every call is forwarded to the system allocator, which upholds the contract.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        count_allocation();
         // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
@@ -23,12 +30,12 @@ unsafe impl GlobalAlloc for CountingAllocator {
         unsafe { System.dealloc(p, layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        count_allocation();
         // SAFETY: the caller upholds the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        count_allocation();
         // SAFETY: `p` is from the system allocator with this layout, as the caller upholds the contract of `realloc`.
         unsafe { System.realloc(p, layout, size) }
     }
@@ -57,11 +64,11 @@ fn steps_after_the_first_allocate_only_the_view_of_the_batch() {
             let config = ModelConfig::preset(preset.name, 2).unwrap().with_latent(16).with_hidden(32);
             let mut trainer = Trainer::new(Model::new(config.validate().unwrap(), 1), Loss::L1);
             trainer.step(&large, &targets, 1e-3).unwrap();
-            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            let before = ALLOCATIONS.get();
             for b in [&large, &small, &large] {
                 trainer.step(b, &targets, 1e-3).unwrap();
             }
-            let count = ALLOCATIONS.load(Ordering::Relaxed) - before;
+            let count = ALLOCATIONS.get() - before;
             assert!(count <= 3, "{}: {count} allocations in three steps", preset.name);
         }
         let images = Images::new(ImageEncoder::Mnist).with_size(10, 10, 1);
@@ -72,11 +79,11 @@ fn steps_after_the_first_allocate_only_the_view_of_the_batch() {
         let (large, small) = (batch(7, 9).unwrap(), batch(2, 3).unwrap());
         let mut trainer = Trainer::new(Model::new(config, 1), Loss::Mse);
         trainer.step(&large, &[0.1], 1e-3).unwrap();
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = ALLOCATIONS.get();
         for b in [&large, &small, &large] {
             trainer.step(b, &[0.1], 1e-3).unwrap();
         }
-        let count = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        let count = ALLOCATIONS.get() - before;
         assert!(count <= 3, "images: {count} allocations in three steps");
     });
 }
