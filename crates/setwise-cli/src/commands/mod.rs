@@ -83,12 +83,17 @@ pub fn check_not_input<'a>(path: &Path, inputs: impl IntoIterator<Item = &'a Pat
 
 /// Reads two samples. One of them may be standard input.
 pub fn read_samples(paths: [&PathBuf; 2]) -> Result<[Sample; 2], Failure> {
-    if paths.iter().all(|p| p.as_os_str() == "-") {
-        return Err(Failure::usage("standard input (-) can be only one of the two samples"));
+    reading(&paths, || Ok([Sample::read(paths[0])?, Sample::read(paths[1])?]))
+}
+
+/// Reads files, at most one of which is standard input, and shows the time it takes.
+fn reading<T>(paths: &[&PathBuf], read: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    match paths.iter().filter(|p| p.as_os_str() == "-").count() {
+        0 => with_progress("reading the samples", |_| read()),
+        // A progress bar would hide what a person types.
+        1 => read(),
+        _ => Err(Failure::usage("standard input (-) can be only one of the two samples")),
     }
-    let read = || Ok([Sample::read(paths[0])?, Sample::read(paths[1])?]);
-    // A progress bar would hide what a person types.
-    if paths.iter().any(|p| p.as_os_str() == "-") { read() } else { with_progress("reading the samples", |_| read()) }
 }
 
 /// The columns that are compared.
@@ -110,22 +115,16 @@ impl ColumnArgs {
 
     /// Reads these columns of files, matched by name. One of the files may be standard input.
     pub fn read<const N: usize>(&self, paths: [&PathBuf; N]) -> Result<[Sample; N], Failure> {
-        let from_input = paths.iter().filter(|p| p.as_os_str() == "-").count();
-        if from_input > 1 {
-            return Err(Failure::usage("standard input (-) can be only one of the two samples"));
-        }
-        let read = || {
-            let hint = |reason: String| format!("{reason}\n--columns chooses columns, --drop leaves columns out");
-            read_matching(&paths.map(|p| p.as_path()), &self.choice()).map_err(|error| match error {
-                Error::Sample { path, reason } if reason.contains("column ") => {
-                    Error::Sample { path, reason: hint(reason) }
-                }
-                Error::Sets(reason) => Error::Sets(hint(reason)),
-                error => error,
-            })
+        let hint = |reason: String| format!("{reason}\n--columns chooses columns, --drop leaves columns out");
+        let with_hint = |error| match error {
+            Error::Sample { path, reason } if reason.contains("column ") => {
+                Error::Sample { path, reason: hint(reason) }
+            }
+            Error::Sets(reason) => Error::Sets(hint(reason)),
+            error => error,
         };
-        // A progress bar would hide what a person types.
-        let samples = if from_input > 0 { read()? } else { with_progress("reading the samples", |_| read())? };
+        let read = || Ok(read_matching(&paths.map(|p| p.as_path()), &self.choice()).map_err(with_hint)?);
+        let samples: Vec<Sample> = reading(&paths, read)?;
         Ok(samples.try_into().expect("one sample for each path"))
     }
 }

@@ -140,15 +140,14 @@ fn matched(first: &Sample, other: Sample) -> Result<Sample> {
         return Ok(other);
     }
     let place = |name: &String| other.names.iter().position(|n| n == name);
+    // Columns with other names in the same place are renamed ones.
+    let in_place = |c: usize| place(&first.names[c]).is_none_or(|at| at == c);
+    if other.width == first.width && (0..first.width).all(in_place) {
+        return Ok(other);
+    }
     let order: Option<Vec<usize>> = first.names.iter().map(place).collect();
     match order {
         Some(order) if other.width == first.width => Ok(other.select(&order)),
-        // Columns with other names in the same place are renamed ones.
-        _ if other.width == first.width
-            && (0..first.width).all(|c| place(&first.names[c]).is_none_or(|at| at == c)) =>
-        {
-            Ok(other)
-        }
         _ => {
             let only = |a: &Sample, b: &Sample| -> Vec<String> {
                 a.names.iter().filter(|name| !b.names.contains(name)).cloned().collect()

@@ -101,15 +101,13 @@ impl Sample {
     }
 
     /// The sample with these columns, in this order.
-    pub(super) fn select(self, columns: &[usize]) -> Self {
-        if columns.iter().copied().eq(0..self.width) {
-            return self;
-        }
+    pub(super) fn select(&self, columns: &[usize]) -> Self {
         Sample {
             data: self.data.chunks_exact(self.width).flat_map(|row| columns.iter().map(|&c| row[c])).collect(),
             width: columns.len(),
             names: columns.iter().filter_map(|&c| self.names.get(c).cloned()).collect(),
-            ..self
+            path: self.path.clone(),
+            ..*self
         }
     }
 
@@ -119,13 +117,8 @@ impl Sample {
     /// If the range is empty or ends beyond the columns.
     pub fn columns(&self, range: std::ops::Range<usize>) -> Self {
         assert!(!range.is_empty() && range.end <= self.width, "{range:?} of {} columns", self.width);
-        Sample {
-            data: self.data.chunks_exact(self.width).flat_map(|row| &row[range.clone()]).copied().collect(),
-            width: range.len(),
-            names: self.names.get(range.clone()).map(<[String]>::to_vec).unwrap_or_default(),
-            path: format!("{} (columns {} to {})", self.path.display(), range.start + 1, range.end).into(),
-            ..*self
-        }
+        let path = format!("{} (columns {} to {})", self.path.display(), range.start + 1, range.end).into();
+        Sample { path, ..self.select(&range.collect::<Vec<_>>()) }
     }
 
     /// Location of number `i` for error messages, with these names of rows and columns.

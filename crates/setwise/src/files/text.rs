@@ -51,7 +51,7 @@ pub(super) fn parse_text(bytes: &[u8], choose: &mut Choose) -> Parsed {
         let line = || start(bytes, &record).0;
         let several_lines = |c: usize| record.get(c).is_some_and(|field| field.contains(&b'\n'));
         // Text in columns that are not chosen may have several lines.
-        let last = record.len() - 1;
+        let last = record.len().saturating_sub(1);
         let at_end = || reader.position().byte() as usize >= bytes.len();
         let never_closed = several_lines(last) && at_end() && !bytes.trim_ascii_end().ends_with(b"\"");
         if let Some(column) = chosen.iter().copied().find(|&c| several_lines(c)).or(never_closed.then_some(last)) {
@@ -274,8 +274,8 @@ mod tests {
             ("NA\n1\n2\n", "line 1, column 1: \"NA\" is not a number"),
             (
                 "n/a,null\n1,2\n",
-                "has 2 problems, the first of each column:\n  line 1, column 1: \"n/a\" is not a number\n  line 1, column \
-                 2: \"null\" is not a number",
+                "has 2 problems, the first of each column:\n  line 1, column 1: \"n/a\" is not a number\n  line 1, \
+                 column 2: \"null\" is not a number",
             ),
             ("1\n\"\"\n2\n", "line 2, column 1: \"\" is not a number"),
         ] {
@@ -321,8 +321,8 @@ mod tests {
         assert_eq!(
             text(table).unwrap_err().to_string(),
             "points.csv: has 4 problems, the first of each column:\n  line 2, column 2 (\"day\"): \"monday\" is not a \
-             number\n  line 2, column 4 (\"place\"): \"Rome\" is not a number\n  line 3, column 3 (\"x\"): \"NA\" is not a \
-             number\n  line 5 has 3 columns, the lines before have 4"
+             number\n  line 2, column 4 (\"place\"): \"Rome\" is not a number\n  line 3, column 3 (\"x\"): \"NA\" is \
+             not a number\n  line 5 has 3 columns, the lines before have 4"
         );
         let wide = format!("{}\n", vec!["a,1"; 20].join(","));
         let error = text(&wide).unwrap_err().to_string();

@@ -8,7 +8,7 @@ use rand_distr::{ChiSquared, Distribution, Exp1, Gamma};
 use setwise::distributions::ln_gamma;
 use setwise::random::Generator;
 
-use super::Density;
+use super::{Density, heavy_tailed_freedom};
 use crate::samplers::{log_uniform, normal};
 
 /// The shape of a column, with location zero and scale about one.
@@ -263,10 +263,10 @@ impl Marginals {
 
     /// Draws columns with heavy tails, down to those of a Cauchy distribution and below, and perturbed ones.
     pub fn heavy_tailed_pair(dim: usize, strength: f64, rng: &mut impl Rng) -> (Self, Self) {
-        let shared = rng.random_bool(0.4).then(|| log_uniform(0.8, 2.5, rng));
+        let shared = rng.random_bool(0.4).then(|| heavy_tailed_freedom(rng));
         let p: Vec<Column> = (0..dim)
             .map(|_| Column {
-                shape: Shape::Student { freedom: shared.unwrap_or_else(|| log_uniform(0.8, 2.5, rng)) },
+                shape: Shape::Student { freedom: shared.unwrap_or_else(|| heavy_tailed_freedom(rng)) },
                 location: normal(rng),
                 scale: log_uniform(0.5, 2.0, rng),
             })

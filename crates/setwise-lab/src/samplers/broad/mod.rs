@@ -181,6 +181,11 @@ fn target_divergence(max: f64, rng: &mut impl Rng) -> f64 {
     t.min(max)
 }
 
+/// Draws degrees of freedom of heavy tails, down to those of a Cauchy distribution and below.
+fn heavy_tailed_freedom(rng: &mut impl Rng) -> f64 {
+    log_uniform(0.8, 2.5, rng)
+}
+
 impl BroadPairs {
     /// Draws a pair. Its divergence is precise enough to judge estimates from thousands of points.
     pub fn pair(&self, dim: usize, rng: &mut Generator) -> Pair {
@@ -239,7 +244,7 @@ impl BroadPairs {
                     (Box::new(p), Box::new(q))
                 }
                 false => {
-                    let of_p = Clusters::draw(dim, rng).with_freedom(log_uniform(0.8, 2.5, rng));
+                    let of_p = Clusters::draw(dim, rng).with_freedom(heavy_tailed_freedom(rng));
                     let of_q = of_p.perturbed(strength, rng).with_freedom_near(&of_p, rng);
                     (Box::new(of_p.mixture()), Box::new(of_q.mixture()))
                 }
