@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`table`] | a [`Table`] of named [`Column`]s of numbers, times or text |
 //! | [`read`] | [`Table::read`]: the format of a file by its content, and one reader for each |
+//! | [`pairing`] | the columns that two tables share, matched by name |
 //! | [`types`] | the [`ColumnType`] of a column that two tables share, and its overrides |
 //! | [`choice`] | a [`ColumnChoice`] by name, number or range |
 //!
@@ -28,6 +29,7 @@ mod delimited;
 mod error;
 mod json;
 pub mod numpy;
+pub mod pairing;
 pub mod read;
 pub mod source;
 pub mod table;
@@ -37,5 +39,6 @@ pub mod zip;
 
 pub use choice::ColumnChoice;
 pub use error::{Error, Result};
+pub use pairing::{PairedColumn, Pairing};
 pub use table::{Column, Table, Text, Values};
 pub use types::{ColumnType, Overrides};

@@ -114,7 +114,7 @@ fn stored(column: &Column) -> &'static str {
 }
 
 /// Fails where at least 90 % of the values of a column of text are numbers, or a value is damaged.
-fn check_mixed(column: &Column) -> Reason<()> {
+pub(crate) fn check_mixed(column: &Column) -> Reason<()> {
     const NUMBERS: f64 = 0.9;
     if let Some(damaged) = &column.damaged {
         return Err(format!("column {:?}: {damaged}", column.name));

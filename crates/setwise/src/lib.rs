@@ -38,6 +38,8 @@
 //! # Ok::<(), setwise::Error>(())
 //! ```
 
+#[cfg(feature = "estimate")]
+pub mod compare;
 pub mod data;
 mod device;
 #[cfg(any(feature = "estimate", test))]

@@ -34,7 +34,7 @@ mod progress;
 pub mod ratio;
 mod regression;
 mod shared_rows;
-mod special;
+pub(crate) mod special;
 mod supports;
 
 pub use explain::{Contribution, Explanation, explain, explain_observed};

@@ -1,0 +1,168 @@
+//! Columns of two tables, matched by name, with the type they share.
+
+use crate::choice::ColumnChoice;
+use crate::error::{Error, Result, listed};
+use crate::table::{Column, Table};
+use crate::types::{ColumnType, Overrides, check_mixed};
+
+/// A column of two tables.
+#[derive(Clone, Debug)]
+pub struct PairedColumn {
+    /// The name.
+    pub name: String,
+    /// The type of its values in both tables.
+    pub column_type: ColumnType,
+    /// The column of each table, stored as the type requires.
+    pub columns: [Column; 2],
+}
+
+/// The columns that two tables share.
+#[derive(Clone, Debug)]
+pub struct Pairing {
+    /// Rows of each table.
+    pub rows: [usize; 2],
+    /// Columns of both tables, in the order of the first.
+    pub columns: Vec<PairedColumn>,
+    /// Columns that only one of the tables has.
+    pub only: [Vec<String>; 2],
+    /// What a reader should know about the match.
+    pub notes: Vec<String>,
+}
+
+impl Pairing {
+    /// Matches the chosen columns of two tables by name.
+    ///
+    /// Tables without names match by position. The error lists the problems of all columns.
+    pub fn new(tables: [Table; 2], choice: &ColumnChoice, overrides: &Overrides) -> Result<Self> {
+        let paths = [&tables[0], &tables[1]].map(|t| t.path.display().to_string());
+        let (rows, mut notes) = ([tables[0].rows, tables[1].rows], Vec::new());
+        for (table, path) in tables.iter().zip(&paths) {
+            let note = |(name, why): &(String, String)| format!("{path}: column {name:?} is left out: it {why}");
+            notes.extend(table.skipped.iter().map(note));
+        }
+        let [first, mut second] = tables;
+        let mut first = first;
+        take_names(&mut first, &mut second);
+        take_names(&mut second, &mut first);
+        let mut names: Vec<String> = first.columns.iter().map(|c| c.name.clone()).collect();
+        names.extend(second.columns.iter().filter(|c| first.column(&c.name).is_none()).map(|c| c.name.clone()));
+        let chosen =
+            choice.of(&names, names.len()).map_err(|reason| Error::Columns(format!("{}: {reason}", paths[0])))?;
+        if let Some(item) = chosen.absent.first() {
+            return Err(Error::Columns(format!("no column is called {item:?}; there are {}", listed(names.iter()))));
+        }
+        if let Some(name) = overrides.names().find(|name| !names.iter().any(|n| n == name)) {
+            return Err(Error::Columns(format!("no column is called {name:?}; there are {}", listed(names.iter()))));
+        }
+        let chosen: Vec<&String> = chosen.columns.iter().map(|&c| &names[c]).collect();
+        let absent = |table: &Table| -> Vec<String> {
+            chosen.iter().filter(|name| table.column(name).is_none()).map(|name| (*name).clone()).collect()
+        };
+        let only = [absent(&second), absent(&first)];
+        notes.extend(renamed(&first, &second, &only));
+        let (mut columns, mut problems) = (Vec::new(), Vec::new());
+        for name in chosen {
+            let (Some(a), Some(b)) = (first.column(name), second.column(name)) else { continue };
+            match pair(a, b, overrides.get(name)) {
+                Ok(column) => columns.push(column),
+                Err((t, reason)) => problems.push(t.map_or(reason.clone(), |t| format!("{}: {reason}", paths[t]))),
+            }
+        }
+        match problems.as_slice() {
+            [] => {}
+            [only] => return Err(Error::Columns(only.clone())),
+            all => {
+                return Err(Error::Columns(format!(
+                    "{} columns cannot be compared:\n  {}",
+                    all.len(),
+                    all.join("\n  ")
+                )));
+            }
+        }
+        if columns.is_empty() {
+            let lists = only.iter().map(|names| listed(names.iter())).collect::<Vec<_>>();
+            return Err(Error::Columns(format!(
+                "{} and {} have no column in common: the former has {}, the latter has {}",
+                paths[0], paths[1], lists[0], lists[1]
+            )));
+        }
+        Ok(Pairing { rows, columns, only, notes })
+    }
+}
+
+/// Gives a table without names those of another of the same width.
+fn take_names(unnamed: &mut Table, named: &mut Table) {
+    if !unnamed.named && named.named && unnamed.columns.len() == named.columns.len() {
+        unnamed.columns.iter_mut().zip(&named.columns).for_each(|(c, other)| c.name.clone_from(&other.name));
+    }
+}
+
+/// Columns in the same place that have different names may be renamed ones.
+fn renamed(first: &Table, second: &Table, only: &[Vec<String>; 2]) -> Vec<String> {
+    let places = first.columns.iter().zip(&second.columns);
+    let renamed = places.filter(|(a, b)| only[0].contains(&a.name) && only[1].contains(&b.name));
+    renamed
+        .map(|(a, b)| format!("column {:?} may be called {:?} in {}", a.name, b.name, second.path.display()))
+        .collect()
+}
+
+/// A pair of columns with their type. An error of one table comes with its place.
+fn pair(a: &Column, b: &Column, set: Option<ColumnType>) -> Result<PairedColumn, (Option<usize>, String)> {
+    let column_type = match set {
+        Some(set) => set,
+        None => {
+            check_mixed(a).map_err(|reason| (Some(0), reason))?;
+            check_mixed(b).map_err(|reason| (Some(1), reason))?;
+            ColumnType::infer(&[a, b]).map_err(|e| (None, e.to_string()))?
+        }
+    };
+    let stored = |t: usize, c: &Column| c.clone().into_type(column_type).map_err(|e| (Some(t), e.to_string()));
+    Ok(PairedColumn { name: a.name.clone(), column_type, columns: [stored(0, a)?, stored(1, b)?] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairing(a: &str, b: &str, choice: &ColumnChoice, types: &[&str]) -> Result<Pairing> {
+        let mut overrides = Overrides::default();
+        types.iter().for_each(|item| overrides.add(item).unwrap());
+        let table = |name, text: &str| Table::parse(name, text.as_bytes()).unwrap();
+        Pairing::new([table("a.csv", a), table("b.csv", b)], choice, &overrides)
+    }
+
+    #[test]
+    fn columns_are_matched_by_name_and_typed_together() {
+        let all = ColumnChoice::default();
+        let found = pairing("id,x,town\n1,2.5,Oslo\n2,3,Rome\n", "town,y,x\nRome,1,4\nOslo,2,5\n", &all, &[]).unwrap();
+        let types: Vec<_> = found.columns.iter().map(|c| (c.name.as_str(), c.column_type)).collect();
+        assert_eq!(types, [("x", ColumnType::Numeric), ("town", ColumnType::Category)]);
+        assert_eq!(found.only, [vec!["id".to_owned()], vec!["y".to_owned()]]);
+        let renamed = pairing("x,town\n1,Oslo\n", "x,city\n2,Rome\n", &all, &[]).unwrap();
+        assert_eq!(renamed.notes, ["column \"town\" may be called \"city\" in b.csv"]);
+        let unnamed = pairing("x,town\n1,Oslo\n2,Rome\n", "2,Rome\n7,Oslo\n", &all, &["x=category"]).unwrap();
+        assert_eq!(unnamed.columns[0].column_type, ColumnType::Category);
+        assert_eq!(unnamed.columns.len(), 2);
+    }
+
+    #[test]
+    fn all_problems_are_reported_at_once() {
+        let mixed: String = (0..20).map(|i| format!("{i},{i},{i}\n")).collect();
+        let a = format!("x,y,z\n{mixed}many,2,3\n");
+        let b = format!("x,y,z\n{}", "1,a,2\n".repeat(3));
+        let all = ColumnChoice::default();
+        let error = pairing(&a, &b, &all, &[]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "2 columns cannot be compared:\n  a.csv: line 22, column \"x\": \"many\" is no number, as 20 of 21 values \
+             are\n  column \"y\" holds numbers in one table and text in the other"
+        );
+        let drop = ColumnChoice { keep: Vec::new(), drop: vec!["x,y".to_owned()] };
+        assert_eq!(pairing(&a, &b, &drop, &[]).unwrap().columns.len(), 1);
+        assert_eq!(pairing(&a, &b, &all, &["x=numeric", "y=category"]).unwrap().columns.len(), 3);
+        let error = pairing(&a, &b, &all, &["w=text"]).unwrap_err().to_string();
+        assert_eq!(error, "no column is called \"w\"; there are \"x\", \"y\", \"z\"");
+        let error = pairing("x\n1\n", "y\n2\n", &all, &[]).unwrap_err().to_string();
+        assert_eq!(error, "a.csv and b.csv have no column in common: the former has \"x\", the latter has \"y\"");
+    }
+}

@@ -1,0 +1,315 @@
+//! What changed between two tables, how much and how sure.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `bins`, `draws` | a column as counts in bins, and random permutations of rows as counts |
+//! | `marginal_test` | the permutation test of one column |
+//! | `effect` | the size of a change on one scale for all types, with an interval |
+//! | `digits` | the number of decimals, which rounding changes |
+//! | `dependence` | pairs of columns whose correlation changed |
+//! | `classifier` | differences of all columns at once, and the Jensen–Shannon divergence |
+//! | `repeats` | rows that repeat others |
+//! | `verdict` | the joint test and the flags of columns |
+//! | `summary`, `sentence` | what a column looks like, and its change in words |
+//!
+//! The chance that anything is flagged is at most alpha where both tables have one distribution. The joint test is a
+//! weighted Bonferroni combination of the columns (Simes), the pairs of columns (Simes), the classifier and repeated
+//! rows. Flags need the joint test, the q-value of Benjamini and Hochberg, and an effect above `min_effect`.
+
+mod bins;
+mod classifier;
+mod dependence;
+mod digits;
+mod draws;
+mod effect;
+mod marginal_test;
+mod repeats;
+mod sentence;
+mod special;
+mod summary;
+mod verdict;
+
+use rayon::prelude::*;
+use serde::Serialize;
+use setwise_table::{Column, ColumnType, PairedColumn, Pairing, Text, Values};
+
+use crate::estimate::Progress;
+use crate::{Error, Result};
+use bins::{Binned, numbers};
+use digits::decimal_classes;
+pub use effect::Effect;
+use effect::effect;
+use marginal_test::{p_value, share_bound};
+pub use sentence::short_number;
+use sentence::{moved, sentence};
+use special::LogTables;
+pub use summary::Summary;
+use verdict::Evidence;
+
+/// What counts as a change.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Compare {
+    /// The level of significance of everything that is flagged, together.
+    pub alpha: f64,
+    /// Effects up to this share of rows are not flagged.
+    pub min_effect: f64,
+    /// The seed of permutations, intervals and the classifier.
+    pub seed: u64,
+}
+
+impl Default for Compare {
+    fn default() -> Self {
+        Compare { alpha: 0.05, min_effect: 0.01, seed: 0 }
+    }
+}
+
+/// What changed between two tables.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// Whether the tables differ: significantly, and by more than the least effect.
+    pub changed: bool,
+    /// The p-value of the hypothesis that both tables have one distribution.
+    pub p_value: f64,
+    /// The Jensen–Shannon divergence of all compared columns, in nats.
+    pub effect: f64,
+    /// Its 90 % interval.
+    pub interval: [f64; 2],
+    /// The level of significance.
+    pub alpha: f64,
+    /// Effects up to this share of rows are not flagged.
+    pub min_effect: f64,
+    /// Rows of both tables.
+    pub rows: [usize; 2],
+    /// What changed, in a sentence.
+    pub summary: String,
+    /// The columns, those with the largest effect first.
+    pub columns: Vec<ColumnChange>,
+    /// Pairs of columns whose dependence changed although neither column is flagged.
+    pub pairs: Vec<PairChange>,
+    /// Rows that repeat others of their table.
+    pub repeated_rows: Option<RepeatedRows>,
+    /// Columns that only one of the tables has.
+    pub only: [Vec<String>; 2],
+    /// What a reader should know.
+    pub notes: Vec<String>,
+}
+
+/// A column of two tables.
+#[derive(Clone, Debug, Serialize)]
+pub struct ColumnChange {
+    /// The name.
+    pub name: String,
+    /// The type of its values.
+    #[serde(rename = "type")]
+    pub column_type: ColumnType,
+    /// Whether it changed: significantly, and by more than the least effect.
+    pub flagged: bool,
+    /// The largest change of the share of rows in any range of values, set of categories, or of missing values.
+    pub effect: f64,
+    /// Its 90 % interval.
+    pub interval: [f64; 2],
+    /// The effect that noise alone shows in one of twenty comparisons.
+    pub noise: f64,
+    /// The p-value; absent where the column is not compared.
+    pub p_value: Option<f64>,
+    /// The q-value of Benjamini and Hochberg.
+    pub q_value: Option<f64>,
+    /// Shares of missing values in both tables.
+    pub missing: [f64; 2],
+    /// The values in both tables.
+    pub values: [Summary; 2],
+    /// The largest change in words.
+    pub change: String,
+}
+
+/// A pair of columns whose dependence changed.
+#[derive(Clone, Debug, Serialize)]
+pub struct PairChange {
+    /// Names of the columns; a category comes with the level that is meant.
+    pub columns: [String; 2],
+    /// Correlations in both tables: of the normal scores of ranks, or of indicators of levels.
+    pub correlations: [f64; 2],
+    /// The change of the share of rows in which both columns lie on the same side of their medians.
+    pub effect: f64,
+    /// Its 90 % interval.
+    pub interval: [f64; 2],
+    /// The p-value.
+    pub p_value: f64,
+    /// The q-value of Benjamini and Hochberg among all pairs.
+    pub q_value: f64,
+}
+
+/// Rows that repeat others of their table.
+#[derive(Clone, Debug, Serialize)]
+pub struct RepeatedRows {
+    /// Whether their share changed.
+    pub flagged: bool,
+    /// Shares of rows in both tables.
+    pub shares: [f64; 2],
+    /// The p-value.
+    pub p_value: f64,
+}
+
+impl Compare {
+    /// Compares two tables.
+    pub fn run(&self, pairing: Pairing, progress: &Progress) -> Result<Comparison> {
+        for (key, x) in [("alpha", self.alpha), ("min-effect", self.min_effect)] {
+            if !(0.0..1.0).contains(&x) {
+                return Err(Error::Setting { key: key.to_owned(), reason: format!("is {x}; give a share below 1") });
+            }
+        }
+        let rows = pairing.rows;
+        let tables = LogTables::new((rows[0] + rows[1]) as u64);
+        const JOINT_UNITS: usize = 4;
+        progress.plan(pairing.columns.len() + JOINT_UNITS);
+        let study = |(c, paired): (usize, &PairedColumn)| {
+            let studied = Studied::new(paired, &tables, setwise_engine::splitmix64(self.seed ^ c as u64));
+            progress.advance(1);
+            studied
+        };
+        let studied: Vec<Studied> = pairing.columns.par_iter().enumerate().map(study).collect();
+        let joint: Vec<(usize, &Binned)> =
+            studied.iter().enumerate().filter_map(|(c, s)| s.joint.as_ref().map(|binned| (c, binned))).collect();
+        let of_columns: Vec<&Binned> = joint.iter().map(|(_, binned)| *binned).collect();
+        let ((pairs, separation), repeats) = rayon::join(
+            || {
+                let pairs = dependence::pair_differences(&joint, rows);
+                progress.advance(1);
+                let separation = classifier::separate(&of_columns, rows, self.seed);
+                progress.advance(2);
+                (pairs, separation)
+            },
+            || {
+                let compared = |c: &&PairedColumn| c.column_type != ColumnType::Identifier;
+                let keys = [0, 1].map(|t: usize| {
+                    let columns: Vec<&Column> =
+                        pairing.columns.iter().filter(compared).map(|c| &c.columns[t]).collect();
+                    repeats::row_keys(&columns, rows[t])
+                });
+                let repeats = repeats::repeats([&keys[0], &keys[1]], self.seed);
+                progress.advance(1);
+                repeats
+            },
+        );
+        Ok(self.verdict(pairing, studied, Evidence { pairs, separation, repeats }))
+    }
+}
+
+/// A column with its test and its effect.
+struct Studied {
+    p_value: Option<f64>,
+    effect: Effect,
+    missing: [f64; 2],
+    values: [Summary; 2],
+    change: String,
+    /// A lower bound of the Jensen–Shannon divergence, in nats.
+    divergence: f64,
+    /// Its bins, if it takes part in comparisons of several columns.
+    joint: Option<Binned>,
+}
+
+impl Studied {
+    fn new(paired: &PairedColumn, tables: &LogTables, seed: u64) -> Self {
+        let column_type = paired.column_type;
+        let [a, b] = &paired.columns;
+        let lengths;
+        let binned = match column_type {
+            ColumnType::Numeric | ColumnType::Count | ColumnType::Time => Binned::ordered([numbers(a), numbers(b)]),
+            ColumnType::Category | ColumnType::Boolean | ColumnType::Constant => {
+                Binned::levels(paired.columns.each_ref().map(text))
+            }
+            ColumnType::Text => {
+                lengths = paired.columns.each_ref().map(|c| text_lengths(text(c)));
+                Binned::ordered([&lengths[0], &lengths[1]])
+            }
+            // The values differ in every row: only missing ones are compared, and repeated ones.
+            ColumnType::Identifier => {
+                Binned::ordered(paired.columns.each_ref().map(presence).each_ref().map(Vec::as_slice))
+            }
+        };
+        let subject = match column_type {
+            ColumnType::Text => "numbers of characters",
+            ColumnType::Time => "times",
+            _ => "values",
+        };
+        let missing = [a, b].map(|c| c.missing() as f64 / c.len().max(1) as f64);
+        let values = Summary::of(paired);
+        let apart = column_type == ColumnType::Time && periods_differ(numbers(a), numbers(b));
+        if apart {
+            let none = Effect { value: 0.0, interval: [0.0; 2], noise: 0.0 };
+            let change = "the periods differ: not compared".to_owned();
+            return Studied { p_value: None, effect: none, missing, values, change, divergence: 0.0, joint: None };
+        }
+        let (mut size, event) = effect(&binned, seed);
+        let mut p = p_value(&binned, tables, seed);
+        let mut change = if size.value > 0.0 { sentence(&binned, event, column_type, subject) } else { String::new() };
+        // A second look at the column has a small part of the level.
+        const SECOND_SHARE: f64 = 0.1;
+        let mut second = |second_p: f64, second_size: Effect, second_change: String| {
+            p = (p / (1.0 - SECOND_SHARE)).min(second_p / SECOND_SHARE).min(1.0);
+            if second_size.value > size.value {
+                (size, change) = (second_size, second_change);
+            }
+        };
+        match column_type {
+            ColumnType::Numeric | ColumnType::Count => {
+                if let Some(classes) = decimal_classes([numbers(a), numbers(b)]) {
+                    let (size, event) = effect(&classes, seed);
+                    let change = sentence(&classes, event, ColumnType::Category, "").replace(['“', '”'], "");
+                    second(p_value(&classes, tables, seed), size, change);
+                }
+            }
+            ColumnType::Identifier => {
+                let repeated = [a, b].map(repeats::repeated_values);
+                if repeated != [0, 0] {
+                    let rows = [a, b].map(|c| c.len() as u64);
+                    let shares = [0, 1].map(|t: usize| repeated[t] as f64 / rows[t] as f64);
+                    let change = (shares[1] - shares[0]).abs();
+                    let error = (0..2).map(|t| shares[t] * (1.0 - shares[t]) / rows[t] as f64).sum::<f64>().sqrt();
+                    let ends = [change - 1.645 * error, change + 1.645 * error].map(|x| x.clamp(0.0, 1.0));
+                    let size = Effect { value: change, interval: ends, noise: 1.96 * error };
+                    second(share_bound(repeated, rows), size, moved("repeated values", shares));
+                }
+            }
+            _ => {}
+        }
+        let divergence = verdict::marginal_divergence(&binned);
+        let joint = (column_type != ColumnType::Identifier && column_type != ColumnType::Constant).then_some(binned);
+        Studied { p_value: Some(p), effect: size, missing, values, change, divergence, joint }
+    }
+}
+
+/// The text of a column that is stored as text.
+fn text(column: &Column) -> &Text {
+    static NONE: std::sync::LazyLock<Text> = std::sync::LazyLock::new(Text::default);
+    match &column.values {
+        Values::Text(text) => text,
+        _ => &NONE,
+    }
+}
+
+/// The number of characters of each text; NaN where it is missing.
+fn text_lengths(text: &Text) -> Vec<f64> {
+    let lengths: Vec<f64> = text.levels.iter().map(|level| level.chars().count() as f64).collect();
+    text.codes.iter().map(|c| lengths.get(*c as usize).copied().unwrap_or(f64::NAN)).collect()
+}
+
+/// Zero where a value is present, NaN where it is missing.
+fn presence(column: &Column) -> Vec<f64> {
+    match &column.values {
+        Values::Numbers(v) | Values::Times(v) => v.iter().map(|x| if x.is_nan() { f64::NAN } else { 0.0 }).collect(),
+        Values::Text(text) => text.codes.iter().map(|c| if *c == Text::MISSING { f64::NAN } else { 0.0 }).collect(),
+    }
+}
+
+/// Whether nearly all times of one table lie before those of the other.
+fn periods_differ(a: &[f64], b: &[f64]) -> bool {
+    const OVERLAP: f64 = 0.05;
+    let range = |v: &[f64]| v.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
+    let share = |v: &[f64], (low, high): (f64, f64)| {
+        let present = v.iter().filter(|x| !x.is_nan()).count();
+        v.iter().filter(|x| (low..=high).contains(*x)).count() as f64 / present.max(1) as f64
+    };
+    let (of_a, of_b) = (range(a), range(b));
+    of_a.0 <= of_a.1 && of_b.0 <= of_b.1 && share(a, of_b) < OVERLAP && share(b, of_a) < OVERLAP
+}
