@@ -60,6 +60,15 @@ impl From<setwise::Error> for Failure {
     }
 }
 
+impl From<setwise_table::Error> for Failure {
+    fn from(error: setwise_table::Error) -> Self {
+        match error {
+            setwise_table::Error::Io { path, source } => setwise::Error::Io { path, source }.into(),
+            other => Failure::usage(other.to_string()),
+        }
+    }
+}
+
 impl From<setwise_lab::Error> for Failure {
     fn from(error: setwise_lab::Error) -> Self {
         match error {

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::{
-    bench, completions, divergence, embed, eval, import, kl, man, mi, models, predict, ratio, reproduce, sample,
-    selftest, test, train,
+    bench, compare, completions, divergence, embed, eval, import, kl, man, mi, models, predict, ratio, reproduce,
+    sample, selftest, test, train,
 };
 use failure::Failure;
 
@@ -33,6 +33,8 @@ const SELFTEST: &str = "Compare a GPU with the CPU: every architecture, forward 
 
 #[derive(Subcommand)]
 enum Command {
+    /// Compare two tables: what changed, how much and how sure.
+    Compare(compare::Args),
     /// Estimate the KL divergence of two samples.
     Kl(kl::Args),
     /// Estimate KL, Jensen–Shannon, total variation and Hellinger of two samples.
@@ -80,7 +82,7 @@ fn main() -> ExitCode {
     // clap exits with 2 on bad usage and with 0 for --help and --version.
     let cli = Cli::parse();
     match run(cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             commands::log(format!("setwise: {failure}"));
             ExitCode::from(failure.code())
@@ -88,7 +90,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> Result<(), Failure> {
+fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let mut pool = rayon::ThreadPoolBuilder::new();
     if let Some(n) = cli.threads {
         if n == 0 || n > 1024 {
@@ -97,23 +99,25 @@ fn run(cli: Cli) -> Result<(), Failure> {
         pool = pool.num_threads(n);
     }
     let pool = pool.build().map_err(|e| Failure::other(format!("cannot start threads: {e}")))?;
+    let done = |()| ExitCode::SUCCESS;
     pool.install(|| match cli.command {
-        Command::Kl(args) => kl::run(args),
-        Command::Divergence(args) => divergence::run(args),
-        Command::Mi(args) => mi::run(args),
-        Command::Ratio(args) => ratio::run(args),
-        Command::Test(args) => test::run(args),
-        Command::Predict(args) => predict::run(args),
-        Command::Train(args) => train::run(args),
-        Command::Eval(args) => eval::run(args),
-        Command::Reproduce(args) => reproduce::run(args),
-        Command::Embed(args) => embed::run(args),
-        Command::Sample(args) => sample::run(args),
-        Command::Models(args) => models::run(args),
-        Command::Import(args) => import::run(args),
-        Command::Selftest(args) => selftest::run(args),
-        Command::Bench(args) => bench::run(args),
-        Command::Completions(args) => completions::run(&args, Cli::command()),
-        Command::Man(args) => man::run(&args, Cli::command()),
+        Command::Compare(args) => compare::run(args),
+        Command::Kl(args) => kl::run(args).map(done),
+        Command::Divergence(args) => divergence::run(args).map(done),
+        Command::Mi(args) => mi::run(args).map(done),
+        Command::Ratio(args) => ratio::run(args).map(done),
+        Command::Test(args) => test::run(args).map(done),
+        Command::Predict(args) => predict::run(args).map(done),
+        Command::Train(args) => train::run(args).map(done),
+        Command::Eval(args) => eval::run(args).map(done),
+        Command::Reproduce(args) => reproduce::run(args).map(done),
+        Command::Embed(args) => embed::run(args).map(done),
+        Command::Sample(args) => sample::run(args).map(done),
+        Command::Models(args) => models::run(args).map(done),
+        Command::Import(args) => import::run(args).map(done),
+        Command::Selftest(args) => selftest::run(args).map(done),
+        Command::Bench(args) => bench::run(args).map(done),
+        Command::Completions(args) => completions::run(&args, Cli::command()).map(done),
+        Command::Man(args) => man::run(&args, Cli::command()).map(done),
     })
 }

@@ -3,6 +3,7 @@
 //! * [`Table`]: Markdown for people, CSV and JSON with full precision for programs.
 //! * [`Figure`]: charts as SVG or PNG. The font is part of this crate, so figures do not depend on the machine.
 //! * [`sparkline`], [`bars`] and [`bar_table`]: plots for the terminal; [`decimals`]: a number with four decimals.
+//! * [`compare_table`]: the columns of a comparison of two tables.
 //! * [`Page`]: text, tables and figures as one HTML file; [`kl_page`]: the page of a divergence.
 //!
 //! ```
@@ -22,6 +23,7 @@
 
 mod canvas;
 mod cell;
+mod compare_table;
 mod font;
 mod frame;
 mod kl_page;
@@ -39,9 +41,11 @@ mod two_samples;
 use std::path::Path;
 
 pub use cell::Cell;
+pub use compare_table::{compare_table, noise_bar, summary_text, values_text};
 pub use kl_page::kl_page;
 pub use page::Page;
 pub use plot::{Axis, Figure, Panel, Scale, Series, Style};
+pub use setwise::compare::{percent, short_number};
 pub use table::{Goal, Table};
 pub use terminal::{bar_table, bars, decimals, sparkline};
 pub use two_samples::{contributions, histograms, scatters};

@@ -103,6 +103,12 @@ fn bar(value: f64, largest: f64, width: usize) -> String {
     bar
 }
 
+/// Whole characters of a bar.
+pub(super) fn filled(value: f64, largest: f64, width: usize) -> usize {
+    let share = if value.is_finite() && largest > 0.0 { (value / largest).clamp(0.0, 1.0) } else { 0.0 };
+    (share * width as f64).round() as usize
+}
+
 /// A number with four significant digits, without trailing zeros.
 fn short(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {

@@ -143,7 +143,7 @@ impl Builder {
         let finished = self.columns.drain(..).map(|mut column| {
             column.pad(rows, rows as u64);
             let Growing { name, values, first_missing, first_text } = column;
-            Column { name, values, first_missing, first_text, damaged: None }
+            Column { name, values, first_missing, first_text, first_infinite: None, damaged: None }
         });
         finished.collect()
     }

@@ -10,7 +10,7 @@ use crate::table::{Column, Text, Values};
 use crate::zip::unzip;
 
 /// The magic bytes of a NPY file.
-pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
+pub const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// The array of a NPY file.
 pub struct Array {

@@ -65,12 +65,21 @@ impl Table {
     }
 
     fn parse_owned(path: &Path, bytes: Vec<u8>) -> Result<Self> {
+        match Self::parse_until_ragged(path, bytes)? {
+            (table, None) => Ok(table),
+            (_, Some(ragged)) => Err(Error::file(path, ragged)),
+        }
+    }
+
+    /// Parses a file's content up to a row with another number of columns. What is wrong with this row comes beside
+    /// the table, so that a caller can report it with other problems.
+    pub fn parse_until_ragged(path: &Path, bytes: Vec<u8>) -> Result<(Self, Option<String>)> {
         let parsed = decompressed(bytes).and_then(|bytes| parse(path.to_owned(), bytes));
         parsed.map_err(|reason| Error::file(path, reason))
     }
 }
 
-fn parse(path: PathBuf, bytes: Vec<u8>) -> Reason<Table> {
+fn parse(path: PathBuf, bytes: Vec<u8>) -> Reason<(Table, Option<String>)> {
     let format = Format::of(&bytes)?;
     let bytes = if matches!(format, Format::Text | Format::Json) { decoded(bytes)? } else { bytes };
     // UTF-16 hides the first characters of JSON.
@@ -78,21 +87,26 @@ fn parse(path: PathBuf, bytes: Vec<u8>) -> Reason<Table> {
     let (columns, named) = match format {
         Format::Text => {
             let read = delimited::read_text(&bytes)?;
-            (read.columns, read.named)
+            // Columns end in the same row.
+            if let (Some(ragged), 0) = (&read.ragged, read.columns.first().map_or(0, Column::len)) {
+                return Err(ragged.clone());
+            }
+            let table = table(path, read.columns, read.named)?;
+            return Ok((Table { first_line: Some(read.first_line), ..table }, read.ragged));
         }
         Format::Json => (json::read_json_columns(&bytes)?, true),
         Format::Npy => (numpy::read_npy_columns(&bytes)?, false),
         Format::Npz => (numpy::read_npz_columns(&bytes)?, true),
         #[cfg(feature = "arrow")]
-        Format::Parquet => return crate::arrow::read_parquet(path, bytes),
+        Format::Parquet => return Ok((crate::arrow::read_parquet(path, bytes)?, None)),
         #[cfg(feature = "arrow")]
-        Format::Arrow => return crate::arrow::read_ipc(path, bytes),
+        Format::Arrow => return Ok((crate::arrow::read_ipc(path, bytes)?, None)),
         #[cfg(not(feature = "arrow"))]
         Format::Parquet => return Err(needs_arrow("a Parquet file")),
         #[cfg(not(feature = "arrow"))]
         Format::Arrow => return Err(needs_arrow("an Arrow file")),
     };
-    table(path, columns, named)
+    Ok((table(path, columns, named)?, None))
 }
 
 #[cfg(not(feature = "arrow"))]
@@ -113,7 +127,7 @@ pub(crate) fn table(path: PathBuf, columns: Vec<Column>, named: bool) -> Reason<
     match (columns.is_empty(), rows) {
         (true, _) => Err("is empty: it has no columns".to_owned()),
         (_, 0) => Err("is empty: it has no rows".to_owned()),
-        _ => Ok(Table { path, rows, columns, named, skipped: Vec::new() }),
+        _ => Ok(Table { path, rows, columns, named, skipped: Vec::new(), first_line: None }),
     }
 }
 

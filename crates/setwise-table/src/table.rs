@@ -18,6 +18,8 @@ pub struct Table {
     pub named: bool,
     /// Columns that hold no values that can be compared, with the reason.
     pub skipped: Vec<(String, String)>,
+    /// The line of the first row of a text file.
+    pub first_line: Option<u64>,
 }
 
 impl Table {
@@ -38,6 +40,8 @@ pub struct Column {
     pub first_missing: Option<Place>,
     /// A column of text: its first value that is no number.
     pub first_text: Option<Place>,
+    /// A column of numbers: its first infinite value.
+    pub first_infinite: Option<Place>,
     /// A value that is not valid text.
     pub damaged: Option<String>,
 }
@@ -77,7 +81,7 @@ impl Column {
 
     /// A column of values.
     pub fn new(name: impl Into<String>, values: Values) -> Self {
-        Column { name: name.into(), values, first_missing: None, first_text: None, damaged: None }
+        Column { name: name.into(), values, first_missing: None, first_text: None, first_infinite: None, damaged: None }
     }
 
     /// Number of rows.
@@ -121,6 +125,7 @@ impl Column {
             values: Values::Numbers(Vec::new()),
             first_missing: self.first_missing.clone(),
             first_text: self.first_text.clone(),
+            first_infinite: self.first_infinite.clone(),
             damaged: self.damaged.clone(),
         }
     }

@@ -92,3 +92,14 @@ impl Error {
         Error::Config { field, reason: reason.into() }
     }
 }
+
+#[cfg(feature = "samples")]
+impl From<setwise_table::Error> for Error {
+    fn from(error: setwise_table::Error) -> Error {
+        match error {
+            setwise_table::Error::Io { path, source } => Error::Io { path, source },
+            setwise_table::Error::File { path, reason } => Error::Sample { path, reason },
+            setwise_table::Error::Columns(reason) => Error::Sets(reason),
+        }
+    }
+}

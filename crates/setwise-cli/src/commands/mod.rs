@@ -1,6 +1,7 @@
 //! One file per command: its arguments, the call of the library, and the output.
 
 pub mod bench;
+pub mod compare;
 pub mod completions;
 pub mod divergence;
 pub mod embed;

@@ -19,6 +19,9 @@ const SAMPLED: usize = 1000;
 pub(crate) struct Read {
     pub columns: Vec<Column>,
     pub named: bool,
+    pub first_line: u64,
+    /// A row with another number of fields, where the reading ends.
+    pub ragged: Option<String>,
 }
 
 /// Reads text. Blank lines and lines that begin with `#` are skipped.
@@ -27,7 +30,7 @@ pub(crate) fn read_text(bytes: &[u8]) -> Reason<Read> {
     let head = read_head(bytes, delimiter)?;
     let formats = number_formats(&head.rows, head.width, delimiter);
     let mut fields: Vec<Field> = formats.into_iter().map(Field::new).collect();
-    read_fields(bytes, delimiter, &head, &mut fields)?;
+    let ragged = read_fields(bytes, delimiter, &head, &mut fields)?;
     // Columns with a value that is no number are text.
     let mixed: Vec<bool> = fields.iter().map(|f| f.format.is_some() && f.first_text.is_some()).collect();
     if mixed.contains(&true) {
@@ -45,7 +48,8 @@ pub(crate) fn read_text(bytes: &[u8]) -> Reason<Read> {
     }
     let names = unique(head.names.unwrap_or_else(|| vec![String::new(); head.width]));
     let columns = names.into_iter().zip(fields).map(|(name, field)| field.column(name)).collect();
-    Ok(Read { columns, named: head.named })
+    let first_line = head.rows.first().map_or(0, |row| start(bytes, row).0);
+    Ok(Read { columns, named: head.named, first_line, ragged })
 }
 
 /// The header and the first rows.
@@ -86,6 +90,11 @@ fn read_head(bytes: &[u8], delimiter: u8) -> Reason<Head> {
     let named = is_header(first) || numbered;
     let names = named.then(|| rows.remove(0).iter().map(|f| String::from_utf8_lossy(f).into_owned()).collect());
     if rows.is_empty() {
+        let several = |name: &&String| name.contains('\n');
+        let names: Option<&Vec<String>> = names.as_ref();
+        if let Some(name) = names.and_then(|names| names.iter().find(several)) {
+            return Err(open_quote(1, names.map_or(0, |n| n.iter().position(|x| x == name).unwrap_or(0)), name));
+        }
         return Err("is empty: it has a header and no rows".to_owned());
     }
     Ok(Head { names, named, width, rows })
@@ -114,6 +123,7 @@ struct Field {
     text: Text,
     first_missing: Option<Place>,
     first_text: Option<Place>,
+    first_infinite: Option<Place>,
     damaged: Option<String>,
 }
 
@@ -126,6 +136,7 @@ impl Field {
             text: Text::default(),
             first_missing: None,
             first_text: None,
+            first_infinite: None,
             damaged: None,
         }
     }
@@ -143,6 +154,9 @@ impl Field {
             let value = if missing { None } else { format.parse(field) };
             if value.is_none() && !missing {
                 self.first_text.get_or_insert_with(place);
+            }
+            if value.is_some_and(f64::is_infinite) {
+                self.first_infinite.get_or_insert_with(place);
             }
             // A column with text is read again.
             if self.first_text.is_none() {
@@ -166,17 +180,17 @@ impl Field {
     }
 
     fn column(self, name: String) -> Column {
-        let Field { format, numbers, text, first_missing, first_text, damaged, .. } = self;
+        let Field { format, numbers, text, first_missing, first_text, first_infinite, damaged, .. } = self;
         let values = match format {
             Some(_) => Values::Numbers(numbers),
             None => parse_times(&text).unwrap_or(Values::Text(text)),
         };
-        Column { name, values, first_missing, first_text, damaged }
+        Column { name, values, first_missing, first_text, first_infinite, damaged }
     }
 }
 
-/// Reads all rows into the columns.
-fn read_fields(bytes: &[u8], delimiter: u8, head: &Head, fields: &mut [Field]) -> Reason<()> {
+/// Reads rows into the columns, until one has another number of fields.
+fn read_fields(bytes: &[u8], delimiter: u8, head: &Head, fields: &mut [Field]) -> Reason<Option<String>> {
     let mut reader = reader(bytes, delimiter);
     let mut record = csv::ByteRecord::new();
     let mut skip_header = head.named;
@@ -190,18 +204,22 @@ fn read_fields(bytes: &[u8], delimiter: u8, head: &Head, fields: &mut [Field]) -
             && reader.position().byte() as usize >= bytes.len()
             && !bytes.trim_ascii_end().ends_with(b"\"")
         {
-            let shown = truncated(&String::from_utf8_lossy(&record[last]));
-            let place = format!("line {}, column {}", line(), last + 1);
-            return Err(format!("{place}: {shown:?} goes on over several lines; is a quote not closed?"));
+            return Err(open_quote(line(), last, &String::from_utf8_lossy(&record[last])));
         }
         if record.len() != head.width {
-            return Err(ragged(&record, line(), head, delimiter));
+            return Ok(Some(ragged(&record, line(), head, delimiter)));
         }
         for (field, column) in record.iter().zip(fields.iter_mut()) {
             column.push(field, line);
         }
     }
-    Ok(())
+    Ok(None)
+}
+
+/// The error of a field of several lines at the end of a file: the likely cause is an open quote.
+fn open_quote(line: u64, column: usize, field: &str) -> String {
+    let (column, shown) = (column + 1, truncated(field));
+    format!("line {line}, column {column}: {shown:?} goes on over several lines; is a quote not closed?")
 }
 
 /// The error of a row with another number of fields than the first.
@@ -286,9 +304,10 @@ mod tests {
     #[test]
     fn ragged_rows_and_open_quotes_are_errors_with_their_line() {
         let error = |text: &str| read_text(text.as_bytes()).err().unwrap();
-        let short = error("x,y\n1,2\n3\n");
+        let ragged = |text: &str| read_text(text.as_bytes()).unwrap().ragged.unwrap();
+        let short = ragged("x,y\n1,2\n3\n");
         assert_eq!(short, "line 3 has 1 column, the header has 2; is a field left out, or is the delimiter not ','?");
-        let long = error("x;y\n1;2\n3;4;5\n");
+        let long = ragged("x;y\n1;2\n3;4;5\n");
         assert_eq!(long, "line 3 has 3 columns, the header has 2; put fields that contain ';' into quotes");
         let open = error("x,note\n1,a\n2,\"b\n3,c\n");
         assert!(open.ends_with("goes on over several lines; is a quote not closed?"), "{open}");

@@ -41,6 +41,7 @@ pub struct Effect {
 }
 
 /// The change of an event.
+#[derive(Clone, Copy)]
 struct Change {
     event: Event,
     /// The share in the second table less that in the first.
@@ -50,12 +51,15 @@ struct Change {
 
 /// The effect, and the event with the largest change.
 pub(super) fn effect(binned: &Binned, seed: u64) -> (Effect, Event) {
-    let noise = Noise::new(binned);
-    let changes = noise.changes();
+    let sampling = Noise::new(binned);
+    let changes = sampling.changes();
     let largest = changes.iter().map(|c| c.difference.abs()).fold(0.0, f64::max);
-    // Half-lines are told before intervals that are hardly larger.
-    let told = changes.iter().find(|c| c.difference.abs() >= 0.9 * largest).map_or(Event::Missing, |c| c.event);
-    let rows = noise.rows[0] + noise.rows[1];
+    // Of the events that changed about as much, the clearest one is told.
+    const AS_LARGE: f64 = 0.8;
+    let clearness = |c: &Change| c.difference.abs() / c.error.max(1e-12);
+    let large = changes.iter().filter(|c| c.difference.abs() >= AS_LARGE * largest);
+    let told = large.max_by(|a, b| clearness(a).total_cmp(&clearness(b))).map_or(Event::Missing, |c| c.event);
+    let rows = sampling.rows[0] + sampling.rows[1];
     // Events within a few errors of the largest one may be the largest one.
     let contact = (2.0 * rows.max(16.0).ln().ln()).sqrt();
     let near: Vec<bool> =
@@ -64,7 +68,7 @@ pub(super) fn effect(binned: &Binned, seed: u64) -> (Effect, Event) {
     let top = changes.iter().position(|c| c.difference.abs() == largest);
     // Deviations of the largest change: if all near events compete with it, and if none does. Noise of all events.
     let [mut deviations, mut alone, mut floors] = [const { Vec::new() }; 3];
-    let mut drawn = noise.drawing();
+    let mut drawn = sampling.drawing();
     for _ in 0..DRAWS {
         drawn.draw(&mut rng);
         let (mut deviation, mut floor) = (f64::NEG_INFINITY, 0.0f64);
@@ -91,8 +95,9 @@ pub(super) fn effect(binned: &Binned, seed: u64) -> (Effect, Event) {
     let share = |x: f64| x.clamp(0.0, 1.0);
     let value = share(largest - at(&deviations, 0.5));
     let interval = [share(largest - at(&deviations, 0.95)), share(largest - at(&alone, 0.05))];
-    let interval = [interval[0].min(value), interval[1].max(value)];
-    (Effect { value, interval, noise: share(at(&floors, 0.95)) }, told)
+    let noise = share(at(&floors, 0.95));
+    let low = if largest <= noise { 0.0 } else { interval[0].min(value) };
+    (Effect { value, interval: [low, interval[1].max(value)], noise }, told)
 }
 
 /// Shares of both tables and their sampling noise.
@@ -140,7 +145,8 @@ impl<'a> Noise<'a> {
                 let difference = 0.5 * differences.iter().map(|d| d.abs()).sum::<f64>();
                 // All sets of categories are one event here: its noise is drawn category by category.
                 let event = Event::Categories(largest.unwrap_or(0));
-                changes.push(Change { event, difference, error: 0.0 });
+                let error = self.error([0, 1].map(|t: usize| self.shares[t][largest.unwrap_or(0)]), self.present);
+                changes.push(Change { event, difference, error });
             }
         }
         let missing = self.missing();

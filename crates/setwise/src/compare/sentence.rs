@@ -70,7 +70,7 @@ pub(super) fn moved(what: &str, [before, after]: [f64; 2]) -> String {
 }
 
 /// A share in percent, with two digits that count.
-pub(super) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     let x = 100.0 * share;
     let digits = if x == 0.0 || x >= 9.95 {
         0

@@ -208,7 +208,11 @@ fn headline(comparison: &Comparison, significant: bool, jointly: bool) -> String
         let [a, b] = &pair.columns;
         let [before, after] = pair.correlations;
         let more = comparison.pairs.len() - 1;
-        let more = if more > 0 { format!(" and {more} more pairs") } else { String::new() };
+        let more = match more {
+            0 => String::new(),
+            1 => " and 1 more pair".to_owned(),
+            _ => format!(" and {more} more pairs"),
+        };
         parts.push(format!("the correlation of {a} with {b} ({before:.2} before, {after:.2} after){more}"));
     }
     if let Some(repeated) = comparison.repeated_rows.as_ref().filter(|r| r.flagged) {

@@ -1,6 +1,7 @@
 //! Files.
 //!
-//! * [`Sample`]: samples in CSV, TSV and NPY files; [`ColumnChoice`]: columns of them; [`write_npy`]: arrays.
+//! * [`Sample`]: numbers in files of all formats of `setwise-table`; [`ColumnChoice`]: columns of them.
+//! * [`write_npy`]: arrays.
 //! * [`tensors`]: safetensors files; [`atomic`]: atomic writes.
 //!
 //! Every reader checks the header of a file against its content.
@@ -11,14 +12,15 @@ mod columns;
 #[cfg(feature = "samples")]
 mod npy;
 #[cfg(feature = "samples")]
+mod problems;
+#[cfg(feature = "samples")]
 pub(crate) mod samples;
 pub mod tensors;
 #[cfg(feature = "samples")]
-mod text;
-
-#[cfg(feature = "samples")]
-pub use columns::{ColumnChoice, read_matching};
+pub use columns::read_matching;
 #[cfg(feature = "samples")]
 pub use npy::write_npy;
 #[cfg(feature = "samples")]
 pub use samples::{Sample, pack_samples};
+#[cfg(feature = "samples")]
+pub use setwise_table::ColumnChoice;

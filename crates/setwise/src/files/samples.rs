@@ -1,16 +1,16 @@
 //! Sample files: rows are elements, columns are dimensions.
 //!
-//! CSV and TSV files hold one set. A first row without numbers is a header; blank lines and lines that begin with `#`
-//! are skipped. NPY files hold one set `[n, d]` or a stack of examples `[examples, n, d]`. The content determines the
-//! format, not the name. The path `-` is standard input.
+//! Tables of all formats hold one set; their columns must be numbers. NPY files hold one set `[n, d]`, one of numbers
+//! `[n]`, or a stack of examples `[examples, n, d]`. The path `-` is standard input.
 
-use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 
-use npyz::{DType, NpyFile, Order, TypeChar};
+use setwise_table::numpy::{self, Array};
+use setwise_table::source::{display_name, read_bytes};
+use setwise_table::{Column, ColumnChoice, Table};
 
-use super::columns::{ColumnChoice, read_matching};
-use super::text::parse_text;
+use super::columns::read_matching;
+use super::problems;
 use crate::sets::PackedSet;
 use crate::{Error, Result, SetBatch};
 
@@ -45,59 +45,70 @@ impl Sample {
 
     /// Reads the chosen columns of a file, with the columns to leave out that it does not have.
     pub(super) fn read_chosen(path: &Path, choice: &ColumnChoice) -> Result<(Self, Vec<String>)> {
-        let name = if path == Path::new("-") { Path::new("standard input") } else { path };
-        Self::parse_chosen(name, &read_bytes(path)?, parse_npy, choice)
+        Self::parse_chosen(display_name(path), read_bytes(path)?, parse_npy, choice)
     }
 
     /// Parses a file's content.
     #[cfg(test)]
     pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
-        Self::parse_with(path, bytes, parse_npy)
+        Self::parse_with(path, bytes.to_vec(), parse_npy)
     }
 
     /// Parses a file's content, NPY files with `parse_npy`.
-    pub(crate) fn parse_with(path: &Path, bytes: &[u8], parse_npy: impl Fn(&[u8]) -> Parsed) -> Result<Self> {
+    pub(crate) fn parse_with(path: &Path, bytes: Vec<u8>, parse_npy: impl Fn(&[u8]) -> Parsed) -> Result<Self> {
         Ok(Self::parse_chosen(path, bytes, parse_npy, &ColumnChoice::default())?.0)
     }
 
     /// Parses the chosen columns of a file's content, NPY files with `parse_npy`.
     fn parse_chosen(
         path: &Path,
-        bytes: &[u8],
+        bytes: Vec<u8>,
         parse_npy: impl Fn(&[u8]) -> Parsed,
         choice: &ColumnChoice,
     ) -> Result<(Self, Vec<String>)> {
-        let bad = |reason: String| Error::Sample { path: path.to_owned(), reason };
-        if let Some((_, kind)) = UNSUPPORTED_FORMATS.iter().find(|(magic, _)| bytes.starts_with(magic)) {
-            return Err(bad(format!("is {kind}, which is not read; save the numbers as CSV, TSV or NPY")));
+        if !bytes.starts_with(numpy::MAGIC) {
+            let (table, ragged) = Table::parse_until_ragged(path, bytes)?;
+            return Self::of_table(table, ragged, choice);
         }
-        let is_npy = bytes.starts_with(b"\x93NUMPY");
-        let mut absent = Vec::new();
-        let mut choose = |names: &[String], width| {
-            let chosen = choice.of(names, width)?;
-            absent = chosen.absent;
-            Ok(chosen.columns)
-        };
-        let parsed = if is_npy { parse_npy(bytes) } else { parse_text(bytes, &mut choose) };
-        let (data, [examples, rows, width], names) = parsed.map_err(bad)?;
+        let bad = |reason: String| Error::Sample { path: path.to_owned(), reason };
+        let (data, [examples, rows, width]) = parse_npy(&bytes).map_err(bad)?;
         if examples == 0 || rows == 0 {
-            return Err(bad("is empty: it has no rows of numbers".to_owned()));
+            return Err(bad("is empty: it has no rows".to_owned()));
         }
         if width == 0 {
             return Err(bad("its rows have no columns".to_owned()));
         }
-        let sample = Sample { path: path.to_owned(), data, examples, rows, width, names };
-        let chosen = (is_npy && !choice.is_all()).then(|| choose(&[], width)).transpose().map_err(bad)?;
-        let is_chosen = |i: usize| chosen.as_ref().is_none_or(|columns| columns.contains(&(i % width)));
+        let sample = Sample { path: path.to_owned(), data, examples, rows, width, names: Vec::new() };
+        let chosen = choice.of(&[], width).map_err(bad)?;
+        let is_chosen = |i: usize| chosen.columns.contains(&(i % width));
         if let Some(i) = (0..sample.data.len()).find(|&i| !sample.data[i].is_finite() && is_chosen(i)) {
             let location = sample.location(i, "row", "column");
             return Err(bad(format!("{location} is {}; every value must be a finite number", sample.data[i])));
         }
-        let sample = match chosen {
-            Some(columns) => sample.select(&columns),
-            None => sample,
+        let sample = if choice.is_all() { sample } else { sample.select(&chosen.columns) };
+        Ok((sample, chosen.absent))
+    }
+
+    /// The chosen columns of a table, which must hold numbers. The error has the first problem of each column.
+    fn of_table(table: Table, ragged: Option<String>, choice: &ColumnChoice) -> Result<(Self, Vec<String>)> {
+        // A column without a name has an empty one.
+        let name = |(c, column): (usize, &Column)| match column.name == format!("column {}", c + 1) {
+            true => String::new(),
+            false => column.name.clone(),
         };
-        Ok((sample, absent))
+        let names: Vec<String> = match table.named {
+            true => table.columns.iter().enumerate().map(name).collect(),
+            false => Vec::new(),
+        };
+        let bad = |reason: String| Error::Sample { path: table.path.clone(), reason };
+        let chosen = choice.of(&names, table.columns.len()).map_err(bad)?;
+        problems::check(&table, &chosen.columns, ragged).map_err(bad)?;
+        let columns: Vec<&[f64]> =
+            chosen.columns.iter().filter_map(|&c| problems::numbers(&table.columns[c])).collect();
+        let (rows, width) = (table.rows, columns.len());
+        let data = (0..rows).flat_map(|i| columns.iter().map(move |column| column[i])).collect();
+        let names = chosen.columns.iter().filter_map(|&c| names.get(c).cloned()).collect();
+        Ok((Sample { path: table.path, data, examples: 1, rows, width, names }, chosen.absent))
     }
 
     /// The sample with these columns, in this order.
@@ -154,128 +165,19 @@ pub fn pack_samples(samples: Vec<Sample>) -> Result<SetBatch> {
     SetBatch::new(sets)
 }
 
-/// The content of a file, or of standard input if the path is `-`.
-pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    if path == Path::new("-") {
-        std::io::stdin().lock().read_to_end(&mut bytes).map_err(Error::io(Path::new("standard input")))?;
-    } else {
-        bytes = std::fs::read(path).map_err(Error::io(path))?;
-    }
-    Ok(bytes)
-}
-
-/// Magic bytes and names of formats that are not supported.
-const UNSUPPORTED_FORMATS: [(&[u8], &str); 5] = [
-    (b"PAR1", "a Parquet file"),
-    (b"PK\x03\x04", "a ZIP archive (NPZ or a spreadsheet)"),
-    (b"\x1f\x8b", "compressed with gzip"),
-    (b"\x28\xb5\x2f\xfd", "compressed with zstd"),
-    (b"\x89HDF", "an HDF5 file"),
-];
-
-/// Numbers; examples, rows and width; column names.
-pub(crate) type Parsed = std::result::Result<(Vec<f64>, [usize; 3], Vec<String>), String>;
-
-/// Refuses headers whose sizes overflow when multiplied: `npyz` does not check the product.
-fn check_header_size(bytes: &[u8]) -> std::result::Result<(), String> {
-    // Magic, version, and the header's length: two bytes in the first version, four in later ones.
-    let (start, length) = match *bytes {
-        [_, _, _, _, _, _, 1, _, a, b, ..] => (10, usize::from(u16::from_le_bytes([a, b]))),
-        [_, _, _, _, _, _, _, _, a, b, c, d, ..] => (12, u32::from_le_bytes([a, b, c, d]) as usize),
-        _ => return Ok(()), // the reader refuses a truncated header
-    };
-    let header = String::from_utf8_lossy(&bytes[start.min(bytes.len())..bytes.len().min(start.saturating_add(length))]);
-    let Some(sizes) = header.split("shape").nth(1).and_then(|s| s.split('(').nth(1)).and_then(|s| s.split(')').next())
-    else {
-        return Ok(()); // the reader refuses a malformed header
-    };
-    let mut product = 1u64;
-    for size in sizes.split(',').map(str::trim).filter(|s| !s.is_empty()) {
-        let n = size.trim_end_matches('L').parse::<u64>().ok();
-        let overflow = || format!("its header has the shape ({sizes}), which overflows");
-        product = n.and_then(|n| product.checked_mul(n)).ok_or_else(overflow)?;
-    }
-    Ok(())
-}
+/// Numbers; examples, rows and width.
+pub(crate) type Parsed = std::result::Result<(Vec<f64>, [usize; 3]), String>;
 
 fn parse_npy(bytes: &[u8]) -> Parsed {
-    let Array { shape, data, .. } = read_npy(bytes)?;
+    let Array { shape, data, .. } = numpy::read_npy(bytes)?;
     match *shape.as_slice() {
-        [n, d] => Ok((data, [1, n, d], Vec::new())),
-        [b, n, d] => Ok((data, [b, n, d], Vec::new())),
+        [n] => Ok((data, [1, n, 1])),
+        [n, d] => Ok((data, [1, n, d])),
+        [b, n, d] => Ok((data, [b, n, d])),
         _ => {
             Err(format!("has shape {shape:?}; a set is [rows, columns], a stack of examples [examples, rows, columns]"))
         }
     }
-}
-
-/// The array of a NPY file.
-pub(crate) struct Array {
-    pub shape: Vec<usize>,
-    /// Row-major numbers.
-    pub data: Vec<f64>,
-    /// Whether the numbers are stored as bytes (uint8).
-    pub bytes: bool,
-}
-
-pub(crate) fn read_npy(bytes: &[u8]) -> std::result::Result<Array, String> {
-    check_header_size(bytes)?;
-    let file = NpyFile::new(Cursor::new(bytes)).map_err(|e| format!("not a NPY file: {e}"))?;
-    let shape: Vec<u64> = file.shape().to_vec();
-    let order = file.order();
-    let DType::Plain(kind) = file.dtype() else {
-        return Err("holds records; plain numbers are read".to_owned());
-    };
-    let size = kind.size_field();
-    // The header's size is checked against the file before memory is allocated.
-    let count = shape.iter().try_fold(1u64, |n, &m| n.checked_mul(m));
-    match count.and_then(|n| n.checked_mul(size.max(1))) {
-        Some(expected) if expected <= bytes.len() as u64 => {}
-        _ => {
-            return Err(format!(
-                "its header has the shape {shape:?} with numbers of {size} bytes, the file has {} bytes",
-                bytes.len()
-            ));
-        }
-    }
-    macro_rules! read {
-        ($t:ty) => {
-            file.into_vec::<$t>().map(|v| v.into_iter().map(|x| x as f64).collect::<Vec<f64>>())
-        };
-    }
-    let is_bytes = (kind.type_char(), size) == (TypeChar::Uint, 1);
-    let data = match (kind.type_char(), size) {
-        (TypeChar::Float, 4) => read!(f32),
-        (TypeChar::Float, 8) => read!(f64),
-        (TypeChar::Int, 1) => read!(i8),
-        (TypeChar::Int, 2) => read!(i16),
-        (TypeChar::Int, 4) => read!(i32),
-        (TypeChar::Int, 8) => read!(i64),
-        (TypeChar::Uint, 1) => read!(u8),
-        (TypeChar::Uint, 2) => read!(u16),
-        (TypeChar::Uint, 4) => read!(u32),
-        (TypeChar::Uint, 8) => read!(u64),
-        _ => return Err(format!("holds numbers of type {kind}; floats of 4 and 8 bytes and integers are read")),
-    };
-    let mut data = data.map_err(|e| format!("its numbers cannot be read: {e}"))?;
-    let shape: Vec<usize> = shape.iter().map(|&n| n as usize).collect();
-    if order == Order::Fortran {
-        let column_major = data;
-        data = (0..column_major.len()).map(|i| column_major[fortran_index(i, &shape)]).collect();
-    }
-    Ok(Array { shape, data, bytes: is_bytes })
-}
-
-/// Column-major index of the element with row-major index `i`.
-fn fortran_index(mut i: usize, shape: &[usize]) -> usize {
-    let (mut index, mut stride) = (0, shape.iter().product::<usize>());
-    for &n in shape.iter().rev() {
-        stride /= n;
-        index += i % n * stride;
-        i /= n;
-    }
-    index
 }
 
 #[cfg(test)]
@@ -284,14 +186,6 @@ pub(crate) mod tests {
 
     fn text(content: &str) -> Result<Sample> {
         Sample::parse(Path::new("points.csv"), content.as_bytes())
-    }
-
-    #[test]
-    fn unsupported_formats_are_refused_by_name() {
-        let error = Sample::parse(Path::new("p.parquet"), b"PAR1\x15\x04").unwrap_err().to_string();
-        assert_eq!(error, "p.parquet: is a Parquet file, which is not read; save the numbers as CSV, TSV or NPY");
-        let error = Sample::parse(Path::new("p.csv.gz"), b"\x1f\x8b\x08").unwrap_err().to_string();
-        assert!(error.contains("compressed with gzip"), "{error}");
     }
 
     /// A NPY file with this header.
@@ -332,7 +226,7 @@ pub(crate) mod tests {
     #[test]
     fn hostile_npy_headers_are_refused_without_allocating() {
         for shape in
-            ["(99999999999, 99999999999)", "(4611686018427387904, 4)", "(1000000, 1000)", "(3,)", "(0, 2)", "(2, 0)"]
+            ["(99999999999, 99999999999)", "(4611686018427387904, 4)", "(1000000, 1000)", "(5,)", "(0, 2)", "(2, 0)"]
         {
             let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
             let error = parse(&header, &[0; 16]).unwrap_err().to_string();

@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
+use setwise_table::numpy::{Array, read_npy};
+use setwise_table::source::read_bytes;
+
 use super::Images;
-use crate::files::samples::{Array, Parsed, Sample, read_bytes, read_npy};
+use crate::files::samples::{Parsed, Sample};
 use crate::{Error, Result};
 
 impl Sample {
@@ -25,11 +28,11 @@ impl Sample {
     /// ```
     pub fn read_images(path: impl AsRef<Path>, images: &Images) -> Result<Self> {
         let path = path.as_ref();
-        Self::parse_images(path, &read_bytes(path)?, images)
+        Self::parse_images(path, read_bytes(path)?, images)
     }
 
     /// Parses a file's content as [`Sample::read_images`] does.
-    fn parse_images(path: &Path, bytes: &[u8], images: &Images) -> Result<Self> {
+    fn parse_images(path: &Path, bytes: Vec<u8>, images: &Images) -> Result<Self> {
         let sample = Self::parse_with(path, bytes, |bytes| parse(bytes, images))?;
         match sample.data.iter().position(|x| !(0.0..=1.0).contains(x)) {
             None => Ok(sample),
@@ -43,7 +46,7 @@ impl Sample {
 }
 
 fn parse(bytes: &[u8], images: &Images) -> Parsed {
-    let Array { shape, mut data, bytes } = read_npy(bytes)?;
+    let Array { shape, mut data, bytes, .. } = read_npy(bytes)?;
     let Images { height, width, channels, .. } = *images;
     let full = [height, width, channels];
     let flat = [images.numbers()];
@@ -68,7 +71,7 @@ fn parse(bytes: &[u8], images: &Images) -> Parsed {
     if bytes {
         data.iter_mut().for_each(|x| *x /= 255.0);
     }
-    Ok((data, [examples, rows, images.numbers()], Vec::new()))
+    Ok((data, [examples, rows, images.numbers()]))
 }
 
 #[cfg(test)]
@@ -79,7 +82,7 @@ mod tests {
 
     fn read(shape: &str, kind: &str, data: &[u8], images: &Images) -> Result<Sample> {
         let header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}");
-        Sample::parse_images(Path::new("a.npy"), &npy(&header, data), images)
+        Sample::parse_images(Path::new("a.npy"), npy(&header, data), images)
     }
 
     #[test]
@@ -119,7 +122,7 @@ mod tests {
         let integers: Vec<u8> = (0..20i32).flat_map(i32::to_le_bytes).collect();
         assert_eq!(error("(1, 4, 5)", "<i4", &integers), format!("a.npy: image 1, number 3 is 2; {end}"));
         let line = (0..20).map(|i| i.to_string()).collect::<Vec<_>>().join(",");
-        let text = Sample::parse_images(Path::new("a.csv"), line.as_bytes(), &grey).unwrap_err().to_string();
+        let text = Sample::parse_images(Path::new("a.csv"), line.as_bytes().to_vec(), &grey).unwrap_err().to_string();
         assert_eq!(text, format!("a.csv: image 1, number 3 is 2; {end}"));
         assert!(read("(6, 4, 5)", "<f4", &with(1.0), &grey).is_ok());
     }

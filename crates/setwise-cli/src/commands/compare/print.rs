@@ -1,0 +1,116 @@
+//! A comparison in the terminal.
+
+use std::path::Path;
+
+use comfy_table::{CellAlignment, presets};
+use setwise::compare::{ColumnChange, Comparison};
+use setwise_report::{decimals, noise_bar, percent, values_text};
+
+use crate::commands::print_line;
+use crate::failure::Failure;
+
+/// Columns without a flag that are listed.
+const MAX_UNFLAGGED: usize = 12;
+/// Notes that are listed.
+const MAX_NOTES: usize = 6;
+/// Characters of a name.
+const MAX_NAME: usize = 24;
+
+/// Prints the verdict, the columns, and what else a reader should know.
+pub fn comparison(comparison: &Comparison, paths: [&Path; 2]) -> Result<(), Failure> {
+    print_line(&comparison.summary)?;
+    let [low, high] = comparison.interval.map(decimals);
+    print_line(format!(
+        "{}, Jensen–Shannon divergence {} nats, 90 % interval {low} to {high}",
+        with_sign("p", comparison.p_value),
+        decimals(comparison.effect),
+    ))?;
+    let [a, b] = paths.map(|path| path.display().to_string());
+    print_line(format!("{a}: {} rows; {b}: {} rows\n", comparison.rows[0], comparison.rows[1]))?;
+    print_line(columns(&comparison.columns))?;
+    let hidden = hidden(&comparison.columns);
+    if hidden > 0 {
+        print_line(format!("and {hidden} more columns without a change; --json and -o have all of them"))?;
+    }
+    for pair in &comparison.pairs {
+        let [x, y] = &pair.columns;
+        let [before, after] = pair.correlations;
+        print_line(format!(
+            "correlation of {x} with {y}: {before:.2} before, {after:.2} after ({})",
+            with_sign("q", pair.q_value)
+        ))?;
+    }
+    if let Some(repeated) = comparison.repeated_rows.as_ref().filter(|r| r.flagged) {
+        let [before, after] = repeated.shares.map(percent);
+        print_line(format!("repeated rows: {before} before, {after} after ({})", with_sign("p", repeated.p_value)))?;
+    }
+    for (names, path) in comparison.only.iter().zip([&a, &b]).filter(|(names, _)| !names.is_empty()) {
+        print_line(format!("only in {path}: {}", names.join(", ")))?;
+    }
+    comparison.notes.iter().take(MAX_NOTES).try_for_each(|note| print_line(format!("note: {note}")))
+}
+
+/// Columns that the table leaves out.
+fn hidden(columns: &[ColumnChange]) -> usize {
+    columns.iter().filter(|c| !c.flagged).count().saturating_sub(MAX_UNFLAGGED)
+}
+
+/// The table of the columns. Flagged ones have a mark; noise has a light bar.
+fn columns(columns: &[ColumnChange]) -> String {
+    let mut table = comfy_table::Table::new();
+    let heading = ["", "column", "type", "effect", "", "90 % interval", "q", "missing", "values", "change"];
+    table.load_style(presets::NOTHING).set_header(heading);
+    let largest = columns.iter().map(|c| c.interval[1]).fold(0.0, f64::max);
+    let flagged = columns.iter().filter(|c| c.flagged);
+    let unflagged = columns.iter().filter(|c| !c.flagged).take(MAX_UNFLAGGED);
+    for column in flagged.chain(unflagged) {
+        let [low, high] = column.interval.map(percent);
+        let [before, after] = column.missing.map(percent);
+        let missing = if column.missing == [0.0, 0.0] { String::new() } else { format!("{before} → {after}") };
+        let compared = column.p_value.is_some();
+        table.add_row([
+            if column.flagged { "●".to_owned() } else { String::new() },
+            shortened(&column.name, MAX_NAME),
+            column.column_type.to_string(),
+            if compared { percent(column.effect) } else { String::new() },
+            if compared { noise_bar(column.effect, column.noise, largest, 8) } else { String::new() },
+            if compared { format!("{low} to {high}") } else { String::new() },
+            column.q_value.map_or(String::new(), p_text),
+            missing,
+            values_text(&column.values),
+            if column.flagged || !compared { column.change.clone() } else { String::new() },
+        ]);
+    }
+    for right in [3, 6] {
+        if let Some(column) = table.column_mut(right) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.trim_fmt()
+}
+
+/// The least p-value that is shown.
+const LEAST: f64 = 1e-99;
+
+/// A p-value with two digits that count.
+fn p_text(p: f64) -> String {
+    match p {
+        p if p >= 0.001 => format!("{p:.3}"),
+        p if p < LEAST => format!("<{LEAST:e}"),
+        p => format!("{p:.0e}"),
+    }
+}
+
+/// A p-value with its name.
+fn with_sign(name: &str, p: f64) -> String {
+    if p < LEAST { format!("{name} < {LEAST:e}") } else { format!("{name} = {}", p_text(p)) }
+}
+
+fn shortened(text: &str, max: usize) -> String {
+    let mut letters: Vec<char> = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    if letters.len() > max {
+        letters.truncate(max - 1);
+        letters.push('…');
+    }
+    letters.into_iter().collect()
+}
