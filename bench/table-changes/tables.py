@@ -41,7 +41,7 @@ def rows(frame: pd.DataFrame, share: float, rng: np.random.Generator) -> np.ndar
 
 
 def change(frame: pd.DataFrame, kind: str, rng: np.random.Generator) -> tuple[pd.DataFrame, set[str]]:
-    """The frame with a planted change, and the columns that it touches."""
+    """The frame with a planted change, and the columns that it touches, alone or in their dependence."""
     f = frame.copy()
     n = len(f)
     some = lambda share: rows(f, share, rng)
@@ -51,25 +51,25 @@ def change(frame: pd.DataFrame, kind: str, rng: np.random.Generator) -> tuple[pd
             return f, {"score"}
         case "shift of counts":
             f["visits"] += rng.random(n) < 0.25
-            return f, {"visits"}
+            return f, {"age", "visits"}
         case "scale":
             f["a"] *= 1.2
             return f, {"a"}
         case "upper tail":
             i = some(0.03)
             f.loc[i, "income"] *= 10
-            return f, {"income"}
+            return f, {"spend", "income"}
         case "both tails":
             i = some(0.04)
             f.loc[i, "b"] *= 5
-            return f, {"b"}
+            return f, {"a", "b", "c"}
         case "skewness":
             x = rng.gamma(4.0, 1.0, n)
             f["c"] = (x - 4) / 2
-            return f, {"c"}
+            return f, {"a", "b", "c"}
         case "two modes":
             f["a"] = np.where(rng.random(n) < 0.5, -0.7, 0.7) + 0.714 * rng.normal(size=n)
-            return f, {"a"}
+            return f, {"a", "b", "c"}
         case "time-outs":
             f.loc[some(0.03), "latency"] = 30.0
             return f, {"latency"}
@@ -78,20 +78,20 @@ def change(frame: pd.DataFrame, kind: str, rng: np.random.Generator) -> tuple[pd
             return f, {"tenure"}
         case "unit change":
             f["spend"] *= 1000
-            return f, {"spend"}
+            return f, {"spend", "income"}
         case "unit change of some rows":
             f.loc[some(0.05), "spend"] *= 100
-            return f, {"spend"}
+            return f, {"spend", "income"}
         case "rounding":
             f["latency"] = f["latency"].round(0)
             return f, {"latency"}
         case "truncation":
             f["age"] = f["age"].clip(upper=65)
-            return f, {"age"}
+            return f, {"age", "visits"}
         case "sign flip of some rows":
             f.loc[some(0.1), "c"] *= -1
             f["c"] = np.where(some(0.05), np.abs(f["c"]), f["c"])
-            return f, {"c"}
+            return f, {"a", "b", "c"}
         case "new category":
             f.loc[some(0.03), "region"] = "islands"
             return f, {"region"}
@@ -112,7 +112,7 @@ def change(frame: pd.DataFrame, kind: str, rng: np.random.Generator) -> tuple[pd
             return f, {"active"}
         case "missing values":
             f.loc[some(0.04), "income"] = np.nan
-            return f, {"income"}
+            return f, {"spend", "income"}
         case "missing categories":
             f.loc[some(0.04), "device"] = None
             return f, {"device"}

@@ -175,7 +175,9 @@ fn bad_sets_are_refused_with_file_row_and_column() {
     let error = refused([Path::new("predict"), &model, &good, &stack]);
     assert!(error.contains("good.csv holds 1 examples") && error.contains("stack.npy holds 3"), "{error}");
     let flat = write(&dir, "flat.npy", npy(&[4], &[0.0; 4]));
-    assert!(refused([Path::new("predict"), &model, &flat, &good]).contains("flat.npy: has shape [4]"));
+    assert!(
+        refused([Path::new("predict"), &model, &flat, &good]).contains("flat.npy: has 1 column, the model takes 2")
+    );
     let none = write(&dir, "none.npy", npy(&[0, 2], &[]));
     assert!(refused([Path::new("predict"), &model, &none, &good]).contains("none.npy: is empty"));
     assert!(refused([Path::new("predict"), &model, &good]).contains("takes 2 sets, 1 set given"));

@@ -20,7 +20,6 @@ use parquet::file::reader::ChunkReader;
 use rayon::prelude::*;
 
 use crate::error::{Error, Reason, Result};
-use crate::read::table;
 use crate::table::{Column, Table, Text, Values};
 
 /// Rows of a batch.
@@ -101,7 +100,7 @@ fn collected(path: PathBuf, schema: SchemaRef, columns: Vec<Option<Values>>) -> 
             None => skipped.push((field.name().clone(), format!("holds values of type {}", field.data_type()))),
         }
     }
-    Ok(Table { skipped, ..table(path, kept, true)? })
+    Ok(Table { skipped, ..Table::of_columns(path, kept, true)? })
 }
 
 fn damaged(kind: &str, error: &dyn std::fmt::Display) -> String {

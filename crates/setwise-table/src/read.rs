@@ -91,7 +91,7 @@ fn parse(path: PathBuf, bytes: Vec<u8>) -> Reason<(Table, Option<String>)> {
             if let (Some(ragged), 0) = (&read.ragged, read.columns.first().map_or(0, Column::len)) {
                 return Err(ragged.clone());
             }
-            let table = table(path, read.columns, read.named)?;
+            let table = Table::of_columns(path, read.columns, read.named)?;
             return Ok((Table { first_line: Some(read.first_line), ..table }, read.ragged));
         }
         Format::Json => (json::read_json_columns(&bytes)?, true),
@@ -106,7 +106,7 @@ fn parse(path: PathBuf, bytes: Vec<u8>) -> Reason<(Table, Option<String>)> {
         #[cfg(not(feature = "arrow"))]
         Format::Arrow => return Err(needs_arrow("an Arrow file")),
     };
-    Ok((table(path, columns, named)?, None))
+    Ok((Table::of_columns(path, columns, named)?, None))
 }
 
 #[cfg(not(feature = "arrow"))]
@@ -119,16 +119,6 @@ fn starts_as_parquet(path: &Path) -> bool {
     use std::io::Read;
     let mut magic = [0; 4];
     std::fs::File::open(path).and_then(|mut f| f.read_exact(&mut magic)).is_ok() && &magic == b"PAR1"
-}
-
-/// A table of columns that were read.
-pub(crate) fn table(path: PathBuf, columns: Vec<Column>, named: bool) -> Reason<Table> {
-    let rows = columns.first().map_or(0, Column::len);
-    match (columns.is_empty(), rows) {
-        (true, _) => Err("is empty: it has no columns".to_owned()),
-        (_, 0) => Err("is empty: it has no rows".to_owned()),
-        _ => Ok(Table { path, rows, columns, named, skipped: Vec::new(), first_line: None }),
-    }
 }
 
 #[cfg(test)]

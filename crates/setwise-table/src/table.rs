@@ -23,6 +23,16 @@ pub struct Table {
 }
 
 impl Table {
+    /// A table of columns of equal length; fails if there are no columns or no rows.
+    pub fn of_columns(path: PathBuf, columns: Vec<Column>, named: bool) -> Result<Self, String> {
+        let rows = columns.first().map_or(0, Column::len);
+        match (columns.is_empty(), rows) {
+            (true, _) => Err("is empty: it has no columns".to_owned()),
+            (_, 0) => Err("is empty: it has no rows".to_owned()),
+            _ => Ok(Table { path, rows, columns, named, skipped: Vec::new(), first_line: None }),
+        }
+    }
+
     /// The column of a name.
     pub fn column(&self, name: &str) -> Option<&Column> {
         self.columns.iter().find(|c| c.name == name)

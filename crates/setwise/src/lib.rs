@@ -5,13 +5,14 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | [`compare`] | what changed between two tables of mixed columns, how much and how sure |
 //! | [`two_sample`] | permutation tests of the hypothesis that two samples have one distribution |
 //! | [`estimate`] | pretrained and classical estimators of KL divergence and mutual information, with intervals |
 //! | [`train`] | gradient steps, optimisers and learning-rate schedules |
 //! | [`data`] | examples, their preparation, targets and the decoding of outputs |
 //! | [`models`] | one validated config for all architectures, trained models and their files |
 //! | [`nn`] | attention, pair networks and the layers around them |
-//! | [`files`] | sample files (CSV, TSV, NPY) and tensors |
+//! | [`files`] | samples in files of the formats of `setwise-table`, and tensors |
 //! | [`sets`] | packed ragged batches, whitening, canonical axes |
 //! | [`distributions`] | Gaussian mixtures with known densities, random correlation matrices |
 //! | [`linalg`], [`random`] | small symmetric matrices, the random number generator |
@@ -20,8 +21,9 @@
 //!
 //! | feature | default | adds |
 //! | --- | --- | --- |
-//! | `estimate` | yes | `estimate`, `two_sample`, `distributions` |
+//! | `estimate` | yes | `compare`, `estimate`, `two_sample`, `distributions` |
 //! | `samples` | yes | sample files in `files`, and what models do with them |
+//! | `arrow` | no | Parquet and Arrow files |
 //! | `cuda` | no | NVIDIA GPUs; the CUDA libraries are loaded at run time |
 //!
 //! Sets, models and training need none of them.

@@ -14,7 +14,7 @@
 //! −ln p of a look is an approximation. The permutations make the test of their maximum exact: rows are exchangeable
 //! under the hypothesis. Permutations stop early where the hypothesis is plausible (Besag and Clifford 1991). Where no
 //! permutation reaches the observed statistic, a tail bound of the hypergeometric distribution replaces 1/(B + 1) if it
-//! is smaller; p stays valid, since the bound alone is.
+//! is smaller; p stays valid, since the bound alone is. Where the bound is tiny no permutations are drawn.
 
 use rand::SeedableRng;
 
@@ -23,8 +23,10 @@ use super::draws::draw_counts;
 use super::special::{LogTables, chi_squared_tail};
 use crate::random::Generator;
 
-/// Permutations.
-const PERMUTATIONS: usize = 999;
+/// Permutations: the fewest and the most.
+const PERMUTATIONS: [usize; 2] = [999, 19_999];
+/// A bound below which permutations have nothing to add.
+const TINY: f64 = 1e-6;
 /// Permutations that reach the observed statistic after which the test stops.
 const ENOUGH: usize = 20;
 
@@ -215,12 +217,23 @@ pub(super) fn share_bound(hits: [u64; 2], rows: [u64; 2]) -> f64 {
     (2.0 * (-tail_exponent(hits[0], hits[0] + hits[1], rows[0], rows[0] + rows[1])).exp()).min(1.0)
 }
 
+/// Permutations that resolve the level of one of many columns.
+pub(super) fn permutations(columns: usize, alpha: f64) -> usize {
+    /// The level of a column is about a third of alpha over the number of columns.
+    const PART: f64 = 3.0;
+    ((PART * columns as f64 / alpha.max(1e-9)) as usize).clamp(PERMUTATIONS[0], PERMUTATIONS[1])
+}
+
 /// The p-value of the hypothesis that a column has one distribution in both tables.
-pub(super) fn p_value(binned: &Binned, tables: &LogTables, seed: u64) -> f64 {
+pub(super) fn p_value(binned: &Binned, tables: &LogTables, permutations: usize, seed: u64) -> f64 {
     let statistic = Statistic::new(binned, tables);
     let rows: [u64; 2] = std::array::from_fn(|t| binned.counts[t].iter().sum::<u64>() + binned.missing[t]);
     if rows[0] == 0 || rows[1] == 0 || (statistic.looks.is_empty() && binned.missing == [0, 0]) {
         return 1.0;
+    }
+    let bound = statistic.bound(&binned.counts[0], binned.missing[0]);
+    if bound <= TINY {
+        return bound;
     }
     let mut prefix = Vec::new();
     let observed = statistic.value(&binned.counts[0], binned.missing[0], &mut prefix);
@@ -230,7 +243,7 @@ pub(super) fn p_value(binned: &Binned, tables: &LogTables, seed: u64) -> f64 {
     // Statistics that are equal but for rounding are equal.
     let reached = observed - 1e-9 * observed.abs();
     let mut as_large = 0;
-    for drawn in 1..=PERMUTATIONS {
+    for drawn in 1..=permutations {
         draw_counts(&totals, rows[0], tables, &mut rng, &mut counts);
         let (bins, missing) = counts.split_at(totals.len() - 1);
         if statistic.value(bins, missing[0], &mut prefix) >= reached {
@@ -241,8 +254,8 @@ pub(super) fn p_value(binned: &Binned, tables: &LogTables, seed: u64) -> f64 {
         }
     }
     match as_large {
-        0 => statistic.bound(&binned.counts[0], binned.missing[0]).min(1.0 / (PERMUTATIONS + 1) as f64),
-        k => (k + 1) as f64 / (PERMUTATIONS + 1) as f64,
+        0 => bound.min(1.0 / (permutations + 1) as f64),
+        k => (k + 1) as f64 / (permutations + 1) as f64,
     }
 }
 
@@ -253,7 +266,7 @@ mod tests {
     use super::*;
 
     fn test(a: &[f64], b: &[f64], seed: u64) -> f64 {
-        p_value(&Binned::ordered([a, b]), &LogTables::new((a.len() + b.len()) as u64), seed)
+        p_value(&Binned::ordered([a, b]), &LogTables::new((a.len() + b.len()) as u64), 999, seed)
     }
 
     fn draw(rng: &mut Generator, n: usize) -> Vec<f64> {

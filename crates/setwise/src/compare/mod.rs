@@ -12,9 +12,9 @@
 //! | `verdict` | the joint test and the flags of columns |
 //! | `summary`, `sentence` | what a column looks like, and its change in words |
 //!
-//! The chance that anything is flagged is at most alpha where both tables have one distribution. The joint test is a
-//! weighted Bonferroni combination of the columns (Simes), the pairs of columns (Simes), the classifier and repeated
-//! rows. Flags need the joint test, the q-value of Benjamini and Hochberg, and an effect above `min_effect`.
+//! The chance that anything is flagged that did not change is at most alpha, whatever else changed: flags are those of
+//! the procedure of Holm, over columns, pairs of columns, the classifier and repeated rows. They also need an effect
+//! above `min_effect`. The joint test is a weighted Bonferroni combination of the same parts.
 
 mod bins;
 mod classifier;
@@ -160,10 +160,11 @@ impl Compare {
         }
         let rows = pairing.rows;
         let tables = LogTables::new((rows[0] + rows[1]) as u64);
+        let permutations = marginal_test::permutations(pairing.columns.len(), self.alpha);
         const JOINT_UNITS: usize = 4;
         progress.plan(pairing.columns.len() + JOINT_UNITS);
         let study = |(c, paired): (usize, &PairedColumn)| {
-            let studied = Studied::new(paired, &tables, setwise_engine::splitmix64(self.seed ^ c as u64));
+            let studied = Studied::new(paired, &tables, permutations, setwise_engine::splitmix64(self.seed ^ c as u64));
             progress.advance(1);
             studied
         };
@@ -209,7 +210,7 @@ struct Studied {
 }
 
 impl Studied {
-    fn new(paired: &PairedColumn, tables: &LogTables, seed: u64) -> Self {
+    fn new(paired: &PairedColumn, tables: &LogTables, permutations: usize, seed: u64) -> Self {
         let column_type = paired.column_type;
         let [a, b] = &paired.columns;
         let lengths;
@@ -241,13 +242,14 @@ impl Studied {
             return Studied { p_value: None, effect: none, missing, values, change, divergence: 0.0, joint: None };
         }
         let (mut size, event) = effect(&binned, seed);
-        let mut p = p_value(&binned, tables, seed);
+        let mut p = p_value(&binned, tables, permutations, seed);
         let mut change = if size.value > 0.0 { sentence(&binned, event, column_type, subject) } else { String::new() };
         // A second look at the column has a small part of the level.
         const SECOND_SHARE: f64 = 0.1;
         let mut second = |second_p: f64, second_size: Effect, second_change: String| {
             p = (p / (1.0 - SECOND_SHARE)).min(second_p / SECOND_SHARE).min(1.0);
-            if second_size.value > size.value {
+            // It is told where it is clearly larger: values that change their digits often change otherwise too.
+            if second_size.interval[0] > size.interval[1] {
                 (size, change) = (second_size, second_change);
             }
         };
@@ -256,7 +258,7 @@ impl Studied {
                 if let Some(classes) = decimal_classes([numbers(a), numbers(b)]) {
                     let (size, event) = effect(&classes, seed);
                     let change = sentence(&classes, event, ColumnType::Category, "").replace(['“', '”'], "");
-                    second(p_value(&classes, tables, seed), size, change);
+                    second(p_value(&classes, tables, permutations, seed), size, change);
                 }
             }
             ColumnType::Identifier => {

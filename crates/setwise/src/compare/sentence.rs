@@ -39,19 +39,24 @@ fn of_span(binned: &Binned, span: Span, column_type: ColumnType, subject: &str) 
         ColumnType::Time => format_time(x),
         _ => short_number(x),
     };
-    let ((low, _), (_, high)) = (edge(span.from), edge(span.to - 1));
-    if span.from > 0 {
-        let name = match low == high {
-            true => format!("the value {}", number(low)),
-            false => format!("{subject} from {} to {}", number(low), number(high)),
-        };
-        return moved(&name, shares);
+    let (low, high) = (edge(span.from).0, edge(span.to - 1).1);
+    let range = |low: f64, high: f64| match low == high {
+        true => format!("the value {}", number(low)),
+        false => format!("{subject} from {} to {}", number(low), number(high)),
+    };
+    if span.from > 0 || low == high {
+        return moved(&range(low, high), shares);
     }
     // Of a half-line and its complement the smaller one is told.
     if shares[0] + shares[1] <= 1.0 {
         return moved(&format!("{subject} up to {}", number(high)), shares);
     }
-    moved(&format!("{subject} above {}", number(high)), shares.map(|s| 1.0 - s))
+    let rest = shares.map(|s| 1.0 - s);
+    let (next, last) = (edge(span.to).0, edge(binned.bins.len() - 1).1);
+    match next == last {
+        true => moved(&range(next, last), rest),
+        false => moved(&format!("{subject} above {}", number(high)), rest),
+    }
 }
 
 fn shares(binned: &Binned, span: Span) -> [f64; 2] {
@@ -77,7 +82,7 @@ pub fn percent(share: f64) -> String {
     } else if x >= 0.095 {
         1
     } else {
-        3
+        2
     };
     format!("{x:.digits$} %")
 }
@@ -124,7 +129,7 @@ mod tests {
         ] {
             assert_eq!(short_number(x), text);
         }
-        assert_eq!([0.0, 0.0004, 0.012, 0.5].map(percent), ["0 %", "0.040 %", "1.2 %", "50 %"]);
+        assert_eq!([0.0, 0.0004, 0.012, 0.5].map(percent), ["0 %", "0.04 %", "1.2 %", "50 %"]);
     }
 
     #[test]

@@ -36,13 +36,24 @@ impl Compare {
         let p_value = parts.iter().map(|(p, share)| p / share).fold(1.0, f64::min);
         let significant = p_value <= self.alpha;
         let (effect, interval) = divergence(&studied, separation.as_ref(), pairing.rows);
+        // Every column has an equal part of the columns' level, every pair one of the pairs' level.
+        let each = |p_values: &[f64], share: f64| {
+            let weight = share / p_values.len().max(1) as f64;
+            p_values.iter().map(|p| (*p, weight)).collect::<Vec<_>>()
+        };
+        let hypotheses = [each(&of_columns, COLUMNS_SHARE), each(&of_pairs, PAIRS_SHARE), parts[2..].to_vec()].concat();
+        let rejected = holm(&hypotheses, self.alpha);
+        let (columns_rejected, rest) = rejected.split_at(of_columns.len());
+        let (pairs_rejected, rest) = rest.split_at(of_pairs.len());
+        let (jointly_rejected, repeats_rejected) = (rest[0], rest[1]);
         let q_values = benjamini_hochberg(&of_columns);
-        let mut q_values = q_values.into_iter();
+        let mut tested = q_values.into_iter().zip(columns_rejected);
         let binned: Vec<Option<Binned>> = studied.iter().map(|s| s.joint.clone()).collect();
         let mut columns: Vec<ColumnChange> = Vec::with_capacity(studied.len());
         for (paired, s) in pairing.columns.iter().zip(studied) {
-            let q_value = s.p_value.and_then(|_| q_values.next());
-            let flagged = significant && q_value.is_some_and(|q| q <= self.alpha) && s.effect.value > self.min_effect;
+            let tested = s.p_value.and_then(|_| tested.next());
+            let q_value = tested.map(|(q, _)| q);
+            let flagged = tested.is_some_and(|(_, rejected)| *rejected) && s.effect.value > self.min_effect;
             columns.push(ColumnChange {
                 name: paired.name.clone(),
                 column_type: paired.column_type,
@@ -57,19 +68,18 @@ impl Compare {
                 change: s.change,
             });
         }
-        let pairs = self.pair_changes(pairs, &columns, &binned, significant);
+        let pairs = self.pair_changes(pairs, &columns, &binned, pairs_rejected);
         let repeated_rows = repeats.map(|r| {
             let shares = [0, 1].map(|t: usize| r.counts[t] as f64 / pairing.rows[t] as f64);
             let large = (shares[1] - shares[0]).abs() > self.min_effect;
-            let flagged = significant && r.p_value <= REPEATS_SHARE * self.alpha && large;
-            RepeatedRows { flagged, shares, p_value: r.p_value }
+            RepeatedRows { flagged: repeats_rejected && large, shares, p_value: r.p_value }
         });
         // The share of rows that the classifier tells apart: a change that no column or pair shows.
         let told_apart = separation.map_or(0.0, |s| {
             let (size, _) = effect::effect(&Binned::ordered([&s.scores[0], &s.scores[1]]), self.seed);
             size.value
         });
-        let jointly = significant && separation_is_significant(parts[2], self.alpha) && told_apart > self.min_effect;
+        let jointly = jointly_rejected && told_apart > self.min_effect;
         let any =
             columns.iter().any(|c| c.flagged) || !pairs.is_empty() || repeated_rows.as_ref().is_some_and(|r| r.flagged);
         let changed = any || jointly;
@@ -107,7 +117,7 @@ impl Compare {
         pairs: Vec<PairDifference>,
         columns: &[ColumnChange],
         binned: &[Option<Binned>],
-        significant: bool,
+        rejected: &[bool],
     ) -> Vec<PairChange> {
         const QUANTILE: f64 = 1.645;
         let q_values = benjamini_hochberg(&pairs.iter().map(|p| p.p_value).collect::<Vec<_>>());
@@ -118,9 +128,9 @@ impl Compare {
             });
             of_level.map_or(columns[column].name.clone(), |level| format!("{}={level}", columns[column].name))
         };
-        let flagged = |(pair, q): &(PairDifference, f64)| {
+        let flagged = |((pair, _), rejected): &((PairDifference, f64), &bool)| {
             let same = pair.columns.iter().all(|&c| !columns[c].flagged);
-            significant && same && *q <= self.alpha && pair.effect > self.min_effect
+            **rejected && same && pair.effect > self.min_effect
         };
         let change = |(pair, q_value): (PairDifference, f64)| PairChange {
             columns: [0, 1].map(|i: usize| name(pair.columns[i], pair.levels[i])),
@@ -130,14 +140,30 @@ impl Compare {
             p_value: pair.p_value,
             q_value,
         };
-        let mut changes: Vec<PairChange> = pairs.into_iter().zip(q_values).filter(flagged).map(change).collect();
+        let mut changes: Vec<PairChange> =
+            pairs.into_iter().zip(q_values).zip(rejected).filter(flagged).map(|(pair, _)| change(pair)).collect();
         changes.sort_by(|a, b| b.effect.total_cmp(&a.effect));
         changes
     }
 }
 
-fn separation_is_significant((p, share): (f64, f64), alpha: f64) -> bool {
-    p / share <= alpha
+/// The hypotheses that the weighted procedure of Holm (1979) rejects: p-values with their shares of the level.
+///
+/// The chance that any true hypothesis is rejected is at most `alpha`, whichever hypotheses are true.
+fn holm(hypotheses: &[(f64, f64)], alpha: f64) -> Vec<bool> {
+    let mut order: Vec<usize> = (0..hypotheses.len()).collect();
+    let scaled = |i: usize| hypotheses[i].0 / hypotheses[i].1;
+    order.sort_by(|&i, &j| scaled(i).total_cmp(&scaled(j)));
+    let (mut rejected, mut rest) = (vec![false; hypotheses.len()], 1.0f64);
+    for i in order {
+        // Rounding must not leave less than the weight of the hypothesis itself.
+        if scaled(i) * rest.max(hypotheses[i].1) > alpha {
+            break;
+        }
+        rejected[i] = true;
+        rest -= hypotheses[i].1;
+    }
+    rejected
 }
 
 /// The p-value of Simes (1986) of the hypothesis that all are null.
@@ -232,6 +258,15 @@ fn headline(comparison: &Comparison, significant: bool, jointly: bool) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rejections_free_the_level_of_their_hypotheses() {
+        let third = 1.0 / 3.0;
+        assert_eq!(holm(&[(0.01, third), (0.02, third), (0.06, third)], 0.05), [true, true, false]);
+        assert_eq!(holm(&[(0.02, third), (0.03, third), (0.04, third)], 0.05), [false; 3]);
+        assert_eq!(holm(&[(0.04, 0.9), (0.049, 0.1)], 0.05), [true, true]);
+        assert!(holm(&[], 0.05).is_empty());
+    }
 
     #[test]
     fn q_values_and_simes_match_worked_examples() {

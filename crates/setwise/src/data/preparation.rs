@@ -84,7 +84,9 @@ impl Preparation {
                 (None, false) => config.input_widths[k],
             };
             if sample.width != expected {
-                let reason = format!("has {} columns, the model takes {expected} for set {}", sample.width, k + 1);
+                let columns =
+                    if sample.width == 1 { "1 column".to_owned() } else { format!("{} columns", sample.width) };
+                let reason = format!("has {columns}, the model takes {expected} for set {}", k + 1);
                 return Err(Error::Sample { path: sample.path.clone(), reason });
             }
         }
