@@ -105,3 +105,20 @@ pub fn noise_bar(effect: f64, noise: f64, largest: f64, width: usize) -> String 
     let light = filled(noise.min(effect), largest, width);
     format!("{}{}", "░".repeat(light), "█".repeat(whole - light))
 }
+
+/// The least p-value that is shown.
+const LEAST: f64 = 1e-99;
+
+/// A p-value with two digits that count.
+pub fn p_text(p: f64) -> String {
+    match p {
+        p if p >= 0.001 => format!("{p:.3}"),
+        p if p < LEAST => format!("<{LEAST:e}"),
+        p => format!("{p:.0e}"),
+    }
+}
+
+/// A p-value with its name.
+pub fn named_p(name: &str, p: f64) -> String {
+    if p < LEAST { format!("{name} < {LEAST:e}") } else { format!("{name} = {}", p_text(p)) }
+}

@@ -4,7 +4,8 @@
 //! * [`Figure`]: charts as SVG or PNG. The font is part of this crate, so figures do not depend on the machine.
 //! * [`sparkline`], [`bars`] and [`bar_table`]: plots for the terminal; [`decimals`]: a number with four decimals.
 //! * [`compare_table`]: the columns of a comparison of two tables.
-//! * [`Page`]: text, tables and figures as one HTML file; [`kl_page`]: the page of a divergence.
+//! * [`Page`]: text, tables and figures as one HTML file; [`kl_page`], [`compare_page`]: pages of a
+//!   divergence and of a comparison.
 //!
 //! ```
 //! use setwise_report::{Axis, Cell, Figure, Goal, Panel, Series, Table};
@@ -23,6 +24,7 @@
 
 mod canvas;
 mod cell;
+mod compare_page;
 mod compare_table;
 mod font;
 mod frame;
@@ -41,7 +43,8 @@ mod two_samples;
 use std::path::Path;
 
 pub use cell::Cell;
-pub use compare_table::{compare_table, noise_bar, summary_text, values_text};
+pub use compare_page::compare_page;
+pub use compare_table::{compare_table, named_p, noise_bar, p_text, summary_text, values_text};
 pub use kl_page::kl_page;
 pub use page::Page;
 pub use plot::{Axis, Figure, Panel, Scale, Series, Style};

@@ -32,7 +32,8 @@ impl Page {
         Page { title: title.into(), body: String::new() }
     }
 
-    fn push(mut self, element: std::fmt::Arguments) -> Page {
+    /// Adds an element, whose text is escaped.
+    pub(super) fn push(mut self, element: std::fmt::Arguments) -> Page {
         self.body.write_fmt(element).expect("a write to memory");
         self.body.push('\n');
         self
@@ -99,10 +100,19 @@ impl Page {
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
              <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n<style>\n{}</style>\n</head>\n\
-             <body>\n<main>\n<h1>{title}</h1>\n{}</main>\n</body>\n</html>\n",
+             <body class=\"setwise\">\n{}</body>\n</html>\n",
             style(),
-            self.body
+            self.main()
         )
+    }
+
+    /// The page as an element with its style, for a notebook.
+    pub fn to_fragment(&self) -> String {
+        format!("<div class=\"setwise\">\n<style>\n{}</style>\n{}</div>\n", style(), self.main())
+    }
+
+    fn main(&self) -> String {
+        format!("<main>\n<h1>{}</h1>\n{}</main>\n", escaped(&self.title), self.body)
     }
 
     /// Writes the page atomically.
@@ -133,46 +143,30 @@ const THEMED: [(Colour, &str, Colour); 6] = [
     (PALETTE[1], "second", [0xff, 0x93, 0x3f]),
 ];
 
-const LAYOUT: &str = "\
-body { margin: 0; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 'Noto Sans', system-ui, 'Segoe UI', Helvetica, Arial, sans-serif; }
-main { max-width: 60rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
-h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 1rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin: 2.5rem 0 0.5rem; padding-top: 0.75rem; border-top: 1px solid var(--grid); }
-p, figcaption { max-width: 46rem; }
-.answer { font-size: 2rem; line-height: 1.2; font-weight: 600; margin: 0.5rem 0 1.25rem; }
-.answer small { display: block; font-size: 1rem; font-weight: 400; margin-top: 0.35rem; color: var(--axis); }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.15rem 1.25rem; margin: 1rem 0; }
-dt { color: var(--axis); }
-dd { margin: 0; overflow-wrap: anywhere; }
-.notes { border-left: 3px solid var(--second); margin: 1rem 0; padding: 0.25rem 0 0.25rem 1.75rem; overflow-wrap: anywhere; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; margin: 0.75rem 0; font-variant-numeric: tabular-nums; }
-caption { text-align: left; color: var(--axis); padding-bottom: 0.25rem; }
-th, td { text-align: left; padding: 0.2rem 1.5rem 0.2rem 0; border-bottom: 1px solid var(--grid); }
-th { font-weight: 600; }
-.number { text-align: right; }
-figure { margin: 1rem 0 1.5rem; }
-figure svg { display: block; max-width: 100%; height: auto; }
-figcaption { color: var(--axis); font-size: 0.9rem; margin-top: 0.25rem; }
-@media print { main { max-width: none; padding: 0; } h2 { break-after: avoid; } figure { break-inside: avoid; } }
-";
+/// The look of elements inside a page.
+const LAYOUT: &str = include_str!("page.css");
 
-/// The style sheet. Its rules override the colour attributes of figures.
+/// The style sheet, which holds inside elements of the class `setwise` only.
+///
+/// Its rules override the colour attributes of figures.
 fn style() -> String {
     let variables = |pick: fn(&(Colour, &str, Colour)) -> Colour| -> String {
         THEMED.iter().map(|theme| format!(" --{}: {};", theme.1, colour(pick(theme)))).collect()
     };
-    let mut css = format!(":root {{ color-scheme: light dark;{} }}\n", variables(|t| t.0));
-    css += &format!("@media (prefers-color-scheme: dark) {{ :root {{{} }} }}\n", variables(|t| t.2));
-    css += &format!("@media print {{ :root {{{} }} }}\n", variables(|t| t.0));
+    let mut css = format!(
+        ".setwise {{\ncolor-scheme: light dark;{}\nmargin: 0; background: var(--paper); color: var(--ink);\n\
+         font: 16px/1.5 'Noto Sans', system-ui, 'Segoe UI', Helvetica, Arial, sans-serif;\n",
+        variables(|t| t.0)
+    );
+    css += &format!("@media (prefers-color-scheme: dark) {{{} }}\n", variables(|t| t.2));
+    css += &format!("@media print {{{} }}\n", variables(|t| t.0));
     css += LAYOUT;
     for (of_figure, name, _) in THEMED {
         let of_figure = colour(of_figure);
         css += &format!("svg [fill=\"{of_figure}\"] {{ fill: var(--{name}); }}\n");
         css += &format!("svg [stroke=\"{of_figure}\"] {{ stroke: var(--{name}); }}\n");
     }
-    css
+    css + "}\n"
 }
 
 #[cfg(test)]
@@ -228,6 +222,7 @@ mod tests {
         let css = style();
         assert!(css.contains("@media (prefers-color-scheme: dark)"));
         assert!(css.contains("svg [fill=\"#ffffff\"] { fill: var(--paper); }"), "{css}");
+        assert!(page().to_fragment().starts_with("<div class=\"setwise\">\n<style>\n.setwise {"));
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub struct PairedColumn {
 /// The columns that two tables share.
 #[derive(Clone, Debug)]
 pub struct Pairing {
+    /// The file or the name of each table.
+    pub tables: [String; 2],
     /// Rows of each table.
     pub rows: [usize; 2],
     /// Columns of both tables, in the order of the first.
@@ -86,7 +88,7 @@ impl Pairing {
                 paths[0], paths[1], lists[0], lists[1]
             )));
         }
-        Ok(Pairing { rows, columns, only, notes })
+        Ok(Pairing { tables: paths, rows, columns, only, notes })
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use setwise::compare::{Compare, Comparison};
-use setwise_report::{Table as Results, compare_table};
+use setwise_report::{Page, Table as Results, compare_page, compare_table};
 use setwise_table::{Error as TableError, Overrides, Pairing, Table};
 
 use super::{ColumnArgs, check_not_input, check_output, print_json, reading, with_progress};
@@ -37,6 +37,9 @@ pub struct Args {
     /// Write the columns as .csv, .md or .json.
     #[arg(short, long, value_name = "FILE.csv")]
     out: Option<PathBuf>,
+    /// Write an HTML page with the verdict and a chart of each column.
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
     /// Exit with 3 if the tables differ.
     #[arg(long)]
     fail_on_change: bool,
@@ -59,6 +62,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         check_output(path)?;
         check_not_input(path, inputs)?;
     }
+    if let Some(path) = &args.report {
+        Page::check_extension(path)?;
+        check_output(path)?;
+        check_not_input(path, inputs)?;
+    }
     let overrides = args.overrides()?;
     let paths = [&args.reference, &args.current];
     let tables = reading(&paths, || read_both(inputs))?;
@@ -68,9 +76,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.out {
         compare_table(&comparison).save(path)?;
     }
+    if let Some(path) = &args.report {
+        compare_page(&comparison).save(path)?;
+    }
     match args.json {
         true => print_json(&comparison)?,
-        false => print::comparison(&comparison, inputs)?,
+        false => print::comparison(&comparison)?,
     }
     Ok(exit_code(&comparison, args.fail_on_change))
 }

@@ -10,7 +10,7 @@
 //! | `classifier` | differences of all columns at once, and the Jensen–Shannon divergence |
 //! | `repeats` | rows that repeat others |
 //! | `verdict` | the joint test and the flags of columns |
-//! | `summary`, `sentence` | what a column looks like, and its change in words |
+//! | `summary`, `sentence`, `histogram` | what a column looks like, its change in words, and a chart of it |
 //!
 //! The chance that anything is flagged that did not change is at most alpha, whatever else changed: flags are those of
 //! the procedure of Holm, over columns, pairs of columns, the classifier and repeated rows. They also need an effect
@@ -22,6 +22,7 @@ mod dependence;
 mod digits;
 mod draws;
 mod effect;
+mod histogram;
 mod marginal_test;
 mod repeats;
 mod sentence;
@@ -39,6 +40,7 @@ use bins::{Binned, numbers};
 use digits::decimal_classes;
 pub use effect::Effect;
 use effect::effect;
+pub use histogram::{Bins, Histogram, central_range};
 use marginal_test::{p_value, share_bound};
 use sentence::{moved, sentence};
 pub use sentence::{percent, short_number};
@@ -78,6 +80,8 @@ pub struct Comparison {
     pub alpha: f64,
     /// Effects up to this share of rows are not flagged.
     pub min_effect: f64,
+    /// The file or the name of each table.
+    pub tables: [String; 2],
     /// Rows of both tables.
     pub rows: [usize; 2],
     /// What changed, in a sentence.
@@ -120,6 +124,9 @@ pub struct ColumnChange {
     pub values: [Summary; 2],
     /// The largest change in words.
     pub change: String,
+    /// The values in both tables, for a chart; absent where they all differ.
+    #[serde(skip)]
+    pub histogram: Option<Histogram>,
 }
 
 /// A pair of columns whose dependence changed.
@@ -203,6 +210,7 @@ struct Studied {
     missing: [f64; 2],
     values: [Summary; 2],
     change: String,
+    histogram: Option<Histogram>,
     /// A lower bound of the Jensen–Shannon divergence, in nats.
     divergence: f64,
     /// Its bins, if it takes part in comparisons of several columns.
@@ -213,16 +221,16 @@ impl Studied {
     fn new(paired: &PairedColumn, tables: &LogTables, permutations: usize, seed: u64) -> Self {
         let column_type = paired.column_type;
         let [a, b] = &paired.columns;
-        let lengths;
+        let lengths = match column_type {
+            ColumnType::Text => [a, b].map(|column| text_lengths(text(column))),
+            _ => Default::default(),
+        };
         let binned = match column_type {
             ColumnType::Numeric | ColumnType::Count | ColumnType::Time => Binned::ordered([numbers(a), numbers(b)]),
             ColumnType::Category | ColumnType::Boolean | ColumnType::Constant => {
                 Binned::levels(paired.columns.each_ref().map(text))
             }
-            ColumnType::Text => {
-                lengths = paired.columns.each_ref().map(|c| text_lengths(text(c)));
-                Binned::ordered([&lengths[0], &lengths[1]])
-            }
+            ColumnType::Text => Binned::ordered([&lengths[0], &lengths[1]]),
             // The values differ in every row: only missing ones are compared, and repeated ones.
             ColumnType::Identifier => {
                 Binned::ordered(paired.columns.each_ref().map(presence).each_ref().map(Vec::as_slice))
@@ -235,11 +243,28 @@ impl Studied {
         };
         let missing = [a, b].map(|c| c.missing() as f64 / c.len().max(1) as f64);
         let values = Summary::of(paired);
+        let histogram = match column_type {
+            ColumnType::Numeric | ColumnType::Count | ColumnType::Time => {
+                Some(Histogram::of_numbers([numbers(a), numbers(b)], column_type == ColumnType::Time))
+            }
+            ColumnType::Category | ColumnType::Boolean | ColumnType::Constant => Some(Histogram::of_levels(&binned)),
+            ColumnType::Text => Some(Histogram::of_numbers([&lengths[0], &lengths[1]], false)),
+            ColumnType::Identifier => None,
+        };
         let apart = column_type == ColumnType::Time && periods_differ(numbers(a), numbers(b));
         if apart {
             let none = Effect { value: 0.0, interval: [0.0; 2], noise: 0.0 };
             let change = "the periods differ: not compared".to_owned();
-            return Studied { p_value: None, effect: none, missing, values, change, divergence: 0.0, joint: None };
+            return Studied {
+                p_value: None,
+                effect: none,
+                missing,
+                values,
+                change,
+                histogram,
+                divergence: 0.0,
+                joint: None,
+            };
         }
         let (mut size, event) = effect(&binned, seed);
         let mut p = p_value(&binned, tables, permutations, seed);
@@ -277,7 +302,7 @@ impl Studied {
         }
         let divergence = verdict::marginal_divergence(&binned);
         let joint = (column_type != ColumnType::Identifier && column_type != ColumnType::Constant).then_some(binned);
-        Studied { p_value: Some(p), effect: size, missing, values, change, divergence, joint }
+        Studied { p_value: Some(p), effect: size, missing, values, change, histogram, divergence, joint }
     }
 }
 

@@ -66,6 +66,7 @@ impl Compare {
                 missing: s.missing,
                 values: s.values,
                 change: s.change,
+                histogram: s.histogram,
             });
         }
         let pairs = self.pair_changes(pairs, &columns, &binned, pairs_rejected);
@@ -100,6 +101,7 @@ impl Compare {
             interval,
             alpha: self.alpha,
             min_effect: self.min_effect,
+            tables: pairing.tables,
             rows: pairing.rows,
             summary: String::new(),
             columns: order,

@@ -1,10 +1,8 @@
 //! A comparison in the terminal.
 
-use std::path::Path;
-
 use comfy_table::{CellAlignment, presets};
 use setwise::compare::{ColumnChange, Comparison};
-use setwise_report::{decimals, noise_bar, percent, values_text};
+use setwise_report::{decimals, named_p, noise_bar, p_text, percent, values_text};
 
 use crate::commands::print_line;
 use crate::failure::Failure;
@@ -17,15 +15,15 @@ const MAX_NOTES: usize = 6;
 const MAX_NAME: usize = 24;
 
 /// Prints the verdict, the columns, and what else a reader should know.
-pub fn comparison(comparison: &Comparison, paths: [&Path; 2]) -> Result<(), Failure> {
+pub fn comparison(comparison: &Comparison) -> Result<(), Failure> {
     print_line(&comparison.summary)?;
     let [low, high] = comparison.interval.map(decimals);
     print_line(format!(
         "{}, Jensen–Shannon divergence {} nats, 90 % interval {low} to {high}",
-        with_sign("p", comparison.p_value),
+        named_p("p", comparison.p_value),
         decimals(comparison.effect),
     ))?;
-    let [a, b] = paths.map(|path| path.display().to_string());
+    let [a, b] = &comparison.tables;
     print_line(format!("{a}: {} rows; {b}: {} rows\n", comparison.rows[0], comparison.rows[1]))?;
     print_line(columns(&comparison.columns))?;
     let hidden = hidden(&comparison.columns);
@@ -37,14 +35,14 @@ pub fn comparison(comparison: &Comparison, paths: [&Path; 2]) -> Result<(), Fail
         let [before, after] = pair.correlations;
         print_line(format!(
             "correlation of {x} with {y}: {before:.2} before, {after:.2} after ({})",
-            with_sign("q", pair.q_value)
+            named_p("q", pair.q_value)
         ))?;
     }
     if let Some(repeated) = comparison.repeated_rows.as_ref().filter(|r| r.flagged) {
         let [before, after] = repeated.shares.map(percent);
-        print_line(format!("repeated rows: {before} before, {after} after ({})", with_sign("p", repeated.p_value)))?;
+        print_line(format!("repeated rows: {before} before, {after} after ({})", named_p("p", repeated.p_value)))?;
     }
-    for (names, path) in comparison.only.iter().zip([&a, &b]).filter(|(names, _)| !names.is_empty()) {
+    for (names, path) in comparison.only.iter().zip([a, b]).filter(|(names, _)| !names.is_empty()) {
         print_line(format!("only in {path}: {}", names.join(", ")))?;
     }
     comparison.notes.iter().take(MAX_NOTES).try_for_each(|note| print_line(format!("note: {note}")))
@@ -87,23 +85,6 @@ fn columns(columns: &[ColumnChange]) -> String {
         }
     }
     table.trim_fmt()
-}
-
-/// The least p-value that is shown.
-const LEAST: f64 = 1e-99;
-
-/// A p-value with two digits that count.
-fn p_text(p: f64) -> String {
-    match p {
-        p if p >= 0.001 => format!("{p:.3}"),
-        p if p < LEAST => format!("<{LEAST:e}"),
-        p => format!("{p:.0e}"),
-    }
-}
-
-/// A p-value with its name.
-fn with_sign(name: &str, p: f64) -> String {
-    if p < LEAST { format!("{name} < {LEAST:e}") } else { format!("{name} = {}", p_text(p)) }
 }
 
 fn shortened(text: &str, max: usize) -> String {
