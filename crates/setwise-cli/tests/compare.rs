@@ -4,7 +4,7 @@ mod common;
 #[path = "common/samples.rs"]
 mod samples;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use common::{refused, run};
 use samples::{Samples, noise, normal, path};
@@ -33,7 +33,7 @@ fn table(s: &Samples, name: &str, stream: usize, change: impl Fn(usize, &mut [St
     s.write(name, text)
 }
 
-fn compared(a: &PathBuf, b: &PathBuf, more: &[&str]) -> Value {
+fn compared(a: &Path, b: &Path, more: &[&str]) -> Value {
     let args = [path("compare"), a, b, path("--json")].into_iter().chain(more.iter().map(|m| path(m)));
     let (code, out, error) = run(args);
     assert_eq!(code, 0, "{error}");
@@ -180,4 +180,66 @@ fn what_cannot_be_compared_is_an_error_with_place_and_remedy() {
     let result = compared(&none, &none, &[]);
     assert_eq!(column(&result, "town")["missing"], serde_json::json!([1.0, 1.0]));
     assert_eq!(result["changed"], false);
+}
+
+#[test]
+fn a_saved_reference_gives_the_same_answer_as_the_table() {
+    let s = Samples::new();
+    let a = table(&s, "a.csv", 1, |_, _| {});
+    let b = table(&s, "b.csv", 20, |i, row| {
+        if i % 20 == 3 {
+            row[4] = "Quito".to_owned();
+        }
+    });
+    let profile = s.0.path().join("a.profile");
+    let (code, out, _) = run([path("compare"), &a, path("--save-profile"), &profile]);
+    assert!(code == 0 && out.starts_with("profile: "), "{out}");
+    let with_profile = run([path("compare"), path("--reference-profile"), &profile, &b, path("--json")]);
+    let with_table = run([path("compare"), &a, &b, path("--json")]);
+    assert_eq!(with_profile, with_table);
+    let (code, _, error) = run([path("compare"), path("--reference-profile"), &a, &b]);
+    assert!(code == 2 && error.contains("a.csv: is no profile"), "{error}");
+    let (code, _, error) = run([path("compare"), &a]);
+    assert!(code == 2 && error.contains("give two tables"), "{error}");
+}
+
+#[test]
+fn periods_of_a_table_are_compared_with_the_first() {
+    let s = Samples::new();
+    let mut text = "day,x\n".to_owned();
+    for i in 0..1200 {
+        let month = 1 + i / 300;
+        let x = normal(i, 3) + if month == 3 { 1.0 } else { 0.0 };
+        text += &format!("2026-{month:02}-{:02},{x}\n", 1 + i % 28);
+    }
+    let t = s.write("t.csv", text);
+    let (page, rows) = (s.0.path().join("t.html"), s.0.path().join("t.csv.md"));
+    let (code, out, error) =
+        run([path("compare"), &t, path("--by"), path("month"), path("--report"), &page, path("-o"), &rows]);
+    assert!(code == 0 && out.starts_with("Changed in 1 of 3 months."), "{out}{error}");
+    assert!(out.contains(" ●  2026-03  2026-01 ") && out.contains("flagged in 2026-03"), "{out}");
+    assert!(std::fs::read_to_string(page).unwrap().contains("Changed in 1 of 3 months"));
+    assert_eq!(std::fs::read_to_string(rows).unwrap().lines().count(), 5);
+    let (_, out, _) = run([path("compare"), &t, path("--by"), path("quarter"), path("--json")]);
+    let found: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&found["by"], &found["periods"][0]["against"]), (&"quarter".into(), &"2026-Q1".into()));
+    let (code, _, error) = run([path("compare"), &t, path("--by"), path("year")]);
+    assert!(code == 2 && error.contains("lie in 2026"), "{error}");
+}
+
+#[test]
+fn pairs_of_a_list_are_compared_and_bad_ones_do_not_stop_the_others() {
+    let s = Samples::new();
+    table(&s, "a.csv", 1, |_, _| {});
+    table(&s, "b.csv", 20, |i, row| row[2] = (if i % 3 == 0 { 30.0 } else { normal(i, 9) }).to_string());
+    let list = s.write("list.txt", "a.csv,a.csv\na.csv,b.csv\na.csv,none.csv\n");
+    let out = s.0.path().join("pairs.csv");
+    let (code, text, error) = run([path("compare"), path("--pairs"), &list, path("-o"), &out]);
+    assert!(code == 2 && text.starts_with("Changed: 1 of 3 pairs."), "{text}");
+    assert!(error.contains("1 of 3 pairs cannot be compared; the first, line 3: ") && error.contains("none.csv"));
+    assert_eq!(std::fs::read_to_string(out).unwrap().lines().count(), 4);
+    let good = s.write("good.txt", "a.csv,b.csv\n");
+    let (code, text, _) = run([path("compare"), path("--pairs"), &good, path("--fail-on-change"), path("--json")]);
+    let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(code == 3 && line["changed"] == true && line["current"] == "b.csv", "{text}");
 }

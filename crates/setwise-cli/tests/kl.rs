@@ -263,7 +263,7 @@ fn a_bad_list_is_refused_with_line_and_file_before_anything_is_written() {
     refuses("", "names no files");
     let list = s.write("list.txt", "p.csv,p.csv\n");
     let with = |args: &[&Path]| refused([&[path("kl"), path("--pairs"), &list], args].concat());
-    assert!(with(&[path("-o"), &s.0.path().join("out.xls")]).contains("there are .md, .csv and .json"));
+    assert!(with(&[path("-o"), &s.0.path().join("out.xls")]).contains("there are .md, .csv"));
     assert!(with(&[path("--explain")]).contains("--explain"));
     assert!(refused([path("kl"), &list, &list, path("-o"), &csv]).contains("--pairs"));
 }

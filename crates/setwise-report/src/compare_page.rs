@@ -7,7 +7,7 @@ use setwise::compare::{ColumnChange, Comparison, Histogram, Summary, percent, sh
 use setwise_table::ColumnType;
 use setwise_table::times::format_time;
 
-use super::svg::escaped;
+use super::svg::{escaped, unbroken};
 use super::{Cell, Page, Table, decimals, named_p, p_text};
 
 /// Unchanged columns that are listed without a fold.
@@ -47,11 +47,6 @@ pub fn compare_page(comparison: &Comparison) -> Page {
     let page = with_columns(page, comparison, &names);
     let page = with_joint_changes(page, comparison);
     with_remarks(page, comparison, &names)
-}
-
-/// Escaped text in which a number and its percent sign stay together.
-fn unbroken(text: &str) -> String {
-    escaped(text).replace(" %", "\u{a0}%")
 }
 
 /// The names of two files, without their folders if they differ.

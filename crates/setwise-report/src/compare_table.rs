@@ -1,52 +1,86 @@
 //! The columns of a comparison as a table, and its parts in words.
 
-use setwise::compare::{Comparison, Summary, percent, short_number};
+use setwise::compare::{ColumnChange, Comparison, PeriodComparison, Summary, percent, short_number};
 
 use super::terminal::filled;
 use super::{Cell, Table};
 
 /// The columns of a comparison with all numbers, for files.
 pub fn compare_table(comparison: &Comparison) -> Table {
-    let mut table = Table::new(
-        "",
-        [
-            "column",
-            "type",
-            "flagged",
-            "effect",
-            "low",
-            "high",
-            "noise",
-            "p_value",
-            "q_value",
-            "missing_before",
-            "missing_after",
-            "before",
-            "after",
-            "change",
-        ],
-    );
-    for column in &comparison.columns {
-        let number = |x: f64| Cell::number(x, 4);
-        let maybe = |x: Option<f64>| x.map_or(Cell::Empty, |x| Cell::number(x, 4));
-        table.push([
-            column.name.as_str().into(),
-            column.column_type.name().into(),
-            if column.flagged { "yes" } else { "no" }.into(),
-            number(column.effect),
-            number(column.interval[0]),
-            number(column.interval[1]),
-            number(column.noise),
-            maybe(column.p_value),
-            maybe(column.q_value),
-            number(column.missing[0]),
-            number(column.missing[1]),
-            summary_text(&column.values[0]).as_str().into(),
-            summary_text(&column.values[1]).as_str().into(),
-            column.change.as_str().into(),
-        ]);
+    let mut table = Table::new("", COLUMNS);
+    comparison.columns.iter().for_each(|column| table.push(cells(column)));
+    table
+}
+
+/// The columns of all periods with all numbers, for files.
+pub fn periods_table(found: &PeriodComparison) -> Table {
+    let mut table = Table::new("", ["period", "against"].into_iter().chain(COLUMNS));
+    for p in &found.periods {
+        for column in &p.comparison.columns {
+            let period: [Cell; 2] = [p.period.as_str().into(), p.against.as_str().into()];
+            table.push(period.into_iter().chain(cells(column)));
+        }
     }
     table
+}
+
+/// The change of each column in each period. Columns with a flag are first, then those with the largest effect.
+pub fn period_columns(found: &PeriodComparison) -> Vec<(String, Vec<Option<&ColumnChange>>)> {
+    let mut names: Vec<&str> = Vec::new();
+    for column in found.periods.iter().flat_map(|p| &p.comparison.columns).filter(|c| c.p_value.is_some()) {
+        if !names.contains(&column.name.as_str()) {
+            names.push(&column.name);
+        }
+    }
+    let of = |name: &str| -> Vec<Option<&ColumnChange>> {
+        found.periods.iter().map(|p| p.comparison.columns.iter().find(|c| c.name == name)).collect()
+    };
+    let mut columns: Vec<(String, Vec<Option<&ColumnChange>>)> =
+        names.into_iter().map(|name| (name.to_owned(), of(name))).collect();
+    let rank = |changes: &[Option<&ColumnChange>]| {
+        let flagged = changes.iter().flatten().filter(|c| c.flagged).count();
+        (flagged, changes.iter().flatten().map(|c| c.effect).fold(0.0, f64::max))
+    };
+    columns.sort_by(|a, b| rank(&b.1).partial_cmp(&rank(&a.1)).expect("effects are numbers").then(a.0.cmp(&b.0)));
+    columns
+}
+
+const COLUMNS: [&str; 14] = [
+    "column",
+    "type",
+    "flagged",
+    "effect",
+    "low",
+    "high",
+    "noise",
+    "p_value",
+    "q_value",
+    "missing_before",
+    "missing_after",
+    "before",
+    "after",
+    "change",
+];
+
+fn cells(column: &ColumnChange) -> [Cell; 14] {
+    let number = |x: f64| Cell::number(x, 4);
+    let maybe = |x: Option<f64>| x.map_or(Cell::Empty, number);
+    [
+        column.name.as_str().into(),
+        column.column_type.name().into(),
+        if column.flagged { "yes" } else { "no" }.into(),
+        number(column.effect),
+        number(column.interval[0]),
+        number(column.interval[1]),
+        number(column.noise),
+        maybe(column.p_value),
+        maybe(column.q_value),
+        number(column.missing[0]),
+        number(column.missing[1]),
+        summary_text(&column.values[0]).as_str().into(),
+        summary_text(&column.values[1]).as_str().into(),
+        column.change.as_str().into(),
+    ]
 }
 
 /// The values of a column in a few words: mean and quartiles, first and last time, or the most frequent categories.

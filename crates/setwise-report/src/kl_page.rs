@@ -50,18 +50,30 @@ fn with_columns(page: Page, explanation: &Explanation) -> Page {
         .with_paragraph(
             "Marginal KL is the estimate from a column alone. The drop is how much smaller the estimate is without the \
              column: small where other columns say the same, large where the difference is in how it depends on \
-             others.",
+             others. Bars that end before the dashed line of their number are noise.",
         )
         .with_notes(&explanation.warnings);
     let caption = match explanation.columns.len() {
         n if n > CHARTED => format!("The {CHARTED} most important of {n} columns, by the larger of both numbers."),
         _ => "Columns by the larger of both numbers.".to_owned(),
     };
-    let mut table = Table::new("", ["column", "name", "marginal KL", "KL without it", "drop"]);
+    let heading = ["column", "name", "marginal KL", "90 % interval", "KL without it", "drop", "interval of the drop"];
+    let mut table = Table::new("", heading);
     for c in &explanation.columns {
         let number = |value: Option<f64>| value.map_or(Cell::Text("–".to_owned()), |v| Cell::number(v, 4));
         let name = c.name.clone().unwrap_or_default();
-        table.push([c.column.to_string().into(), name.into(), number(c.marginal), number(c.without), number(c.drop)]);
+        let range = |interval: Option<[f64; 2]>| -> Cell {
+            interval.map_or("–".to_owned(), |[low, high]| format!("{} to {}", decimals(low), decimals(high))).into()
+        };
+        table.push([
+            c.column.to_string().into(),
+            name.into(),
+            number(c.marginal),
+            range(c.marginal_interval),
+            number(c.without),
+            number(c.drop),
+            range(c.drop_interval),
+        ]);
     }
     page.with_figure(&contributions(explanation), &caption).with_table(&table).with_paragraph(&format!(
         "KL of all columns, from which drops are counted: {}, from {} and {} rows.",

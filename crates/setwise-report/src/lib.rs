@@ -2,7 +2,7 @@
 //!
 //! * [`Table`]: Markdown for people, CSV and JSON with full precision for programs.
 //! * [`Figure`]: charts as SVG or PNG. The font is part of this crate, so figures do not depend on the machine.
-//! * [`sparkline`], [`bars`] and [`bar_table`]: plots for the terminal; [`decimals`]: a number with four decimals.
+//! * [`sparkline`], [`bars`] and [`noise_bar`]: plots for the terminal; [`decimals`]: a number with four decimals.
 //! * [`compare_table`]: the columns of a comparison of two tables.
 //! * [`Page`]: text, tables and figures as one HTML file; [`kl_page`], [`compare_page`]: pages of a
 //!   divergence and of a comparison.
@@ -32,6 +32,7 @@ mod kl_page;
 mod layout;
 mod marks;
 mod page;
+mod periods_page;
 mod plot;
 mod png;
 mod svg;
@@ -44,13 +45,16 @@ use std::path::Path;
 
 pub use cell::Cell;
 pub use compare_page::compare_page;
-pub use compare_table::{compare_table, named_p, noise_bar, p_text, summary_text, values_text};
+pub use compare_table::{
+    compare_table, named_p, noise_bar, p_text, period_columns, periods_table, summary_text, values_text,
+};
 pub use kl_page::kl_page;
 pub use page::Page;
+pub use periods_page::periods_page;
 pub use plot::{Axis, Figure, Panel, Scale, Series, Style};
 pub use setwise::compare::{percent, short_number};
 pub use table::{Goal, Table};
-pub use terminal::{bar_table, bars, decimals, sparkline};
+pub use terminal::{bars, decimals, sparkline};
 pub use two_samples::{contributions, histograms, scatters};
 
 /// The extension of a file in lower case. The error names the known extensions.

@@ -52,6 +52,11 @@ fn coordinates(points: &[Point]) -> String {
     points.iter().map(|&(x, y)| format!("{},{}", number(x), number(y))).collect::<Vec<_>>().join(" ")
 }
 
+/// Escaped text in which a number and its percent sign stay together.
+pub(super) fn unbroken(text: &str) -> String {
+    escaped(text).replace(" %", "\u{a0}%")
+}
+
 /// Escapes text for XML and HTML. Control characters, which XML forbids, become the replacement character.
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());

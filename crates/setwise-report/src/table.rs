@@ -187,11 +187,11 @@ impl Table {
         serde_json::to_string_pretty(&rows).expect("strings and finite numbers")
     }
 
-    /// Writes the table atomically in the format of the file's extension: `md`, `csv` or `json`.
+    /// Writes the table atomically in the format of the file's extension: `md`, `csv`, `json`, and with the feature `arrow` `parquet`.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let text = Self::format_of(path)?(self);
-        write_atomically(path, text.as_bytes()).map_err(Error::io(path))
+        let content = Self::format_of(path)?(self);
+        write_atomically(path, &content).map_err(Error::io(path))
     }
 
     /// Checks the extension of a file name, for example before long work.
@@ -199,14 +199,43 @@ impl Table {
         Self::format_of(path.as_ref()).map(|_| ())
     }
 
-    fn format_of(path: &Path) -> Result<fn(&Table) -> String> {
-        const KNOWN: &str = ".md, .csv and .json";
+    fn format_of(path: &Path) -> Result<fn(&Table) -> Vec<u8>> {
+        const KNOWN: &str =
+            if cfg!(feature = "arrow") { ".md, .csv, .json and .parquet" } else { ".md, .csv and .json" };
         match super::extension(path, KNOWN)?.as_str() {
-            "md" => Ok(Table::to_markdown),
-            "csv" => Ok(Table::to_csv),
-            "json" => Ok(|table| table.to_json() + "\n"),
+            "md" => Ok(|table| table.to_markdown().into_bytes()),
+            "csv" => Ok(|table| table.to_csv().into_bytes()),
+            "json" => Ok(|table| (table.to_json() + "\n").into_bytes()),
+            #[cfg(feature = "arrow")]
+            "parquet" => Ok(Table::to_parquet),
             _ => Err(super::unknown_extension(path, KNOWN)),
         }
+    }
+
+    /// A Parquet file with columns of numbers and of text, unrounded.
+    #[cfg(feature = "arrow")]
+    fn to_parquet(&self) -> Vec<u8> {
+        use setwise_table::{Column, Values};
+        let number = |cell: &Cell| match cell {
+            Cell::Number { value, .. } => Some(*value),
+            Cell::Count(n) => Some(*n as f64),
+            Cell::Empty | Cell::NotRun => Some(f64::NAN),
+            _ => None,
+        };
+        let text = |cell: &Cell| (!matches!(cell, Cell::Empty | Cell::NotRun)).then(|| cell.display());
+        let column = |(c, of): (usize, &self::Column)| {
+            let cells = || self.rows.iter().map(|row| &row[c]);
+            match cells().map(number).collect::<Option<Vec<f64>>>() {
+                Some(numbers) => Column::new(&of.name, Values::Numbers(numbers)),
+                None => {
+                    let texts: Vec<Option<String>> = cells().map(text).collect();
+                    Column::text(&of.name, texts.iter().map(Option::as_deref))
+                }
+            }
+        };
+        let columns = self.columns.iter().enumerate().map(column).collect();
+        let rows = self.rows.len();
+        setwise_table::Table { columns, rows, named: true, ..setwise_table::Table::default() }.to_parquet()
     }
 }
 

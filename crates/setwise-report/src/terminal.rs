@@ -40,47 +40,6 @@ pub fn bars<S: AsRef<str>>(values: &[(S, f64)], width: usize) -> String {
     text
 }
 
-/// A line for each label with several values, each followed by a bar from zero.
-///
-/// The largest value has a bar of `width` characters. A missing value is a dash.
-///
-/// ```
-/// let rows = [("one", vec![Some(1.0), Some(0.5)]), ("two", vec![None, Some(0.25)])];
-/// let text = setwise_report::bar_table(["", "height", "weight"], &rows, 4);
-/// let expected = [
-///     "     height       weight",
-///     "one  1.0000 ████  0.5000 ██",
-///     "two       –       0.2500 █",
-/// ];
-/// assert_eq!(text.lines().collect::<Vec<_>>(), expected);
-/// ```
-pub fn bar_table<S: AsRef<str>, const N: usize>(
-    headings: [&str; N],
-    rows: &[(S, Vec<Option<f64>>)],
-    width: usize,
-) -> String {
-    let length = |text: &str| text.chars().count();
-    let labels = rows.iter().map(|(label, _)| length(label.as_ref())).chain([length(headings[0])]).max().unwrap_or(0);
-    let numbers = || rows.iter().flat_map(|(_, values)| values.iter().flatten().copied());
-    let largest = numbers().filter(|v| v.is_finite()).fold(0.0, f64::max);
-    let shown = |value: &Option<f64>| value.map_or("–".to_owned(), decimals);
-    let digits = rows.iter().flat_map(|(_, values)| values.iter().map(|v| length(&shown(v)))).max().unwrap_or(0);
-    let mut line = format!("{:<labels$}", headings[0]);
-    for heading in &headings[1..] {
-        line += &format!("  {heading:<0$}", digits + 1 + width);
-    }
-    let mut text = format!("{}\n", line.trim_end());
-    for (label, values) in rows {
-        let mut line = format!("{:<labels$}", label.as_ref());
-        for value in values {
-            let bar = bar(value.unwrap_or(0.0), largest, width);
-            line += &format!("  {:>digits$} {bar:<width$}", shown(value));
-        }
-        text += &format!("{}\n", line.trim_end());
-    }
-    text
-}
-
 /// A number with four decimals, without the sign of a rounded zero.
 ///
 /// ```
@@ -144,17 +103,6 @@ mod tests {
         assert_eq!(lines[3], "d          NaN");
         assert_eq!(bars::<&str>(&[], 8), "");
         assert_eq!(bars(&[("x", 0.0)], 0), "x  0\n");
-    }
-
-    #[test]
-    fn columns_of_bars_share_their_scale_and_align_with_their_headings() {
-        let rows = [("a", vec![Some(2.0), Some(-0.5)]), ("longer", vec![Some(1.0), Some(f64::NAN)])];
-        let text = bar_table(["", "own", "loss"], &rows, 8);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[1], "a        2.0000 ████████  -0.5000");
-        assert_eq!(lines[2], "longer   1.0000 ████          NaN");
-        assert_eq!(lines[0].find("loss"), Some(6 + 2 + 7 + 1 + 8 + 2));
-        assert_eq!(bar_table::<&str, 1>(["x"], &[], 8), "x\n");
     }
 
     #[test]

@@ -18,7 +18,8 @@ const ROUNDS: usize = 10;
 /// Largest number of letters of a column's name in a figure.
 const MAX_NAME_LENGTH: usize = 28;
 
-/// Bars of each column's marginal KL and of the drop without it, the most important column first.
+/// Bars of each column's marginal KL and of the drop without it, the most important column first, with lines where noise
+/// reaches.
 pub fn contributions(explanation: &Explanation) -> Figure {
     let columns = &explanation.columns[..explanation.columns.len().min(CHARTED)];
     let series = |name: &str, value: fn(&Contribution) -> Option<f64>| {
@@ -29,6 +30,11 @@ pub fn contributions(explanation: &Explanation) -> Figure {
     let panel = Panel::new("", Axis::linear("nats"), Axis::names(names))
         .with_series(series("marginal KL", |c| c.marginal))
         .with_series(series("drop without it", |c| c.drop));
+    let noise = [("noise of the marginal", explanation.noise.marginal), ("noise of the drop", explanation.noise.drop)];
+    let panel = noise.into_iter().filter_map(|(name, at)| Some((name, at?))).fold(panel, |panel, (name, at)| {
+        let line = [(at, -0.5), (at, columns.len() as f64 - 0.5)];
+        panel.with_series(Series::new(name, line).with_style(Style::Dashed))
+    });
     Figure::new("").with_panel(panel).with_panel_size(480.0, 20.0 + 34.0 * columns.len() as f64)
 }
 

@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
+use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
 use arrow_array::types::{
     Date32Type, Date64Type, Decimal128Type, DurationMicrosecondType, DurationMillisecondType, DurationNanosecondType,
     DurationSecondType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
@@ -12,15 +14,40 @@ use arrow_array::types::{
     TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type,
     UInt64Type,
 };
-use arrow_array::{Array, RecordBatch};
+use arrow_array::{
+    Array, ArrayRef, Float64Array, RecordBatch, RecordBatchReader, StringArray, TimestampMillisecondArray,
+};
 use arrow_schema::{DataType, SchemaRef, TimeUnit};
-use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::file::reader::ChunkReader;
 use rayon::prelude::*;
 
 use crate::error::{Error, Reason, Result};
 use crate::table::{Column, Table, Text, Values};
+
+impl Table {
+    /// The content of a Parquet file with these columns. Missing values are null.
+    pub fn to_parquet(&self) -> Vec<u8> {
+        let present = |x: &f64| (!x.is_nan()).then_some(*x);
+        let array = |column: &Column| -> ArrayRef {
+            match &column.values {
+                Values::Numbers(v) => Arc::new(v.iter().map(present).collect::<Float64Array>()),
+                Values::Times(v) => {
+                    let milliseconds = v.iter().map(|x| present(x).map(|x| (1e3 * x).round() as i64));
+                    Arc::new(milliseconds.collect::<TimestampMillisecondArray>())
+                }
+                Values::Text(text) => Arc::new((0..text.codes.len()).map(|i| text.get(i)).collect::<StringArray>()),
+            }
+        };
+        let columns = self.columns.iter().map(|column| (column.name.as_str(), array(column), true));
+        let batch = RecordBatch::try_from_iter_with_nullable(columns).expect("columns of equal length");
+        let mut bytes = Vec::new();
+        let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), None).expect("columns of simple types");
+        writer.write(&batch).and_then(|()| writer.close()).expect("a write to memory");
+        bytes
+    }
+}
 
 /// Rows of a batch.
 const BATCH: usize = 1 << 16;
@@ -74,12 +101,29 @@ pub(crate) fn read_ipc(path: PathBuf, bytes: Vec<u8>) -> Reason<Table> {
     }
 }
 
+/// A stream of record batches that another library makes.
+pub struct ArrowStream(RecordBatchStreamReader);
+
+impl ArrowStream {
+    /// Takes over a stream of the Arrow C stream interface and leaves a released one behind.
+    ///
+    /// # Safety
+    /// The pointer must be that of a valid stream.
+    pub unsafe fn from_raw(pointer: *mut FFI_ArrowArrayStream) -> Reason<Self> {
+        // SAFETY: the caller guarantees a valid stream.
+        let stream = unsafe { RecordBatchStreamReader::from_raw(pointer) };
+        stream.map(ArrowStream).map_err(|e| format!("its columns cannot be read: {e}"))
+    }
+}
+
+/// Reads all batches of a stream.
+pub fn read_stream(name: PathBuf, stream: ArrowStream) -> Reason<Table> {
+    let schema = stream.0.schema();
+    read_batches(name, schema, stream.0.map(|batch| batch.map_err(|e| format!("a batch cannot be read: {e}"))))
+}
+
 /// A table of record batches.
-pub(crate) fn read_batches(
-    path: PathBuf,
-    schema: SchemaRef,
-    batches: impl Iterator<Item = Reason<RecordBatch>>,
-) -> Reason<Table> {
+fn read_batches(path: PathBuf, schema: SchemaRef, batches: impl Iterator<Item = Reason<RecordBatch>>) -> Reason<Table> {
     let mut columns: Vec<Option<Values>> = schema.fields().iter().map(|f| empty(f.data_type())).collect();
     for batch in batches {
         let batch = batch?;
@@ -225,14 +269,8 @@ fn append_numbers(numbers: &mut Vec<f64>, array: &dyn Array) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use arrow_array::types::Int32Type;
-    use arrow_array::{
-        ArrayRef, BooleanArray, Date32Array, DictionaryArray, Float64Array, Int64Array, ListArray, StringArray,
-        TimestampMillisecondArray,
-    };
-    use parquet::arrow::ArrowWriter;
+    use arrow_array::{BooleanArray, Date32Array, DictionaryArray, Int64Array, ListArray};
 
     use super::*;
 
@@ -271,7 +309,10 @@ mod tests {
         let mut writer = ArrowWriter::try_new(&mut parquet, batch.schema(), None).unwrap();
         writer.write(&batch).unwrap();
         writer.close().unwrap();
-        check(&Table::parse("t", &parquet).unwrap());
+        let table = Table::parse("t", &parquet).unwrap();
+        check(&table);
+        let written = Table::parse("t", &table.to_parquet()).unwrap();
+        check(&Table { skipped: table.skipped.clone(), ..written });
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.parquet");
         std::fs::write(&path, &parquet).unwrap();

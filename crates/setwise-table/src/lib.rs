@@ -5,6 +5,8 @@
 //! | [`table`] | a [`Table`] of named [`Column`]s of numbers, times or text |
 //! | [`read`] | [`Table::read`]: the format of a file by its content, and one reader for each |
 //! | [`pairing`] | the columns that two tables share, matched by name |
+//! | [`period`] | the [`Period`] of the calendar that a time lies in |
+//! | [`profile`] | a [`Profile`]: a reference table with its types, in one file |
 //! | [`types`] | the [`ColumnType`] of a column that two tables share, and its overrides |
 //! | [`choice`] | a [`ColumnChoice`] by name, number or range |
 //!
@@ -23,13 +25,15 @@
 //! ```
 
 #[cfg(feature = "arrow")]
-mod arrow;
+pub mod arrow;
 pub mod choice;
 mod delimited;
 mod error;
 mod json;
 pub mod numpy;
 pub mod pairing;
+pub mod period;
+pub mod profile;
 pub mod read;
 pub mod source;
 pub mod table;
@@ -40,5 +44,7 @@ pub mod zip;
 pub use choice::ColumnChoice;
 pub use error::{Error, Result};
 pub use pairing::{PairedColumn, Pairing};
+pub use period::Period;
+pub use profile::Profile;
 pub use table::{Column, Table, Text, Values};
 pub use types::{ColumnType, Overrides};

@@ -29,6 +29,8 @@ pub struct Pairing {
     pub only: [Vec<String>; 2],
     /// What a reader should know about the match.
     pub notes: Vec<String>,
+    /// Whether a table is a sample of a longer one, which has more repeated rows.
+    pub sampled: bool,
 }
 
 impl Pairing {
@@ -38,7 +40,11 @@ impl Pairing {
     pub fn new(tables: [Table; 2], choice: &ColumnChoice, overrides: &Overrides) -> Result<Self> {
         let paths = [&tables[0], &tables[1]].map(|t| t.path.display().to_string());
         let (rows, mut notes) = ([tables[0].rows, tables[1].rows], Vec::new());
+        let sampled = tables.iter().any(|table| table.sample_of.is_some());
         for (table, path) in tables.iter().zip(&paths) {
+            let note =
+                |n: usize| format!("{path}: {} rows drawn from {n}; repeated values are not compared", table.rows);
+            notes.extend(table.sample_of.map(note));
             let note = |(name, why): &(String, String)| format!("{path}: column {name:?} is left out: it {why}");
             notes.extend(table.skipped.iter().map(note));
         }
@@ -88,7 +94,27 @@ impl Pairing {
                 paths[0], paths[1], lists[0], lists[1]
             )));
         }
-        Ok(Pairing { tables: paths, rows, columns, only, notes })
+        Ok(Pairing { tables: paths, rows, columns, only, notes, sampled })
+    }
+
+    /// The pairing of some rows of each table; `None` stands for all of them.
+    pub fn select(&self, rows: [Option<&[u32]>; 2]) -> Self {
+        let of = |column: &PairedColumn| PairedColumn {
+            name: column.name.clone(),
+            column_type: column.column_type,
+            columns: std::array::from_fn(|t| match rows[t] {
+                Some(rows) => column.columns[t].select(rows),
+                None => column.columns[t].clone(),
+            }),
+        };
+        Pairing {
+            tables: self.tables.clone(),
+            rows: std::array::from_fn(|t| rows[t].map_or(self.rows[t], <[u32]>::len)),
+            columns: self.columns.iter().map(of).collect(),
+            only: self.only.clone(),
+            notes: Vec::new(),
+            sampled: self.sampled,
+        }
     }
 }
 

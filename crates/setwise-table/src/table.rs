@@ -20,6 +20,8 @@ pub struct Table {
     pub skipped: Vec<(String, String)>,
     /// The line of the first row of a text file.
     pub first_line: Option<u64>,
+    /// The number of rows of a longer table of which this one is a random sample.
+    pub sample_of: Option<usize>,
 }
 
 impl Table {
@@ -29,7 +31,7 @@ impl Table {
         match (columns.is_empty(), rows) {
             (true, _) => Err("is empty: it has no columns".to_owned()),
             (_, 0) => Err("is empty: it has no rows".to_owned()),
-            _ => Ok(Table { path, rows, columns, named, skipped: Vec::new(), first_line: None }),
+            _ => Ok(Table { path, rows, columns, named, skipped: Vec::new(), first_line: None, sample_of: None }),
         }
     }
 

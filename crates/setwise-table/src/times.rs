@@ -129,7 +129,7 @@ fn digits(text: &str, min: usize, max: usize) -> Option<i64> {
 /// Seconds since 1970 as a date, with the time of day if it is not midnight.
 pub fn format_time(seconds: f64) -> String {
     const MAX: f64 = 3e11; // about ten thousand years
-    if !(seconds.abs() < MAX) {
+    if seconds.is_nan() || seconds.abs() >= MAX {
         return seconds.to_string();
     }
     let whole = seconds.floor() as i64;

@@ -278,8 +278,13 @@ impl Overrides {
             return Err(Error::Columns(format!("{item:?}: give COLUMN=TYPE, such as zip=category")));
         };
         let column_type = column_type.trim().parse().map_err(Error::Columns)?;
-        self.0.insert(name.trim().to_owned(), column_type);
+        self.set(name.trim(), column_type);
         Ok(())
+    }
+
+    /// Sets the type of a column.
+    pub fn set(&mut self, name: &str, column_type: ColumnType) {
+        self.0.insert(name.to_owned(), column_type);
     }
 
     /// Reads a TOML file with a line `column = "type"` for each column.
@@ -292,9 +297,12 @@ impl Overrides {
         Ok(Overrides(types))
     }
 
-    /// The types of other overrides replace those of this one.
-    pub fn extend(&mut self, other: Overrides) {
-        self.0.extend(other.0);
+    /// These types, and others where none is set.
+    pub fn or(mut self, others: Overrides) -> Self {
+        others.0.into_iter().for_each(|(name, of)| {
+            self.0.entry(name).or_insert(of);
+        });
+        self
     }
 
     /// The type of a column, if it is set.

@@ -1,24 +1,34 @@
-//! `setwise compare REFERENCE CURRENT`
+//! `setwise compare REFERENCE CURRENT`, `--by` and `--pairs`
 
+mod pairs;
+mod periods;
 mod print;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use setwise::compare::{Compare, Comparison};
+use clap::ValueEnum;
+use rand::SeedableRng;
+use setwise::compare::Compare;
+use setwise::files::atomic::write_atomically;
 use setwise_report::{Page, Table as Results, compare_page, compare_table};
-use setwise_table::{Error as TableError, Overrides, Pairing, Table};
+use setwise_table::{Error as TableError, Overrides, Pairing, Period, Profile, Table};
 
-use super::{ColumnArgs, check_not_input, check_output, print_json, reading, with_progress};
+use super::{ColumnArgs, check_not_input, check_output, print_json, print_line, reading, with_progress};
 use crate::failure::Failure;
 
 /// Arguments of `compare`.
 #[derive(clap::Args)]
+#[command(override_usage = "setwise compare [OPTIONS] <REFERENCE> <CURRENT>
+       setwise compare [OPTIONS] --reference-profile <FILE> <CURRENT>
+       setwise compare [OPTIONS] --by <PERIOD> <TABLE>
+       setwise compare [OPTIONS] --pairs <LIST>")]
 pub struct Args {
     /// Reference table: CSV, TSV, JSON lines, NPY, NPZ, Parquet or Arrow; `-` is standard input.
-    reference: PathBuf,
+    #[arg(required_unless_present = "pairs")]
+    reference: Option<PathBuf>,
     /// Current table, whose columns are matched by name.
-    current: PathBuf,
+    current: Option<PathBuf>,
     /// Level of significance: the chance of any flag where nothing changed.
     #[arg(long, value_name = "ALPHA", default_value_t = 0.05)]
     alpha: f64,
@@ -32,9 +42,27 @@ pub struct Args {
     #[arg(long = "as", value_name = "COLUMN=TYPE")]
     types: Vec<String>,
     /// TOML file with a line `column = "type"` for each column.
-    #[arg(long = "types", value_name = "FILE")]
+    #[arg(long = "types", value_name = "FILE", hide_short_help = true)]
     types_file: Option<PathBuf>,
-    /// Write the columns as .csv, .md or .json.
+    /// Compare periods of a table: year, quarter, month, week, day or hour.
+    #[arg(long, value_name = "PERIOD", conflicts_with = "pairs")]
+    by: Option<Period>,
+    /// Column of times for --by [default: the only one].
+    #[arg(long, value_name = "COLUMN", requires = "by", hide_short_help = true)]
+    time: Option<String>,
+    /// What --by compares a period with, unless there is a reference: the first or the previous one [default: first].
+    #[arg(long, value_enum, requires = "by", conflicts_with_all = ["current", "reference_profile"], hide_short_help = true)]
+    against: Option<Against>,
+    /// Save what a comparison needs of the reference.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pairs", "reference_profile"])]
+    save_profile: Option<PathBuf>,
+    /// Compare with a saved reference.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pairs", "current"])]
+    reference_profile: Option<PathBuf>,
+    /// Compare many pairs, listed in a file with two tables per line; `-` is standard input.
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["reference", "current", "report"])]
+    pairs: Option<PathBuf>,
+    /// Write the columns, or the pairs, as .csv, .md, .json or .parquet.
     #[arg(short, long, value_name = "FILE.csv")]
     out: Option<PathBuf>,
     /// Write an HTML page with the verdict and a chart of each column.
@@ -51,28 +79,45 @@ pub struct Args {
     json: bool,
 }
 
+/// What a period is compared with.
+#[derive(Clone, Copy, ValueEnum)]
+enum Against {
+    First,
+    Previous,
+}
+
 /// The exit code of tables that differ, with --fail-on-change.
 const CHANGED: u8 = 3;
 
 /// Runs it.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    let inputs = [args.reference.as_path(), args.current.as_path()];
-    if let Some(path) = &args.out {
-        Results::check_extension(path)?;
-        check_output(path)?;
-        check_not_input(path, inputs)?;
+    args.check_outputs()?;
+    if let Some(list) = &args.pairs {
+        return pairs::run(list, &args);
     }
-    if let Some(path) = &args.report {
-        Page::check_extension(path)?;
-        check_output(path)?;
-        check_not_input(path, inputs)?;
+    let only_saves = args.save_profile.is_some() && args.current.is_none() && args.by.is_none();
+    if !only_saves && args.current.is_none() && args.by.is_none() && args.reference_profile.is_none() {
+        return Err(Failure::usage("give two tables, REFERENCE and CURRENT; --by compares the periods of one"));
     }
-    let overrides = args.overrides()?;
-    let paths = [&args.reference, &args.current];
-    let tables = reading(&paths, || read_both(inputs))?;
-    let pairing = Pairing::new(tables, &args.columns.choice(), &overrides).map_err(with_hint)?;
-    let compare = Compare { alpha: args.alpha, min_effect: args.min_effect, seed: args.seed };
-    let comparison = with_progress("comparing the tables", |progress| compare.run(pairing, progress))?;
+    let mut types = args.overrides()?;
+    let mut tables = args.read()?;
+    if let Some(path) = &args.save_profile {
+        args.save(&tables[0], &types, path)?;
+        if only_saves {
+            return print_line(format!("profile: {}", path.display())).map(|()| ExitCode::SUCCESS);
+        }
+    }
+    if let Some(path) = &args.reference_profile {
+        let profile = Profile::read(path)?;
+        tables.insert(0, profile.table);
+        types = types.or(profile.types);
+    }
+    if let Some(by) = args.by {
+        return periods::run(&args, by, tables, &types);
+    }
+    let [reference, current] = tables.try_into().expect("two tables");
+    let pairing = args.pairing([reference, current], &types)?;
+    let comparison = with_progress("comparing the tables", |progress| args.compare().run(pairing, progress))?;
     if let Some(path) = &args.out {
         compare_table(&comparison).save(path)?;
     }
@@ -83,20 +128,66 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         true => print_json(&comparison)?,
         false => print::comparison(&comparison)?,
     }
-    Ok(exit_code(&comparison, args.fail_on_change))
-}
-
-fn exit_code(comparison: &Comparison, fail_on_change: bool) -> ExitCode {
-    if fail_on_change && comparison.changed { ExitCode::from(CHANGED) } else { ExitCode::SUCCESS }
+    Ok(args.exit_code(comparison.changed))
 }
 
 impl Args {
+    fn compare(&self) -> Compare {
+        Compare { alpha: self.alpha, min_effect: self.min_effect, seed: self.seed }
+    }
+
+    fn exit_code(&self, changed: bool) -> ExitCode {
+        if self.fail_on_change && changed { ExitCode::from(CHANGED) } else { ExitCode::SUCCESS }
+    }
+
     fn overrides(&self) -> Result<Overrides, Failure> {
         let mut overrides = self.types_file.as_ref().map(Overrides::read).transpose()?.unwrap_or_default();
         for item in &self.types {
             overrides.add(item).map_err(|e| Failure::usage(format!("--as {e}")))?;
         }
         Ok(overrides)
+    }
+
+    /// Refuses outputs that cannot be written, or that are inputs.
+    fn check_outputs(&self) -> Result<(), Failure> {
+        if let Some(path) = &self.out {
+            Results::check_extension(path)?;
+        }
+        if let Some(path) = &self.report {
+            Page::check_extension(path)?;
+        }
+        let inputs = [&self.reference, &self.current, &self.reference_profile, &self.pairs, &self.types_file];
+        for path in [&self.out, &self.report, &self.save_profile].into_iter().flatten() {
+            check_output(path)?;
+            check_not_input(path, inputs.into_iter().flatten().map(PathBuf::as_path))?;
+        }
+        Ok(())
+    }
+
+    /// Reads the tables that are named, at the same time. The error names the problems of both.
+    fn read(&self) -> Result<Vec<Table>, Failure> {
+        let paths: Vec<&PathBuf> = [&self.reference, &self.current].into_iter().flatten().collect();
+        reading(&paths, || match paths.as_slice() {
+            [a, b] => read_both([a, b]).map(Vec::from),
+            paths => paths.iter().map(|path| Ok(Table::read(path)?)).collect(),
+        })
+    }
+
+    fn pairing(&self, tables: [Table; 2], types: &Overrides) -> Result<Pairing, Failure> {
+        Pairing::new(tables, &self.columns.choice(), types).map_err(with_hint)
+    }
+
+    fn save(&self, table: &Table, types: &Overrides, path: &Path) -> Result<(), Failure> {
+        let draw = |rows: usize, kept: usize| {
+            let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(self.seed);
+            let mut drawn: Vec<u32> =
+                rand::seq::index::sample(&mut rng, rows, kept).iter().map(|row| row as u32).collect();
+            drawn.sort_unstable();
+            drawn
+        };
+        let profile = Profile::new(table.clone(), types, draw)?;
+        write_atomically(path, &profile.to_bytes())
+            .map_err(|source| setwise::Error::Io { path: path.to_owned(), source }.into())
     }
 }
 

@@ -5,12 +5,13 @@ mod pairs;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use comfy_table::{CellAlignment, presets};
 use serde::Serialize;
 use setwise::estimate::{
-    Estimate, Explanation, KlMethod, KlOptions, Points, Quantity, explain_observed, file_warnings,
+    Estimate, Explanation, KlMethod, KlOptions, Points, Quantity, draw_rows, explain_observed, file_warnings,
 };
 use setwise::files::Sample;
-use setwise_report::{Page, bar_table, kl_page};
+use setwise_report::{Page, decimals, kl_page, noise_bar};
 
 use super::{
     ColumnArgs, DeviceArgs, check_not_input, check_output, print_estimate, print_json, print_line, with_progress,
@@ -127,10 +128,20 @@ pub fn run(args: Args) -> Result<(), Failure> {
         print_estimate("KL(P‖Q)", &estimate, false)?;
         return print_estimate("KL(Q‖P)", &reverse, false);
     }
+    // Columns are explained on the rows of the estimate.
+    let explains = args.explain || args.report.is_some();
+    let drawn = if explains { draw_rows(p, q, args.seed) } else { None };
+    let [p, q] = drawn.as_ref().map_or([p, q], |drawn| drawn.points(p, q));
     let work = |progress: &_| estimator.estimate_observed(p, q, args.seed, progress);
     let mut estimate = with_progress("estimating KL(P‖Q)", work)?;
     estimate.warnings.extend(file_warnings(&of_p, &of_q));
-    if !args.explain && args.report.is_none() {
+    if drawn.is_some() {
+        let rows = p.len().max(q.len());
+        let warning =
+            format!("{rows} rows are drawn from each larger sample to explain it; without --explain all count");
+        estimate.warnings.push(warning);
+    }
+    if !explains {
         return print_estimate("KL(P‖Q)", &estimate, args.json);
     }
 
@@ -176,16 +187,39 @@ const MAX_COLUMNS: usize = 12;
 /// Maximum number of characters of a name.
 const MAX_NAME: usize = 24;
 /// Characters of the longest bar.
-const BAR_WIDTH: usize = 20;
+const BAR_WIDTH: usize = 12;
 
-/// Prints the columns as a table with bars.
+/// Prints the columns as a table with bars, which are light as far as noise reaches.
 fn print_explanation(explanation: &Explanation) -> Result<(), Failure> {
     let columns = &explanation.columns;
-    let rows: Vec<(String, Vec<Option<f64>>)> =
-        columns.iter().take(MAX_COLUMNS).map(|c| (printable(&c.label(), MAX_NAME), vec![c.marginal, c.drop])).collect();
-    print_line(format!("\n{}", bar_table(["", "marginal KL", "drop without it"], &rows, BAR_WIDTH).trim_end()))?;
+    let numbers = columns.iter().flat_map(|c| [c.marginal, c.drop]).flatten();
+    let largest = numbers.filter(|x| x.is_finite()).fold(0.0, f64::max);
+    let cells = |value: Option<f64>, interval: Option<[f64; 2]>, noise: Option<f64>| {
+        let bar = value.map(|value| noise_bar(value, noise.unwrap_or(0.0), largest, BAR_WIDTH));
+        let range = interval.map(|[low, high]| format!("{} to {}", decimals(low), decimals(high)));
+        [value.map_or("–".to_owned(), decimals), range.unwrap_or_default(), bar.unwrap_or_default()]
+    };
+    let mut table = comfy_table::Table::new();
+    let heading = ["", "marginal KL", "90 % interval", "", "drop without it", "90 % interval", ""];
+    table.load_style(presets::NOTHING).set_header(heading);
+    let noise = explanation.noise;
+    for c in columns.iter().take(MAX_COLUMNS) {
+        let marginal = cells(c.marginal, c.marginal_interval, noise.marginal);
+        let drop = cells(c.drop, c.drop_interval, noise.drop);
+        table.add_row([printable(&c.label(), MAX_NAME)].into_iter().chain(marginal).chain(drop));
+    }
+    for right in [1, 2, 4, 5] {
+        if let Some(column) = table.column_mut(right) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    print_line(format!("\n{}", table.trim_fmt()))?;
     if columns.len() > MAX_COLUMNS {
         print_line(format!("and {} more columns; --json prints all", columns.len() - MAX_COLUMNS))?;
+    }
+    if let (Some(marginal), Some(drop)) = (noise.marginal, noise.drop) {
+        let [marginal, drop] = [marginal, drop].map(decimals);
+        print_line(format!("noise alone reaches {marginal} and {drop}: light bars"))?;
     }
     explanation.warnings.iter().take(MAX_COLUMNS).try_for_each(|w| print_line(format!("warning: {w}")))
 }

@@ -31,7 +31,7 @@ use setwise_lab::datasets::DataFolder;
 use setwise_report::decimals;
 
 use crate::failure::Failure;
-pub use progress::with_progress;
+pub use progress::{pairs_bar, with_progress};
 
 /// Prints a line to standard output. The process exits with 0 if the reader has closed the pipe.
 pub fn print_line(text: impl std::fmt::Display) -> Result<(), Failure> {

@@ -54,3 +54,15 @@ pub fn with_progress<T>(text: &'static str, work: impl FnOnce(&Progress) -> T) -
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
+
+/// The progress bar of a list of pairs. Only terminals show it, and only for long lists.
+pub fn pairs_bar(pairs: usize) -> ProgressBar {
+    const MAX_WITHOUT_BAR: usize = 8;
+    if pairs <= MAX_WITHOUT_BAR {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(Some(pairs as u64), ProgressDrawTarget::stderr_with_hz(5));
+    bar.set_style(style("{bar:24} {pos}/{len} pairs  {per_sec}  {eta} left"));
+    bar.tick();
+    bar
+}

@@ -64,7 +64,7 @@ pub(crate) fn number_formats(rows: &[csv::ByteRecord], width: usize, delimiter: 
     let fields = |c: usize| rows.iter().filter_map(move |row| row.get(c)).filter(|field| !is_missing(field));
     let formats =
         |comma: bool| -> Vec<Option<NumberFormat>> { (0..width).map(|c| NumberFormat::of(fields(c), comma)).collect() };
-    let only_with_commas = formats(false).iter().any(|f| *f == Some(NumberFormat::DecimalComma));
+    let only_with_commas = formats(false).contains(&Some(NumberFormat::DecimalComma));
     let has_commas = (0..width).any(|c| fields(c).any(|field| field.contains(&b',')));
     formats(only_with_commas || (delimiter == b';' && has_commas))
 }

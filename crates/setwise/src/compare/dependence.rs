@@ -127,7 +127,7 @@ fn compare_features(a: &Feature, b: &Feature) -> Option<PairDifference> {
     let [first, second] = &correlations;
     let variance = first.variance + second.variance;
     let error = (first.angle_variance() + second.angle_variance()).sqrt();
-    if !(variance > 1e-14) || !error.is_finite() {
+    if variance.is_nan() || variance <= 1e-14 || !error.is_finite() {
         return None;
     }
     let z = (second.value - first.value).abs() / variance.sqrt();

@@ -118,7 +118,7 @@ mod tests {
                 }
             }
             assert!(
-                chi_squared < cells + 4.0 * (2.0 * cells as f64).sqrt() + 4.0,
+                chi_squared < cells + 4.0 * f64::sqrt(2.0 * cells) + 4.0,
                 "{good} {bad} {draws}: {chi_squared} of {cells}"
             );
         }

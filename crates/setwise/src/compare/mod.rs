@@ -9,6 +9,7 @@
 //! | `dependence` | pairs of columns whose correlation changed |
 //! | `classifier` | differences of all columns at once, and the Jensen–Shannon divergence |
 //! | `repeats` | rows that repeat others |
+//! | `periods` | the same over time, period by period |
 //! | `verdict` | the joint test and the flags of columns |
 //! | `summary`, `sentence`, `histogram` | what a column looks like, its change in words, and a chart of it |
 //!
@@ -24,6 +25,7 @@ mod draws;
 mod effect;
 mod histogram;
 mod marginal_test;
+mod periods;
 mod repeats;
 mod sentence;
 mod special;
@@ -42,11 +44,12 @@ pub use effect::Effect;
 use effect::effect;
 pub use histogram::{Bins, Histogram, central_range};
 use marginal_test::{p_value, share_bound};
+pub use periods::{Against, PeriodChange, PeriodComparison};
 use sentence::{moved, sentence};
 pub use sentence::{percent, short_number};
 use special::LogTables;
 pub use summary::Summary;
-use verdict::Evidence;
+use verdict::{Divergence, Evidence};
 
 /// What counts as a change.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -160,6 +163,17 @@ pub struct RepeatedRows {
 impl Compare {
     /// Compares two tables.
     pub fn run(&self, pairing: Pairing, progress: &Progress) -> Result<Comparison> {
+        progress.plan(Self::units(&pairing));
+        self.run_planned(pairing, progress)
+    }
+
+    /// The units of work of a comparison.
+    fn units(pairing: &Pairing) -> usize {
+        const JOINT: usize = 4;
+        pairing.columns.len() + JOINT
+    }
+
+    fn run_planned(&self, pairing: Pairing, progress: &Progress) -> Result<Comparison> {
         for (key, x) in [("alpha", self.alpha), ("min-effect", self.min_effect)] {
             if !(0.0..1.0).contains(&x) {
                 return Err(Error::Setting { key: key.to_owned(), reason: format!("is {x}; give a share below 1") });
@@ -168,10 +182,9 @@ impl Compare {
         let rows = pairing.rows;
         let tables = LogTables::new((rows[0] + rows[1]) as u64);
         let permutations = marginal_test::permutations(pairing.columns.len(), self.alpha);
-        const JOINT_UNITS: usize = 4;
-        progress.plan(pairing.columns.len() + JOINT_UNITS);
         let study = |(c, paired): (usize, &PairedColumn)| {
-            let studied = Studied::new(paired, &tables, permutations, setwise_engine::splitmix64(self.seed ^ c as u64));
+            let seed = setwise_engine::splitmix64(self.seed ^ c as u64);
+            let studied = Studied::new(paired, pairing.sampled, &tables, permutations, seed);
             progress.advance(1);
             studied
         };
@@ -194,7 +207,7 @@ impl Compare {
                         pairing.columns.iter().filter(compared).map(|c| &c.columns[t]).collect();
                     repeats::row_keys(&columns, rows[t])
                 });
-                let repeats = repeats::repeats([&keys[0], &keys[1]], self.seed);
+                let repeats = if pairing.sampled { None } else { repeats::repeats([&keys[0], &keys[1]], self.seed) };
                 progress.advance(1);
                 repeats
             },
@@ -211,14 +224,13 @@ struct Studied {
     values: [Summary; 2],
     change: String,
     histogram: Option<Histogram>,
-    /// A lower bound of the Jensen–Shannon divergence, in nats.
-    divergence: f64,
+    divergence: Divergence,
     /// Its bins, if it takes part in comparisons of several columns.
     joint: Option<Binned>,
 }
 
 impl Studied {
-    fn new(paired: &PairedColumn, tables: &LogTables, permutations: usize, seed: u64) -> Self {
+    fn new(paired: &PairedColumn, sampled: bool, tables: &LogTables, permutations: usize, seed: u64) -> Self {
         let column_type = paired.column_type;
         let [a, b] = &paired.columns;
         let lengths = match column_type {
@@ -262,7 +274,7 @@ impl Studied {
                 values,
                 change,
                 histogram,
-                divergence: 0.0,
+                divergence: Divergence::default(),
                 joint: None,
             };
         }
@@ -286,7 +298,8 @@ impl Studied {
                     second(p_value(&classes, tables, permutations, seed), size, change);
                 }
             }
-            ColumnType::Identifier => {
+            // A sample of a table has fewer repeated values.
+            ColumnType::Identifier if !sampled => {
                 let repeated = [a, b].map(repeats::repeated_values);
                 if repeated != [0, 0] {
                     let rows = [a, b].map(|c| c.len() as u64);

@@ -24,7 +24,7 @@ pub(super) struct Evidence {
 
 impl Compare {
     pub(super) fn verdict(&self, pairing: Pairing, studied: Vec<Studied>, evidence: Evidence) -> Comparison {
-        let Evidence { pairs, separation, repeats } = evidence;
+        let Evidence { pairs, separation, repeats } = &evidence;
         let of_columns: Vec<f64> = studied.iter().filter_map(|s| s.p_value).collect();
         let of_pairs: Vec<f64> = pairs.iter().map(|p| p.p_value).collect();
         let parts = [
@@ -35,7 +35,8 @@ impl Compare {
         ];
         let p_value = parts.iter().map(|(p, share)| p / share).fold(1.0, f64::min);
         let significant = p_value <= self.alpha;
-        let (effect, interval) = divergence(&studied, separation.as_ref(), pairing.rows);
+        let (effect, interval) = divergence(&studied, &evidence, pairing.rows, p_value);
+        let Evidence { pairs, separation, repeats } = evidence;
         // Every column has an equal part of the columns' level, every pair one of the pairs' level.
         let each = |p_values: &[f64], share: f64| {
             let weight = share / p_values.len().max(1) as f64;
@@ -189,39 +190,54 @@ fn benjamini_hochberg(p_values: &[f64]) -> Vec<f64> {
     q_values
 }
 
-/// A lower bound of the Jensen–Shannon divergence of a column: that of its bins, less its bias.
-pub(super) fn marginal_divergence(binned: &Binned) -> f64 {
-    let shares = [0, 1].map(|t: usize| {
-        let rows = (binned.present()[t] + binned.missing[t]).max(1) as f64;
-        let counts = binned.counts[t].iter().chain([&binned.missing[t]]);
-        counts.map(|c| *c as f64 / rows).collect::<Vec<f64>>()
-    });
+/// A lower bound of the Jensen–Shannon divergence, less its bias, and the standard deviation of its noise.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Divergence {
+    value: f64,
+    noise: f64,
+}
+
+/// The divergence of a column from its bins.
+pub(super) fn marginal_divergence(binned: &Binned) -> Divergence {
     let rows = [0, 1].map(|t: usize| (binned.present()[t] + binned.missing[t]).max(1) as f64);
+    let shares = [0, 1].map(|t: usize| {
+        let counts = binned.counts[t].iter().chain([&binned.missing[t]]);
+        counts.map(|c| *c as f64 / rows[t]).collect::<Vec<f64>>()
+    });
     let part = |p: f64, m: f64| if p > 0.0 { 0.5 * p * (p / m).ln() } else { 0.0 };
     let sum: f64 =
         shares[0].iter().zip(&shares[1]).map(|(p, q)| part(*p, 0.5 * (p + q)) + part(*q, 0.5 * (p + q))).sum();
-    let bias = binned.bins.len() as f64 * (1.0 / rows[0] + 1.0 / rows[1]) / 8.0;
-    (sum - bias).max(0.0)
+    // Without a difference the sum is a χ² variable times this.
+    let scale = (1.0 / rows[0] + 1.0 / rows[1]) / 8.0;
+    let parameters = binned.bins.len() as f64;
+    Divergence { value: sum - scale * parameters, noise: scale * (2.0 * parameters).sqrt() }
 }
 
 /// The Jensen–Shannon divergence of all columns with its 90 % interval.
 ///
 /// The classifier and each column bound it from below. Above, the interval adds what parameters of columns and pairs may
 /// differ without being seen: each adds at most a χ² variable times (1/n + 1/m)/8.
-fn divergence(studied: &[Studied], separation: Option<&Separation>, rows: [usize; 2]) -> (f64, [f64; 2]) {
+/// Where the joint test sees no difference, the interval begins at zero.
+fn divergence(studied: &[Studied], evidence: &Evidence, rows: [usize; 2], p_value: f64) -> (f64, [f64; 2]) {
     const QUANTILE: f64 = 1.645;
+    const ONE_SIDED: f64 = 0.95;
     /// Parameters of a column.
     const OF_COLUMN: f64 = 10.0;
     let columns = studied.iter().filter(|s| s.joint.is_some()).count() as f64;
     let parameters = OF_COLUMN * columns + 0.5 * columns * (columns - 1.0);
     let per_row = (1.0 / rows[0].max(1) as f64 + 1.0 / rows[1].max(1) as f64) / 8.0;
     let unseen = per_row * (parameters + QUANTILE * (2.0 * parameters).sqrt());
-    let of_columns = studied.iter().map(|s| s.divergence).fold(0.0, f64::max);
-    let (seen, error) = separation.map_or((0.0, 0.0), |s| (s.divergence.max(0.0), s.error));
+    // The largest of many columns counts where it is above the noise of all.
+    let clear = (2.0 * (columns + 1.0).ln()).sqrt();
+    let is_clear = |d: &&Divergence| d.value > clear * d.noise;
+    let largest = studied.iter().map(|s| &s.divergence).filter(is_clear).max_by(|a, b| a.value.total_cmp(&b.value));
+    let of_columns = largest.copied().unwrap_or_default();
+    let (seen, error) = evidence.separation.as_ref().map_or((0.0, 0.0), |s| (s.divergence.max(0.0), s.error));
     let limit = std::f64::consts::LN_2;
-    let value = seen.max(of_columns).clamp(0.0, limit);
-    let error = error.max(per_row.sqrt() * value.sqrt());
-    (value, [(value - QUANTILE * error).max(0.0), (value + QUANTILE * error + unseen).min(limit)])
+    let value = seen.max(of_columns.value).clamp(0.0, limit);
+    let error = error.max(of_columns.noise).max(per_row.sqrt() * value.sqrt());
+    let low = if p_value > 1.0 - ONE_SIDED { 0.0 } else { (value - QUANTILE * error).max(0.0) };
+    (value, [low, (value + QUANTILE * error + unseen).min(limit)])
 }
 
 /// What changed, in a sentence.
@@ -230,7 +246,8 @@ fn headline(comparison: &Comparison, significant: bool, jointly: bool) -> String
     let flagged: Vec<&ColumnChange> = comparison.columns.iter().filter(|c| c.flagged).collect();
     let mut parts: Vec<String> = flagged.iter().take(NAMED).map(|c| format!("{} ({})", c.name, c.change)).collect();
     if flagged.len() > NAMED {
-        parts.push(format!("{} more columns", flagged.len() - NAMED));
+        let more = flagged.len() - NAMED;
+        parts.push(if more == 1 { "1 more column".to_owned() } else { format!("{more} more columns") });
     }
     if let Some(pair) = comparison.pairs.first() {
         let [a, b] = &pair.columns;

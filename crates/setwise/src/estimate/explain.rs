@@ -4,12 +4,18 @@
 //! without it. A column that repeats others has a large marginal divergence and a small drop. A column that differs
 //! only in its dependence on others has a small marginal divergence and a large drop. Leaving columns out does not
 //! increase a divergence, so that a negative drop is noise or bias.
+//!
+//! Noise is measured with columns that hold no information: values of a column, shuffled over both samples. The
+//! marginal divergence of such a column is noise, and so is what it adds to the estimate from all columns.
 
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
 use serde::Serialize;
 
 use super::points::check_widths;
 use super::{Estimator, Pair, Points, Progress};
 use crate::Result;
+use crate::random::Generator;
 
 /// Rows of each sample that columns are compared on: every column costs two more estimates.
 const MAX_ROWS: usize = 5000;
@@ -17,6 +23,10 @@ const MAX_ROWS: usize = 5000;
 const MAX_COLUMNS: usize = 64;
 /// Numbers in a batch of copies without a column.
 const MAX_COPIED_VALUES: usize = 1 << 22;
+/// Columns without information that noise is measured with.
+const SHUFFLED: usize = 5;
+/// Root mean squares of noise within which 90 % of the noise is: a quantile of Student's t with 5 degrees of freedom.
+const QUANTILE: f64 = 2.015;
 /// Subsets of columns that are estimated together.
 const MAX_BATCH: usize = 16;
 
@@ -29,9 +39,22 @@ pub struct Contribution {
     pub name: Option<String>,
     /// The estimate from this column alone, if there is one.
     pub marginal: Option<f64>,
+    /// Its interval.
+    pub marginal_interval: Option<[f64; 2]>,
     /// The estimate from all other columns.
     pub without: Option<f64>,
     /// The estimate from all columns minus that from all other columns.
+    pub drop: Option<f64>,
+    /// Its 90 % interval.
+    pub drop_interval: Option<[f64; 2]>,
+}
+
+/// What columns without information reach, in 19 of 20 cases; `None` where it could not be measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Noise {
+    /// Marginal divergences.
+    pub marginal: Option<f64>,
+    /// Drops.
     pub drop: Option<f64>,
 }
 
@@ -63,6 +86,8 @@ pub struct Explanation {
     pub all_columns: f64,
     /// Rows of P and of Q that columns are compared on.
     pub n: [usize; 2],
+    /// What noise explains.
+    pub noise: Noise,
     /// The columns, by the larger of both numbers.
     pub columns: Vec<Contribution>,
     /// Columns without an estimate, and limits that were reached.
@@ -102,26 +127,33 @@ pub fn explain_observed(
     check_widths(p, q)?;
     let dim = p.dim();
     let mut warnings = Vec::new();
-    let subsamples =
-        [p, q].map(|points| (points.len() > MAX_ROWS).then(|| points.select(&points.subsample(MAX_ROWS, seed))));
-    let [p, q]: [Points; 2] = std::array::from_fn(|i| {
-        let points = [p, q][i];
-        subsamples[i].as_ref().map_or(points, |data| Points::new(data, dim).named(points.name()))
-    });
-    if subsamples.iter().any(Option::is_some) {
+    let drawn = draw_rows(p, q, seed);
+    let [p, q] = drawn.as_ref().map_or([p, q], |drawn| drawn.points(p, q));
+    if drawn.is_some() {
         let rows = p.len().max(q.len());
         warnings.push(format!("columns are compared on {rows} rows drawn from each larger sample"));
     }
-    progress.plan(1 + if dim > 1 { dim + dim.min(MAX_COLUMNS) } else { 0 });
+    let shuffled_estimates = if dim > 1 { 2 * SHUFFLED } else { SHUFFLED };
+    progress.plan(1 + shuffled_estimates + if dim > 1 { dim + dim.min(MAX_COLUMNS) } else { 0 });
     let all_columns = estimator.value(p, q)?;
     progress.advance(1);
 
     let subsets = ColumnSubsets { estimator, p, q, names, progress };
+    let all: Vec<usize> = (0..dim).collect();
+    let mut alone = Vec::with_capacity(dim);
+    if dim == 1 {
+        alone.push(Some((all_columns, estimator.estimate(p, q, seed)?.interval)));
+    } else {
+        let estimates = |pairs: &[Pair]| estimator.estimates(pairs, seed);
+        for answer in subsets.each(&all, "alone", |c| vec![c], estimates) {
+            alone.push(answer.map(|e| (e.value, e.interval)).map_err(|e| warnings.push(e.to_string())).ok());
+        }
+    }
+    let marginal: Vec<Option<f64>> = alone.iter().map(|found| found.map(|(value, _)| value)).collect();
+    let noise = subsets.noise(all_columns, seed);
     let mut or_warn = |values: Vec<Result<f64>>| -> Vec<Option<f64>> {
         values.into_iter().map(|answer| answer.map_err(|e| warnings.push(e.to_string())).ok()).collect()
     };
-    let all: Vec<usize> = (0..dim).collect();
-    let marginal = if dim == 1 { vec![Some(all_columns)] } else { or_warn(subsets.values(&all, "alone", |c| vec![c])) };
     let mut left_out = all;
     left_out.sort_by(|&a, &b| {
         marginal[b].unwrap_or(f64::NEG_INFINITY).total_cmp(&marginal[a].unwrap_or(f64::NEG_INFINITY))
@@ -133,7 +165,8 @@ pub fn explain_observed(
         without[0] = Some(0.0);
     } else {
         let others = |c: usize| (0..dim).filter(|&other| other != c).collect();
-        for (&c, value) in left_out.iter().zip(or_warn(subsets.values(&left_out, "left out", others))) {
+        let values = |pairs: &[Pair]| estimator.values(pairs);
+        for (&c, value) in left_out.iter().zip(or_warn(subsets.each(&left_out, "left out", others, values))) {
             without[c] = value;
         }
     }
@@ -144,12 +177,37 @@ pub fn explain_observed(
         column: c + 1,
         name: names.get(c).cloned(),
         marginal: marginal[c],
+        marginal_interval: alone[c].and_then(|(_, interval)| interval),
         without: without[c],
         drop: without[c].map(|without| all_columns - without),
+        drop_interval: without[c].zip(noise.drop).map(|(without, noise)| {
+            let drop = all_columns - without;
+            [drop - noise, drop + noise]
+        }),
     };
     let mut columns: Vec<Contribution> = (0..dim).map(contribution).collect();
     columns.sort_by(|a, b| b.importance().total_cmp(&a.importance()));
-    Ok(Explanation { all_columns, n: [p.len(), q.len()], columns, warnings })
+    Ok(Explanation { all_columns, n: [p.len(), q.len()], noise, columns, warnings })
+}
+
+/// Rows drawn of two samples.
+pub struct DrawnRows([Option<Vec<f64>>; 2]);
+
+/// Draws the rows of larger samples that columns are compared on; `None` where all rows are.
+pub fn draw_rows(p: Points, q: Points, seed: u64) -> Option<DrawnRows> {
+    let drawn =
+        [p, q].map(|points| (points.len() > MAX_ROWS).then(|| points.select(&points.subsample(MAX_ROWS, seed))));
+    drawn.iter().any(Option::is_some).then_some(DrawnRows(drawn))
+}
+
+impl DrawnRows {
+    /// The samples with these rows.
+    pub fn points<'a>(&'a self, p: Points<'a>, q: Points<'a>) -> [Points<'a>; 2] {
+        std::array::from_fn(|i| {
+            let points = [p, q][i];
+            self.0[i].as_ref().map_or(points, |data| Points::new(data, points.dim()).named(points.name()))
+        })
+    }
 }
 
 /// Two samples that are estimated from subsets of their columns.
@@ -162,9 +220,15 @@ struct ColumnSubsets<'a> {
 }
 
 impl ColumnSubsets<'_> {
-    /// One estimate for each column of `subjects`, from the columns `kept` for it. Errors contain `how` the column was
+    /// One answer for each column of `subjects`, from the columns `kept` for it. Errors contain `how` the column was
     /// used.
-    fn values(&self, subjects: &[usize], how: &str, kept: impl Fn(usize) -> Vec<usize>) -> Vec<Result<f64>> {
+    fn each<T>(
+        &self,
+        subjects: &[usize],
+        how: &str,
+        kept: impl Fn(usize) -> Vec<usize>,
+        answers: impl Fn(&[Pair]) -> Vec<Result<T>>,
+    ) -> Vec<Result<T>> {
         let kept: Vec<Vec<usize>> = subjects.iter().map(|&c| kept(c)).collect();
         let names: Vec<[String; 2]> = subjects
             .iter()
@@ -183,11 +247,52 @@ impl ColumnSubsets<'_> {
             let data: Vec<[Vec<f64>; 2]> = kept.iter().map(|k| [self.p, self.q].map(|s| s.columns(k))).collect();
             let points = |i: usize, side: usize| Points::new(&data[i][side], kept[i].len()).named(&names[i][side]);
             let pairs: Vec<Pair> = (0..kept.len()).map(|i| (points(i, 0), points(i, 1))).collect();
-            values.extend(self.estimator.values(&pairs));
+            values.extend(answers(&pairs));
             self.progress.advance(pairs.len());
         }
         values
     }
+
+    /// Measures what columns without information reach.
+    fn noise(&self, all_columns: f64, seed: u64) -> Noise {
+        let sides = [self.p, self.q];
+        let dim = self.p.dim();
+        let mut rng = Generator::seed_from_u64(seed);
+        let shuffled: Vec<[Vec<f64>; 2]> = (0..SHUFFLED)
+            .map(|k| {
+                let mut values = sides.map(|s| s.columns(&[k % dim])).concat();
+                values.shuffle(&mut rng);
+                let of_q = values.split_off(self.p.len());
+                [values, of_q]
+            })
+            .collect();
+        let alone: Vec<Pair> = shuffled.iter().map(|[a, b]| (Points::new(a, 1), Points::new(b, 1))).collect();
+        let marginal = reached(self.estimator.values(&alone), 0.0);
+        self.progress.advance(SHUFFLED);
+        if dim == 1 {
+            return Noise { marginal, drop: marginal };
+        }
+        let with_one_more = |points: Points, more: &[f64]| -> Vec<f64> {
+            (0..points.len()).flat_map(|i| points.row(i).iter().copied().chain([more[i]])).collect()
+        };
+        let added: Vec<Result<f64>> = shuffled
+            .iter()
+            .map(|[a, b]| {
+                let (a, b) = (with_one_more(self.p, a), with_one_more(self.q, b));
+                let value = self.estimator.value(Points::new(&a, dim + 1), Points::new(&b, dim + 1));
+                self.progress.advance(1);
+                value
+            })
+            .collect();
+        Noise { marginal, drop: reached(added, all_columns) }
+    }
+}
+
+/// What noise reaches, from estimates that would be `without` if there were none.
+fn reached(values: Vec<Result<f64>>, without: f64) -> Option<f64> {
+    let squares: Vec<f64> = values.into_iter().flatten().map(|value| (value - without).powi(2)).collect();
+    let mean = squares.iter().sum::<f64>() / squares.len() as f64;
+    mean.is_finite().then(|| QUANTILE * mean.sqrt())
 }
 
 #[cfg(test)]
@@ -196,7 +301,7 @@ mod tests {
     use rand_pcg::Pcg64Mcg;
 
     use super::*;
-    use crate::estimate::{Estimate, GaussianKl, Knn};
+    use crate::estimate::{Estimate, GaussianKl, Knn, Quantity};
 
     fn noise(count: usize, seed: u64) -> Vec<f64> {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
@@ -248,6 +353,23 @@ mod tests {
     }
 
     #[test]
+    fn noise_explains_equal_columns_and_not_those_that_differ() {
+        let [p, q] = samples(400);
+        let (p, q) = (Points::new(&p, 3), Points::new(&q, 3));
+        let explanation = explain(&GaussianKl::default(), p, q, &[], 0).unwrap();
+        let noise = explanation.noise.marginal.unwrap();
+        assert!(noise > 0.0 && noise < 0.1, "{explanation:?}");
+        for c in &explanation.columns {
+            let [low, high] = c.marginal_interval.unwrap();
+            let marginal = c.marginal.unwrap();
+            assert!(low <= marginal && marginal <= high, "{c:?}");
+            assert_eq!(marginal > 3.0 * noise, c.column > 1, "{explanation:?}");
+            let [low, high] = c.drop_interval.unwrap();
+            assert!((high - low - 2.0 * explanation.noise.drop.unwrap()).abs() < 1e-9);
+        }
+    }
+
+    #[test]
     fn one_column_alone_is_the_estimate() {
         let (p, q) = (noise(50, 1), noise(50, 2));
         let explanation = explain(&Knn::default(), Points::new(&p, 1), Points::new(&q, 1), &[], 0).unwrap();
@@ -276,7 +398,12 @@ mod tests {
         }
 
         fn estimate(&self, _: Points, _: Points, _: u64) -> Result<Estimate> {
-            unreachable!("only values are requested")
+            unreachable!("columns are estimated in batches")
+        }
+
+        fn estimates(&self, pairs: &[Pair], _: u64) -> Vec<Result<Estimate>> {
+            let estimate = |value| Estimate::new(Quantity::Kl, value, "counting".to_owned(), []);
+            self.values(pairs).into_iter().map(|value| value.map(estimate)).collect()
         }
 
         fn values(&self, pairs: &[Pair]) -> Vec<Result<f64>> {
@@ -296,8 +423,10 @@ mod tests {
         assert!(explanation.warnings.iter().any(|w| w.contains("5000 rows")), "{explanation:?}");
         assert!(explanation.warnings.iter().any(|w| w.contains("64 columns")), "{explanation:?}");
         let requested = counting.0.into_inner().unwrap();
-        // All columns alone, then 64 left out.
-        let (alone, left_out) = requested.split_at(70usize.div_ceil(MAX_BATCH));
+        // All columns alone, shuffled ones, then 64 left out.
+        let (alone, rest) = requested.split_at(70usize.div_ceil(MAX_BATCH));
+        let (shuffled, left_out) = rest.split_at(1);
+        assert_eq!(shuffled, [SHUFFLED]);
         assert_eq!((alone.iter().sum::<usize>(), left_out.iter().sum::<usize>()), (70, 64));
         assert!(alone.iter().all(|&n| n <= MAX_BATCH), "{requested:?}");
         assert!(left_out.iter().all(|&n| n * 5010 * 69 <= MAX_COPIED_VALUES), "{requested:?}");

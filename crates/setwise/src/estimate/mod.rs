@@ -37,7 +37,7 @@ mod shared_rows;
 pub(crate) mod special;
 mod supports;
 
-pub use explain::{Contribution, Explanation, explain, explain_observed};
+pub use explain::{Contribution, DrawnRows, Explanation, Noise, draw_rows, explain, explain_observed};
 pub use gaussian::{GaussianKl, GaussianMi};
 pub use interval::LEVEL;
 pub use knn::Knn;
@@ -47,7 +47,7 @@ pub use many_pairs::ManyPairs;
 pub use method::{KlMethod, KlOptions, MiMethod, MiOptions, kl, kl_batch, mi, mi_batch};
 pub use mine::{Mine, donsker_varadhan};
 pub use neighbours::Norm;
-pub use pair_list::{ListedPair, PairList};
+pub use pair_list::PairList;
 pub use points::{Points, file_warnings, index_column_warning};
 pub(crate) use points::{check_rows, check_widths};
 pub use pretrained::{Answer, COMBINER_FILE, FeatureBatch, Pretrained, Ranges};

@@ -1,34 +1,18 @@
 //! Lists of pairs of sample files.
-//!
-//! Every line names two files, relative to the list's folder. A comma or a tab separates the names; without either,
-//! spaces do. Between commas, names may stand in double quotes. Blank lines, lines that begin with `#` and a first line
-//! `p,q` are skipped.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rayon::prelude::*;
 
 use super::{Pair, Points};
-use crate::files::{ColumnChoice, Sample};
-use crate::{Error, Result};
+use crate::Result;
+use crate::files::{ColumnChoice, FilePairs, ListedPair, Sample};
 
 /// A list with its samples. Every file is read once.
 #[derive(Debug)]
 pub struct PairList {
     samples: Vec<Sample>,
     pairs: Vec<ListedPair>,
-}
-
-/// One line of a list.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ListedPair {
-    /// The number of the line, from one.
-    pub line: usize,
-    /// The two files as the list names them.
-    pub names: [String; 2],
-    /// Indices of both samples in the list.
-    samples: [usize; 2],
 }
 
 impl PairList {
@@ -43,61 +27,18 @@ impl PairList {
 
     /// Reads a list and the chosen columns of its files. Every file must have them, those to leave out too.
     pub fn read_columns(path: impl AsRef<Path>, choice: &ColumnChoice) -> Result<Self> {
-        let path = path.as_ref();
-        let from_input = path == Path::new("-");
-        let name = if from_input { Path::new("standard input") } else { path };
-        let text = if from_input { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) };
-        let text = text.map_err(|e| match e.kind() {
-            std::io::ErrorKind::InvalidData => bad_list(name, "is not text; a list has two sample files on every line"),
-            _ => Error::io(name)(e),
-        })?;
-        let folder = if from_input { Path::new("") } else { path.parent().unwrap_or(Path::new("")) };
-        Self::parse(name, folder, &text, choice)
-    }
-
-    fn parse(list: &Path, folder: &Path, text: &str, choice: &ColumnChoice) -> Result<Self> {
-        let mut bad: Vec<(usize, String)> = Vec::new();
-        let (mut paths, mut indices) = (Vec::new(), HashMap::<PathBuf, usize>::new());
-        let mut pairs: Vec<ListedPair> = Vec::new();
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
-        let mut lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).peekable();
-        lines.next_if(|(_, line)| file_names(line).is_ok_and(|[p, q]| is_header(&p, &q)));
-        for (line, content) in lines {
-            match file_names(content) {
-                Ok(names) => {
-                    let samples = [&names[0], &names[1]].map(|name| {
-                        let path = folder.join(name);
-                        *indices.entry(path.clone()).or_insert_with(|| {
-                            paths.push(path);
-                            paths.len() - 1
-                        })
-                    });
-                    pairs.push(ListedPair { line, names, samples });
-                }
-                Err(reason) => bad.push((line, reason)),
-            }
-        }
-        if bad.is_empty() && pairs.is_empty() {
-            return Err(bad_list(list, "names no files; write two sample files on every line"));
-        }
-        let read: Vec<Result<Sample>> = paths.par_iter().map(|path| one_sample(path, choice)).collect();
-        for pair in &pairs {
-            let problem = match pair.samples.map(|i| &read[i]) {
-                [Err(e), _] | [_, Err(e)] => Some(e.to_string()),
-                [Ok(p), Ok(q)] if p.width != q.width => Some(format!(
-                    "{} has {} columns, {} has {}: both samples must have the same",
-                    pair.names[0], p.width, pair.names[1], q.width
-                )),
-                _ => None,
-            };
-            bad.extend(problem.map(|reason| (pair.line, reason)));
-        }
-        bad.sort_by_key(|(line, _)| *line);
-        if let Some((line, reason)) = bad.first() {
-            return Err(bad_list(list, format!("line {line}: {reason}{}", others(&bad[1..]))));
-        }
-        Ok(PairList { samples: read.into_iter().collect::<Result<_>>()?, pairs })
+        let list = FilePairs::read(path)?;
+        let read: Vec<Result<Sample>> = list.files.par_iter().map(|path| one_sample(path, choice)).collect();
+        let problem = |pair: &ListedPair| match pair.files.map(|i| &read[i]) {
+            [Err(e), _] | [_, Err(e)] => Some(e.to_string()),
+            [Ok(p), Ok(q)] if p.width != q.width => Some(format!(
+                "{} has {} columns, {} has {}: both samples must have the same",
+                pair.names[0], p.width, pair.names[1], q.width
+            )),
+            _ => None,
+        };
+        list.check(list.pairs.iter().filter_map(|pair| Some((pair.line, problem(pair)?))))?;
+        Ok(PairList { samples: read.into_iter().collect::<Result<_>>()?, pairs: list.pairs })
     }
 
     /// The pairs, in the order of their lines.
@@ -112,7 +53,7 @@ impl PairList {
 
     /// The samples of a pair.
     pub fn samples(&self, pair: &ListedPair) -> [&Sample; 2] {
-        pair.samples.map(|i| &self.samples[i])
+        pair.files.map(|i| &self.samples[i])
     }
 
     /// The points of a pair.
@@ -122,57 +63,11 @@ impl PairList {
     }
 }
 
-fn bad_list(list: &Path, reason: impl Into<String>) -> Error {
-    Error::Sample { path: list.to_owned(), reason: reason.into() }
-}
-
 /// Reads a file that holds one sample.
 fn one_sample(path: &Path, choice: &ColumnChoice) -> Result<Sample> {
     let sample = Sample::read_columns(path, choice)?;
     Points::of(&sample)?;
     Ok(sample)
-}
-
-/// The numbers of other bad lines.
-fn others(bad: &[(usize, String)]) -> String {
-    const MAX_LISTED: usize = 8;
-    let lines: Vec<String> = bad.iter().take(MAX_LISTED).map(|(line, _)| line.to_string()).collect();
-    match bad.len() {
-        0 => String::new(),
-        1 => format!("; line {} is bad too", lines[0]),
-        n if n <= MAX_LISTED => format!("; lines {} are bad too", lines.join(", ")),
-        n => format!("; lines {} and {} others are bad too", lines.join(", "), n - MAX_LISTED),
-    }
-}
-
-/// The two file names of a line.
-fn file_names(line: &str) -> std::result::Result<[String; 2], String> {
-    let names: Vec<String> = match ['\t', ','].into_iter().find(|&d| line.contains(d)) {
-        None => line.split_whitespace().map(str::to_owned).collect(),
-        Some(delimiter) => {
-            let mut reader = csv::ReaderBuilder::new()
-                .delimiter(delimiter as u8)
-                .has_headers(false)
-                .trim(csv::Trim::All)
-                .from_reader(line.as_bytes());
-            let record = reader.records().next().transpose().map_err(|e| e.to_string())?;
-            record.iter().flatten().map(str::to_owned).collect()
-        }
-    };
-    let count = names.len();
-    let names: [String; 2] =
-        names.try_into().map_err(|_| format!("{line:?} names {count} files; write two, separated by a comma"))?;
-    if names.iter().any(String::is_empty) {
-        return Err(format!("{line:?} lacks a file name"));
-    }
-    if names.iter().any(|name| name == "-") {
-        return Err("a list cannot name standard input".to_owned());
-    }
-    Ok(names)
-}
-
-fn is_header(p: &str, q: &str) -> bool {
-    p.eq_ignore_ascii_case("p") && q.eq_ignore_ascii_case("q")
 }
 
 #[cfg(test)]

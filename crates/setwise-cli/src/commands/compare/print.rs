@@ -11,8 +11,6 @@ use crate::failure::Failure;
 const MAX_UNFLAGGED: usize = 12;
 /// Notes that are listed.
 const MAX_NOTES: usize = 6;
-/// Characters of a name.
-const MAX_NAME: usize = 24;
 
 /// Prints the verdict, the columns, and what else a reader should know.
 pub fn comparison(comparison: &Comparison) -> Result<(), Failure> {
@@ -55,20 +53,17 @@ fn hidden(columns: &[ColumnChange]) -> usize {
 
 /// The table of the columns. Flagged ones have a mark; noise has a light bar.
 fn columns(columns: &[ColumnChange]) -> String {
-    let mut table = comfy_table::Table::new();
     let heading = ["", "column", "type", "effect", "", "90 % interval", "q", "missing", "values", "change"];
-    table.load_style(presets::NOTHING).set_header(heading);
     let largest = columns.iter().map(|c| c.interval[1]).fold(0.0, f64::max);
     let flagged = columns.iter().filter(|c| c.flagged);
     let unflagged = columns.iter().filter(|c| !c.flagged).take(MAX_UNFLAGGED);
-    for column in flagged.chain(unflagged) {
+    let cells = |column: &ColumnChange| {
         let [low, high] = column.interval.map(percent);
         let [before, after] = column.missing.map(percent);
         let missing = if column.missing == [0.0, 0.0] { String::new() } else { format!("{before} → {after}") };
         let compared = column.p_value.is_some();
-        table.add_row([
-            if column.flagged { "●".to_owned() } else { String::new() },
-            shortened(&column.name, MAX_NAME),
+        let cells = vec![
+            shortened(&column.name),
             column.column_type.to_string(),
             if compared { percent(column.effect) } else { String::new() },
             if compared { noise_bar(column.effect, column.noise, largest, 8) } else { String::new() },
@@ -77,20 +72,56 @@ fn columns(columns: &[ColumnChange]) -> String {
             missing,
             values_text(&column.values),
             if column.flagged || !compared { column.change.clone() } else { String::new() },
-        ]);
+        ];
+        (column.flagged, cells)
+    };
+    marked_table(heading, flagged.chain(unflagged).map(cells), &[3, 6])
+}
+
+/// A table whose marked rows begin with a dot, with some columns aligned right.
+pub fn marked_table<const N: usize>(
+    heading: [&str; N],
+    rows: impl Iterator<Item = (bool, Vec<String>)>,
+    right: &[usize],
+) -> String {
+    let mut table = comfy_table::Table::new();
+    table.load_style(presets::NOTHING).set_header(heading);
+    for (marked, cells) in rows {
+        let mark = if marked { "●" } else { "" };
+        table.add_row(std::iter::once(mark.to_owned()).chain(cells));
     }
-    for right in [3, 6] {
-        if let Some(column) = table.column_mut(right) {
+    for &column in right {
+        if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
     table.trim_fmt()
 }
 
-fn shortened(text: &str, max: usize) -> String {
+/// Divergence, interval, p-value and what changed, in short.
+pub fn verdict_cells(comparison: &Comparison) -> [String; 4] {
+    const NAMED: usize = 4;
+    let [low, high] = comparison.interval.map(decimals);
+    let mut names: Vec<String> = comparison.columns.iter().filter(|c| c.flagged).map(|c| shortened(&c.name)).collect();
+    names.extend(comparison.pairs.iter().map(|pair| pair.columns.join(" with ")));
+    names.extend(comparison.repeated_rows.iter().filter(|r| r.flagged).map(|_| "repeated rows".to_owned()));
+    if comparison.changed && names.is_empty() {
+        names.push("all columns together".to_owned());
+    }
+    let more = names.len().saturating_sub(NAMED);
+    names.truncate(NAMED);
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    [decimals(comparison.effect), format!("{low} to {high}"), p_text(comparison.p_value), names.join(", ")]
+}
+
+/// A name of a few characters, without control characters of terminals.
+pub fn shortened(text: &str) -> String {
+    const MAX: usize = 24;
     let mut letters: Vec<char> = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    if letters.len() > max {
-        letters.truncate(max - 1);
+    if letters.len() > MAX {
+        letters.truncate(MAX - 1);
         letters.push('…');
     }
     letters.into_iter().collect()

@@ -3,17 +3,15 @@
 use std::path::Path;
 
 use comfy_table::{CellAlignment, presets};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use setwise::estimate::{Dim, Estimate, ListedPair, ManyPairs, PairList};
+use setwise::estimate::{Dim, Estimate, ManyPairs, PairList};
+use setwise::files::ListedPair;
 use setwise_report::{Cell, Table, decimals};
 
-use super::super::{check_not_input, check_output, print_json, print_line};
+use super::super::{check_not_input, check_output, pairs_bar, print_json, print_line};
 use super::Args;
 use crate::failure::Failure;
 
-/// Longer lists have a progress bar.
-const MAX_PAIRS_WITHOUT_BAR: usize = 8;
 /// Maximum number of warnings that are printed.
 const MAX_WARNINGS: usize = 10;
 
@@ -35,7 +33,7 @@ pub fn run(list: &Path, args: &Args) -> Result<(), Failure> {
         let samples = list.pairs().iter().flat_map(|pair| list.samples(pair));
         check_not_input(path, samples.map(|sample| sample.path.as_path()))?;
     }
-    let bar = bar(list.pairs().len());
+    let bar = pairs_bar(list.pairs().len());
     let outcomes = estimator.estimates(&list, |done| bar.inc(done as u64))?;
     bar.finish_and_clear();
     print_outcomes(&list, &outcomes, args)
@@ -64,18 +62,6 @@ fn print_outcomes(list: &PairList, outcomes: &[Outcome], args: &Args) -> Result<
             pair.line
         ))),
     }
-}
-
-/// The progress bar of a long list. Only terminals show it.
-fn bar(pairs: usize) -> ProgressBar {
-    if pairs <= MAX_PAIRS_WITHOUT_BAR {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::with_draw_target(Some(pairs as u64), ProgressDrawTarget::stderr_with_hz(5));
-    let style = ProgressStyle::with_template("{bar:24} {pos}/{len} pairs  {per_sec}  {eta} left");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.tick();
-    bar
 }
 
 /// A line of the JSON output.
