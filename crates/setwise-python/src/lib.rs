@@ -1,17 +1,19 @@
 //! The native module of the Python package `setwise`: conversions around calls of the library.
 //!
-//! * `arrays`: array-like objects as slices
+//! * `arrays`: array-like objects as slices; `frames`: frames as tables
 //! * `errors`: library errors as exceptions
 //! * `options`: keyword arguments as settings
 //! * `pool`: the threads that compute without the interpreter lock
-//! * `estimate`, `ratio`, `model`, `fit`: the functions and classes of the module
+//! * `compare`, `estimate`, `ratio`, `model`, `fit`: the functions and classes of the module
 //!
 //! The folder `python/setwise` holds result classes, the loop of `fit` and its progress line.
 
 mod arrays;
+mod compare;
 mod errors;
 mod estimate;
 mod fit;
+mod frames;
 mod model;
 mod options;
 mod pool;
@@ -22,6 +24,8 @@ use pyo3::prelude::*;
 /// The native module of setwise.
 #[pymodule]
 mod _setwise {
+    #[pymodule_export]
+    use super::compare::{_compare, NativeComparison};
     #[pymodule_export]
     use super::estimate::{divergence, kl, mi};
     #[pymodule_export]

@@ -1,6 +1,6 @@
-"""Functions of several sets: estimators for samples, and models to train.
+"""Functions of several sets: comparison of tables, estimators for samples, and models to train.
 
-``kl`` and ``mi`` estimate the KL divergence and the mutual information of samples, ``divergence``
+``compare`` tells what changed between two tables. ``kl`` and ``mi`` estimate the KL divergence and the mutual information of samples, ``divergence``
 other divergences, ``ratio`` the log density ratio at every row. ``Model`` is a function of one or
 more sets, and ``fit`` trains it.
 
@@ -16,17 +16,20 @@ threads run. Do not write to an array while a call reads it.
 True
 """
 
+from ._compare import Comparison, compare
 from ._fit import fit
 from ._results import Estimate, Fallback, History, Ratio
 from ._setwise import Model, __version__, divergence, kl, mi, presets, ratio
 
 __all__ = [
+    "Comparison",
     "Estimate",
     "Fallback",
     "History",
     "Model",
     "Ratio",
     "__version__",
+    "compare",
     "divergence",
     "fit",
     "kl",

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._results import Estimate, Ratio
 
-__all__ = ["Fit", "Model", "__version__", "divergence", "kl", "mi", "presets", "ratio"]
+__all__ = ["Fit", "Model", "_Comparison", "_compare", "__version__", "divergence", "kl", "mi", "presets", "ratio"]
 
 __version__: str
 
@@ -93,3 +93,20 @@ class Fit:
     def __new__(cls, model: Model, training: dict[str, Any], seed: int, data: list[Any] | None = None) -> Fit: ...
     def step(self, batch: list[Any] | None = None) -> tuple[float, float, float]: ...
     def close(self) -> None: ...
+
+@final
+class _Comparison:
+    def json(self) -> str: ...
+    def html(self, fragment: bool) -> str: ...
+
+def _compare(
+    reference: Any,
+    current: Any,
+    names: list[str],
+    alpha: float,
+    min_effect: float,
+    columns: list[str],
+    drop: list[str],
+    types: dict[str, str],
+    seed: int,
+) -> _Comparison: ...
