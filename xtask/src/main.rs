@@ -1,6 +1,7 @@
 //! Tasks of setwise's developers. `cargo xtask` lists them, `cargo xtask ci` runs what must hold before a change lands.
 
 mod layers;
+mod pages;
 mod python;
 mod reference;
 mod shell;
@@ -23,6 +24,7 @@ const TASKS: &[Task] = &[
     ("checked", "some engine tests with debug assertions and overflow checks", checked),
     ("portable", "some tests without vector instructions", portable),
     ("examples", "the README's first command, a model on files, an example with a promised accuracy", examples),
+    ("pages", "HTML pages in Chromium at three widths, where it is installed or can be", pages::check),
     ("package", "cargo package of every published crate, without the verifying build", package),
     ("python", "the wheel in a fresh environment, its tests, documentation and examples", python::check),
     ("site", "the documentation site in strict mode", python::site),
