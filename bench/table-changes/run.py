@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +24,11 @@ from tables import KINDS, change, table
 ALPHA = 0.05
 
 
-def setwise(a: pd.DataFrame, b: pd.DataFrame, command: str, folder: Path) -> tuple[bool, set[str]]:
+def setwise(a: pd.DataFrame, b: pd.DataFrame, command: list[str], folder: Path) -> tuple[bool, set[str]]:
     paths = [folder / "a.csv", folder / "b.csv"]
     a.to_csv(paths[0], index=False)
     b.to_csv(paths[1], index=False)
-    run = subprocess.run([command, "compare", *map(str, paths), "--json"], capture_output=True, text=True, check=True)
+    run = subprocess.run([*command, *map(str, paths), "--json"], capture_output=True, text=True, check=True)
     found = json.loads(run.stdout)
     flagged = {c["name"] for c in found["columns"] if c["flagged"]}
     for pair in found["pairs"]:
@@ -107,7 +106,6 @@ def nannyml(a: pd.DataFrame, b: pd.DataFrame) -> tuple[bool, set[str]]:
         for name in features:
             if frame[name].dtype.kind not in "if":
                 frame[name] = frame[name].astype(str)
-    calculator = nml.DomainClassifierCalculator(feature_column_names=features, chunk_number=1)
     # The alert threshold is learnt from chunks of the reference.
     calculator = nml.DomainClassifierCalculator(feature_column_names=features, chunk_size=max(len(b) // 5, 200))
     calculator.fit(a)
@@ -120,7 +118,7 @@ def nannyml(a: pd.DataFrame, b: pd.DataFrame) -> tuple[bool, set[str]]:
 def judge(tool, args, folder, a, b):
     start = time.perf_counter()
     if tool == "setwise":
-        found = setwise(a, b, args.setwise, folder)
+        found = setwise(a, b, [args.setwise, "compare", "--alpha", str(args.alpha)], folder)
     else:
         found = {"scipy": scipy_bh, "evidently": evidently, "alibi": alibi, "nannyml": nannyml}[tool](a, b)
     return (*found, time.perf_counter() - start)
@@ -130,6 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tool", default="setwise")
     parser.add_argument("--setwise", default="target/release/setwise")
+    parser.add_argument("--alpha", type=float, default=ALPHA, help="level of setwise")
     parser.add_argument("--sizes", default="1000,10000")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--null", type=int, default=0)
@@ -163,24 +162,42 @@ def main() -> None:
                   np.mean([r["located"] for r in mine]).round(4), "false per table",
                   np.mean([r["false"] for r in mine]).round(4), "seconds", np.median([r["seconds"] for r in mine]).round(3), flush=True)
             if args.out:
-                args.out.write_text(json.dumps({"tool": args.tool, "results": results}))
+                name = args.tool if args.alpha == ALPHA else f"{args.tool}, alpha {args.alpha}"
+                args.out.write_text(json.dumps({"tool": name, "results": results}))
+
+
+def located(tool: str, result: dict) -> bool:
+    """Whether a change is located. Duplicated rows touch no column, and nannyml judges whole tables."""
+    whole = tool == "nannyml" or result["kind"] == "duplicated rows"
+    return result["any"] if whole else result["located"]
 
 
 def summary(paths: list[Path]) -> None:
-    rates = defaultdict(dict)
-    tools = []
+    """Prints rates of all tools in Markdown: over all kinds by size, then located changes by kind."""
+    results = {}
     for path in paths:
         content = json.loads(path.read_text())
-        tools.append(content["tool"])
-        by_kind = defaultdict(list)
-        for r in content["results"]:
-            by_kind[r["kind"]].append(r)
-        for kind, found in by_kind.items():
-            rates[kind][content["tool"]] = np.mean([r["any"] for r in found])
-    print("| change | " + " | ".join(tools) + " |")
-    print("| --- |" + " ---: |" * len(tools))
-    for kind in rates:
-        print(f"| {kind} | " + " | ".join(f"{rates[kind].get(t, float('nan')):.0%}" for t in tools) + " |")
+        results.setdefault(content["tool"], []).extend(content["results"])
+    print("| rows | tool | tables | detected | located | false flags a table |")
+    print("| ---: | --- | ---: | ---: | ---: | ---: |")
+    sizes = sorted({r["rows"] for found in results.values() for r in found})
+    for n in sizes:
+        for tool, of_tool in results.items():
+            mine = [r for r in of_tool if r["rows"] == n]
+            if mine:
+                detected, false = (np.mean([r[key] for r in mine]) for key in ("any", "false"))
+                found = np.mean([located(tool, r) for r in mine])
+                print(f"| {n:,} | {tool} | {len(mine)} | {detected:.1%} | {found:.1%} | {false:.3f} |")
+    sizes = [n for n in sizes if n <= 10_000]
+    columns = [(n, tool) for n in sizes for tool in results]
+    print("\n| change | " + " | ".join(f"{tool}, {n:,}" for n, tool in columns) + " |")
+    print("| --- |" + " ---: |" * len(columns))
+    for kind in KINDS:
+        cells = []
+        for n, tool in columns:
+            mine = [located(tool, r) for r in results[tool] if (r["rows"], r["kind"]) == (n, kind)]
+            cells.append(f"{np.mean(mine):.0%}" if mine else "")
+        print(f"| {kind} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

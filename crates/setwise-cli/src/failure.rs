@@ -1,6 +1,6 @@
 //! Failures of commands: a message and an exit code.
 //!
-//! Scripts rely on the exit code: 2 for bad usage or input, 1 for anything else.
+//! Scripts rely on the exit code: 2 for bad usage or input, 130 for an interrupt, 1 for anything else.
 
 use std::fmt;
 

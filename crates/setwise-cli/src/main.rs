@@ -108,7 +108,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Ratio(args) => ratio::run(args).map(done),
         Command::Test(args) => test::run(args).map(done),
         Command::Predict(args) => predict::run(args).map(done),
-        Command::Train(args) => train::run(args).map(done),
+        Command::Train(args) => train::run(args),
         Command::Eval(args) => eval::run(args).map(done),
         Command::Reproduce(args) => reproduce::run(args).map(done),
         Command::Embed(args) => embed::run(args).map(done),

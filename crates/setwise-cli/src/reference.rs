@@ -13,7 +13,7 @@ fn page() -> String {
     cli.build();
     let mut text = String::from(
         "# Commands\n\n`setwise COMMAND -h` prints a summary, `--help` prints more. Every command takes `--threads N`.\n\
-         Exit codes are 0 for success, 2 for bad usage or input, 1 for anything else.\n",
+         Exit codes are 0 for success, 2 for bad usage or input, 130 for an interrupt, 1 for anything else.\n",
     );
     for command in cli.get_subcommands().filter(|c| c.get_name() != "help") {
         section(command, "##", &mut text);

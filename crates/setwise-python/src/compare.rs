@@ -13,7 +13,7 @@ use crate::frames::read_table;
 use crate::pool::compute;
 
 /// What changed between two tables, for the class `Comparison` of the package.
-#[pyclass(frozen, name = "_Comparison", module = "setwise._setwise")]
+#[pyclass(frozen, module = "setwise._setwise")]
 pub struct NativeComparison(library::Comparison);
 
 #[pymethods]
@@ -34,7 +34,7 @@ impl NativeComparison {
 #[pyfunction]
 #[pyo3(signature = (reference, current, names, alpha, min_effect, columns, drop, types, seed))]
 #[allow(clippy::too_many_arguments)]
-pub fn _compare(
+pub fn compare_tables(
     py: Python<'_>,
     reference: &Bound<'_, PyAny>,
     current: &Bound<'_, PyAny>,

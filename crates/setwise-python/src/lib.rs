@@ -25,7 +25,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _setwise {
     #[pymodule_export]
-    use super::compare::{_compare, NativeComparison};
+    use super::compare::{NativeComparison, compare_tables};
     #[pymodule_export]
     use super::estimate::{divergence, kl, mi};
     #[pymodule_export]

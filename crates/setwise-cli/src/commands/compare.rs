@@ -37,8 +37,7 @@ pub struct Args {
     min_effect: f64,
     #[command(flatten)]
     columns: ColumnArgs,
-    /// Type of a column, such as zip=category; repeatable. Types are numeric, count, boolean, category, time,
-    /// identifier, constant and text.
+    /// Type of a column: numeric, count, boolean, category, time, identifier, constant or text; repeatable.
     #[arg(long = "as", value_name = "COLUMN=TYPE")]
     types: Vec<String>,
     /// TOML file with a line `column = "type"` for each column.
@@ -50,8 +49,8 @@ pub struct Args {
     /// Column of times for --by [default: the only one].
     #[arg(long, value_name = "COLUMN", requires = "by", hide_short_help = true)]
     time: Option<String>,
-    /// What --by compares a period with, unless there is a reference: the first or the previous one [default: first].
-    #[arg(long, value_enum, requires = "by", conflicts_with_all = ["current", "reference_profile"], hide_short_help = true)]
+    /// What --by compares a period with: first or previous [default: first].
+    #[arg(long, value_enum, hide_possible_values = true, requires = "by", conflicts_with_all = ["current", "reference_profile"], hide_short_help = true)]
     against: Option<Against>,
     /// Save what a comparison needs of the reference.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pairs", "reference_profile"])]

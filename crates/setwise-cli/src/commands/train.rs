@@ -3,6 +3,7 @@
 mod progress;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use setwise_lab::grid::{Grid, Queue, QueueEvent};
@@ -51,8 +52,11 @@ pub struct Args {
 /// Set by Ctrl-C.
 static STOP: AtomicBool = AtomicBool::new(false);
 
+/// The exit code of a program that an interrupt ends, as shells report it.
+const INTERRUPTED: u8 = 130;
+
 /// Runs it.
-pub fn run(args: Args) -> Result<(), Failure> {
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
     for (name, n) in [("--loader-threads", args.loader_threads), ("--jobs", Some(args.jobs))] {
         if let Some(n) = n.filter(|n| !(1..=1024).contains(n)) {
             return Err(Failure::usage(format!("{name} {n}: must be between 1 and 1024")));
@@ -96,7 +100,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     });
     let mut failed: Vec<Failure> = errors.into_iter().map(Failure::from).collect();
     match (failed.pop(), queue.len()) {
-        (None, _) => Ok(()),
+        (None, _) if STOP.load(Ordering::Relaxed) => Ok(ExitCode::from(INTERRUPTED)),
+        (None, _) => Ok(ExitCode::SUCCESS),
         (Some(only), 1) => Err(only),
         (Some(last), total) => Err(last.with_message(format!("{} of {total} runs failed", failed.len() + 1))),
     }

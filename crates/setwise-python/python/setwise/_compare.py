@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ._setwise import _compare
+from ._setwise import NativeComparison, compare_tables
 
 
 class Comparison:
@@ -40,7 +40,7 @@ class Comparison:
     (True, ['plan'])
     """
 
-    def __init__(self, native: Any, frames: str) -> None:
+    def __init__(self, native: NativeComparison, frames: str) -> None:
         self._native, self._frames = native, frames
         self._found: dict[str, Any] = json.loads(native.json())
         found = self._found
@@ -167,7 +167,7 @@ def compare(
     ['column 3']
     """
     chosen = [[part] if isinstance(part, str) else list(part) for part in (columns, drop)]
-    native = _compare(
+    native = compare_tables(
         reference, current, list(names), alpha, min_effect, chosen[0], chosen[1], dict(types or {}), seed
     )
     return Comparison(native, type(reference).__module__.split(".")[0])

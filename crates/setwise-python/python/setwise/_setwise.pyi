@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._results import Estimate, Ratio
 
-__all__ = ["Fit", "Model", "_Comparison", "_compare", "__version__", "divergence", "kl", "mi", "presets", "ratio"]
+__all__ = ["Fit", "Model", "NativeComparison", "__version__", "compare_tables", "divergence", "kl", "mi", "presets", "ratio"]
 
 __version__: str
 
@@ -95,11 +95,11 @@ class Fit:
     def close(self) -> None: ...
 
 @final
-class _Comparison:
+class NativeComparison:
     def json(self) -> str: ...
     def html(self, fragment: bool) -> str: ...
 
-def _compare(
+def compare_tables(
     reference: Any,
     current: Any,
     names: list[str],
@@ -109,4 +109,4 @@ def _compare(
     drop: list[str],
     types: dict[str, str],
     seed: int,
-) -> _Comparison: ...
+) -> NativeComparison: ...

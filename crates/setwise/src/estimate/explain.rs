@@ -45,7 +45,7 @@ pub struct Contribution {
     pub without: Option<f64>,
     /// The estimate from all columns minus that from all other columns.
     pub drop: Option<f64>,
-    /// Its 90 % interval.
+    /// Its 90 % interval: noise, and the sampling error that a divergence of this size has.
     pub drop_interval: Option<[f64; 2]>,
 }
 
@@ -182,7 +182,8 @@ pub fn explain_observed(
         drop: without[c].map(|without| all_columns - without),
         drop_interval: without[c].zip(noise.drop).map(|(without, noise)| {
             let drop = all_columns - without;
-            [drop - noise, drop + noise]
+            let reach = noise.hypot(sampling_reach(drop, [p.len(), q.len()]));
+            [drop - reach, drop + reach]
         }),
     };
     let mut columns: Vec<Contribution> = (0..dim).map(contribution).collect();
@@ -288,6 +289,14 @@ impl ColumnSubsets<'_> {
     }
 }
 
+/// Half the length of the 90 % interval of a divergence of this size, by the variance of log ratios of Gaussians with
+/// equal covariances: twice the divergence.
+fn sampling_reach(divergence: f64, rows: [usize; 2]) -> f64 {
+    const NORMAL: f64 = 1.645;
+    let per_row: f64 = rows.iter().map(|n| 1.0 / *n as f64).sum();
+    NORMAL * (2.0 * divergence.max(0.0) * per_row).sqrt()
+}
+
 /// What noise reaches, from estimates that would be `without` if there were none.
 fn reached(values: Vec<Result<f64>>, without: f64) -> Option<f64> {
     let squares: Vec<f64> = values.into_iter().flatten().map(|value| (value - without).powi(2)).collect();
@@ -365,7 +374,8 @@ mod tests {
             assert!(low <= marginal && marginal <= high, "{c:?}");
             assert_eq!(marginal > 3.0 * noise, c.column > 1, "{explanation:?}");
             let [low, high] = c.drop_interval.unwrap();
-            assert!((high - low - 2.0 * explanation.noise.drop.unwrap()).abs() < 1e-9);
+            let reach = 0.5 * (high - low);
+            assert!(reach >= 0.999 * explanation.noise.drop.unwrap() && reach < 0.5, "{c:?}");
         }
     }
 
