@@ -197,6 +197,11 @@ fn a_saved_reference_gives_the_same_answer_as_the_table() {
     let with_profile = run([path("compare"), path("--reference-profile"), &profile, &b, path("--json")]);
     let with_table = run([path("compare"), &a, &b, path("--json")]);
     assert_eq!(with_profile, with_table);
+    // A column that is left out is not saved.
+    let (code, _, _) = run([path("compare"), &a, path("--drop"), path("town"), path("--save-profile"), &profile]);
+    let (_, out, _) = run([path("compare"), path("--reference-profile"), &profile, &b, path("--json")]);
+    let found: Value = serde_json::from_str(&out).unwrap();
+    assert!(code == 0 && found["only"] == serde_json::json!([[], ["town"]]), "{out}");
     let (code, _, error) = run([path("compare"), path("--reference-profile"), &a, &b]);
     assert!(code == 2 && error.contains("a.csv: is no profile"), "{error}");
     let (code, _, error) = run([path("compare"), &a]);

@@ -72,7 +72,15 @@ impl Pairing {
         for name in chosen {
             let (Some(a), Some(b)) = (first.column(name), second.column(name)) else { continue };
             match pair(a, b, overrides.get(name)) {
-                Ok(column) => columns.push(column),
+                Ok(column) => {
+                    for (t, before) in [a, b].into_iter().enumerate() {
+                        let lost = column.columns[t].missing() - before.missing();
+                        if lost > 0 {
+                            notes.push(format!("{}: {lost} values of column {name:?} are no numbers", paths[t]));
+                        }
+                    }
+                    columns.push(column);
+                }
                 Err((t, reason)) => problems.push(t.map_or(reason.clone(), |t| format!("{}: {reason}", paths[t]))),
             }
         }
@@ -187,7 +195,11 @@ mod tests {
         );
         let drop = ColumnChoice { keep: Vec::new(), drop: vec!["x,y".to_owned()] };
         assert_eq!(pairing(&a, &b, &drop, &[]).unwrap().columns.len(), 1);
-        assert_eq!(pairing(&a, &b, &all, &["x=numeric", "y=category"]).unwrap().columns.len(), 3);
+        let lenient = pairing(&a, &b, &all, &["x=numeric", "y=category"]).unwrap();
+        assert_eq!(lenient.columns.len(), 3);
+        assert_eq!(lenient.notes, ["a.csv: 1 values of column \"x\" are no numbers"]);
+        let error = pairing(&a, &b, &all, &["x=numeric", "y=numeric"]).unwrap_err().to_string();
+        assert_eq!(error, "b.csv: column \"y\" holds no numbers; \"a\" is text");
         let error = pairing(&a, &b, &all, &["w=text"]).unwrap_err().to_string();
         assert_eq!(error, "no column is called \"w\"; there are \"x\", \"y\", \"z\"");
         let error = pairing("x\n1\n", "y\n2\n", &all, &[]).unwrap_err().to_string();

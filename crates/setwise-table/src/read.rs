@@ -32,6 +32,11 @@ impl Format {
         if let Some((_, kind)) = UNSUPPORTED.iter().find(|(magic, _)| bytes.starts_with(magic)) {
             return Err(format!("is {kind}, which is not read; save the table as CSV or Parquet"));
         }
+        let begins =
+            |word: &[u8]| bytes.trim_ascii_start().get(..word.len()).is_some_and(|b| b.eq_ignore_ascii_case(word));
+        if begins(b"<!doctype") || begins(b"<html") || begins(b"<?xml") {
+            return Err("is a page of HTML or XML, not a table; save the table itself as CSV".to_owned());
+        }
         Ok(match bytes {
             _ if bytes.starts_with(numpy::MAGIC) => Format::Npy,
             _ if bytes.starts_with(b"PK\x03\x04") => Format::Npz,
@@ -149,6 +154,7 @@ mod tests {
         assert!(error(b"x\n").contains("is empty"), "{}", error(b"x\n"));
         assert!(error(b"\x89HDF\r\n").contains("is an HDF5 file, which is not read"));
         assert!(error(b"[]").contains("no columns"));
+        assert!(error(b" <!DOCTYPE html><table>").contains("is a page of HTML"));
         assert!(error(b"PK\x03\x04....").contains("is not a complete zip archive"));
         assert!(error(b"\x1f\x8b\x08").contains("is it truncated?"));
         assert!(Table::read("missing.csv").unwrap_err().to_string().starts_with("missing.csv: "));

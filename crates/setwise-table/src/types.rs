@@ -153,12 +153,15 @@ fn of_numbers(columns: &[&Column]) -> ColumnType {
         return ColumnType::Boolean;
     }
     const EXACT: f64 = 9_007_199_254_740_992.0; // 2⁵³
-    if numbers(columns).any(|x| x.fract() != 0.0 || x.abs() > EXACT) {
+    if numbers(columns).any(|x| x.fract() != 0.0) {
         return ColumnType::Numeric;
     }
     let named = is_named_as_identifier(&columns[0].name);
-    if columns.iter().all(|c| is_identifier(c, named)) {
+    if columns.iter().all(|c| is_identifier(c, named)) || continues(columns) {
         return ColumnType::Identifier;
+    }
+    if numbers(columns).any(|x| x.abs() > EXACT) {
+        return ColumnType::Numeric;
     }
     if numbers(columns).all(|x| x >= 0.0) { ColumnType::Count } else { ColumnType::Numeric }
 }
@@ -193,6 +196,13 @@ fn is_identifier(column: &Column, named: bool) -> bool {
     let rising = values.clone().zip(values.clone().skip(1)).all(|(a, b)| a < b);
     let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), x| (l.min(x), h.max(x)));
     rising && high - low < 2.0 * n as f64
+}
+
+/// Whether whole numbers rise from row to row, and from each table to the next, as those of orders do.
+fn continues(columns: &[&Column]) -> bool {
+    const MIN_ROWS: usize = 50;
+    let rising = numbers(columns).zip(numbers(columns).skip(1)).all(|(a, b)| a < b);
+    columns.len() > 1 && rising && columns.iter().all(|c| c.len() - c.missing() >= MIN_ROWS)
 }
 
 /// Whether a name says that its column identifies rows.
@@ -324,6 +334,10 @@ impl Column {
         self.values = match (to, self.values) {
             (ColumnType::Numeric | ColumnType::Count, Values::Text(text)) => {
                 let parsed: Vec<f64> = text.levels.iter().map(|l| l.parse().unwrap_or(f64::NAN)).collect();
+                if !parsed.is_empty() && parsed.iter().all(|x| x.is_nan()) {
+                    let value = text.levels.get(0);
+                    return Err(Error::Columns(format!("column {:?} holds no numbers; {value:?} is text", self.name)));
+                }
                 let of = |c: &u32| parsed.get(*c as usize).copied().unwrap_or(f64::NAN);
                 Values::Numbers(text.codes.iter().map(of).collect())
             }

@@ -184,7 +184,11 @@ impl Args {
             drawn.sort_unstable();
             drawn
         };
-        let profile = Profile::new(table.clone(), types, draw)?;
+        let names: Vec<String> = table.columns.iter().map(|c| c.name.clone()).collect();
+        let chosen = self.columns.choice().of(&names, names.len());
+        let chosen = chosen.map_err(|reason| Failure::usage(format!("{}: {reason}", table.path.display())))?;
+        let columns = chosen.columns.iter().map(|&c| table.columns[c].clone()).collect();
+        let profile = Profile::new(Table { columns, ..table.clone() }, types, draw)?;
         write_atomically(path, &profile.to_bytes())
             .map_err(|source| setwise::Error::Io { path: path.to_owned(), source }.into())
     }

@@ -11,12 +11,13 @@ use rand::seq::SliceRandom;
 use rayon::prelude::*;
 
 use super::bins::{Binned, MISSING};
+use super::draws::drawn_rows;
 use super::special::normal_tail;
 use crate::estimate::ratio::boosting::{Binned as Features, FOLDS, Task};
 use crate::estimate::special::softplus;
 use crate::random::Generator;
 
-/// Rows of each table; larger tables are thinned evenly.
+/// Rows of each table that are drawn of larger ones.
 const MAX_ROWS: usize = 20_000;
 /// Fewer rows teach nothing.
 const MIN_ROWS: usize = 40;
@@ -41,11 +42,11 @@ pub(super) fn separate(columns: &[&Binned], rows: [usize; 2], seed: u64) -> Opti
     if rows.iter().any(|n| *n < MIN_ROWS) || columns.is_empty() {
         return None;
     }
-    let thinned = rows.map(|n| n.div_ceil(MAX_ROWS));
-    let sizes = [0, 1].map(|t| rows[t].div_ceil(thinned[t]));
-    let features: Vec<Vec<f64>> = columns.par_iter().flat_map_iter(|binned| features(binned, thinned)).collect();
-    // Halves of each table, drawn at random.
     let mut rng = Generator::seed_from_u64(seed);
+    let drawn = rows.map(|n| drawn_rows(n, MAX_ROWS, &mut rng));
+    let sizes = drawn.each_ref().map(Vec::len);
+    let features: Vec<Vec<f64>> = columns.par_iter().flat_map_iter(|binned| features(binned, &drawn)).collect();
+    // Halves of each table, drawn at random.
     let halves: Vec<[Vec<usize>; 2]> = (0..2)
         .map(|t| {
             let start = if t == 0 { 0 } else { sizes[0] };
@@ -71,8 +72,8 @@ pub(super) fn separate(columns: &[&Binned], rows: [usize; 2], seed: u64) -> Opti
 }
 
 /// A column as features of trees: its bin, and indicators of common levels of a category.
-fn features(binned: &Binned, thinned: [usize; 2]) -> Vec<Vec<f64>> {
-    let codes: Vec<u16> = (0..2).flat_map(|t| binned.codes[t].iter().copied().step_by(thinned[t])).collect();
+fn features(binned: &Binned, drawn: &[Vec<u32>; 2]) -> Vec<Vec<f64>> {
+    let codes: Vec<u16> = (0..2).flat_map(|t| drawn[t].iter().map(move |&i| binned.codes[t][i as usize])).collect();
     let bin = codes.iter().map(|c| if *c == MISSING { -1.0 } else { f64::from(*c) }).collect();
     let levels = if binned.ordered || binned.bins.len() < 4 { 0 } else { binned.bins.len().min(MAX_LEVELS) };
     let indicator = |level: usize| codes.iter().map(|c| f64::from(u8::from(*c as usize == level))).collect();
@@ -170,5 +171,10 @@ mod tests {
         let found = separate(&same.each_ref(), [2000, 2000], 0).unwrap();
         assert!(found.p_value > 0.001 && found.divergence < 0.01);
         assert!(separate(&same.each_ref(), [20, 2000], 0).is_none());
+        // Rows of two kinds take turns; the tables differ in their number of rows alone.
+        let turns = |n: usize| (0..n).map(|i| (i % 2) as f64).collect::<Vec<f64>>();
+        let binned = Binned::ordered([&turns(30_000), &turns(15_000)]);
+        let found = separate(&[&binned], [30_000, 15_000], 0).unwrap();
+        assert!(found.p_value > 0.001 && found.divergence < 0.01, "{} {}", found.p_value, found.divergence);
     }
 }

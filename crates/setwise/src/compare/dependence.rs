@@ -1,20 +1,23 @@
 //! Pairs of columns whose dependence changed.
 //!
 //! Ordered columns become normal scores of their ranks within a table, categories become indicators of their common
-//! levels. The correlation of two such features does not depend on what happens to either column alone. The variance of
-//! a correlation ρ of standardised x and y is that of ψ = xy − ρ(x² + y²)/2, whatever their distribution.
+//! levels. The correlation of scores does not depend on what happens to either column alone. It is that of the rows in
+//! which both columns have a value. The variance of a correlation ρ of standardised x and y is that of ψ = xy − ρ(x² + y²)/2, whatever their distribution.
 
+use rand::SeedableRng;
 use rayon::prelude::*;
 
 use super::bins::{Binned, MISSING};
+use super::draws::drawn_rows;
 use super::special::{normal_quantile, normal_tail};
+use crate::random::Generator;
 
-/// Rows of each table; larger tables are thinned evenly.
+/// Rows of each table that are drawn of larger ones.
 const MAX_ROWS: usize = 50_000;
 /// Fewer rows have no normal approximation.
 const MIN_ROWS: usize = 50;
 /// Columns whose pairs are compared.
-const MAX_COLUMNS: usize = 60;
+pub(super) const MAX_COLUMNS: usize = 60;
 /// Levels of a category that have a feature, and rows in each table that a level needs.
 const MAX_LEVELS: usize = 4;
 const MIN_LEVEL_ROWS: usize = 30;
@@ -42,27 +45,30 @@ struct Feature {
     values: [Vec<f32>; 2],
     /// Fourth moments.
     fourth: [f64; 2],
+    /// Whether values are missing, which are NaN.
+    missing: [bool; 2],
 }
 
 /// All pairs of columns, compared.
-pub(super) fn pair_differences(columns: &[(usize, &Binned)], rows: [usize; 2]) -> Vec<PairDifference> {
+pub(super) fn pair_differences(columns: &[(usize, &Binned)], rows: [usize; 2], seed: u64) -> Vec<PairDifference> {
     if rows.iter().any(|n| *n < MIN_ROWS) {
         return Vec::new();
     }
-    let thinned = rows.map(|n| n.div_ceil(MAX_ROWS));
+    let mut rng = Generator::seed_from_u64(seed);
+    let drawn = rows.map(|n| drawn_rows(n, MAX_ROWS, &mut rng));
     let features: Vec<Vec<Feature>> =
-        columns.par_iter().take(MAX_COLUMNS).map(|(column, binned)| features(*column, binned, thinned)).collect();
+        columns.par_iter().take(MAX_COLUMNS).map(|(column, binned)| features(*column, binned, &drawn)).collect();
     let pairs: Vec<(usize, usize)> =
         (0..features.len()).flat_map(|i| (i + 1..features.len()).map(move |j| (i, j))).collect();
     pairs.into_par_iter().filter_map(|(i, j)| compare_pair(&features[i], &features[j])).collect()
 }
 
-fn features(column: usize, binned: &Binned, thinned: [usize; 2]) -> Vec<Feature> {
-    let codes = [0, 1].map(|t| binned.codes[t].iter().copied().step_by(thinned[t]).collect::<Vec<u16>>());
+fn features(column: usize, binned: &Binned, drawn: &[Vec<u32>; 2]) -> Vec<Feature> {
+    let codes = [0, 1].map(|t: usize| drawn[t].iter().map(|&i| binned.codes[t][i as usize]).collect::<Vec<u16>>());
     let feature = |level: Option<usize>, values: [Option<Vec<f32>>; 2]| -> Option<Feature> {
         let [Some(a), Some(b)] = values else { return None };
-        let fourth = [&a, &b].map(|v| v.iter().map(|x| f64::from(*x).powi(4)).sum::<f64>() / v.len() as f64);
-        Some(Feature { column, level, values: [a, b], fourth })
+        let missing = codes.each_ref().map(|codes| codes.contains(&MISSING));
+        Some(Feature { column, level, fourth: [fourth_moment(&a), fourth_moment(&b)], values: [a, b], missing })
     };
     if binned.ordered {
         let scores = [0, 1].map(|t: usize| standardised(&codes[t], &normal_scores(&codes[t], binned.bins.len())));
@@ -96,21 +102,33 @@ fn normal_scores(codes: &[u16], bins: usize) -> Vec<f64> {
     score.collect()
 }
 
-/// The score of each row with mean 0 and variance 1; missing values are 0. `None` without variation.
+/// The score of each row with mean 0 and variance 1; missing values are NaN. `None` without variation.
 fn standardised(codes: &[u16], scores: &[f64]) -> Option<Vec<f32>> {
-    let present = || codes.iter().filter(|c| **c != MISSING).map(|c| scores[*c as usize]);
+    let of = |c: &u16| if *c == MISSING { f32::NAN } else { scores[*c as usize] as f32 };
+    let mut values: Vec<f32> = codes.iter().map(of).collect();
+    standardise(&mut values).then_some(values)
+}
+
+/// Gives values mean 0 and variance 1, NaN left out; false where they are few or do not vary.
+fn standardise(values: &mut [f32]) -> bool {
+    let present = || values.iter().filter(|x| !x.is_nan()).map(|x| f64::from(*x));
     let n = present().count() as f64;
     if n < MIN_ROWS as f64 {
-        return None;
+        return false;
     }
     let mean = present().sum::<f64>() / n;
-    let variance = present().map(|x| (x - mean).powi(2)).sum::<f64>() / codes.len() as f64;
+    let variance = present().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
     if variance < 1e-9 {
-        return None;
+        return false;
     }
     let scale = 1.0 / variance.sqrt();
-    let of = |c: &u16| if *c == MISSING { 0.0 } else { (scale * (scores[*c as usize] - mean)) as f32 };
-    Some(codes.iter().map(of).collect())
+    values.iter_mut().for_each(|x| *x = (scale * (f64::from(*x) - mean)) as f32);
+    true
+}
+
+fn fourth_moment(values: &[f32]) -> f64 {
+    let present = || values.iter().filter(|x| !x.is_nan());
+    present().map(|x| f64::from(*x).powi(4)).sum::<f64>() / present().count().max(1) as f64
 }
 
 /// The clearest change among the features of two columns, with its p-value multiplied by their number.
@@ -123,7 +141,7 @@ fn compare_pair(of_a: &[Feature], of_b: &[Feature]) -> Option<PairDifference> {
 }
 
 fn compare_features(a: &Feature, b: &Feature) -> Option<PairDifference> {
-    let correlations = [0, 1].map(|t: usize| Correlation::of(a, b, t));
+    let correlations = [Correlation::of(a, b, 0)?, Correlation::of(a, b, 1)?];
     let [first, second] = &correlations;
     let variance = first.variance + second.variance;
     let error = (first.angle_variance() + second.angle_variance()).sqrt();
@@ -149,10 +167,24 @@ struct Correlation {
 }
 
 impl Correlation {
-    fn of(a: &Feature, b: &Feature, t: usize) -> Self {
-        let n = a.values[t].len() as f64;
-        let [xy, xxyy, xxxy, xyyy] = product_moments(&a.values[t], &b.values[t]).map(|sum| sum / n);
-        let psi = xxyy - xy * (xxxy + xyyy) + 0.25 * xy * xy * (a.fourth[t] + b.fourth[t] + 2.0 * xxyy);
+    /// The correlation over rows in which both columns have a value; `None` where these are few or do not vary.
+    fn of(a: &Feature, b: &Feature, t: usize) -> Option<Self> {
+        let (x, y) = (&a.values[t], &b.values[t]);
+        if !a.missing[t] && !b.missing[t] {
+            return Some(Self::of_standardised(x, y, a.fourth[t] + b.fourth[t]));
+        }
+        let both = x.iter().zip(y).filter(|(x, y)| !x.is_nan() && !y.is_nan());
+        let (mut x, mut y): (Vec<f32>, Vec<f32>) = both.unzip();
+        if !standardise(&mut x) || !standardise(&mut y) {
+            return None;
+        }
+        Some(Self::of_standardised(&x, &y, fourth_moment(&x) + fourth_moment(&y)))
+    }
+
+    fn of_standardised(x: &[f32], y: &[f32], fourth: f64) -> Self {
+        let n = x.len() as f64;
+        let [xy, xxyy, xxxy, xyyy] = product_moments(x, y).map(|sum| sum / n);
+        let psi = xxyy - xy * (xxxy + xyyy) + 0.25 * xy * xy * (fourth + 2.0 * xxyy);
         Correlation { value: xy, variance: psi.max(0.0) / n }
     }
 
@@ -191,11 +223,10 @@ fn product_moments(x: &[f32], y: &[f32]) -> [f64; 4] {
 
 #[cfg(test)]
 mod tests {
-    use rand::{RngExt, SeedableRng};
+    use rand::RngExt;
     use rand_distr::StandardNormal;
 
     use super::*;
-    use crate::random::Generator;
 
     fn correlated(rng: &mut Generator, n: usize, rho: f64) -> [Vec<f64>; 2] {
         let pair = |rng: &mut Generator| -> (f64, f64) {
@@ -209,7 +240,7 @@ mod tests {
     fn difference(rng: &mut Generator, n: [usize; 2], rho: [f64; 2]) -> PairDifference {
         let samples = [0, 1].map(|t| correlated(rng, n[t], rho[t]));
         let binned = [0, 1].map(|c: usize| Binned::ordered([&samples[0][c], &samples[1][c]]));
-        pair_differences(&[(0, &binned[0]), (1, &binned[1])], n).remove(0)
+        pair_differences(&[(0, &binned[0]), (1, &binned[1])], n, 0).remove(0)
     }
 
     #[test]

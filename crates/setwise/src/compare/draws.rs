@@ -93,6 +93,16 @@ fn by_rejection(good: u64, bad: u64, draws: u64, tables: &LogTables, rng: &mut G
     }
 }
 
+/// Places of at most `max` rows, drawn at random: every other row would favour those of a periodic order.
+pub(super) fn drawn_rows(rows: usize, max: usize, rng: &mut Generator) -> Vec<u32> {
+    if rows <= max {
+        return (0..rows as u32).collect();
+    }
+    let mut drawn: Vec<u32> = rand::seq::index::sample(rng, rows, max).iter().map(|row| row as u32).collect();
+    drawn.sort_unstable();
+    drawn
+}
+
 #[cfg(test)]
 mod tests {
     use rand::SeedableRng;

@@ -61,7 +61,9 @@ pub(super) fn effect(binned: &Binned, seed: u64) -> (Effect, Event) {
     // Noise is that of both.
     let noise = of_events.noise.max(of_sets.noise);
     let larger = if of_sets.value > of_events.value { of_sets } else { of_events };
-    let high = of_events.interval[1].max(of_sets.interval[1]);
+    // What 3 of n rows hold is missed in one of twenty tables.
+    let rare = (3.0 / shares.rows[0].min(shares.rows[1]).max(3.0)).min(1.0);
+    let high = of_events.interval[1].max(of_sets.interval[1]).max(rare);
     (Effect { interval: [larger.interval[0], high], noise, ..larger }, told)
 }
 

@@ -212,11 +212,6 @@ fn tail_exponent(hits: u64, good: u64, draws: u64, all: u64) -> f64 {
     .fold(0.0, f64::max)
 }
 
-/// A bound on the p-value of two shares: `hits` of `rows` in each table.
-pub(super) fn share_bound(hits: [u64; 2], rows: [u64; 2]) -> f64 {
-    (2.0 * (-tail_exponent(hits[0], hits[0] + hits[1], rows[0], rows[0] + rows[1])).exp()).min(1.0)
-}
-
 /// Permutations that resolve the level of one of many columns.
 pub(super) fn permutations(columns: usize, alpha: f64) -> usize {
     /// The level of a column is about a third of alpha over the number of columns.

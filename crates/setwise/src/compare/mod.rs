@@ -43,7 +43,7 @@ use digits::decimal_classes;
 pub use effect::Effect;
 use effect::effect;
 pub use histogram::{Bins, Histogram, central_range};
-use marginal_test::{p_value, share_bound};
+use marginal_test::p_value;
 pub use periods::{Against, PeriodChange, PeriodComparison};
 use sentence::{moved, sentence};
 pub use sentence::{percent, short_number};
@@ -173,7 +173,7 @@ impl Compare {
         pairing.columns.len() + JOINT
     }
 
-    fn run_planned(&self, pairing: Pairing, progress: &Progress) -> Result<Comparison> {
+    fn run_planned(&self, mut pairing: Pairing, progress: &Progress) -> Result<Comparison> {
         for (key, x) in [("alpha", self.alpha), ("min-effect", self.min_effect)] {
             if !(0.0..1.0).contains(&x) {
                 return Err(Error::Setting { key: key.to_owned(), reason: format!("is {x}; give a share below 1") });
@@ -191,10 +191,16 @@ impl Compare {
         let studied: Vec<Studied> = pairing.columns.par_iter().enumerate().map(study).collect();
         let joint: Vec<(usize, &Binned)> =
             studied.iter().enumerate().filter_map(|(c, s)| s.joint.as_ref().map(|binned| (c, binned))).collect();
+        if joint.len() > dependence::MAX_COLUMNS {
+            let (some, all) = (dependence::MAX_COLUMNS, joint.len());
+            pairing
+                .notes
+                .push(format!("pairs of the first {some} of {all} columns are compared; --columns chooses them"));
+        }
         let of_columns: Vec<&Binned> = joint.iter().map(|(_, binned)| *binned).collect();
         let ((pairs, separation), repeats) = rayon::join(
             || {
-                let pairs = dependence::pair_differences(&joint, rows);
+                let pairs = dependence::pair_differences(&joint, rows, self.seed);
                 progress.advance(1);
                 let separation = classifier::separate(&of_columns, rows, self.seed);
                 progress.advance(2);
@@ -290,30 +296,31 @@ impl Studied {
                 (size, change) = (second_size, second_change);
             }
         };
+        let mut divergence = Divergence::default();
         match column_type {
             ColumnType::Numeric | ColumnType::Count => {
                 if let Some(classes) = decimal_classes([numbers(a), numbers(b)]) {
                     let (size, event) = effect(&classes, seed);
                     let change = sentence(&classes, event, ColumnType::Category, "").replace(['“', '”'], "");
+                    divergence = verdict::marginal_divergence(&classes);
                     second(p_value(&classes, tables, permutations, seed), size, change);
                 }
             }
             // A sample of a table has fewer repeated values.
             ColumnType::Identifier if !sampled => {
-                let repeated = [a, b].map(repeats::repeated_values);
-                if repeated != [0, 0] {
-                    let rows = [a, b].map(|c| c.len() as u64);
-                    let shares = [0, 1].map(|t: usize| repeated[t] as f64 / rows[t] as f64);
+                let keys = [a, b].map(repeats::value_keys);
+                if let Some(found) = repeats::repeats_of_equal_sizes(keys, seed) {
+                    let shares = found.counts.map(|n| n as f64 / found.rows as f64);
                     let change = (shares[1] - shares[0]).abs();
-                    let error = (0..2).map(|t| shares[t] * (1.0 - shares[t]) / rows[t] as f64).sum::<f64>().sqrt();
+                    let error = shares.map(|s| s * (1.0 - s) / found.rows as f64).iter().sum::<f64>().sqrt();
                     let ends = [change - 1.645 * error, change + 1.645 * error].map(|x| x.clamp(0.0, 1.0));
                     let size = Effect { value: change, interval: ends, noise: 1.96 * error };
-                    second(share_bound(repeated, rows), size, moved("repeated values", shares));
+                    second(found.p_value, size, moved("repeated values", shares));
                 }
             }
             _ => {}
         }
-        let divergence = verdict::marginal_divergence(&binned);
+        let divergence = divergence.larger(verdict::marginal_divergence(&binned));
         let joint = (column_type != ColumnType::Identifier && column_type != ColumnType::Constant).then_some(binned);
         Studied { p_value: Some(p), effect: size, missing, values, change, histogram, divergence, joint }
     }

@@ -81,6 +81,11 @@ impl Compare {
         if missing > 0 {
             notes.push(format!("{missing} rows without a time in column {:?} are left out", column.name));
         }
+        let gaps = periods.windows(2).filter(|w| w[1].0 > w[0].0 + 1);
+        notes.extend(gaps.map(|w| {
+            let (last, next) = (by.label(w[0].0), by.label(w[1].0));
+            format!("there are no rows in the {by}s between {last} and {next}")
+        }));
         let shared = Compare { alpha: self.alpha / (periods.len() - first) as f64, ..*self };
         progress.plan((periods.len() - first) * Self::units(&pairing));
         let mut changes = Vec::with_capacity(periods.len() - first);

@@ -92,14 +92,35 @@ fn repeated(tables: &[bool], sizes: &[usize]) -> [u64; 2] {
     counts
 }
 
-/// Values of a column that repeat an earlier one, missing ones left out.
-pub(super) fn repeated_values(column: &Column) -> u64 {
-    let missing = column.missing();
-    let mut keys = row_keys(&[column], column.len());
-    keys.sort_unstable();
-    keys.dedup();
-    let distinct = keys.len() - usize::from(missing > 0);
-    (column.len() - missing - distinct) as u64
+/// Repeated values of two columns, counted in equally many rows: longer columns repeat more.
+pub(super) struct EqualSizes {
+    pub counts: [u64; 2],
+    /// Rows of each column.
+    pub rows: usize,
+    pub p_value: f64,
+}
+
+/// Compares how often values of two columns repeat; `None` where none do, or nearly all.
+pub(super) fn repeats_of_equal_sizes(mut keys: [Vec<u64>; 2], seed: u64) -> Option<EqualSizes> {
+    let rows = keys[0].len().min(keys[1].len());
+    let mut rng = Generator::seed_from_u64(seed);
+    for keys in &mut keys {
+        if keys.len() > rows {
+            *keys = keys.partial_shuffle(&mut rng, rows).0.to_vec();
+        }
+    }
+    let found = repeats([&keys[0], &keys[1]], seed)?;
+    Some(EqualSizes { counts: found.counts, rows, p_value: found.p_value })
+}
+
+/// A number for each value of a column that is not missing.
+pub(super) fn value_keys(column: &Column) -> Vec<u64> {
+    let keys = row_keys(&[column], column.len());
+    let present = |i: usize| match &column.values {
+        Values::Numbers(v) | Values::Times(v) => !v[i].is_nan(),
+        Values::Text(text) => text.codes[i] != Text::MISSING,
+    };
+    keys.into_iter().enumerate().filter(|(i, _)| present(*i)).map(|(_, key)| key).collect()
 }
 
 fn splitmix(x: u64) -> u64 {
@@ -149,9 +170,18 @@ mod tests {
     }
 
     #[test]
-    fn repeated_values_of_a_column_are_counted() {
+    fn values_are_counted_in_equally_many_rows() {
         let column = Column::text("id", [Some("a"), None, Some("b"), Some("a"), None]);
-        assert_eq!(repeated_values(&column), 1);
-        assert_eq!(repeated_values(&Column::numbers("id", vec![0.0, -0.0, 2.0])), 1);
+        let keys = value_keys(&column);
+        assert!(keys.len() == 3 && keys[0] == keys[2] && keys[0] != keys[1]);
+        let zeros = value_keys(&Column::numbers("id", vec![0.0, -0.0, f64::NAN]));
+        assert!(zeros.len() == 2 && zeros[0] == zeros[1]);
+        // Of 20,000 customers, 10,000 orders name more than once many more than 500 orders do.
+        let orders = |n: u64, seed: u64| (0..n).map(|i| splitmix(seed + i) % 20_000).collect::<Vec<u64>>();
+        let found = repeats_of_equal_sizes([orders(10_000, 1), orders(500, 50_000)], 0).unwrap();
+        assert!(found.rows == 500 && found.p_value > 0.01, "{:?} {}", found.counts, found.p_value);
+        let copies = orders(500, 90_000).into_iter().chain(orders(100, 90_000)).collect();
+        let found = repeats_of_equal_sizes([orders(500, 1), copies], 0).unwrap();
+        assert!(found.p_value < 0.01, "{:?} {}", found.counts, found.p_value);
     }
 }

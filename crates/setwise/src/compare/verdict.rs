@@ -7,7 +7,7 @@ use super::classifier::Separation;
 use super::dependence::PairDifference;
 use super::repeats::Repeats;
 use super::sentence::percent;
-use super::{ColumnChange, Compare, Comparison, PairChange, RepeatedRows, Studied, effect};
+use super::{ColumnChange, Compare, Comparison, Effect, PairChange, RepeatedRows, Studied, effect};
 
 /// Shares of the level.
 const COLUMNS_SHARE: f64 = 0.5;
@@ -197,6 +197,13 @@ pub(super) struct Divergence {
     noise: f64,
 }
 
+impl Divergence {
+    /// The larger of two.
+    pub fn larger(self, other: Self) -> Self {
+        if other.value > self.value { other } else { self }
+    }
+}
+
 /// The divergence of a column from its bins.
 pub(super) fn marginal_divergence(binned: &Binned) -> Divergence {
     let rows = [0, 1].map(|t: usize| (binned.present()[t] + binned.missing[t]).max(1) as f64);
@@ -234,10 +241,15 @@ fn divergence(studied: &[Studied], evidence: &Evidence, rows: [usize; 2], p_valu
     let of_columns = largest.copied().unwrap_or_default();
     let (seen, error) = evidence.separation.as_ref().map_or((0.0, 0.0), |s| (s.divergence.max(0.0), s.error));
     let limit = std::f64::consts::LN_2;
-    let value = seen.max(of_columns.value).clamp(0.0, limit);
+    // Pinsker's inequality: a change of a share by δ is a divergence of at least δ²/2.
+    let pinsker = |of: &dyn Fn(&Effect) -> f64| studied.iter().map(|s| 0.5 * of(&s.effect).powi(2)).fold(0.0, f64::max);
+    let (least, likely) = (pinsker(&|e| e.interval[0]), pinsker(&|e| e.value));
+    let value = seen.max(of_columns.value).max(likely).clamp(0.0, limit);
     let error = error.max(of_columns.noise).max(per_row.sqrt() * value.sqrt());
-    let low = if p_value > 1.0 - ONE_SIDED { 0.0 } else { (value - QUANTILE * error).max(0.0) };
-    (value, [low, (value + QUANTILE * error + unseen).min(limit)])
+    let low = if p_value > 1.0 - ONE_SIDED { 0.0 } else { (value - QUANTILE * error).max(least) };
+    // What 3 of n rows hold is missed in one of twenty tables.
+    let rare = 3.0 * limit / rows[0].min(rows[1]).max(3) as f64;
+    (value, [low, (value + QUANTILE * error + unseen + rare).min(limit)])
 }
 
 /// What changed, in a sentence.
