@@ -81,9 +81,8 @@ fn named_columns(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<Column>>
         }
         _ => {
             let kind = object.get_type().name()?;
-            Err(type_error(format!(
-                "{name}: a {kind} is no table; give a frame, a dict of columns, an array or a path"
-            )))
+            let remedy = "give a frame, a dict of columns, an array with two axes or a path";
+            Err(type_error(format!("{name}: an object of type {kind} is no table; {remedy}")))
         }
     }
 }
