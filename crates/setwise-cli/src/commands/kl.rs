@@ -14,7 +14,8 @@ use setwise::files::Sample;
 use setwise_report::{Page, decimals, kl_page, noise_bar};
 
 use super::{
-    ColumnArgs, DeviceArgs, check_not_input, check_output, print_estimate, print_json, print_line, with_progress,
+    ColumnArgs, DeviceArgs, check_not_input, check_output, print_estimate, print_json, print_line, short_name,
+    with_progress,
 };
 use crate::failure::Failure;
 
@@ -184,8 +185,6 @@ struct Explained<'a> {
 
 /// Maximum number of columns, and of warnings, that are printed.
 const MAX_COLUMNS: usize = 12;
-/// Maximum number of characters of a name.
-const MAX_NAME: usize = 24;
 /// Characters of the longest bar.
 const BAR_WIDTH: usize = 12;
 
@@ -206,7 +205,7 @@ fn print_explanation(explanation: &Explanation) -> Result<(), Failure> {
     for c in columns.iter().take(MAX_COLUMNS) {
         let marginal = cells(c.marginal, c.marginal_interval, noise.marginal);
         let drop = cells(c.drop, c.drop_interval, noise.drop);
-        table.add_row([printable(&c.label(), MAX_NAME)].into_iter().chain(marginal).chain(drop));
+        table.add_row([short_name(&c.label())].into_iter().chain(marginal).chain(drop));
     }
     for right in [1, 2, 4, 5] {
         if let Some(column) = table.column_mut(right) {
@@ -222,14 +221,4 @@ fn print_explanation(explanation: &Explanation) -> Result<(), Failure> {
         print_line(format!("noise alone reaches {marginal} and {drop}: light bars"))?;
     }
     explanation.warnings.iter().take(MAX_COLUMNS).try_for_each(|w| print_line(format!("warning: {w}")))
-}
-
-/// A name of at most `max` characters, without control characters of terminals.
-fn printable(name: &str, max: usize) -> String {
-    let mut letters: Vec<char> = name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    if letters.len() > max {
-        letters.truncate(max - 1);
-        letters.push('…');
-    }
-    letters.into_iter().collect()
 }

@@ -42,6 +42,17 @@ pub fn print_line(text: impl std::fmt::Display) -> Result<(), Failure> {
     }
 }
 
+/// A name of a few characters, without control characters of terminals.
+pub fn short_name(text: &str) -> String {
+    const MAX: usize = 24;
+    let mut letters: Vec<char> = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    if letters.len() > MAX {
+        letters.truncate(MAX - 1);
+        letters.push('…');
+    }
+    letters.into_iter().collect()
+}
+
 /// Prints a line to standard error. A closed standard error is no failure.
 pub fn log(text: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");

@@ -6,7 +6,7 @@ use setwise::compare::{Against, PeriodComparison};
 use setwise_report::{period_columns, periods_page, periods_table, sparkline};
 use setwise_table::{Overrides, Period, Table};
 
-use super::super::{print_json, print_line, with_progress};
+use super::super::{print_json, print_line, short_name, with_progress};
 use super::{Args, print};
 use crate::failure::Failure;
 
@@ -73,7 +73,7 @@ fn print(found: &PeriodComparison) -> Result<(), Failure> {
         let line: String =
             sparkline(&[effects.as_slice(), &[0.0, largest.max(LEAST)]].concat()).chars().take(effects.len()).collect();
         let text = if flagged.is_empty() { String::new() } else { format!("flagged in {}", flagged.join(", ")) };
-        (!flagged.is_empty(), vec![print::shortened(name), line, setwise_report::percent(largest), text])
+        (!flagged.is_empty(), vec![short_name(name), line, setwise_report::percent(largest), text])
     });
     print_line(print::marked_table(["", "column", "over time", "largest", ""], rows, &[3]))?;
     if columns.len() > MAX_COLUMNS {

@@ -4,7 +4,7 @@ use comfy_table::{CellAlignment, presets};
 use setwise::compare::{ColumnChange, Comparison};
 use setwise_report::{decimals, named_p, noise_bar, p_text, percent, values_text};
 
-use crate::commands::print_line;
+use crate::commands::{print_line, short_name};
 use crate::failure::Failure;
 
 /// Columns without a flag that are listed.
@@ -63,7 +63,7 @@ fn columns(columns: &[ColumnChange]) -> String {
         let missing = if column.missing == [0.0, 0.0] { String::new() } else { format!("{before} → {after}") };
         let compared = column.p_value.is_some();
         let cells = vec![
-            shortened(&column.name),
+            short_name(&column.name),
             column.column_type.to_string(),
             if compared { percent(column.effect) } else { String::new() },
             if compared { noise_bar(column.effect, column.noise, largest, 8) } else { String::new() },
@@ -102,7 +102,7 @@ pub fn marked_table<const N: usize>(
 pub fn verdict_cells(comparison: &Comparison) -> [String; 4] {
     const NAMED: usize = 4;
     let [low, high] = comparison.interval.map(decimals);
-    let mut names: Vec<String> = comparison.columns.iter().filter(|c| c.flagged).map(|c| shortened(&c.name)).collect();
+    let mut names: Vec<String> = comparison.columns.iter().filter(|c| c.flagged).map(|c| short_name(&c.name)).collect();
     names.extend(comparison.pairs.iter().map(|pair| pair.columns.join(" with ")));
     names.extend(comparison.repeated_rows.iter().filter(|r| r.flagged).map(|_| "repeated rows".to_owned()));
     if comparison.changed && names.is_empty() {
@@ -114,15 +114,4 @@ pub fn verdict_cells(comparison: &Comparison) -> [String; 4] {
         names.push(format!("{more} more"));
     }
     [decimals(comparison.effect), format!("{low} to {high}"), p_text(comparison.p_value), names.join(", ")]
-}
-
-/// A name of a few characters, without control characters of terminals.
-pub fn shortened(text: &str) -> String {
-    const MAX: usize = 24;
-    let mut letters: Vec<char> = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    if letters.len() > MAX {
-        letters.truncate(MAX - 1);
-        letters.push('…');
-    }
-    letters.into_iter().collect()
 }
