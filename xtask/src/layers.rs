@@ -30,6 +30,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "setwise-table",
         &[
             "error",
+            "wording",
             "zip",
             "table",
             "times",

@@ -1,9 +1,13 @@
 //! The columns of a comparison as a table, and its parts in words.
 
 use setwise::compare::{ColumnChange, Comparison, PeriodComparison, Summary, percent, short_number};
+use setwise_table::wording::truncated;
 
 use super::terminal::filled;
 use super::{Cell, Table};
+
+/// Most characters of a category.
+const MAX_LEVEL: usize = 16;
 
 /// The columns of a comparison with all numbers, for files.
 pub fn compare_table(comparison: &Comparison) -> Table {
@@ -94,8 +98,10 @@ pub fn summary_text(summary: &Summary) -> String {
         Summary::Categories { distinct, top } if top.is_empty() => format!("{distinct} distinct"),
         Summary::Categories { top, .. } => {
             const SHOWN: usize = 3;
-            let shown =
-                top.iter().take(SHOWN).map(|(level, share)| format!("{} {}", shortened(level), percent(*share)));
+            let shown = top
+                .iter()
+                .take(SHOWN)
+                .map(|(level, share)| format!("{} {}", truncated(level, MAX_LEVEL), percent(*share)));
             shown.collect::<Vec<_>>().join(", ")
         }
         Summary::Empty {} => String::new(),
@@ -115,17 +121,9 @@ pub fn values_text(values: &[Summary; 2]) -> String {
             let Some((level, share)) = top.first() else { return format!("{before} → {after} distinct") };
             let after =
                 now.iter().find(|(name, _)| name == level).map_or("…".to_owned(), |(_, share)| percent(*share));
-            format!("{} {} → {after}", shortened(level), percent(*share))
+            format!("{} {} → {after}", truncated(level, MAX_LEVEL), percent(*share))
         }
         [before, after] => format!("{} → {}", summary_text(before), summary_text(after)),
-    }
-}
-
-fn shortened(level: &str) -> String {
-    const MAX_CHARS: usize = 16;
-    match level.char_indices().nth(MAX_CHARS) {
-        Some((end, _)) => format!("{}…", &level[..end]),
-        None => level.to_owned(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use setwise::compare::{Bins, central_range};
 use setwise::estimate::{Contribution, Explanation, Points};
+use setwise_table::wording::truncated;
 
 use super::{Axis, Figure, Panel, Series, Style};
 
@@ -26,7 +27,7 @@ pub fn contributions(explanation: &Explanation) -> Figure {
         let points = columns.iter().enumerate().filter_map(|(i, c)| Some((value(c)?, i as f64)));
         Series::new(name, points).with_style(Style::Bars)
     };
-    let names = columns.iter().map(|c| shortened(&c.label(), MAX_NAME_LENGTH));
+    let names = columns.iter().map(|c| truncated(&c.label(), MAX_NAME_LENGTH));
     let panel = Panel::new("", Axis::linear("nats"), Axis::names(names))
         .with_series(series("marginal KL", |c| c.marginal))
         .with_series(series("drop without it", |c| c.drop));
@@ -47,7 +48,7 @@ pub fn histograms(explanation: &Explanation, p: Points, q: Points) -> Figure {
         let values = [p, q].map(|points| points.columns(&[column.column - 1]));
         let bins = Bins::of(values.each_ref().map(Vec::as_slice));
         let edges = bins.edges();
-        let axis = Axis::linear(shortened(&column.label(), MAX_NAME_LENGTH));
+        let axis = Axis::linear(truncated(&column.label(), MAX_NAME_LENGTH));
         let axis = axis.with_range(edges[0], edges[edges.len() - 1]);
         let panel = Panel::new("", axis, Axis::linear("density"));
         let names = ["P", "Q"].into_iter().zip(&values);
@@ -73,7 +74,7 @@ pub fn scatters(explanation: &Explanation, p: Points, q: Points, seed: u64) -> O
             let values = [p, q].map(|points| points.columns(&[column.column - 1]));
             let (low, high) = central_range(values.each_ref().map(Vec::as_slice)).unwrap_or((0.0, 1.0));
             let margin = 0.02 * (high - low);
-            Axis::linear(shortened(&column.label(), MAX_NAME_LENGTH)).with_range(low - margin, high + margin)
+            Axis::linear(truncated(&column.label(), MAX_NAME_LENGTH)).with_range(low - margin, high + margin)
         })
         .collect();
     let figure = Figure::new("").with_columns(pairs.len().min(3));
@@ -90,14 +91,6 @@ pub fn scatters(explanation: &Explanation, p: Points, q: Points, seed: u64) -> O
         }
         figure.with_panel(panel)
     }))
-}
-
-/// Text truncated to `max_length` letters.
-pub(super) fn shortened(text: &str, max_length: usize) -> String {
-    if text.chars().count() <= max_length {
-        return text.to_owned();
-    }
-    text.chars().take(max_length - 1).chain(['…']).collect()
 }
 
 /// The outline of a sample's density over bins, which starts and ends at zero.
@@ -121,11 +114,5 @@ mod tests {
         let area: f64 = outline.windows(2).map(|w| (w[1].0 - w[0].0) * w[0].1).sum();
         assert!((area - 1.0).abs() < 1e-12, "{area}");
         assert_eq!((outline[0], outline[outline.len() - 1]), ((0.0, 0.0), (1.0, 0.0)));
-    }
-
-    #[test]
-    fn long_names_are_truncated_by_letters() {
-        assert_eq!(shortened("äöüß", 4), "äöüß");
-        assert_eq!(shortened("äöüßx", 4), "äöü…");
     }
 }

@@ -2,7 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use crate::error::{Reason, listed};
+use crate::error::Reason;
+use crate::wording::listed;
 
 /// The columns of a file that are read.
 ///
@@ -97,7 +98,7 @@ impl Header<'_> {
     fn unknown(&self, item: &str) -> String {
         match self.names {
             [] => format!("has no column {item:?}: it has no header, and its columns are 1 to {}", self.width),
-            names => format!("has no column {item:?}; its columns are {}", listed(names.iter())),
+            names => format!("has no column {item:?}; its columns are {}", listed(names)),
         }
     }
 }

@@ -41,21 +41,3 @@ impl Error {
 
 /// What is wrong with a file. The reader that knows its path makes it an [`Error`].
 pub(crate) type Reason<T> = std::result::Result<T, String>;
-
-/// A text for an error message, truncated.
-pub(crate) fn truncated(text: &str) -> String {
-    const MAX_CHARS: usize = 40;
-    match text.char_indices().nth(MAX_CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
-}
-
-/// Names in quotes, the first ones of many.
-pub(crate) fn listed<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
-    const MAX_LISTED: usize = 12;
-    let more = names.len().saturating_sub(MAX_LISTED);
-    let first: Vec<String> = names.take(MAX_LISTED).map(|name| format!("{name:?}")).collect();
-    let first = first.join(", ");
-    if more > 0 { format!("{first} and {more} more") } else { first }
-}

@@ -8,8 +8,9 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use crate::error::{Reason, truncated};
+use crate::error::Reason;
 use crate::table::{Column, Place, Text, Values};
+use crate::wording::{MAX_SHOWN, truncated};
 
 /// Whether the content is JSON: its first character begins an object, or an array of objects.
 pub(crate) fn is_json(bytes: &[u8]) -> bool {
@@ -184,7 +185,7 @@ impl Growing {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        self.first_text.get_or_insert_with(|| Place { line, value: truncated(&written) });
+        self.first_text.get_or_insert_with(|| Place { line, value: truncated(&written, MAX_SHOWN) });
         if let Values::Numbers(numbers) = &self.values {
             let mut text = Text::default();
             numbers.iter().for_each(|x| text.push((!x.is_nan()).then(|| x.to_string()).as_deref()));

@@ -9,6 +9,7 @@
 //! | [`profile`] | a [`Profile`]: a reference table with its types, in one file |
 //! | [`types`] | the [`ColumnType`] of a column that two tables share, and its overrides |
 //! | [`choice`] | a [`ColumnChoice`] by name, number or range |
+//! | [`wording`] | names and values in messages |
 //!
 //! The readers are [`source`] (bytes, compression, encoding), `delimited` (CSV and TSV), `json`, `numpy` (NPY and NPZ)
 //! and `arrow` (Parquet and Arrow IPC). Memory grows with what a file holds, not with what its header claims.
@@ -39,6 +40,7 @@ pub mod source;
 pub mod table;
 pub mod times;
 pub mod types;
+pub mod wording;
 pub mod zip;
 
 pub use choice::ColumnChoice;

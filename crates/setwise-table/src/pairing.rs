@@ -1,9 +1,10 @@
 //! Columns of two tables, matched by name, with the type they share.
 
 use crate::choice::ColumnChoice;
-use crate::error::{Error, Result, listed};
+use crate::error::{Error, Reason, Result};
 use crate::table::{Column, Table};
-use crate::types::{ColumnType, Overrides, check_mixed};
+use crate::types::{ColumnType, Overrides, check_mixed, kind, of_different_kinds};
+use crate::wording::listed;
 
 /// A column of two tables.
 #[derive(Clone, Debug)]
@@ -56,11 +57,11 @@ impl Pairing {
         names.extend(second.columns.iter().filter(|c| first.column(&c.name).is_none()).map(|c| c.name.clone()));
         let chosen =
             choice.of(&names, names.len()).map_err(|reason| Error::Columns(format!("{}: {reason}", paths[0])))?;
-        if let Some(item) = chosen.absent.first() {
-            return Err(Error::Columns(format!("no column is called {item:?}; there are {}", listed(names.iter()))));
-        }
-        if let Some(name) = overrides.names().find(|name| !names.iter().any(|n| n == name)) {
-            return Err(Error::Columns(format!("no column is called {name:?}; there are {}", listed(names.iter()))));
+        let untyped = overrides.names().filter(|name| !names.iter().any(|n| n == name)).map(str::to_owned);
+        let unknown: Vec<String> = chosen.absent.iter().cloned().chain(untyped).collect();
+        if !unknown.is_empty() {
+            let [unknown, known] = [&unknown, &names].map(|names| listed(names));
+            return Err(Error::Columns(format!("no column is called {unknown}; there are {known}")));
         }
         let chosen: Vec<&String> = chosen.columns.iter().map(|&c| &names[c]).collect();
         let absent = |table: &Table| -> Vec<String> {
@@ -71,7 +72,7 @@ impl Pairing {
         let (mut columns, mut problems) = (Vec::new(), Vec::new());
         for name in chosen {
             let (Some(a), Some(b)) = (first.column(name), second.column(name)) else { continue };
-            match pair(a, b, overrides.get(name)) {
+            match pair([a, b], &paths, overrides.get(name)) {
                 Ok(column) => {
                     for (t, before) in [a, b].into_iter().enumerate() {
                         let lost = column.columns[t].missing() - before.missing();
@@ -81,7 +82,7 @@ impl Pairing {
                     }
                     columns.push(column);
                 }
-                Err((t, reason)) => problems.push(t.map_or(reason.clone(), |t| format!("{}: {reason}", paths[t]))),
+                Err(reason) => problems.push(reason),
             }
         }
         match problems.as_slice() {
@@ -96,7 +97,7 @@ impl Pairing {
             }
         }
         if columns.is_empty() {
-            let lists = only.iter().map(|names| listed(names.iter())).collect::<Vec<_>>();
+            let lists = only.each_ref().map(|names| listed(names));
             return Err(Error::Columns(format!(
                 "{} and {} have no column in common: the former has {}, the latter has {}",
                 paths[0], paths[1], lists[0], lists[1]
@@ -142,18 +143,27 @@ fn renamed(first: &Table, second: &Table, only: &[Vec<String>; 2]) -> Vec<String
         .collect()
 }
 
-/// A pair of columns with their type. An error of one table comes with its place.
-fn pair(a: &Column, b: &Column, set: Option<ColumnType>) -> Result<PairedColumn, (Option<usize>, String)> {
+/// A pair of columns with their type. The error names the file.
+fn pair(columns: [&Column; 2], paths: &[String; 2], set: Option<ColumnType>) -> Reason<PairedColumn> {
+    let name = &columns[0].name;
+    let in_file = |t: usize| move |reason| format!("{}: {reason}", paths[t]);
     let column_type = match set {
         Some(set) => set,
         None => {
-            check_mixed(a).map_err(|reason| (Some(0), reason))?;
-            check_mixed(b).map_err(|reason| (Some(1), reason))?;
-            ColumnType::infer(&[a, b]).map_err(|e| (None, e.to_string()))?
+            (0..2).try_for_each(|t| check_mixed(columns[t]).map_err(in_file(t)))?;
+            if of_different_kinds(&columns).is_some() {
+                let [first, second] = [0, 1].map(|t: usize| {
+                    let place = columns[t].first_text.as_ref();
+                    let place = place.map_or(String::new(), |p| format!(" (line {}: {:?})", p.line, p.value));
+                    format!("{} in {}{place}", kind(columns[t]), paths[t])
+                });
+                return Err(format!("column {name:?} holds {first} and {second}"));
+            }
+            ColumnType::infer(&columns).map_err(|e| e.to_string())?
         }
     };
-    let stored = |t: usize, c: &Column| c.clone().into_type(column_type).map_err(|e| (Some(t), e.to_string()));
-    Ok(PairedColumn { name: a.name.clone(), column_type, columns: [stored(0, a)?, stored(1, b)?] })
+    let stored = |t: usize| columns[t].clone().into_type(column_type).map_err(|e| in_file(t)(e.to_string()));
+    Ok(PairedColumn { name: name.clone(), column_type, columns: [stored(0)?, stored(1)?] })
 }
 
 #[cfg(test)]
@@ -191,7 +201,7 @@ mod tests {
         assert_eq!(
             error,
             "2 columns cannot be compared:\n  a.csv: line 22, column \"x\": \"many\" is no number, as 20 of 21 values \
-             are\n  column \"y\" holds numbers in one table and text in the other"
+             are\n  column \"y\" holds numbers in a.csv and text in b.csv (line 2: \"a\")"
         );
         let drop = ColumnChoice { keep: Vec::new(), drop: vec!["x,y".to_owned()] };
         assert_eq!(pairing(&a, &b, &drop, &[]).unwrap().columns.len(), 1);
@@ -200,8 +210,9 @@ mod tests {
         assert_eq!(lenient.notes, ["a.csv: 1 values of column \"x\" are no numbers"]);
         let error = pairing(&a, &b, &all, &["x=numeric", "y=numeric"]).unwrap_err().to_string();
         assert_eq!(error, "b.csv: column \"y\" holds no numbers; \"a\" is text");
-        let error = pairing(&a, &b, &all, &["w=text"]).unwrap_err().to_string();
-        assert_eq!(error, "no column is called \"w\"; there are \"x\", \"y\", \"z\"");
+        let drop = ColumnChoice { keep: Vec::new(), drop: vec!["x,u,v".to_owned()] };
+        let error = pairing(&a, &b, &drop, &["w=text"]).unwrap_err().to_string();
+        assert_eq!(error, "no column is called \"u\", \"v\", \"w\"; there are \"x\", \"y\", \"z\"");
         let error = pairing("x\n1\n", "y\n2\n", &all, &[]).unwrap_err().to_string();
         assert_eq!(error, "a.csv and b.csv have no column in common: the former has \"x\", the latter has \"y\"");
     }

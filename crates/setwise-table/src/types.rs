@@ -72,14 +72,9 @@ impl ColumnType {
         }
         let filled: Vec<&Column> = columns.iter().copied().filter(|c| c.missing() < c.len()).collect();
         let Some(first) = filled.first() else { return Ok(ColumnType::Constant) };
-        let kind = |c: &Column| std::mem::discriminant(&c.values);
-        if let Some(other) = filled.iter().find(|c| kind(c) != kind(first)) {
-            return Err(Error::Columns(format!(
-                "column {:?} holds {} in one table and {} in the other",
-                first.name,
-                stored(first),
-                stored(other)
-            )));
+        if let Some([a, b]) = of_different_kinds(&filled) {
+            let (name, a, b) = (&a.name, kind(a), kind(b));
+            return Err(Error::Columns(format!("column {name:?} holds {a} in one table and {b} in the other")));
         }
         Ok(match &first.values {
             Values::Times(_) => ColumnType::Time,
@@ -105,12 +100,20 @@ impl std::str::FromStr for ColumnType {
     }
 }
 
-fn stored(column: &Column) -> &'static str {
+/// What a column holds.
+pub(crate) fn kind(column: &Column) -> &'static str {
     match column.values {
         Values::Numbers(_) => "numbers",
         Values::Times(_) => "times",
         Values::Text(_) => "text",
     }
+}
+
+/// Two columns of which one holds numbers and the other text or times; columns without values hold neither.
+pub(crate) fn of_different_kinds<'a>(columns: &[&'a Column]) -> Option<[&'a Column; 2]> {
+    let mut filled = columns.iter().copied().filter(|c| c.missing() < c.len());
+    let first = filled.next()?;
+    filled.find(|c| kind(c) != kind(first)).map(|other| [first, other])
 }
 
 /// Fails where at least 90 % of the values of a column of text are numbers, or a value is damaged.

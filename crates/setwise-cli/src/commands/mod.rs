@@ -29,6 +29,7 @@ use setwise::estimate::{Dim, Estimate};
 use setwise::files::{ColumnChoice, Sample, read_matching};
 use setwise_lab::datasets::DataFolder;
 use setwise_report::decimals;
+use setwise_table::wording::truncated;
 
 use crate::failure::Failure;
 pub use progress::{pairs_bar, with_progress};
@@ -45,12 +46,7 @@ pub fn print_line(text: impl std::fmt::Display) -> Result<(), Failure> {
 /// A name of a few characters, without control characters of terminals.
 pub fn short_name(text: &str) -> String {
     const MAX: usize = 24;
-    let mut letters: Vec<char> = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    if letters.len() > MAX {
-        letters.truncate(MAX - 1);
-        letters.push('…');
-    }
-    letters.into_iter().collect()
+    truncated(&text.replace(char::is_control, "\u{fffd}"), MAX)
 }
 
 /// Prints a line to standard error. A closed standard error is no failure.

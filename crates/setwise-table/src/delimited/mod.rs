@@ -6,9 +6,10 @@
 mod dialect;
 mod numbers;
 
-use crate::error::{Reason, truncated};
+use crate::error::Reason;
 use crate::table::{Column, Place, Text, Values};
 use crate::times::parse_times;
+use crate::wording::{MAX_SHOWN, truncated};
 use dialect::{delimiter, is_header, is_missing, is_numbered, number_formats};
 use numbers::NumberFormat;
 
@@ -145,7 +146,7 @@ impl Field {
         if self.skip {
             return;
         }
-        let place = || Place { line: line(), value: truncated(&String::from_utf8_lossy(field)) };
+        let place = || Place { line: line(), value: truncated(&String::from_utf8_lossy(field), MAX_SHOWN) };
         let missing = is_missing(field);
         if missing {
             self.first_missing.get_or_insert_with(place);
@@ -172,7 +173,7 @@ impl Field {
         } else {
             let text = String::from_utf8_lossy(field);
             self.damaged.get_or_insert_with(|| {
-                let shown = truncated(&text);
+                let shown = truncated(&text, MAX_SHOWN);
                 format!("line {} holds {shown:?}, which is not valid UTF-8; convert the file with iconv", line())
             });
             self.text.push(Some(&text));
@@ -218,7 +219,7 @@ fn read_fields(bytes: &[u8], delimiter: u8, head: &Head, fields: &mut [Field]) -
 
 /// The error of a field of several lines at the end of a file: the likely cause is an open quote.
 fn open_quote(line: u64, column: usize, field: &str) -> String {
-    let (column, shown) = (column + 1, truncated(field));
+    let (column, shown) = (column + 1, truncated(field, MAX_SHOWN));
     format!("line {line}, column {column}: {shown:?} goes on over several lines; is a quote not closed?")
 }
 

@@ -2,10 +2,14 @@
 
 use setwise_table::ColumnType;
 use setwise_table::times::format_time;
+use setwise_table::wording::truncated;
 
 use super::bins::{Bin, Binned};
 use super::effect::Event;
 use super::marginal_test::Span;
+
+/// Most characters of a category.
+const MAX_LEVEL: usize = 30;
 
 /// What happened to the rows of an event, such as `values above 30 rose from 1 % to 4 %`.
 pub(super) fn sentence(binned: &Binned, event: Event, column_type: ColumnType, subject: &str) -> String {
@@ -20,7 +24,7 @@ pub(super) fn sentence(binned: &Binned, event: Event, column_type: ColumnType, s
         Event::Categories(bin) => {
             let shares = shares(binned, Span { from: bin, to: bin + 1 });
             let name = match &binned.bins[bin] {
-                Bin::Level(level) => format!("“{}”", shortened(level)),
+                Bin::Level(level) => format!("“{}”", truncated(level, MAX_LEVEL)),
                 Bin::Rare(count) => format!("{count} rare categories"),
                 Bin::Range(..) => subject.to_owned(),
             };
@@ -100,14 +104,6 @@ pub fn short_number(x: f64) -> String {
     match text.contains('.') {
         true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
         false => text,
-    }
-}
-
-fn shortened(level: &str) -> String {
-    const MAX_CHARS: usize = 30;
-    match level.char_indices().nth(MAX_CHARS) {
-        Some((end, _)) => format!("{}…", &level[..end]),
-        None => level.to_owned(),
     }
 }
 

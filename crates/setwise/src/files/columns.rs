@@ -3,18 +3,10 @@
 use std::path::Path;
 
 use setwise_table::ColumnChoice;
+use setwise_table::wording::listed;
 
 use super::Sample;
 use crate::{Error, Result};
-
-/// Names in quotes, the first ones of many.
-fn listed<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
-    const MAX_LISTED: usize = 12;
-    let more = names.len().saturating_sub(MAX_LISTED);
-    let first: Vec<String> = names.take(MAX_LISTED).map(|name| format!("{name:?}")).collect();
-    let first = first.join(", ");
-    if more > 0 { format!("{first} and {more} more") } else { first }
-}
 
 /// Reads the chosen columns of files that are compared. Columns of the others are put into the order of the first.
 ///
@@ -59,7 +51,7 @@ fn matched(first: &Sample, other: Sample) -> Result<Sample> {
             let only: Vec<String> = lists
                 .iter()
                 .filter(|(_, names)| !names.is_empty())
-                .map(|(which, names)| format!("only the {which} has {}", listed(names.iter())))
+                .map(|(which, names)| format!("only the {which} has {}", listed(names)))
                 .collect();
             Err(Error::Sets(format!(
                 "{} has {} columns, {} has {}: {}; rename columns, or leave them out",

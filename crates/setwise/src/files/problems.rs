@@ -1,6 +1,7 @@
 //! What is wrong with the columns of a table that must hold numbers: the first problem of each.
 
 use setwise_table::table::Place;
+use setwise_table::wording::{MAX_SHOWN, truncated};
 use setwise_table::{Column, Table, Values};
 
 /// The numbers of a column; `None` if it holds something else.
@@ -44,7 +45,7 @@ pub(super) fn check(table: &Table, chosen: &[usize], ragged: Option<String>) -> 
 fn problem(table: &Table, c: usize) -> Option<(u64, String)> {
     let column = &table.columns[c];
     let name = match table.named && column.name != format!("column {}", c + 1) {
-        true => format!(" ({:?})", shortened(&column.name)),
+        true => format!(" ({:?})", truncated(&column.name, MAX_SHOWN)),
         false => String::new(),
     };
     let places = [&column.first_missing, &column.first_text, &column.first_infinite].into_iter().flatten();
@@ -70,14 +71,6 @@ fn at(place: &Place, column: &str) -> String {
     match value.parse::<f64>() {
         Ok(x) => format!("line {line}, {column} is {x}; every value must be a finite number"),
         Err(_) => format!("line {line}, {column}: {value:?} is not a number"),
-    }
-}
-
-fn shortened(name: &str) -> String {
-    const MAX_CHARS: usize = 40;
-    match name.char_indices().nth(MAX_CHARS) {
-        Some((end, _)) => format!("{}…", &name[..end]),
-        None => name.to_owned(),
     }
 }
 
