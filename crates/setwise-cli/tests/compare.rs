@@ -169,6 +169,23 @@ fn what_cannot_be_compared_is_an_error_with_place_and_remedy() {
         let error = refused([path("compare"), &good, &content]);
         assert!(error.contains(expected), "{error}");
     }
+    // A ragged row is told together with the problems of columns.
+    let both = s.write("both.csv", "x,town\n".to_owned() + &"1,Oslo\n2,Rome\n".repeat(20) + "many,Rome\n1\n");
+    let error = refused([path("compare"), &good, &both]);
+    assert!(
+        error.contains("both.csv: line 43 has 1 column") && error.contains("both.csv: line 42, column \"x\""),
+        "{error}"
+    );
+    let error = refused([
+        "compare",
+        "--drop",
+        "u,v",
+        "--as",
+        "w=text",
+        &good.display().to_string(),
+        &good.display().to_string(),
+    ]);
+    assert!(error.contains("no column is called \"u\", \"v\", \"w\"; there are \"x\", \"town\""), "{error}");
     // Both files are named.
     let error = refused([path("compare"), &s.0.path().join("no.csv"), &s.0.path().join("none.csv")]);
     assert!(error.contains("no.csv: ") && error.contains("none.csv: "), "{error}");

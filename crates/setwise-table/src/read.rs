@@ -55,32 +55,38 @@ impl Table {
     /// Formats are CSV, TSV, JSON lines, NPY, NPZ, and with the feature `arrow` Parquet and Arrow IPC. Text may be
     /// UTF-8 or UTF-16, and compressed with gzip or zstd.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
+        unless_ragged(Self::read_until_ragged(path)?)
+    }
+
+    /// Reads a file up to a row with another number of columns. What is wrong with this row comes beside the table, so
+    /// that a caller can report it with other problems.
+    pub fn read_until_ragged(path: impl AsRef<Path>) -> Result<(Self, Option<String>)> {
         let path = path.as_ref();
         #[cfg(feature = "arrow")]
         if path != Path::new(STANDARD_INPUT) && starts_as_parquet(path) {
-            return crate::arrow::read_parquet_file(path);
+            return Ok((crate::arrow::read_parquet_file(path)?, None));
         }
         let _ = STANDARD_INPUT;
-        Self::parse_owned(display_name(path), read_bytes(path)?)
+        Self::parse_until_ragged(display_name(path), read_bytes(path)?)
     }
 
     /// Reads a file's content. Errors name `path`.
     pub fn parse(path: impl AsRef<Path>, bytes: &[u8]) -> Result<Self> {
-        Self::parse_owned(path.as_ref(), bytes.to_vec())
+        unless_ragged(Self::parse_until_ragged(path.as_ref(), bytes.to_vec())?)
     }
 
-    fn parse_owned(path: &Path, bytes: Vec<u8>) -> Result<Self> {
-        match Self::parse_until_ragged(path, bytes)? {
-            (table, None) => Ok(table),
-            (_, Some(ragged)) => Err(Error::file(path, ragged)),
-        }
-    }
-
-    /// Parses a file's content up to a row with another number of columns. What is wrong with this row comes beside
-    /// the table, so that a caller can report it with other problems.
+    /// Parses a file's content as [`Table::read_until_ragged`] does.
     pub fn parse_until_ragged(path: &Path, bytes: Vec<u8>) -> Result<(Self, Option<String>)> {
         let parsed = decompressed(bytes).and_then(|bytes| parse(path.to_owned(), bytes));
         parsed.map_err(|reason| Error::file(path, reason))
+    }
+}
+
+/// The table, unless it ends with a ragged row.
+fn unless_ragged((table, ragged): (Table, Option<String>)) -> Result<Table> {
+    match ragged {
+        None => Ok(table),
+        Some(ragged) => Err(Error::file(&table.path, ragged)),
     }
 }
 

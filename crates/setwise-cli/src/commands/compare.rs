@@ -99,7 +99,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return Err(Failure::usage("give two tables, REFERENCE and CURRENT; --by compares the periods of one"));
     }
     let mut types = args.overrides()?;
-    let mut tables = args.read()?;
+    let mut tables = args.read(&types)?;
     if let Some(path) = &args.save_profile {
         args.save(&tables[0], &types, path)?;
         if only_saves {
@@ -163,19 +163,39 @@ impl Args {
         Ok(())
     }
 
-    /// Reads the tables that are named, at the same time. The error names the problems of both.
-    fn read(&self) -> Result<Vec<Table>, Failure> {
+    /// Reads the tables that are named. The error names the problems of both.
+    fn read(&self, types: &Overrides) -> Result<Vec<Table>, Failure> {
         let paths: Vec<&PathBuf> = [&self.reference, &self.current].into_iter().flatten().collect();
         reading(&paths, || match paths.as_slice() {
-            [a, b] => read_both([a, b]).map(Vec::from),
+            [a, b] => self.read_both([a, b], types).map(Vec::from),
             paths => paths.iter().map(|path| Ok(Table::read(path)?)).collect(),
         })
+    }
+
+    /// Reads both tables, at the same time. The error names ragged rows together with the problems of columns.
+    fn read_both(&self, paths: [&Path; 2], types: &Overrides) -> Result<[Table; 2], Failure> {
+        let read = rayon::join(|| Table::read_until_ragged(paths[0]), || Table::read_until_ragged(paths[1]));
+        let ((a, ragged_a), (b, ragged_b)) = match read {
+            (Ok(a), Ok(b)) => (a, b),
+            (Err(a), Err(b)) if paths[0] != paths[1] => return Err(Failure::usage(format!("{a}\nsetwise: {b}"))),
+            (Err(e), _) | (_, Err(e)) => return Err(e.into()),
+        };
+        let in_file =
+            |(table, ragged): (&Table, Option<String>)| Some(format!("{}: {}", table.path.display(), ragged?));
+        let mut problems: Vec<String> = [(&a, ragged_a), (&b, ragged_b)].into_iter().filter_map(in_file).collect();
+        if problems.is_empty() {
+            return Ok([a, b]);
+        }
+        problems.dedup();
+        problems.extend(self.pairing([a, b], types).err().map(|e| e.to_string()));
+        Err(Failure::usage(problems.join("\nsetwise: ")))
     }
 
     fn pairing(&self, tables: [Table; 2], types: &Overrides) -> Result<Pairing, Failure> {
         Pairing::new(tables, &self.columns.choice(), types).map_err(with_hint)
     }
 
+    /// Saves the chosen columns of a reference.
     fn save(&self, table: &Table, types: &Overrides, path: &Path) -> Result<(), Failure> {
         let draw = |rows: usize, kept: usize| {
             let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(self.seed);
@@ -188,18 +208,13 @@ impl Args {
         let chosen = self.columns.choice().of(&names, names.len());
         let chosen = chosen.map_err(|reason| Failure::usage(format!("{}: {reason}", table.path.display())))?;
         let columns = chosen.columns.iter().map(|&c| table.columns[c].clone()).collect();
-        let profile = Profile::new(Table { columns, ..table.clone() }, types, draw)?;
+        let profile = Profile::new(
+            Table { columns, path: table.path.clone(), skipped: table.skipped.clone(), ..*table },
+            types,
+            draw,
+        )?;
         write_atomically(path, &profile.to_bytes())
             .map_err(|source| setwise::Error::Io { path: path.to_owned(), source }.into())
-    }
-}
-
-/// Reads both tables, at the same time. The error names the problems of both.
-fn read_both(paths: [&Path; 2]) -> Result<[Table; 2], Failure> {
-    match rayon::join(|| Table::read(paths[0]), || Table::read(paths[1])) {
-        (Ok(a), Ok(b)) => Ok([a, b]),
-        (Err(a), Err(b)) if paths[0] != paths[1] => Err(Failure::usage(format!("{a}\nsetwise: {b}"))),
-        (Err(e), _) | (_, Err(e)) => Err(e.into()),
     }
 }
 
