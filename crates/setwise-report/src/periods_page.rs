@@ -30,7 +30,7 @@ pub fn periods_page(found: &PeriodComparison, table: &str) -> Page {
          part is noise.",
         first.period, last.period
     ));
-    let columns = period_columns(found);
+    let (columns, places) = (period_columns(found), found.places());
     let row = |(name, changes): &(String, Vec<Option<&ColumnChange>>)| {
         let largest = found.periods.iter().zip(changes).filter_map(|(p, c)| Some((p, (*c)?)));
         let largest =
@@ -46,7 +46,7 @@ pub fn periods_page(found: &PeriodComparison, table: &str) -> Page {
         format!(
             "<div class=\"{class} over-time\"><span class=\"name\">{}</span>{}<span class=\"change\">{text}</span></div>\n",
             escaped(name),
-            chart(changes)
+            chart(changes, &places)
         )
     };
     let (open, folded) = columns.split_at(columns.len().min(MAX_OPEN));
@@ -77,20 +77,20 @@ pub fn periods_page(found: &PeriodComparison, table: &str) -> Page {
     ))
 }
 
-/// A bar for the effect in each period.
-fn chart(changes: &[Option<&ColumnChange>]) -> String {
+/// A bar for the effect in each period, at its place on the axis of time.
+fn chart(changes: &[Option<&ColumnChange>], places: &[usize]) -> String {
     /// Effects that a full bar shows at least.
     const LEAST: f64 = 0.05;
     let [width, height] = CHART;
     let most = changes.iter().flatten().map(|c| c.effect).fold(LEAST, f64::max);
-    let slot = (width / changes.len().max(1) as f64).min(28.0);
+    let slot = (width / places.last().map_or(1, |last| last + 1) as f64).min(28.0);
     let mut svg = format!(
         "<svg width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"effects over time\">"
     );
-    for (i, change) in changes.iter().enumerate() {
+    for (&place, change) in places.iter().zip(changes) {
         let Some(change) = change else { continue };
         let tall = |effect: f64| (height * effect / most).clamp(0.0, height);
-        let (x, bar) = (slot * i as f64 + 0.1 * slot, 0.8 * slot);
+        let (x, bar) = (slot * place as f64 + 0.1 * slot, 0.8 * slot);
         let class = if change.flagged { "second" } else { "bar" };
         for (class, tall) in [(class, tall(change.effect)), ("noise", tall(change.noise))] {
             let y = height - tall;

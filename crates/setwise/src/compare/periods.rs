@@ -42,9 +42,28 @@ pub struct PeriodComparison {
     pub notes: Vec<String>,
 }
 
+impl PeriodComparison {
+    /// The place of each period on an axis of time, from zero. Periods without rows leave places empty, at most three
+    /// between two periods.
+    pub fn places(&self) -> Vec<usize> {
+        const MAX_EMPTY: i64 = 3;
+        let mut place = 0;
+        let mut last = self.periods.first().map_or(0, |p| p.number);
+        let next = |p: &PeriodChange| {
+            place += (p.number - last).min(1 + MAX_EMPTY) as usize;
+            last = p.number;
+            place
+        };
+        self.periods.iter().map(next).collect()
+    }
+}
+
 /// A period and what changed in it.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeriodChange {
+    /// The number of the period in the calendar.
+    #[serde(skip)]
+    pub number: i64,
     /// The name of the period, such as 2026-05.
     pub period: String,
     /// The name of what it is compared with.
@@ -103,7 +122,7 @@ impl Compare {
             let mut selected = pairing.select([base.map(|(_, rows)| rows.as_slice()), Some(rows)]);
             selected.tables = [against.clone(), period.clone()];
             let comparison = shared.run_planned(selected, progress)?;
-            changes.push(PeriodChange { period, against, comparison });
+            changes.push(PeriodChange { number: *number, period, against, comparison });
         }
         let changed = changes.iter().any(|p| p.comparison.changed);
         Ok(PeriodComparison { changed, by, time: column.name, alpha: self.alpha, periods: changes, notes })
@@ -185,6 +204,19 @@ mod tests {
             assert_eq!(found.notes, ["1 rows without a time in column \"day\" are left out"]);
             assert!(found.periods.iter().all(|p| p.comparison.columns.len() == 1 && p.comparison.alpha < 0.03));
         }
+    }
+
+    #[test]
+    fn periods_without_rows_leave_places_empty() {
+        let mut text = "day,x\n".to_owned();
+        for month in ["2026-01", "2026-02", "2026-05", "2027-05", "2027-06"] {
+            (1..=28).for_each(|day| text += &format!("{month}-{day:02},{}\n", day as f64 / 3.0));
+        }
+        let table = || Table::parse("a", text.as_bytes()).unwrap();
+        let found = run([table(), table()], Against::First, None, Period::Month).unwrap();
+        assert_eq!(found.places(), [0, 3, 7, 8]);
+        let gaps = ["between 2026-02 and 2026-05", "between 2026-05 and 2027-05"];
+        assert!(found.notes.iter().zip(gaps).all(|(note, gap)| note.ends_with(gap)), "{:?}", found.notes);
     }
 
     #[test]

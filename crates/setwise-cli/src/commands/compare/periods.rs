@@ -56,7 +56,7 @@ fn print(found: &PeriodComparison) -> Result<(), Failure> {
         (p.comparison.changed, cells)
     });
     print_line(print::marked_table(heading, rows, &[3, 4, 6]))?;
-    let columns = period_columns(found);
+    let (columns, places) = (period_columns(found), found.places());
     let (first, last) = (&found.periods[0].period, &found.periods[found.periods.len() - 1].period);
     print_line(format!("\neffect on each column, {first} to {last}"))?;
     let rows = columns.iter().take(MAX_COLUMNS).map(|(name, changes)| {
@@ -70,8 +70,11 @@ fn print(found: &PeriodComparison) -> Result<(), Failure> {
             .map(|(p, _)| p.period.as_str())
             .collect();
         let largest = effects.iter().copied().filter(|e| e.is_finite()).fold(0.0, f64::max);
-        let line: String =
-            sparkline(&[effects.as_slice(), &[0.0, largest.max(LEAST)]].concat()).chars().take(effects.len()).collect();
+        let mut line = vec![f64::NAN; places.last().map_or(0, |last| last + 1)];
+        places.iter().zip(&effects).for_each(|(&place, effect)| line[place] = *effect);
+        let length = line.len();
+        line.extend([0.0, largest.max(LEAST)]);
+        let line: String = sparkline(&line).chars().take(length).collect();
         let text = if flagged.is_empty() { String::new() } else { format!("flagged in {}", flagged.join(", ")) };
         (!flagged.is_empty(), vec![short_name(name), line, setwise_report::percent(largest), text])
     });
