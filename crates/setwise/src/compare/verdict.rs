@@ -49,8 +49,8 @@ impl Compare {
         let (jointly_rejected, repeats_rejected) = (rest[0], rest[1]);
         let q_values = benjamini_hochberg(&of_columns);
         let mut tested = q_values.into_iter().zip(columns_rejected);
-        let binned: Vec<Option<Binned>> = studied.iter().map(|s| s.joint.clone()).collect();
         let mut columns: Vec<ColumnChange> = Vec::with_capacity(studied.len());
+        let mut binned = Vec::with_capacity(studied.len());
         for (paired, s) in pairing.columns.iter().zip(studied) {
             let tested = s.p_value.and_then(|_| tested.next());
             let q_value = tested.map(|(q, _)| q);
@@ -69,6 +69,7 @@ impl Compare {
                 change: s.change,
                 histogram: s.histogram,
             });
+            binned.push(s.joint);
         }
         let pairs = self.pair_changes(pairs, &columns, &binned, pairs_rejected);
         let repeated_rows = repeats.map(|r| {
