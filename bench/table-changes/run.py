@@ -109,10 +109,9 @@ def nannyml(a: pd.DataFrame, b: pd.DataFrame) -> tuple[bool, set[str]]:
     # The alert threshold is learnt from chunks of the reference.
     calculator = nml.DomainClassifierCalculator(feature_column_names=features, chunk_size=max(len(b) // 5, 200))
     calculator.fit(a)
-    result = calculator.calculate(b).to_df()
+    result = calculator.calculate(b).filter(period="analysis").to_df()
     alerts = result[("domain_classifier_auroc", "alert")]
-    changed = bool(alerts.astype(bool).mean() > 0.5)
-    return changed, set()
+    return bool(alerts.astype(bool).any()), set()
 
 
 def judge(tool, args, folder, a, b):
