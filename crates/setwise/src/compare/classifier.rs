@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use super::bins::{Binned, MISSING};
 use super::draws::drawn_rows;
-use super::special::normal_tail;
+use crate::distributions::normal::normal_tail;
 use crate::estimate::ratio::boosting::{Binned as Features, FOLDS, Task};
 use crate::estimate::special::softplus;
 use crate::random::Generator;

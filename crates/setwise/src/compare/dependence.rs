@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::bins::{Binned, MISSING};
 use super::draws::drawn_rows;
-use super::special::{normal_quantile, normal_tail};
+use crate::distributions::normal::{normal_quantile, normal_tail};
 use crate::random::Generator;
 
 /// Rows of each table that are drawn of larger ones.

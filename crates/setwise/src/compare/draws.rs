@@ -6,7 +6,7 @@
 
 use rand::RngExt;
 
-use super::special::LogTables;
+use super::log_tables::LogTables;
 use crate::random::Generator;
 
 /// Draws the counts of the first table, for bins with these totals.

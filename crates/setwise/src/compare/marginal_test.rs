@@ -20,7 +20,8 @@ use rand::SeedableRng;
 
 use super::bins::Binned;
 use super::draws::draw_counts;
-use super::special::{LogTables, chi_squared_tail};
+use super::log_tables::LogTables;
+use crate::distributions::normal::chi_squared_tail;
 use crate::random::Generator;
 
 /// Permutations: the fewest and the most.

@@ -24,11 +24,11 @@ mod digits;
 mod draws;
 mod effect;
 mod histogram;
+mod log_tables;
 mod marginal_test;
 mod periods;
 mod repeats;
 mod sentence;
-mod special;
 mod summary;
 mod verdict;
 
@@ -43,11 +43,11 @@ use digits::decimal_classes;
 pub use effect::Effect;
 use effect::effect;
 pub use histogram::{Bins, Histogram, central_range};
+use log_tables::LogTables;
 use marginal_test::p_value;
 pub use periods::{Against, PeriodChange, PeriodComparison};
 use sentence::{moved, sentence};
 pub use sentence::{percent, short_number};
-use special::LogTables;
 pub use summary::Summary;
 use verdict::{Divergence, Evidence};
 
@@ -269,7 +269,7 @@ impl Studied {
             ColumnType::Text => Some(Histogram::of_numbers([&lengths[0], &lengths[1]], false)),
             ColumnType::Identifier => None,
         };
-        let apart = column_type == ColumnType::Time && periods_differ(numbers(a), numbers(b));
+        let apart = paired.times_lie_apart();
         if apart {
             let none = Effect { value: 0.0, interval: [0.0; 2], noise: 0.0 };
             let change = "the periods differ: not compared".to_owned();
@@ -347,16 +347,4 @@ fn presence(column: &Column) -> Vec<f64> {
         Values::Numbers(v) | Values::Times(v) => v.iter().map(|x| if x.is_nan() { f64::NAN } else { 0.0 }).collect(),
         Values::Text(text) => text.codes.iter().map(|c| if *c == Text::MISSING { f64::NAN } else { 0.0 }).collect(),
     }
-}
-
-/// Whether nearly all times of one table lie before those of the other.
-fn periods_differ(a: &[f64], b: &[f64]) -> bool {
-    const OVERLAP: f64 = 0.05;
-    let range = |v: &[f64]| v.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
-    let share = |v: &[f64], (low, high): (f64, f64)| {
-        let present = v.iter().filter(|x| !x.is_nan()).count();
-        v.iter().filter(|x| (low..=high).contains(*x)).count() as f64 / present.max(1) as f64
-    };
-    let (of_a, of_b) = (range(a), range(b));
-    of_a.0 <= of_a.1 && of_b.0 <= of_b.1 && share(a, of_b) < OVERLAP && share(b, of_a) < OVERLAP
 }

@@ -5,6 +5,7 @@
 
 mod lkj;
 mod mixture;
+pub(crate) mod normal;
 mod range;
 
 pub use lkj::Lkj;
