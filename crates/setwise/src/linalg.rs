@@ -40,6 +40,18 @@ pub(crate) fn moments(rows: &[f64], width: usize, ddof: usize) -> (Vec<f64>, Vec
     (mean, cov)
 }
 
+/// Σ aᵢ·bᵢ, in partial sums that vector instructions add at once.
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    const LANES: usize = 8;
+    let mut sums = [0.0; LANES];
+    let (mut a, mut b) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    for (a, b) in a.by_ref().zip(b.by_ref()) {
+        sums.iter_mut().zip(a.iter().zip(b)).for_each(|(sum, (x, y))| *sum += x * y);
+    }
+    let rest: f64 = a.remainder().iter().zip(b.remainder()).map(|(x, y)| x * y).sum();
+    sums.iter().sum::<f64>() + rest
+}
+
 /// Cholesky factorisation in place: A becomes the lower triangular L with L·Lᵀ = A, with zeros above the diagonal.
 ///
 /// Fails if A is not positive definite, with the index of the first pivot at or below 10⁻¹⁴ of the largest diagonal
@@ -49,7 +61,7 @@ pub fn cholesky(a: &mut [f64], n: usize) -> Result<(), usize> {
     for j in 0..n {
         let (done, rest) = a.split_at_mut((j + 1) * n);
         let row = &mut done[j * n..];
-        let pivot = row[j] - row[..j].iter().map(|x| x * x).sum::<f64>();
+        let pivot = row[j] - dot(&row[..j], &row[..j]);
         if pivot.is_nan() || pivot <= max_diagonal * 1e-14 {
             return Err(j);
         }
@@ -57,8 +69,7 @@ pub fn cholesky(a: &mut [f64], n: usize) -> Result<(), usize> {
         row[j] = pivot;
         row[j + 1..].fill(0.0);
         for below in rest.chunks_exact_mut(n) {
-            let dot: f64 = below[..j].iter().zip(&row[..j]).map(|(a, b)| a * b).sum();
-            below[j] = (below[j] - dot) / pivot;
+            below[j] = (below[j] - dot(&below[..j], &row[..j])) / pivot;
         }
     }
     Ok(())
@@ -74,8 +85,7 @@ pub(crate) fn log_det(factor: &[f64], n: usize) -> f64 {
 pub fn solve_lower(factor: &[f64], n: usize, b: &mut [f64]) {
     for i in 0..n {
         let row = &factor[i * n..i * n + i];
-        let dot: f64 = row.iter().zip(&b[..i]).map(|(l, x)| l * x).sum();
-        b[i] = (b[i] - dot) / factor[i * n + i];
+        b[i] = (b[i] - dot(row, &b[..i])) / factor[i * n + i];
     }
 }
 
