@@ -12,9 +12,10 @@ use rand::SeedableRng;
 use setwise::compare::Compare;
 use setwise::files::atomic::write_atomically;
 use setwise_report::{Page, Table as Results, compare_page, compare_table};
-use setwise_table::{Error as TableError, Overrides, Pairing, Period, Profile, Table};
+use setwise_table::{Overrides, Period, Profile, Table};
 
-use super::{ColumnArgs, check_not_input, check_output, print_json, print_line, reading, with_progress};
+use super::tables::TableArgs;
+use super::{check_not_input, check_output, print_json, print_line, reading, with_progress};
 use crate::failure::Failure;
 
 /// Arguments of `compare`.
@@ -36,13 +37,7 @@ pub struct Args {
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     min_effect: f64,
     #[command(flatten)]
-    columns: ColumnArgs,
-    /// Type of a column: numeric, count, boolean, category, time, identifier, constant or text; repeatable.
-    #[arg(long = "as", value_name = "COLUMN=TYPE")]
-    types: Vec<String>,
-    /// TOML file with a line `column = "type"` for each column.
-    #[arg(long = "types", value_name = "FILE", hide_short_help = true)]
-    types_file: Option<PathBuf>,
+    tables: TableArgs,
     /// Compare periods of a table: year, quarter, month, week, day or hour.
     #[arg(long, value_name = "PERIOD", conflicts_with = "pairs")]
     by: Option<Period>,
@@ -98,7 +93,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if !only_saves && args.current.is_none() && args.by.is_none() && args.reference_profile.is_none() {
         return Err(Failure::usage("give two tables, REFERENCE and CURRENT; --by compares the periods of one"));
     }
-    let mut types = args.overrides()?;
+    let mut types = args.tables.overrides()?;
     let mut tables = args.read(&types)?;
     if let Some(path) = &args.save_profile {
         args.save(&tables[0], &types, path)?;
@@ -115,7 +110,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return periods::run(&args, by, tables, &types);
     }
     let [reference, current] = tables.try_into().expect("two tables");
-    let pairing = args.pairing([reference, current], &types)?;
+    let pairing = args.tables.pairing([reference, current], &types)?;
     let comparison = with_progress("comparing the tables", |progress| args.compare().run(pairing, progress))?;
     if let Some(path) = &args.out {
         compare_table(&comparison).save(path)?;
@@ -139,14 +134,6 @@ impl Args {
         if self.fail_on_change && changed { ExitCode::from(CHANGED) } else { ExitCode::SUCCESS }
     }
 
-    fn overrides(&self) -> Result<Overrides, Failure> {
-        let mut overrides = self.types_file.as_ref().map(Overrides::read).transpose()?.unwrap_or_default();
-        for item in &self.types {
-            overrides.add(item).map_err(|e| Failure::usage(format!("--as {e}")))?;
-        }
-        Ok(overrides)
-    }
-
     /// Refuses outputs that cannot be written, or that are inputs.
     fn check_outputs(&self) -> Result<(), Failure> {
         if let Some(path) = &self.out {
@@ -155,7 +142,7 @@ impl Args {
         if let Some(path) = &self.report {
             Page::check_extension(path)?;
         }
-        let inputs = [&self.reference, &self.current, &self.reference_profile, &self.pairs, &self.types_file];
+        let inputs = [&self.reference, &self.current, &self.reference_profile, &self.pairs, &self.tables.types_file];
         for path in [&self.out, &self.report, &self.save_profile].into_iter().flatten() {
             check_output(path)?;
             check_not_input(path, inputs.into_iter().flatten().map(PathBuf::as_path))?;
@@ -165,34 +152,13 @@ impl Args {
 
     /// Reads the tables that are named. The error names the problems of both.
     fn read(&self, types: &Overrides) -> Result<Vec<Table>, Failure> {
-        let paths: Vec<&PathBuf> = [&self.reference, &self.current].into_iter().flatten().collect();
-        reading(&paths, || match paths.as_slice() {
-            [a, b] => self.read_both([a, b], types).map(Vec::from),
-            paths => paths.iter().map(|path| Ok(Table::read(path)?)).collect(),
-        })
-    }
-
-    /// Reads both tables, at the same time. The error names ragged rows together with the problems of columns.
-    fn read_both(&self, paths: [&Path; 2], types: &Overrides) -> Result<[Table; 2], Failure> {
-        let read = rayon::join(|| Table::read_until_ragged(paths[0]), || Table::read_until_ragged(paths[1]));
-        let ((a, ragged_a), (b, ragged_b)) = match read {
-            (Ok(a), Ok(b)) => (a, b),
-            (Err(a), Err(b)) if paths[0] != paths[1] => return Err(Failure::usage(format!("{a}\nsetwise: {b}"))),
-            (Err(e), _) | (_, Err(e)) => return Err(e.into()),
-        };
-        let in_file =
-            |(table, ragged): (&Table, Option<String>)| Some(format!("{}: {}", table.path.display(), ragged?));
-        let mut problems: Vec<String> = [(&a, ragged_a), (&b, ragged_b)].into_iter().filter_map(in_file).collect();
-        if problems.is_empty() {
-            return Ok([a, b]);
+        match [self.reference.as_deref(), self.current.as_deref()] {
+            [Some(a), Some(b)] => self.tables.read([a, b], types).map(Vec::from),
+            paths => {
+                let paths: Vec<&Path> = paths.into_iter().flatten().collect();
+                reading(&paths, || paths.iter().map(|path| Ok(Table::read(path)?)).collect())
+            }
         }
-        problems.dedup();
-        problems.extend(self.pairing([a, b], types).err().map(|e| e.to_string()));
-        Err(Failure::usage(problems.join("\nsetwise: ")))
-    }
-
-    fn pairing(&self, tables: [Table; 2], types: &Overrides) -> Result<Pairing, Failure> {
-        Pairing::new(tables, &self.columns.choice(), types).map_err(with_hint)
     }
 
     /// Saves the chosen columns of a reference.
@@ -205,7 +171,7 @@ impl Args {
             drawn
         };
         let names: Vec<String> = table.columns.iter().map(|c| c.name.clone()).collect();
-        let chosen = self.columns.choice().of(&names, names.len());
+        let chosen = self.tables.choice().of(&names, names.len());
         let chosen = chosen.map_err(|reason| Failure::usage(format!("{}: {reason}", table.path.display())))?;
         let columns = chosen.columns.iter().map(|&c| table.columns[c].clone()).collect();
         let profile = Profile::new(
@@ -215,15 +181,5 @@ impl Args {
         )?;
         write_atomically(path, &profile.to_bytes())
             .map_err(|source| setwise::Error::Io { path: path.to_owned(), source }.into())
-    }
-}
-
-/// An error about columns, with the options that help.
-fn with_hint(error: TableError) -> Failure {
-    match error {
-        TableError::Columns(reason) if reason.contains("column \"") => Failure::usage(format!(
-            "{reason}\n--as COLUMN=TYPE sets a type, such as category or numeric; --drop leaves columns out"
-        )),
-        error => error.into(),
     }
 }

@@ -18,6 +18,7 @@ pub mod reproduce;
 pub mod sample;
 pub mod sampler;
 pub mod selftest;
+mod tables;
 pub mod test;
 pub mod train;
 
@@ -91,11 +92,12 @@ pub fn check_not_input<'a>(path: &Path, inputs: impl IntoIterator<Item = &'a Pat
 
 /// Reads two samples. One of them may be standard input.
 pub fn read_samples(paths: [&PathBuf; 2]) -> Result<[Sample; 2], Failure> {
+    let paths = paths.map(|p| p.as_path());
     reading(&paths, || Ok([Sample::read(paths[0])?, Sample::read(paths[1])?]))
 }
 
 /// Reads files, at most one of which is standard input, and shows the time it takes.
-fn reading<T>(paths: &[&PathBuf], read: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+fn reading<T>(paths: &[&Path], read: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     match paths.iter().filter(|p| p.as_os_str() == "-").count() {
         0 => with_progress("reading the samples", |_| read()),
         // A progress bar would hide what a person types.
@@ -131,7 +133,8 @@ impl ColumnArgs {
             Error::Sets(reason) => Error::Sets(hint(reason)),
             error => error,
         };
-        let read = || Ok(read_matching(&paths.map(|p| p.as_path()), &self.choice()).map_err(with_hint)?);
+        let paths = paths.map(|p| p.as_path());
+        let read = || Ok(read_matching(&paths, &self.choice()).map_err(with_hint)?);
         let samples: Vec<Sample> = reading(&paths, read)?;
         Ok(samples.try_into().expect("one sample for each path"))
     }

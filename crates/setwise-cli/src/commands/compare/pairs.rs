@@ -24,7 +24,7 @@ pub fn run(list: &Path, args: &Args) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.out {
         check_not_input(path, list.files.iter().map(|file| file.as_path()))?;
     }
-    let types = args.overrides()?;
+    let types = args.tables.overrides()?;
     let bar = pairs_bar(list.pairs.len());
     // Pairs often share their reference.
     let mut reference: Option<(usize, Table)> = None;
@@ -60,7 +60,7 @@ fn compare(
         *reference = Some((a, Table::read(&list.files[a])?));
     }
     let first = reference.as_ref().map(|(_, table)| table.clone()).expect("a reference has been read");
-    let pairing = args.pairing([first, Table::read(&list.files[b])?], types)?;
+    let pairing = args.tables.pairing([first, Table::read(&list.files[b])?], types)?;
     Ok(args.compare().run(pairing, &Progress::default())?)
 }
 

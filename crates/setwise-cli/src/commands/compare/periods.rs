@@ -24,7 +24,7 @@ pub fn run(args: &Args, by: Period, mut tables: Vec<Table>, types: &Overrides) -
         (None, Some(super::Against::Previous)) => ([current.clone(), current], Against::Previous),
         (None, _) => ([current.clone(), current], Against::First),
     };
-    let pairing = args.pairing(tables, types)?;
+    let pairing = args.tables.pairing(tables, types)?;
     let found = with_progress("comparing the periods", |progress| {
         args.compare().run_periods(pairing, by, args.time.as_deref(), against, progress)
     })?;
