@@ -52,6 +52,11 @@ impl<'a> Points<'a> {
         Points { name, ..self }
     }
 
+    /// The same points with names of their columns.
+    pub fn with_names(self, names: &'a [String]) -> Self {
+        Points { names, ..self }
+    }
+
     /// Number of rows.
     pub fn len(&self) -> usize {
         self.data.len() / self.dim
@@ -80,6 +85,11 @@ impl<'a> Points<'a> {
     /// The name in messages.
     pub fn name(&self) -> &'a str {
         self.name
+    }
+
+    /// The name of a column, if it has one.
+    pub(crate) fn column_name(&self, c: usize) -> Option<String> {
+        self.names.get(c).filter(|name| !name.is_empty()).cloned()
     }
 
     /// A column in messages: its number from one, and its name.

@@ -7,6 +7,9 @@ use crate::{Error, Result};
 /// The statistic of a test. Its expectation in the limit is zero for equal distributions and positive for all others.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Statistic {
+    /// Many statistics of label-blind columns, fused within every permutation: kernels of several widths, ranks of
+    /// columns, dependence of pairs.
+    Adaptive,
     /// The energy distance 2·E‖X − Y‖ − E‖X − X′‖ − E‖Y − Y′‖ (Székely, Rizzo), means over all pairs.
     Energy,
     /// The squared maximum mean discrepancy with kernel exp(−‖x − y‖² / 2h²) (Gretton et al.). It is unbiased and may
@@ -85,6 +88,7 @@ pub(super) enum Kernel {
 impl Kernel {
     pub fn new(statistic: &Statistic, pooled: &Standardised, seed: u64) -> Result<Self> {
         match *statistic {
+            Statistic::Adaptive => unreachable!("an adaptive test has no single kernel"),
             Statistic::Energy => Ok(Kernel::Energy),
             Statistic::Mmd { bandwidth: Some(h) } if !(h > 0.0 && h.is_finite()) => {
                 Err(Error::Estimate(format!("bandwidth {h}: must be positive and finite")))

@@ -4,25 +4,52 @@
 //! samples of the same sizes. The p-value is the share of assignments whose statistic is at least the observed one, the
 //! observed assignment included. The level of the test is exact for all distributions, sizes and statistics.
 //!
-//! `kernel` holds the statistics, `permutations` computes them for all permutations at once.
+//! | module | holds |
+//! | --- | --- |
+//! | `adaptive` | the default: many statistics of label-blind columns, fused within every permutation |
+//! | `encode` | label-blind columns of the pooled sample: bumps, ranks, normal scores, repeated values |
+//! | `features` | columns summed over groups of rows, and their covariance |
+//! | `quadratic` | statistics that are quadratic in sums of columns |
+//! | `calibrate` | statistics of different kinds on one scale |
+//! | `witness` | how well rows of both samples are told apart: a cross-fitted AUC |
+//! | `design` | which rows may be exchanged: all, those of a pair, those of a block |
+//! | `tables` | tables of mixed columns as samples of numbers |
+//! | `labels`, `product` | permuted labels, and their products with columns |
+//! | `kernel`, `permutations` | the energy distance and MMD over all pairs of rows, for all permutations at once |
 
+mod adaptive;
+mod calibrate;
+mod design;
+mod encode;
+mod features;
 mod kernel;
+mod labels;
 mod permutations;
+mod product;
+mod quadratic;
+mod result;
+mod tables;
+mod witness;
 
-use serde::{Serialize, Serializer};
 use setwise_engine::splitmix64;
 
 use crate::estimate::{Points, Progress};
 use crate::{Error, Result};
+use adaptive::Adaptive;
 use kernel::{Kernel, Standardised};
+use labels::Labels;
 use permutations::Permutations;
 
+pub use adaptive::Aspect;
+pub use design::Design;
 pub use kernel::Statistic;
+pub use result::{Finding, TestResult};
+pub use tables::{Encoded, blocks};
 
 /// A permutation test of two samples. Columns are standardised over both samples, so that units have no influence.
 ///
-/// Memory is linear in the rows, time quadratic in the rows times the permutations. Of larger samples,
-/// [`TwoSampleTest::max_rows`] rows are drawn at random.
+/// The adaptive test uses all rows; time and memory are linear in them. Tests of one kernel are quadratic in the rows,
+/// and draw [`TwoSampleTest::max_rows`] of larger samples at random.
 ///
 /// ```
 /// use setwise::estimate::Points;
@@ -40,102 +67,139 @@ pub struct TwoSampleTest {
     pub statistic: Statistic,
     /// Random permutations; the smallest p-value is 1 / (permutations + 1).
     pub permutations: usize,
-    /// Maximum number of rows of each sample; more are subsampled.
+    /// The level of significance. The adaptive test draws no more permutations once p is above it in any case.
+    pub alpha: f64,
+    /// Maximum number of rows of each sample for tests of one kernel; more are subsampled.
     pub max_rows: usize,
     /// Seed of the permutations, and of the rows that are drawn.
     pub seed: u64,
 }
 
 impl Default for TwoSampleTest {
-    /// Energy distance, 999 permutations, up to 10,000 rows of each sample.
+    /// The adaptive test at level 5 %, 999 permutations.
     fn default() -> Self {
-        TwoSampleTest { statistic: Statistic::Energy, permutations: 999, max_rows: 10_000, seed: 0 }
+        TwoSampleTest { statistic: Statistic::Adaptive, permutations: 999, alpha: 0.05, max_rows: 10_000, seed: 0 }
     }
 }
 
 /// Permutations of a test.
 const MAX_PERMUTATIONS: usize = 100_000;
 
-/// The outcome of a test; serialises to the JSON the command line prints.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TestResult {
-    /// Always `test`.
-    #[serde(serialize_with = "test")]
-    pub quantity: (),
-    /// The probability, if P and Q are the same, of a statistic at least as large.
-    pub p_value: f64,
-    /// The statistic; see [`Statistic`].
-    pub statistic: f64,
-    /// Random permutations.
-    pub permutations: usize,
-    /// Permutations whose statistic is at least the observed one.
-    pub as_large: usize,
-    /// Rows of P and Q.
-    pub n: [usize; 2],
-    /// Width of a row.
-    pub dim: usize,
-    /// What was compared.
-    pub method: String,
-    /// What should be known about it.
-    pub warnings: Vec<String>,
-}
-
-fn test<S: Serializer>(_: &(), s: S) -> std::result::Result<S::Ok, S::Error> {
-    s.serialize_str("test")
-}
-
 impl TwoSampleTest {
-    /// Tests two samples.
+    /// Tests two independent samples.
     pub fn run(&self, p: Points, q: Points) -> Result<TestResult> {
-        self.run_observed(p, q, &Progress::default())
+        self.run_observed(p, q, Design::Independent, &Progress::default())
     }
 
-    /// [`TwoSampleTest::run`], which tells `progress` how far it is.
-    pub fn run_observed(&self, p: Points, q: Points, progress: &Progress) -> Result<TestResult> {
+    /// Tests two samples with a design. It tells `progress` how far it is.
+    pub fn run_observed(&self, p: Points, q: Points, design: Design, progress: &Progress) -> Result<TestResult> {
         self.check(p, q)?;
+        design.check(p, q)?;
         let mut warnings = Vec::new();
-        for (points, side) in [(p, "P"), (q, "Q")] {
-            if points.len() > self.max_rows {
-                warnings.push(format!(
-                    "{}: {} of {} rows of {side} are used, drawn at random",
-                    points.name(),
-                    self.max_rows,
-                    points.len()
-                ));
-            }
-        }
-        // The seeds differ, so that different rows are drawn if P and Q are the same file.
-        let [of_p, of_q] =
-            [(p, self.seed), (q, splitmix64(self.seed))].map(|(s, seed)| s.select(&s.subsample(self.max_rows, seed)));
-        let (n, m) = (of_p.len() / p.dim(), of_q.len() / q.dim());
-        let pooled = Standardised::new([of_p, of_q].concat(), p.dim());
+        let kept = self.rows_used(p, q, &design, &mut warnings);
+        let [n, m] = kept.each_ref().map(Vec::len);
+        let pooled = Standardised::new([p.select(&kept[0]), q.select(&kept[1])].concat(), p.dim());
+        let max_pairs = if self.statistic == Statistic::Adaptive { Adaptive::MAX_PAIRS } else { usize::MAX };
+        let blocks = design.blocks(&kept, max_pairs);
         if let Some(column) = pooled.constant() {
             warnings.push(format!("column {column} holds one value only in both samples and has no influence"));
         }
-        if let Some(splits) = split_count(n, m).filter(|&splits| splits <= self.permutations as f64) {
+        let labels = Labels::new((0..n + m).map(|row| row < n).collect(), &blocks, self.seed);
+        if let Some(splits) = labels.assignments().filter(|&splits| splits <= self.permutations as f64) {
             warnings.push(format!(
                 "there are only {splits} ways to split so few rows: no p-value is below {:.2}",
                 1.0 / splits
             ));
         }
-        let kernel = Kernel::new(&self.statistic, &pooled, self.seed)?;
-        let permutations = Permutations::new(n, m, self.permutations, self.seed);
-        let sums = permutations.sums(&pooled, kernel, progress);
+        let result = TestResult {
+            quantity: (),
+            p_value: 1.0,
+            alpha: self.alpha,
+            different: false,
+            statistic: 0.0,
+            auc: None,
+            interval: None,
+            permutations: self.permutations,
+            as_large: 0,
+            n: [p.len(), q.len()],
+            dim: p.dim(),
+            method: String::new(),
+            findings: Vec::new(),
+            warnings,
+        };
+        let result = match self.statistic {
+            Statistic::Adaptive => {
+                let test = Adaptive::new(&pooled, n, &blocks, self.seed);
+                self.run_adaptive(&test, [p, q], result, progress)
+            }
+            _ => self.run_kernel(&pooled, [n, m], &labels, result, progress)?,
+        };
+        Ok(TestResult { different: result.p_value <= self.alpha, ..result })
+    }
+
+    /// The rows of both samples that are used. What is left out is warned of.
+    fn rows_used(&self, p: Points, q: Points, design: &Design, warnings: &mut Vec<String>) -> [Vec<usize>; 2] {
+        /// An adaptive test uses at most so many rows of one sample for each row of the other.
+        const MAX_RATIO: usize = 20;
+        let max_rows = match self.statistic {
+            Statistic::Adaptive => (MAX_RATIO * p.len().min(q.len())).max(self.max_rows),
+            _ => self.max_rows,
+        };
+        for (points, side) in [(p, "P"), (q, "Q")] {
+            if points.len() > max_rows {
+                let (name, all) = (points.name(), points.len());
+                warnings.push(format!("{name}: {max_rows} of {all} rows of {side} are used, drawn at random"));
+            }
+        }
+        // The seeds differ, so that different rows are drawn if P and Q are the same file.
+        let of_q = if matches!(design, Design::Paired) { self.seed } else { splitmix64(self.seed) };
+        [p.subsample(max_rows, self.seed), q.subsample(max_rows, of_q)]
+    }
+
+    fn run_adaptive(
+        &self,
+        test: &Adaptive,
+        [p, q]: [Points; 2],
+        result: TestResult,
+        progress: &Progress,
+    ) -> TestResult {
+        let found = test.run(self.permutations, self.alpha, progress);
+        let name = |c: &usize| p.column_name(*c).or(q.column_name(*c)).unwrap_or_else(|| (c + 1).to_string());
+        let finding = |f: adaptive::Found| Finding {
+            aspect: f.aspect,
+            columns: f.columns.iter().map(name).collect(),
+            p_value: f.p_value,
+        };
+        TestResult {
+            p_value: found.p_value,
+            statistic: found.evidence,
+            auc: Some(found.separation.auc),
+            interval: Some(found.separation.interval),
+            permutations: found.permutations,
+            as_large: found.as_large,
+            method: "adaptive".to_owned(),
+            findings: found.found.into_iter().map(finding).collect(),
+            ..result
+        }
+    }
+
+    fn run_kernel(
+        &self,
+        pooled: &Standardised,
+        [n, m]: [usize; 2],
+        labels: &Labels,
+        result: TestResult,
+        progress: &Progress,
+    ) -> Result<TestResult> {
+        let kernel = Kernel::new(&self.statistic, pooled, self.seed)?;
+        let permutations = Permutations::new(labels, self.permutations);
+        let sums = permutations.sums(pooled, kernel, progress);
         let observed = kernel.value(sums[0], n, m);
         // Equal statistics of different permutations differ by the rounding errors of terms that cancel.
         let tolerance = permutations.relative_error() * sums[0].magnitude() / ((n + m) as f64).powi(2);
         let as_large = sums[1..].iter().filter(|&&s| kernel.value(s, n, m) >= observed - tolerance).count();
-        Ok(TestResult {
-            quantity: (),
-            p_value: (1 + as_large) as f64 / (1 + self.permutations) as f64,
-            statistic: observed,
-            permutations: self.permutations,
-            as_large,
-            n: [p.len(), q.len()],
-            dim: p.dim(),
-            method: kernel.name(),
-            warnings,
-        })
+        let p_value = (1 + as_large) as f64 / (1 + self.permutations) as f64;
+        Ok(TestResult { p_value, statistic: observed, as_large, method: kernel.name(), ..result })
     }
 
     fn check(&self, p: Points, q: Points) -> Result<()> {
@@ -144,20 +208,17 @@ impl TwoSampleTest {
             let n = self.permutations;
             return Err(Error::Estimate(format!("{n} permutations: must be 1 to {MAX_PERMUTATIONS}")));
         }
+        if !(self.alpha > 0.0 && self.alpha < 1.0) {
+            return Err(Error::Setting {
+                key: "alpha".to_owned(),
+                reason: format!("is {}; give a share below 1", self.alpha),
+            });
+        }
         if self.max_rows < 2 {
             return Err(Error::Estimate(format!("at most {} rows: must be 2 or more", self.max_rows)));
         }
         [p, q].into_iter().try_for_each(|s| crate::estimate::check_rows(s, 2, "a two-sample test"))
     }
-}
-
-/// The number of ways to split n + m rows into samples of n and m; `None` where the smaller has more than 20 rows.
-fn split_count(n: usize, m: usize) -> Option<f64> {
-    let (smaller, all) = (n.min(m), n + m);
-    if smaller > 20 {
-        return None;
-    }
-    Some((0..smaller).map(|i| (all - i) as f64 / (i + 1) as f64).product::<f64>().round())
 }
 
 #[cfg(test)]
@@ -172,7 +233,7 @@ mod tests {
         (0..count).map(|_| f((0..12).map(|_| rng.random::<f64>()).sum::<f64>() - 6.0)).collect()
     }
 
-    const BOTH: [Statistic; 2] = [Statistic::Energy, Statistic::Mmd { bandwidth: None }];
+    const ALL: [Statistic; 3] = [Statistic::Adaptive, Statistic::Energy, Statistic::Mmd { bandwidth: None }];
 
     fn p_value(statistic: &Statistic, p: &[f64], q: &[f64], dim: usize, permutations: usize) -> f64 {
         let test = TwoSampleTest { statistic: statistic.clone(), permutations, ..TwoSampleTest::default() };
@@ -183,13 +244,15 @@ mod tests {
     fn the_progress_reaches_its_end() {
         let (p, q) = (normals(200, 1, |x| x), normals(150, 2, |x| x));
         let progress = Progress::default();
-        TwoSampleTest::default().run_observed(Points::new(&p, 2), Points::new(&q, 2), &progress).unwrap();
+        TwoSampleTest::default()
+            .run_observed(Points::new(&p, 2), Points::new(&q, 2), Design::Independent, &progress)
+            .unwrap();
         assert_eq!(progress.share(), Some(1.0));
     }
 
     #[test]
     fn equal_distributions_are_rejected_as_rarely_as_the_level_says() {
-        for statistic in &BOTH {
+        for statistic in &ALL {
             let mut below = [0; 2];
             for trial in 0..400 {
                 let (p, q) = (normals(30, 2 * trial, |x| x), normals(50, 2 * trial + 1, |x| x));
@@ -210,7 +273,7 @@ mod tests {
         let same = normals(300, 7, |x| x);
         // Both columns standard normal, but each a copy of the other.
         let dependent: Vec<f64> = normals(500, 5, |x| x).into_iter().flat_map(|x| [x, x]).collect();
-        for statistic in &BOTH {
+        for statistic in &ALL {
             assert!(p_value(statistic, &normals(1000, 6, |x| x), &dependent, 2, 199) <= 0.01, "{statistic:?}");
             for other in [&shifted, &scaled] {
                 assert!(p_value(statistic, &base, other, 2, 199) <= 0.01, "{statistic:?}");
@@ -222,7 +285,7 @@ mod tests {
     #[test]
     fn results_depend_on_the_seed_and_not_on_units_or_threads() {
         let (p, q) = (normals(80, 1, |x| x), normals(90, 2, |x| x + 0.2));
-        for statistic in BOTH {
+        for statistic in ALL {
             let test = TwoSampleTest { statistic, ..TwoSampleTest::default() };
             let answer = |p: &[f64], q: &[f64]| test.run(Points::new(p, 2), Points::new(q, 2)).unwrap();
             let first = answer(&p, &q);
@@ -240,7 +303,8 @@ mod tests {
     #[test]
     fn large_samples_are_subsampled_and_small_ones_get_a_warning() {
         let (p, q) = (normals(500, 1, |x| x), normals(40, 2, |x| x));
-        let test = TwoSampleTest { max_rows: 100, permutations: 19, ..TwoSampleTest::default() };
+        let test =
+            TwoSampleTest { statistic: Statistic::Energy, max_rows: 100, permutations: 19, ..Default::default() };
         let result = test.run(Points::new(&p, 1).named("p.csv"), Points::new(&q, 1)).unwrap();
         assert_eq!(result.n, [500, 40]);
         assert_eq!(result.warnings, ["p.csv: 100 of 500 rows of P are used, drawn at random"]);
@@ -252,7 +316,7 @@ mod tests {
     #[test]
     fn samples_of_one_repeated_row_have_p_value_one() {
         let same = [7.0; 20];
-        for statistic in &BOTH {
+        for statistic in &ALL {
             assert_eq!(p_value(statistic, &same, &same, 2, 99), 1.0);
         }
     }

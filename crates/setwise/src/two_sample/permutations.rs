@@ -14,14 +14,12 @@
 //! With many rows, sums within a tile are f32. Their errors are far below the spread of the statistic and average out
 //! over tiles. All other sums are f64.
 
-use rand::SeedableRng;
-use rand::seq::SliceRandom;
-use rand_pcg::Pcg64Mcg;
 use rayon::prelude::*;
+use setwise_engine::Real;
 use setwise_engine::simd::{Kernel as VectorKernel, Vector};
-use setwise_engine::{Real, splitmix64};
 
 use super::kernel::{Kernel, Standardised};
+use super::labels::Labels;
 use crate::estimate::Progress;
 
 /// Rows and columns of a tile of the matrix.
@@ -60,26 +58,12 @@ pub(super) struct Permutations {
 }
 
 impl Permutations {
-    pub fn new(n: usize, m: usize, random: usize, seed: u64) -> Self {
-        let (rows, count) = (n + m, random + 1);
+    pub fn new(labels: &Labels, random: usize) -> Self {
+        let (rows, count) = (labels.rows(), random + 1);
         let block = |block: usize| {
             let mut bits = vec![0u32; rows];
-            let mut order: Vec<usize> = (0..rows).collect();
             for permutation in 0..BLOCK.min(count - block * BLOCK) {
-                let index = block * BLOCK + permutation;
-                // Each permutation has a separate seed and shuffles the order of the preceding one.
-                let first = match index {
-                    0 => &order[..n],
-                    _ => {
-                        order
-                            .partial_shuffle(
-                                &mut Pcg64Mcg::seed_from_u64(splitmix64(splitmix64(seed) ^ index as u64)),
-                                n,
-                            )
-                            .0
-                    }
-                };
-                first.iter().for_each(|&i| bits[i] |= 1 << permutation);
+                labels.permuted(block * BLOCK + permutation, |row, first| bits[row] |= u32::from(first) << permutation);
             }
             bits
         };
@@ -288,17 +272,22 @@ unsafe fn load_two<T: Real, V: Vector<T>>(row: &[T], strip: usize) -> [V; 2] {
 mod tests {
     use super::*;
 
+    fn of_sizes(n: usize, m: usize, random: usize, seed: u64) -> Permutations {
+        let first = (0..n + m).map(|i| i < n).collect();
+        Permutations::new(&Labels::new(first, &vec![0; n + m], seed), random)
+    }
+
     fn members(permutations: &Permutations, permutation: usize) -> Vec<bool> {
         permutations.blocks[permutation / BLOCK].iter().map(|b| b >> (permutation % BLOCK) & 1 == 1).collect()
     }
 
     #[test]
     fn every_permutation_has_as_many_rows_in_its_first_sample_and_the_first_is_the_observed_one() {
-        let permutations = Permutations::new(5, 9, 99, 1);
+        let permutations = of_sizes(5, 9, 99, 1);
         assert!((0..100).all(|d| members(&permutations, d).iter().filter(|&&c| c).count() == 5));
         assert_eq!(members(&permutations, 0).iter().position(|&c| !c), Some(5));
         // Every row is in the first sample equally often.
-        let permutations = Permutations::new(5, 5, 2000, 1);
+        let permutations = of_sizes(5, 5, 2000, 1);
         for row in 0..10 {
             let count = (1..2001).filter(|&d| members(&permutations, d)[row]).count();
             assert!((900..=1100).contains(&count), "{row}: {count}");
@@ -316,7 +305,7 @@ mod tests {
         ] {
             let data: Vec<f64> = (0..(n + m) * 3).map(|i| ((i * 7919) % 1009) as f64 / 500.0).collect();
             let points = Standardised::new(data, 3);
-            let permutations = Permutations::new(n, m, 40, 7);
+            let permutations = of_sizes(n, m, 40, 7);
             let sums = permutations.sums(&points, kernel, &Progress::default());
             assert_eq!(sums.len(), 41);
             for permutation in [0, 1, 31, 32, 40] {

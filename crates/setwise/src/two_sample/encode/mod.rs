@@ -1,0 +1,43 @@
+//! Label-blind columns: numbers of each row that depend on the pooled sample, never on which sample a row is from.
+//!
+//! | module | columns |
+//! | --- | --- |
+//! | `bumps` | Gaussian and Laplace kernels around random rows, of several widths |
+//! | `ranks` | cosines of ranks, normal scores with their squares and products |
+//! | `repeated` | indicators of values that many rows share |
+//! | `radius` | cosines of the rank of a row's Mahalanobis distance from the mean |
+
+mod bumps;
+mod radius;
+mod ranks;
+mod repeated;
+
+pub use bumps::{Bumps, Shape, bandwidths};
+pub use radius::radius_cosines;
+pub use ranks::{RankCosines, Ranks};
+pub use repeated::RepeatedValues;
+
+/// Columns of the rows of the pooled sample.
+pub trait Encode: Sync {
+    /// Number of columns.
+    fn width(&self) -> usize;
+
+    /// Writes the columns of a row.
+    fn encode(&self, row: usize, out: &mut [f32]);
+}
+
+/// Columns that are computed beforehand, row-major.
+pub struct Stored {
+    pub values: Vec<f32>,
+    pub width: usize,
+}
+
+impl Encode for Stored {
+    fn width(&self) -> usize {
+        self.width
+    }
+
+    fn encode(&self, row: usize, out: &mut [f32]) {
+        out.copy_from_slice(&self.values[row * self.width..(row + 1) * self.width]);
+    }
+}

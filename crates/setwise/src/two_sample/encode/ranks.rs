@@ -1,0 +1,105 @@
+//! Ranks of columns, which units and monotone maps leave as they are.
+
+use std::f32::consts::PI;
+
+use rayon::prelude::*;
+
+use super::Encode;
+use crate::distributions::normal::normal_quantile;
+
+/// Mid-ranks of the columns of the pooled sample as shares of the rows, row-major.
+pub struct Ranks {
+    pub shares: Vec<f32>,
+    pub dim: usize,
+}
+
+impl Ranks {
+    /// Ranks of the columns of row-major numbers.
+    pub fn new(data: &[f64], dim: usize) -> Self {
+        let columns: Vec<Vec<f32>> = (0..dim).into_par_iter().map(|c| mid_ranks(data, dim, c)).collect();
+        let shares = (0..data.len() / dim).flat_map(|i| columns.iter().map(move |column| column[i])).collect();
+        Ranks { shares, dim }
+    }
+
+    /// Normal scores: the normal quantiles of the ranks.
+    pub fn normal_scores(&self) -> Vec<f32> {
+        let rows = self.shares.len() / self.dim;
+        // Mid-ranks are multiples of half a row.
+        let quantile = |half: usize| normal_quantile(half as f64 / (2 * rows) as f64) as f32;
+        let below: Vec<f32> =
+            (0..=rows).into_par_iter().map(|half| if half == 0 { 0.0 } else { quantile(half) }).collect();
+        let score = |share: &f32| {
+            let half = (share * (2 * rows) as f32).round() as usize;
+            if half <= rows { below[half] } else { -below[2 * rows - half] }
+        };
+        self.shares.par_iter().map(score).collect()
+    }
+}
+
+/// The mean rank of the equal values of each row, from 0.5 / n to 1 − 0.5 / n.
+fn mid_ranks(data: &[f64], dim: usize, column: usize) -> Vec<f32> {
+    let value = |i: u32| data[i as usize * dim + column];
+    let rows = data.len() / dim;
+    let mut order: Vec<u32> = (0..rows as u32).collect();
+    order.sort_unstable_by(|&a, &b| value(a).total_cmp(&value(b)));
+    let mut ranks = vec![0.0; rows];
+    let mut first = 0;
+    for equal in order.chunk_by(|&a, &b| value(a) == value(b)) {
+        let share = (first as f64 + 0.5 * equal.len() as f64) / rows as f64;
+        equal.iter().for_each(|&i| ranks[i as usize] = share as f32);
+        first += equal.len();
+    }
+    ranks
+}
+
+/// Cosines cos(πkr) of the ranks r of each column, k from 1 to `orders`, side by side.
+pub struct RankCosines<'a> {
+    pub ranks: &'a Ranks,
+    pub orders: usize,
+}
+
+impl Encode for RankCosines<'_> {
+    fn width(&self) -> usize {
+        self.ranks.dim * self.orders
+    }
+
+    fn encode(&self, row: usize, out: &mut [f32]) {
+        let shares = &self.ranks.shares[row * self.ranks.dim..(row + 1) * self.ranks.dim];
+        shares.iter().zip(out.chunks_exact_mut(self.orders)).for_each(|(share, out)| cosines(*share, out));
+    }
+}
+
+/// cos(πkr) for k from one.
+pub fn cosines(share: f32, out: &mut [f32]) {
+    let one = (PI * share).cos();
+    let (mut before, mut last) = (1.0, one);
+    for x in out {
+        *x = last;
+        (before, last) = (last, 2.0 * one * last - before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_values_share_their_mean_rank() {
+        let ranks = Ranks::new(&[3.0, 1.0, 1.0, 2.0, 9.0, 2.0, 1.0, 2.0], 2);
+        let column = |c: usize| ranks.shares.iter().skip(c).step_by(2).copied().collect::<Vec<_>>();
+        assert_eq!(column(0), [0.625, 0.25, 0.875, 0.25]);
+        assert_eq!(column(1), [0.125, 0.625, 0.625, 0.625]);
+        let scores = ranks.normal_scores();
+        assert!((scores[0] - normal_quantile(0.625) as f32).abs() < 1e-6, "{scores:?}");
+        assert!((scores[4] - normal_quantile(0.875) as f32).abs() < 1e-6);
+    }
+
+    #[test]
+    fn cosines_follow_the_recurrence() {
+        let mut out = [0.0; 16];
+        cosines(0.3, &mut out);
+        for (k, x) in out.iter().enumerate() {
+            assert!((x - (PI * (k + 1) as f32 * 0.3).cos()).abs() < 1e-5);
+        }
+    }
+}
