@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Subcommand, ValueEnum};
 use setwise::estimate::Pretrained;
 use setwise::files::atomic::write_atomically;
-use setwise_lab::reproduce::{Reproduction, dependence, divergence, estimator, lower_bounds, scaling, scores};
+use setwise_lab::reproduce::{Reproduction, dependence, divergence, estimator, lower_bounds, power, scaling, scores};
 
 use super::{DataArgs, DeviceArgs, log, make_folder, print_line};
 use crate::failure::Failure;
@@ -33,6 +33,44 @@ impl Families {
             Families::Smooth => (estimator::Families::Smooth, &[1, 2, 3, 5, 8, 12, 16], &[50, 100, 200, 500, 1000]),
             Families::Structured => (estimator::Families::Structured, &[1, 2, 3, 4, 8], &[200, 1000, 5000, 20_000]),
             Families::Development => (estimator::Families::Development, &[1, 2, 3, 4, 8], &[200, 1000, 5000, 20_000]),
+        }
+    }
+}
+
+/// Pairs of distributions for two-sample tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Settings {
+    Published,
+    Classical,
+    Development,
+    Null,
+}
+
+impl Settings {
+    fn group(self) -> power::Settings {
+        match self {
+            Settings::Published => power::Settings::Published,
+            Settings::Classical => power::Settings::Classical,
+            Settings::Development => power::Settings::Development,
+            Settings::Null => power::Settings::Null,
+        }
+    }
+}
+
+/// Two-sample tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Tests {
+    Adaptive,
+    Energy,
+    Mmd,
+}
+
+impl Tests {
+    fn method(self) -> power::Method {
+        match self {
+            Tests::Adaptive => power::Method::Adaptive,
+            Tests::Energy => power::Method::Energy,
+            Tests::Mmd => power::Method::Mmd,
         }
     }
 }
@@ -122,6 +160,30 @@ enum Table {
         estimator: Option<PathBuf>,
         #[command(flatten)]
         device: DeviceArgs,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Power and level of two-sample tests: how often each rejects at level 5 %.
+    TwoSample {
+        /// Pairs of distributions: those of published comparisons, classical differences, those the test was made
+        /// with, or equal ones.
+        #[arg(long, value_enum, default_value_t = Settings::Classical)]
+        settings: Settings,
+        /// Part of the names of the settings that are measured.
+        #[arg(long, value_name = "TEXT")]
+        name: Option<String>,
+        /// Tests, separated by commas.
+        #[arg(long, value_enum, value_delimiter = ',', default_value = "adaptive,energy,mmd")]
+        methods: Vec<Tests>,
+        /// Rows of settings with several sizes, separated by commas [default: all].
+        #[arg(long, value_delimiter = ',')]
+        sizes: Vec<usize>,
+        /// Repetitions of each setting.
+        #[arg(long, default_value_t = 200)]
+        repetitions: usize,
+        /// Permutations of each test.
+        #[arg(long, default_value_t = 999)]
+        permutations: usize,
         #[command(flatten)]
         common: Common,
     },
@@ -229,6 +291,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         | Table::LowerBounds { common, .. }
         | Table::Mi { common, .. }
         | Table::Estimator { common, .. }
+        | Table::TwoSample { common, .. }
         | Table::Scaling { common, .. } => common.create_folder()?,
         Table::Counting(args) | Table::Alignment(args) | Table::Distinguish(args) => args.common.create_folder()?,
     }
@@ -268,6 +331,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
             let estimator = estimator.on_device(&device.open()?)?;
             let options = estimator::Options { families, dims, sizes, examples, in_family, seed: common.seed };
             (estimator::reproduce(&estimator, &options, progress)?, common)
+        }
+        Table::TwoSample { settings, name, methods, sizes, repetitions, permutations, common } => {
+            check_count("--repetitions", repetitions)?;
+            let methods = methods.into_iter().map(Tests::method).collect();
+            let (settings, seed) = (settings.group(), common.seed);
+            let options = power::Options { settings, name, methods, repetitions, permutations, sizes, seed };
+            (power::reproduce(&options, progress)?, common)
         }
         Table::Scaling { models, sizes, widths, batch, common } => {
             let min_time = Duration::from_millis(100);

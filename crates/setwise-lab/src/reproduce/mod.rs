@@ -5,6 +5,7 @@
 //! * [`dependence`]: the figure of errors of mutual information against correlation.
 //! * [`scores`]: Tables 2, 3 and 4, accuracies of counting, alignment and distinguishing.
 //! * [`estimator`]: the pretrained estimator on held-out families of distributions.
+//! * [`power`]: power and level of two-sample tests.
 //! * [`scaling`]: Table 5, time against set size and width.
 //!
 //! Models come from the folders of finished runs. Cells without a run are marked `not run`.
@@ -16,6 +17,7 @@ mod held_out;
 pub mod lower_bounds;
 mod paper;
 mod posterior;
+pub mod power;
 mod runs;
 pub mod scaling;
 pub mod scores;
