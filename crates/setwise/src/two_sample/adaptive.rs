@@ -9,13 +9,14 @@ use rayon::prelude::*;
 use setwise_engine::splitmix64;
 
 use super::calibrate::{Calibration, fused};
+use super::design::Design;
 use super::encode::{Bumps, Encode, RankCosines, Ranks, RepeatedValues, Shape, Stored, bandwidths, radius_cosines};
 use super::features::{Features, Groups};
 use super::kernel::Standardised;
 use super::labels::Labels;
 use super::product::{STRIP, product};
 use super::quadratic::Quadratic;
-use super::witness::{FOLDS, Separation, add_scores, separation, training_counts, training_strip};
+use super::witness::{FOLDS, Separation, add_scores, folds, separation, training_counts, training_strip};
 use crate::estimate::Progress;
 
 /// Most groups of rows that labels are given to.
@@ -68,7 +69,7 @@ pub(super) struct Outcome {
     /// What each statistic found, the strongest first.
     pub found: Vec<Found>,
     /// How well rows of both samples are told apart.
-    pub separation: Separation,
+    pub separation: Option<Separation>,
 }
 
 /// What a statistic found.
@@ -86,6 +87,7 @@ pub(super) struct Adaptive {
     labels: Labels,
     /// Rows of both samples.
     sizes: [usize; 2],
+    is_independent: bool,
     /// The rows whose columns are kept one by one.
     single: Vec<u32>,
     features: Vec<Features>,
@@ -97,22 +99,27 @@ impl Adaptive {
     /// Most blocks of pairs; a group of rows is as large as a block of more pairs.
     pub const MAX_PAIRS: usize = MAX_GROUPS / 2;
 
-    /// Encodes the pooled sample: `n` rows of P, then those of Q. Labels are exchanged within blocks.
-    pub fn new(pooled: &Standardised, n: usize, blocks: &[u32], seed: u64) -> Self {
+    /// Encodes the pooled sample: `n` rows of P, then those of Q, as they are and standardised. Labels are exchanged
+    /// within blocks.
+    pub fn new(raw: &[f64], pooled: &Standardised, n: usize, design: &Design, blocks: &[u32], seed: u64) -> Self {
         let (rows, dim) = (pooled.data.len() / pooled.dim, pooled.dim);
         let first: Vec<bool> = (0..rows).map(|row| row < n).collect();
-        let groups = Groups::new(&first, blocks, MAX_GROUPS, splitmix64(seed ^ 1));
+        let groups = Groups::new(&first, blocks, MAX_GROUPS, matches!(design, Design::Paired), splitmix64(seed ^ 1));
         let labels = Labels::new(groups.first.clone(), &groups.exchangeable, splitmix64(seed ^ 2));
-        let (sizes, single) = ([n, rows - n], groups.single_rows());
-        let mut test = Adaptive { labels, sizes, single, features: Vec::new(), components: Vec::new(), seed };
-        let ranks = Ranks::new(&pooled.data, dim);
+        let order = pooled.sorted_rows();
+        let (sizes, single) = ([n, rows - n], groups.single_rows(&order));
+        let is_independent = matches!(design, Design::Independent);
+        let mut test =
+            Adaptive { labels, sizes, is_independent, single, features: Vec::new(), components: Vec::new(), seed };
+        // Standardising may round the values of a column to few ones, next to an extreme one.
+        let ranks = Ranks::new(raw, dim);
         let points: Vec<f32> = pooled.data.iter().map(|x| *x as f32).collect();
-        test.add_bumps(&points, dim, &groups, seed);
+        test.add_bumps(&points, dim, &order, &groups, seed);
         let scores = ranks.normal_scores();
-        test.add_score_bumps(&scores, dim, &groups, seed);
+        test.add_score_bumps(&scores, dim, &order, &groups, seed);
         test.add_columns(&ranks, &groups);
         test.add_scores(&scores, dim, &groups, seed);
-        let repeated = RepeatedValues::new(&pooled.data, dim);
+        let repeated = RepeatedValues::new(raw, dim);
         if repeated.width() > 0 {
             let width = repeated.width();
             let of_group = (0..width).map(|value| vec![repeated.column(value)]).collect();
@@ -127,7 +134,7 @@ impl Adaptive {
     }
 
     fn features(&mut self, encoder: &dyn Encode, groups: &Groups) -> usize {
-        self.features.push(Features::new(encoder, groups, self.labels.blocks()));
+        self.features.push(Features::new(encoder, groups, self.labels.blocks(), &self.single));
         self.features.len() - 1
     }
 
@@ -143,15 +150,15 @@ impl Adaptive {
     }
 
     /// Bumps of five widths around random rows.
-    fn add_bumps(&mut self, points: &[f32], dim: usize, groups: &Groups, seed: u64) {
+    fn add_bumps(&mut self, points: &[f32], dim: usize, order: &[u32], groups: &Groups, seed: u64) {
         /// Centres of every width, and of those that are looked at alone.
         const CENTRES: [usize; 2] = [128, 256];
-        let h = bandwidths::<5>(points, dim, splitmix64(seed ^ 3));
+        let h = bandwidths::<5>(points, dim, order, splitmix64(seed ^ 3));
         let kinds: Vec<_> = (0..5)
             .map(|i| (Shape::Gaussian, h[i], CENTRES[usize::from(i == 1 || i == 2)]))
             .chain([(Shape::Laplace, h[1], CENTRES[0])])
             .collect();
-        let bumps = Bumps::new(points, dim, &kinds, splitmix64(seed ^ 4));
+        let bumps = Bumps::new(points, dim, order, &kinds, splitmix64(seed ^ 4));
         let of_all: Vec<usize> = (0..5).flat_map(|i| bumps.columns(i).take(CENTRES[0])).collect();
         let [one, two] = [1, 2].map(|i| bumps.columns(i).collect::<Vec<usize>>());
         let laplace = bumps.columns(5);
@@ -164,11 +171,11 @@ impl Adaptive {
     }
 
     /// Wide bumps on normal scores, which have no outliers.
-    fn add_score_bumps(&mut self, scores: &[f32], dim: usize, groups: &Groups, seed: u64) {
+    fn add_score_bumps(&mut self, scores: &[f32], dim: usize, order: &[u32], groups: &Groups, seed: u64) {
         const CENTRES: usize = 128;
-        let h = bandwidths::<5>(scores, dim, splitmix64(seed ^ 5));
+        let h = bandwidths::<5>(scores, dim, order, splitmix64(seed ^ 5));
         let kinds = [(Shape::Laplace, h[2], CENTRES), (Shape::Gaussian, h[4], CENTRES)];
-        let bumps = Bumps::new(scores, dim, &kinds, splitmix64(seed ^ 6));
+        let bumps = Bumps::new(scores, dim, order, &kinds, splitmix64(seed ^ 6));
         let [laplace, gaussian] = [0, 1].map(|i| bumps.columns(i).collect::<Vec<usize>>());
         let features = self.features(&bumps, groups);
         self.add(features, |f| Quadratic::whitened(f, laplace, 3.0), (Aspect::Shape, 1.0), Vec::new());
@@ -258,13 +265,19 @@ impl Adaptive {
         Outcome { permutations: compared, as_large, p_value, evidence, found, separation }
     }
 
-    /// The AUC of cross-fitted witnesses.
-    fn separation(&self, calibrations: &[Calibration]) -> Separation {
+    /// The number of assignments of labels; `None` if there are many.
+    pub fn assignments(&self) -> Option<f64> {
+        self.labels.assignments()
+    }
+
+    /// The AUC of cross-fitted witnesses of independent samples. Rows of a pair or a block know of each other.
+    fn separation(&self, calibrations: &[Calibration]) -> Option<Separation> {
+        if !self.is_independent {
+            return None;
+        }
         let [n, m] = self.sizes.map(|rows| rows as f64);
         let first: Vec<bool> = self.single.iter().map(|row| (*row as usize) < self.sizes[0]).collect();
-        // Folds are random, since rows may be in the order of time.
-        let fold = |row: &u32| (splitmix64(splitmix64(self.seed ^ 8) ^ u64::from(*row)) % FOLDS as u64) as u8;
-        let folds: Vec<u8> = self.single.iter().map(fold).collect();
+        let folds = folds(&self.single, &first, self.seed);
         let strip = training_strip(&first, &folds);
         let sums: Vec<Vec<f32>> =
             self.features.iter().map(|f| product(f.single(), &strip, first.len(), false)).collect();

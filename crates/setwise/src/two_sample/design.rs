@@ -1,5 +1,7 @@
 //! Which rows may be exchanged under the hypothesis.
 
+use std::collections::HashSet;
+
 use crate::estimate::Points;
 use crate::{Error, Result};
 
@@ -20,6 +22,15 @@ pub enum Design<'a> {
     },
 }
 
+/// Most blocks with rows of both samples: labels of each block are exchanged by themselves.
+const MAX_BLOCKS: usize = 10_000;
+
+/// Blocks with rows of both samples.
+fn shared_blocks(p: &[u32], q: &[u32]) -> usize {
+    let of_p: HashSet<u32> = p.iter().copied().collect();
+    q.iter().copied().filter(|block| of_p.contains(block)).collect::<HashSet<u32>>().len()
+}
+
 impl Design<'_> {
     pub(super) fn check(&self, p: Points, q: Points) -> Result<()> {
         match self {
@@ -33,8 +44,11 @@ impl Design<'_> {
             Design::Blocked { p: of_p, q: of_q } if of_p.len() != p.len() || of_q.len() != q.len() => {
                 Err(Error::Sets("every row needs a block".to_owned()))
             }
-            Design::Blocked { p: of_p, q: of_q } if !of_p.iter().any(|block| of_q.contains(block)) => {
+            Design::Blocked { p: of_p, q: of_q } if shared_blocks(of_p, of_q) == 0 => {
                 Err(Error::Sets("no block has rows of both samples: there is nothing to exchange".to_owned()))
+            }
+            Design::Blocked { p: of_p, q: of_q } if shared_blocks(of_p, of_q) > MAX_BLOCKS => {
+                Err(Error::Sets(format!("there are more than {MAX_BLOCKS} blocks; join some of them")))
             }
             _ => Ok(()),
         }

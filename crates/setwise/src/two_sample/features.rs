@@ -26,9 +26,14 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Groups of rows with these labels, each within a block; about `max` groups where blocks are large.
-    pub fn new(first: &[bool], blocks: &[u32], max: usize, seed: u64) -> Self {
+    /// Groups of rows with these labels, each within a block; about `max` groups where blocks are large. Where `whole`
+    /// is set, the rows of a block in one sample are one group.
+    pub fn new(first: &[bool], blocks: &[u32], max: usize, whole: bool, seed: u64) -> Self {
         let size = first.len().div_ceil(max);
+        let mut smaller: BTreeMap<u32, [usize; 2]> = BTreeMap::new();
+        first.iter().zip(blocks).for_each(|(first, b)| smaller.entry(*b).or_default()[usize::from(!first)] += 1);
+        // At least L(L − 1) rows split into groups of L and L + 1 rows, so that both samples have groups of equal size.
+        let length = |block: u32| size.min(smaller[&block].iter().min().map_or(1, |rows| rows.isqrt().max(1)));
         let mut rng = Generator::seed_from_u64(seed);
         let mut members: BTreeMap<(bool, u32), Vec<u32>> = BTreeMap::new();
         for (row, (first, block)) in first.iter().zip(blocks).enumerate() {
@@ -37,8 +42,8 @@ impl Groups {
         let mut groups = Groups { rows: Vec::new(), ends: Vec::new(), first: Vec::new(), exchangeable: Vec::new() };
         let mut classes: BTreeMap<(u32, usize), u32> = BTreeMap::new();
         for ((second, block), mut rows) in members {
-            let count = (rows.len() / size).max(1);
-            if size > 1 {
+            let count = if whole { 1 } else { (rows.len() / length(block)).max(1) };
+            if count < rows.len() {
                 rows.shuffle(&mut rng);
             }
             // The first groups have a row more.
@@ -65,11 +70,12 @@ impl Groups {
         Groups { ends: (1..=rows.len()).collect(), rows, first: Vec::new(), exchangeable: Vec::new() }
     }
 
-    /// Rows whose columns are kept one by one: all rows, or random ones where groups have several.
-    pub fn single_rows(&self) -> Vec<u32> {
-        // Rows of groups are in random order within each sample.
-        let step = if self.rows.len() == self.len() { 1 } else { self.rows.len().div_ceil(MAX_SINGLE_ROWS).max(2) };
-        self.rows.iter().copied().step_by(step).collect()
+    /// Rows whose columns are kept one by one: all rows, or some of `order` where groups have several rows.
+    pub fn single_rows(&self, order: &[u32]) -> Vec<u32> {
+        match self.rows.len() == self.len() {
+            true => self.rows.clone(),
+            false => order.iter().copied().step_by(order.len().div_ceil(MAX_SINGLE_ROWS)).collect(),
+        }
     }
 
     fn range(&self, group: usize) -> Range<usize> {
@@ -93,8 +99,8 @@ pub(super) struct Features {
 const MAX_SINGLE_ROWS: usize = 8192;
 
 impl Features {
-    /// Encodes all rows. Sums are centred within each block of groups.
-    pub fn new(encoder: &dyn Encode, groups: &Groups, blocks: &[Vec<u32>]) -> Self {
+    /// Encodes all rows. Sums are centred within each block of groups. `rows` are the groups' single rows.
+    pub fn new(encoder: &dyn Encode, groups: &Groups, blocks: &[Vec<u32>], rows: &[u32]) -> Self {
         let width = encoder.width();
         let mut sums = vec![0.0f32; groups.len() * width];
         sums.par_chunks_mut(width).enumerate().for_each(|(g, sums)| {
@@ -109,13 +115,12 @@ impl Features {
             }
         });
         let panels = centred_panels(&sums, width, groups, blocks);
-        let rows = groups.single_rows();
-        let single = (rows.len() < groups.rows.len()).then(|| {
+        let single = (groups.len() < groups.rows.len()).then(|| {
             let mut values = vec![0.0f32; rows.len() * width];
             let encode = |(out, &i): (&mut [f32], &u32)| encoder.encode(i as usize, out);
-            values.par_chunks_mut(width).zip(&rows).for_each(encode);
+            values.par_chunks_mut(width).zip(rows).for_each(encode);
             let all = vec![(0..rows.len() as u32).collect()];
-            centred_panels(&values, width, &Groups::of_single(rows.clone()), &all)
+            centred_panels(&values, width, &Groups::of_single(rows.to_vec()), &all)
         });
         let covariance = covariance(single.as_ref().unwrap_or(&panels), width, rows.len());
         Features { width, groups: groups.len(), panels, covariance, single }
@@ -179,14 +184,18 @@ mod tests {
 
     fn of_sizes(n: usize, m: usize, max: usize) -> Groups {
         let first: Vec<bool> = (0..n + m).map(|i| i < n).collect();
-        Groups::new(&first, &vec![0; n + m], max, 5)
+        Groups::new(&first, &vec![0; n + m], max, false, 5)
+    }
+
+    fn in_order(groups: &Groups) -> Vec<u32> {
+        (0..groups.rows.len() as u32).collect()
     }
 
     #[test]
     fn groups_lie_in_one_block() {
         let first: Vec<bool> = (0..900).map(|i| i % 3 == 0).collect();
         let blocks: Vec<u32> = (0..900).map(|i| i / 300).collect();
-        let groups = Groups::new(&first, &blocks, 100, 1);
+        let groups = Groups::new(&first, &blocks, 100, false, 1);
         let block = |g: usize| blocks[groups.rows[groups.range(g)][0] as usize];
         for g in 0..groups.len() {
             assert!(groups.rows[groups.range(g)].iter().all(|&row| blocks[row as usize] == block(g)));
@@ -208,7 +217,13 @@ mod tests {
                     assert_eq!(groups.exchangeable[g] == groups.exchangeable[h], same);
                 }
             }
-            assert!(groups.len() <= max + 1, "{}", groups.len());
+            // Most groups can be exchanged with one of the other sample.
+            let movable = |g: usize| {
+                (0..groups.len())
+                    .any(|h| groups.exchangeable[g] == groups.exchangeable[h] && groups.first[g] != groups.first[h])
+            };
+            let moved = (0..groups.len()).filter(|&g| movable(g)).count();
+            assert!(10 * moved >= 8 * groups.len(), "{moved} of {}", groups.len());
         }
     }
 
@@ -219,7 +234,7 @@ mod tests {
         for max in [1000, 20] {
             let groups = of_sizes(40, 50, max);
             let all = vec![(0..groups.len() as u32).collect::<Vec<u32>>()];
-            let features = Features::new(&encoder, &groups, &all);
+            let features = Features::new(&encoder, &groups, &all, &groups.single_rows(&in_order(&groups)));
             let mut strips = vec![0.0; STRIP * groups.len()];
             (0..groups.len()).for_each(|g| strips[g * STRIP] = if groups.first[g] { 1.0 } else { 0.0 });
             let (sums, permutations) = features.sums(&strips);
@@ -236,7 +251,7 @@ mod tests {
         let encoder = stored(200);
         let groups = of_sizes(120, 80, 1000);
         let all = vec![(0..groups.len() as u32).collect::<Vec<u32>>()];
-        let features = Features::new(&encoder, &groups, &all);
+        let features = Features::new(&encoder, &groups, &all, &groups.single_rows(&in_order(&groups)));
         let values: Vec<f64> = encoder.values.iter().map(|x| f64::from(*x)).collect();
         let (_, expected) = crate::linalg::moments(&values, 2, 0);
         for (a, b) in [(0, 0), (1, 0), (1, 1)] {

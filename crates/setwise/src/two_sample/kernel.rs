@@ -1,5 +1,7 @@
 //! Test statistics with a kernel k: the mean of k within P plus the mean within Q minus twice the mean between them.
 
+use rayon::prelude::*;
+
 use super::permutations::Sums;
 use crate::estimate::Points;
 use crate::{Error, Result};
@@ -58,16 +60,29 @@ impl Standardised {
         self.constant
     }
 
+    /// All rows in the order of their numbers, which does not depend on the samples they are from.
+    pub fn sorted_rows(&self) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..(self.data.len() / self.dim) as u32).collect();
+        let compare = |a: &u32, b: &u32| {
+            let numbers = self.row(*a as usize).iter().zip(self.row(*b as usize));
+            numbers.map(|(x, y)| x.total_cmp(y)).find(|o| o.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
+        };
+        order.par_sort_unstable_by(compare);
+        order
+    }
+
     pub fn row(&self, i: usize) -> &[f64] {
         &self.data[i * self.dim..(i + 1) * self.dim]
     }
 
     /// The median of the positive distances between rows; one if there are none.
     fn median_distance(&self, seed: u64) -> f64 {
-        let all = Points::new(&self.data, self.dim);
-        let rows = all.subsample(MEDIAN_ROWS, seed);
+        // Rows are drawn from an order that labels do not determine, or the bandwidth would depend on them.
+        let order = self.sorted_rows();
+        let places = Points::new(&self.data, self.dim).subsample(MEDIAN_ROWS, seed);
+        let rows: Vec<usize> = places.into_iter().map(|place| order[place] as usize).collect();
         let squared_distance =
-            |a: usize, b: usize| all.row(a).iter().zip(all.row(b)).map(|(x, y)| (x - y) * (x - y)).sum::<f64>();
+            |a: usize, b: usize| self.row(a).iter().zip(self.row(b)).map(|(x, y)| (x - y) * (x - y)).sum::<f64>();
         let pairs = rows.iter().enumerate().flat_map(|(i, &a)| rows[..i].iter().map(move |&b| (a, b)));
         let mut squared_distances: Vec<f64> = pairs.map(|(a, b)| squared_distance(a, b)).filter(|&s| s > 0.0).collect();
         if squared_distances.is_empty() {

@@ -98,17 +98,24 @@ impl TwoSampleTest {
         let mut warnings = Vec::new();
         let kept = self.rows_used(p, q, &design, &mut warnings);
         let [n, m] = kept.each_ref().map(Vec::len);
-        let pooled = Standardised::new([p.select(&kept[0]), q.select(&kept[1])].concat(), p.dim());
+        let raw = [p.select(&kept[0]), q.select(&kept[1])].concat();
+        let pooled = Standardised::new(raw.clone(), p.dim());
         let max_pairs = if self.statistic == Statistic::Adaptive { Adaptive::MAX_PAIRS } else { usize::MAX };
         let blocks = design.blocks(&kept, max_pairs);
         if let Some(column) = pooled.constant() {
-            warnings.push(format!("column {column} holds one value only in both samples and has no influence"));
+            let name = p.column_name(column - 1).unwrap_or_else(|| column.to_string());
+            warnings.push(format!("column {name} holds one value only in both samples and has no influence"));
         }
         let labels = Labels::new((0..n + m).map(|row| row < n).collect(), &blocks, self.seed);
-        if let Some(splits) = labels.assignments().filter(|&splits| splits <= self.permutations as f64) {
+        let adaptive = (self.statistic == Statistic::Adaptive)
+            .then(|| Adaptive::new(&raw, &pooled, n, &design, &blocks, self.seed));
+        let assignments = adaptive.as_ref().map_or_else(|| labels.assignments(), Adaptive::assignments);
+        if let Some(splits) = assignments.filter(|&splits| splits <= self.permutations as f64) {
+            // An exchange of all labels leaves every statistic as it is.
+            let equal = if n == m && !matches!(design, Design::Blocked { .. }) { 2.0 } else { 1.0 };
             warnings.push(format!(
-                "there are only {splits} ways to split so few rows: no p-value is below {:.2}",
-                1.0 / splits
+                "there are only {splits} ways to split so few rows: no p-value is much below {:.3}",
+                (equal / splits).min(1.0)
             ));
         }
         let result = TestResult {
@@ -127,12 +134,9 @@ impl TwoSampleTest {
             findings: Vec::new(),
             warnings,
         };
-        let result = match self.statistic {
-            Statistic::Adaptive => {
-                let test = Adaptive::new(&pooled, n, &blocks, self.seed);
-                self.run_adaptive(&test, [p, q], result, progress)
-            }
-            _ => self.run_kernel(&pooled, [n, m], &labels, result, progress)?,
+        let result = match &adaptive {
+            Some(test) => self.run_adaptive(test, [p, q], result, progress),
+            None => self.run_kernel(&pooled, [n, m], &labels, result, progress)?,
         };
         Ok(TestResult { different: result.p_value <= self.alpha, ..result })
     }
@@ -173,8 +177,8 @@ impl TwoSampleTest {
         TestResult {
             p_value: found.p_value,
             statistic: found.evidence,
-            auc: Some(found.separation.auc),
-            interval: Some(found.separation.interval),
+            auc: found.separation.map(|s| s.auc),
+            interval: found.separation.map(|s| s.interval),
             permutations: found.permutations,
             as_large: found.as_large,
             method: "adaptive".to_owned(),
@@ -216,6 +220,16 @@ impl TwoSampleTest {
         }
         if self.max_rows < 2 {
             return Err(Error::Estimate(format!("at most {} rows: must be 2 or more", self.max_rows)));
+        }
+        for points in [p, q] {
+            if let Some(i) = points.data().iter().position(|x| !x.is_finite()) {
+                let (row, column) = (i / points.dim() + 1, i % points.dim() + 1);
+                let x = points.data()[i];
+                return Err(Error::Estimate(format!(
+                    "{}: row {row}, column {column} is {x}; every value must be a finite number",
+                    points.name()
+                )));
+            }
         }
         [p, q].into_iter().try_for_each(|s| crate::estimate::check_rows(s, 2, "a two-sample test"))
     }
@@ -266,6 +280,18 @@ mod tests {
     }
 
     #[test]
+    fn the_level_holds_for_one_seed_and_samples_of_different_sizes() {
+        // Bumps around rows of the smaller sample would favour either answer.
+        let rejected = (0..120).filter(|&trial| {
+            let (p, q) = (normals(8, 2 * trial, |x| x), normals(300, 2 * trial + 1, |x| x));
+            p_value(&Statistic::Adaptive, &p, &q, 2, 99) <= 0.05
+        });
+        let rejected = rejected.count();
+        // Four standard deviations of 120 trials.
+        assert!(rejected <= 15, "{rejected} of 120");
+    }
+
+    #[test]
     fn shifts_scales_and_dependence_are_detected() {
         let base = normals(300, 1, |x| x);
         let shifted = normals(300, 2, |x| x + 0.5);
@@ -309,7 +335,7 @@ mod tests {
         assert_eq!(result.n, [500, 40]);
         assert_eq!(result.warnings, ["p.csv: 100 of 500 rows of P are used, drawn at random"]);
         let few = TwoSampleTest::default().run(Points::new(&p[..3], 1), Points::new(&q[..3], 1)).unwrap();
-        assert_eq!(few.warnings, ["there are only 20 ways to split so few rows: no p-value is below 0.05"]);
+        assert_eq!(few.warnings, ["there are only 20 ways to split so few rows: no p-value is much below 0.100"]);
         assert!(few.p_value > 0.02);
     }
 
@@ -328,6 +354,8 @@ mod tests {
         let one = Points::new(&[1.0, 2.0], 2).named("one.csv");
         let narrow = Points::new(&[1.0, 2.0], 1).named("narrow.csv");
         let with = TwoSampleTest::default;
+        let infinite = Points::new(&[1.0, 2.0, f64::NAN, 4.0], 2).named("nan.csv");
+        assert!(error(with(), p, infinite).starts_with("nan.csv: row 2, column 1 is NaN"));
         assert_eq!(error(with(), p, one), "one.csv: has 1 rows, a two-sample test needs at least 2");
         assert!(error(with(), p, narrow).contains("narrow.csv has 1"));
         assert!(error(TwoSampleTest { permutations: 0, ..with() }, p, p).contains("1 to 100000"));

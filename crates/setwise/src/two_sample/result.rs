@@ -19,7 +19,8 @@ pub struct TestResult {
     /// The statistic; see [`Statistic`](super::Statistic).
     pub statistic: f64,
     /// The effect size of an adaptive test: the probability that a witness, trained on other rows, scores a row of P
-    /// higher than one of Q. It is 0.5 if P and Q are the same, and 1 if they are separate.
+    /// higher than one of Q. It is 0.5 if P and Q are the same, and 1 if they are separate. `None` for single kernels,
+    /// pairs and blocks.
     pub auc: Option<f64>,
     /// Its 90 % interval.
     pub interval: Option<[f64; 2]>,

@@ -5,6 +5,8 @@
 //! the statistic has on these folds. The AUC is the probability that a row of P scores higher than one of Q, 0.5 if the
 //! distributions are equal.
 
+use setwise_engine::splitmix64;
+
 use super::product::{PANEL, STRIP};
 
 /// Folds of rows.
@@ -15,6 +17,15 @@ pub(super) const FOLDS: usize = 5;
 pub(super) struct Separation {
     pub auc: f64,
     pub interval: [f64; 2],
+}
+
+/// The fold of each row, in which both samples have equal shares: random, since rows may be in the order of time.
+pub(super) fn folds(rows: &[u32], first: &[bool], seed: u64) -> Vec<u8> {
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|&i| (first[i], splitmix64(splitmix64(seed ^ 8) ^ u64::from(rows[i]))));
+    let mut folds = vec![0; rows.len()];
+    order.iter().enumerate().for_each(|(place, &i)| folds[i] = (place % FOLDS) as u8);
+    folds
 }
 
 /// Labels of the rows other than those of each fold, as a strip: 1/n for rows of P, −1/m for rows of Q, so that sums of
@@ -53,29 +64,26 @@ pub(super) fn add_scores(panels: &[f32], columns: &[usize], direction: &[f64], w
     }
 }
 
-/// The mean AUC of folds, whose scores are of different witnesses, with its 90 % interval (DeLong et al. 1988).
-pub(super) fn separation(first: &[bool], folds: &[u8], scores: &[Vec<f64>]) -> Separation {
+/// The mean AUC of folds, whose scores are of different witnesses, with its 90 % interval (DeLong et al. 1988). `None`
+/// where a fold has too few rows of a sample.
+pub(super) fn separation(first: &[bool], folds: &[u8], scores: &[Vec<f64>]) -> Option<Separation> {
     const QUANTILE: f64 = 1.645;
-    let (mut sum, mut variance, mut count) = (0.0, 0.0, 0.0);
+    let (mut sum, mut variance) = (0.0, 0.0);
     for (fold, scores) in scores.iter().enumerate() {
         let of = |label: bool| -> Vec<f64> {
             let rows = (0..first.len()).filter(|&i| first[i] == label && usize::from(folds[i]) == fold);
             rows.map(|i| scores[i]).collect()
         };
-        if let Some((auc, v)) = auc(&of(true), &of(false)) {
-            (sum, variance, count) = (sum + auc, variance + v, count + 1.0);
-        }
+        let (auc, v) = auc(&of(true), &of(false))?;
+        (sum, variance) = (sum + auc, variance + v);
     }
-    if count == 0.0 {
-        return Separation { auc: 0.5, interval: [0.0, 1.0] };
-    }
-    let (auc, error) = (sum / count, variance.sqrt() / count);
-    Separation { auc, interval: [-1.0, 1.0].map(|sign| (auc + sign * QUANTILE * error).clamp(0.0, 1.0)) }
+    let (auc, error) = (sum / scores.len() as f64, variance.sqrt() / scores.len() as f64);
+    Some(Separation { auc, interval: [-1.0, 1.0].map(|sign| (auc + sign * QUANTILE * error).clamp(0.0, 1.0)) })
 }
 
 /// The share of pairs in which the first number is larger, ties counted half, and the variance of this share.
 fn auc(p: &[f64], q: &[f64]) -> Option<(f64, f64)> {
-    if p.len() < 2 || q.len() < 2 {
+    if p.len() < 3 || q.len() < 3 {
         return None;
     }
     let sorted = |v: &[f64]| {
@@ -97,8 +105,10 @@ fn auc(p: &[f64], q: &[f64]) -> Option<(f64, f64)> {
         (mean, v.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (v.len() - 1) as f64)
     };
     let ((mean, of_p), (_, of_q)) = (moments(&below(p, q)), moments(&below(q, p)));
-    // Separated samples have no spread; their AUC is uncertain all the same.
-    let least = 0.25 / (p.len() * q.len()) as f64;
+    // Separated samples have no spread; their AUC is as uncertain as a share of the smaller one.
+    let fewer = p.len().min(q.len()) as f64;
+    let share = mean.clamp(0.5 / fewer, 1.0 - 0.5 / fewer);
+    let least = 0.5 * share * (1.0 - share) / fewer;
     Some((mean, (of_p / p.len() as f64 + of_q / q.len() as f64).max(least)))
 }
 
@@ -111,8 +121,19 @@ mod tests {
         let (value, variance) = auc(&[1.0, 3.0, 3.0], &[0.0, 3.0, 5.0]).unwrap();
         assert!((value - (1.0 + 1.5 + 1.5) / 9.0).abs() < 1e-12, "{value}");
         assert!(variance > 0.0);
-        assert_eq!(auc(&[2.0, 3.0], &[0.0, 1.0]).unwrap().0, 1.0);
-        assert_eq!(auc(&[2.0], &[0.0, 1.0]), None);
+        let (apart, variance) = auc(&[2.0, 3.0, 4.0], &[0.0, 1.0, 1.0]).unwrap();
+        assert!(apart == 1.0 && variance > 0.01);
+        assert_eq!(auc(&[2.0, 3.0], &[0.0, 1.0, 1.0]), None);
+    }
+
+    #[test]
+    fn folds_have_equal_shares_of_both_samples() {
+        let first: Vec<bool> = (0..120).map(|i| i < 20).collect();
+        let folds = folds(&(0..120).collect::<Vec<u32>>(), &first, 3);
+        for fold in 0..FOLDS {
+            let [k, l] = training_counts(&first, &folds, fold);
+            assert_eq!((20 - k, 100 - l), (4, 20));
+        }
     }
 
     #[test]

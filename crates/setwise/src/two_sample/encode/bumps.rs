@@ -30,12 +30,13 @@ pub struct Bumps<'a> {
 }
 
 impl<'a> Bumps<'a> {
-    /// Bumps around random rows. Each kind has a shape, a width and a number of centres.
-    pub fn new(points: &'a [f32], dim: usize, kinds: &[(Shape, f32, usize)], seed: u64) -> Self {
+    /// Bumps around random rows. Each kind has a shape, a width and a number of centres. Centres are drawn from
+    /// `order`, all rows in an order that labels do not determine.
+    pub fn new(points: &'a [f32], dim: usize, order: &[u32], kinds: &[(Shape, f32, usize)], seed: u64) -> Self {
         let rows = points.len() / dim;
         let kinds: Vec<_> = kinds.iter().map(|&(shape, h, centres)| (shape, h, centres.min(rows))).collect();
         let count = kinds.iter().map(|k| k.2).max().unwrap_or(0);
-        let chosen = sample(&mut Generator::seed_from_u64(seed), rows, count).into_vec();
+        let chosen = drawn(order, count, seed);
         let centres = (0..dim).flat_map(|c| chosen.iter().map(move |&i| points[i * dim + c])).collect();
         Bumps { points, dim, centres, count, kinds }
     }
@@ -99,17 +100,21 @@ impl Kernel<f32> for Bump<'_> {
     }
 }
 
-/// Widths from the scale of near neighbours to the median distance, in equal ratios.
-pub fn bandwidths<const N: usize>(points: &[f32], dim: usize, seed: u64) -> [f32; N] {
+/// Rows that are drawn from an order of all rows.
+fn drawn(order: &[u32], count: usize, seed: u64) -> Vec<usize> {
+    let places = sample(&mut Generator::seed_from_u64(seed), order.len(), count);
+    places.into_iter().map(|place| order[place] as usize).collect()
+}
+
+/// Widths from the scale of near neighbours to the median distance of rows drawn from `order`, in equal ratios.
+pub fn bandwidths<const N: usize>(points: &[f32], dim: usize, order: &[u32], seed: u64) -> [f32; N] {
     /// Rows whose distances are computed.
     const SAMPLED: usize = 600;
     /// Near neighbours are those of this share of the rows.
     const NEAR: f64 = 0.01;
     /// The least width as a share of the median distance.
     const LEAST: f32 = 0.01;
-    let rows = points.len() / dim;
-    let mut rng = Generator::seed_from_u64(seed);
-    let chosen = sample(&mut rng, rows, rows.min(SAMPLED)).into_vec();
+    let chosen = drawn(order, order.len().min(SAMPLED), seed);
     let row = |i: usize| &points[chosen[i] * dim..(chosen[i] + 1) * dim];
     let distance = |a: usize, b: usize| row(a).iter().zip(row(b)).map(|(x, y)| (x - y) * (x - y)).sum::<f32>().sqrt();
     let count = chosen.len();
@@ -131,7 +136,7 @@ pub fn bandwidths<const N: usize>(points: &[f32], dim: usize, seed: u64) -> [f32
         *v.select_nth_unstable_by(middle, f32::total_cmp).1
     };
     let most = median(&mut all);
-    let least = median(&mut nearest).clamp(LEAST * most, most);
+    let least = median(&mut nearest).clamp(LEAST * most, most).max(1e-15);
     std::array::from_fn(|i| least * (most / least).powf(i as f32 / (N - 1).max(1) as f32))
 }
 
@@ -143,7 +148,7 @@ mod tests {
     fn bumps_are_kernels_of_the_distance_to_their_centres() {
         let points: Vec<f32> = (0..60).map(|i| (i * 37 % 61) as f32 / 20.0).collect();
         let kinds = [(Shape::Gaussian, 0.7, 5), (Shape::Laplace, 1.3, 3)];
-        let bumps = Bumps::new(&points, 2, &kinds, 4);
+        let bumps = Bumps::new(&points, 2, &(0..30).collect::<Vec<u32>>(), &kinds, 4);
         let mut out = vec![0.0; bumps.width()];
         bumps.encode(8, &mut out);
         assert_eq!((out.len(), bumps.columns(1)), (8, 5..8));
@@ -158,9 +163,9 @@ mod tests {
     #[test]
     fn widths_rise_from_near_neighbours_to_the_median_distance() {
         let points: Vec<f32> = (0..1000).map(|i| (i * 7919 % 1009) as f32 / 1009.0).collect();
-        let widths = bandwidths::<4>(&points, 1, 1);
+        let widths = bandwidths::<4>(&points, 1, &(0..1000).collect::<Vec<u32>>(), 1);
         assert!(widths.windows(2).all(|w| w[0] < w[1]) && (0.002..0.03).contains(&widths[0]), "{widths:?}");
         assert!((0.2..0.4).contains(&widths[3]), "{widths:?}");
-        assert_eq!(bandwidths::<3>(&[2.0; 30], 1, 1), [1.0; 3]);
+        assert_eq!(bandwidths::<3>(&[2.0; 30], 1, &(0..30).collect::<Vec<u32>>(), 1), [1.0; 3]);
     }
 }

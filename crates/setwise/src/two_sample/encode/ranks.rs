@@ -29,7 +29,7 @@ impl Ranks {
         let below: Vec<f32> =
             (0..=rows).into_par_iter().map(|half| if half == 0 { 0.0 } else { quantile(half) }).collect();
         let score = |share: &f32| {
-            let half = (share * (2 * rows) as f32).round() as usize;
+            let half = ((f64::from(*share) * (2 * rows) as f64).round() as usize).min(2 * rows);
             if half <= rows { below[half] } else { -below[2 * rows - half] }
         };
         self.shares.par_iter().map(score).collect()
