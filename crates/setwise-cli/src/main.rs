@@ -43,7 +43,7 @@ enum Command {
     Mi(mi::Args),
     /// Estimate the log density ratio of two samples at every row.
     Ratio(ratio::Args),
-    /// Test whether two samples come from the same distribution.
+    /// Test whether samples come from the same distribution.
     Test(test::Args),
     /// Apply a trained model to sets in files.
     Predict(predict::Args),

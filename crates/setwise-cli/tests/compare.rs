@@ -191,7 +191,7 @@ fn what_cannot_be_compared_is_an_error_with_place_and_remedy() {
     assert!(error.contains("no.csv: ") && error.contains("none.csv: "), "{error}");
     assert!(refused([path("compare"), &good, &good, path("-o"), &good]).contains("is both input and output"));
     assert!(refused([path("compare"), &good, &good, path("--alpha"), path("2")]).contains("alpha: is 2"));
-    assert!(refused(["compare", "-", "-"]).contains("standard input (-) can be only one of the two"));
+    assert!(refused(["compare", "-", "-"]).contains("standard input (-) can be only one of the samples"));
     // A column without values in either file says nothing.
     let none = s.write("none.csv", "x,town\n".to_owned() + &"1,\n2,NA\n".repeat(20));
     let result = compared(&none, &none, &[]);

@@ -144,7 +144,7 @@ fn standard_input_can_be_only_one_sample() {
     let text = std::fs::read(&p).unwrap();
     let out = setwise().args([path("mi"), path("-"), &p]).write_stdin(text).output().unwrap();
     assert!(out.status.success(), "{out:?}");
-    assert!(refused(["kl", "-", "-"]).contains("standard input (-) can be only one of the two samples"));
+    assert!(refused(["kl", "-", "-"]).contains("standard input (-) can be only one of the samples"));
 }
 
 #[test]

@@ -75,14 +75,14 @@ fn an_adaptive_test_says_what_differs_and_how_much() {
     assert!(out.starts_with("p = 0.001: P and Q differ (permutation test, adaptive)\n"), "{out}");
     assert!(out.contains("\n  spread of c1, p = 0.001\n"), "{out}");
     let json: Value = serde_json::from_str(&ok([path("test"), &p, &q, path("--json")])).unwrap();
-    assert_eq!((&json["different"], &json["alpha"]), (&true.into(), &0.05.into()));
+    assert_eq!((&json["significant"], &json["alpha"]), (&true.into(), &0.05.into()));
     let (auc, interval) = (json["auc"].as_f64().unwrap(), &json["interval"]);
     assert!(auc > 0.53 && interval[0].as_f64().unwrap() < auc && auc < interval[1].as_f64().unwrap(), "{json}");
     assert_eq!(json["findings"][0]["columns"], serde_json::json!(["c1"]), "{json}");
     // A level below the smallest p-value.
     let strict: Value =
         serde_json::from_str(&ok([path("test"), &p, &q, path("--alpha"), path("0.0005"), path("--json")])).unwrap();
-    assert_eq!(strict["different"], false);
+    assert_eq!(strict["significant"], false);
 }
 
 #[test]
@@ -137,6 +137,72 @@ fn pairs_and_blocks_take_differences_of_subjects_and_sites_away() {
 }
 
 #[test]
+fn three_samples_are_tested_together_and_in_pairs() {
+    let s = Samples::new();
+    let [a, b] =
+        [("a.csv", 1), ("b.csv", 31)].map(|(name, stream)| s.table(name, 150, 2, |i, c| normal(i, stream + c)));
+    let c = s.table("c.csv", 150, 2, |i, c| normal(i, 21 + c) + if c == 1 { 0.9 } else { 0.0 });
+    let out = ok([path("test"), &a, &b, &c]);
+    assert!(out.starts_with("p = 0.001: the samples differ (permutation test, adaptive)\n"), "{out}");
+    assert!(out.contains("adjusted") && out.contains("rows 150, 150, 150, columns 2\n"), "{out}");
+    let json: Value = serde_json::from_str(&ok([path("test"), &a, &b, &c, path("--json")])).unwrap();
+    let significant: Vec<bool> =
+        json["pairs"].as_array().unwrap().iter().map(|pair| pair["significant"].as_bool().unwrap()).collect();
+    assert_eq!(significant, [false, true, true], "{json}");
+    let error = refused([path("test"), &a, &b, &c, path("--method"), path("energy")]);
+    assert!(error.contains("3 samples: tests of one kernel are for two"), "{error}");
+    let text = s.write("text.csv", "c0,c1\na,1\nb,2\n");
+    let error = refused([path("test"), &a, &b, &text]);
+    assert!(error.contains("column \"c0\" holds numbers in") && error.contains("--as COLUMN=TYPE"), "{error}");
+}
+
+#[test]
+fn a_list_of_pairs_is_tested() {
+    let s = Samples::new();
+    s.table("a.csv", 100, 1, normal);
+    s.table("b.csv", 100, 1, |i, c| normal(i, 10 + c));
+    s.table("c.csv", 100, 1, |i, c| normal(i, 20 + c) + 1.0);
+    let list = s.write("list.csv", "a.csv,b.csv\na.csv,c.csv\n");
+    let out = ok([path("test"), path("--pairs"), &list]);
+    assert!(out.starts_with("Different: 1 of 2 pairs.\n"), "{out}");
+    let out = s.0.path().join("out.csv");
+    let lines = ok([path("test"), path("--pairs"), &list, path("--json"), path("-o"), &out]);
+    let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["line"], &last["q"], &last["p_value"]), (&2.into(), &"c.csv".into(), &0.001.into()));
+    assert_eq!(std::fs::read_to_string(out).unwrap().lines().count(), 3);
+    let list = s.write("bad.csv", "a.csv,b.csv\na.csv,none.csv\n");
+    let (code, out, error) = run([path("test"), path("--pairs"), &list]);
+    assert!(code == 2 && out.starts_with("Different: 0 of 2 pairs."), "{code} {out}");
+    assert!(error.contains("1 of 2 pairs cannot be tested; the first, line 2: "), "{error}");
+}
+
+#[test]
+fn mutual_information_comes_with_a_test_of_independence() {
+    let s = Samples::new();
+    let x = s.table("x.csv", 200, 1, normal);
+    let y = s.table("y.csv", 200, 1, |i, c| normal(i, c).powi(2) + normal(i, 10));
+    let other = s.table("other.csv", 200, 1, |i, _| normal(i, 20));
+    let out = ok([path("mi"), &x, &y, path("--test")]);
+    assert!(out.contains("p = 0.001: X and Y depend on each other (permutation test, adaptive)\n"), "{out}");
+    assert!(out.contains("  dependence of "), "{out}");
+    let json = |y: &std::path::Path| -> Value {
+        serde_json::from_str(&ok([
+            path("mi"),
+            &x,
+            y,
+            path("--test"),
+            path("--permutations"),
+            path("99"),
+            path("--json"),
+        ]))
+        .unwrap()
+    };
+    let found = json(&y);
+    assert_eq!((&found["quantity"], &found["test"]["p_value"]), (&"mi".into(), &0.01.into()));
+    assert_eq!(json(&other)["test"]["significant"], false);
+}
+
+#[test]
 fn samples_and_options_that_cannot_be_tested_are_refused_by_name() {
     let s = Samples::new();
     let p = s.table("p.csv", 30, 2, normal);
@@ -149,7 +215,7 @@ fn samples_and_options_that_cannot_be_tested_are_refused_by_name() {
     };
     refuses(&[&two, &three], "3.csv has 3");
     refuses(&[&p, &s.write("other.csv", "x,y\n1,2\n3,5\n")], "no column in common");
-    refuses(&[&p, &one], "one.csv: has 1 rows, a two-sample test needs at least 2");
+    refuses(&[&p, &one], "one.csv: has 1 rows, a test of samples needs at least 2");
     refuses(&[&p, &p, path("--permutations"), path("0")], "1 to 100000");
     refuses(&[&p, &p, path("--alpha"), path("0")], "alpha: is 0");
     refuses(&[&p, &p, path("--bandwidth"), path("1")], "--bandwidth is for --method mmd");

@@ -272,6 +272,15 @@ pub struct Set<'a> {
 }
 
 impl<'py> SetArgument<'py> {
+    /// Reads a set; fails for a batch.
+    pub fn read_single(object: &Bound<'py, PyAny>, name: &str) -> PyResult<Self> {
+        let set = Self::read(object, name)?;
+        match set.single {
+            true => Ok(set),
+            false => Err(value_error(format!("{name} is a batch of samples; give a single one"))),
+        }
+    }
+
     /// Reads a set or a batch.
     ///
     /// A set is an array with one axis (one column) or two axes. A batch is an array with three axes, or a list of

@@ -30,6 +30,15 @@ impl NativeComparison {
     }
 }
 
+/// Types of columns from a dict.
+pub fn overrides(types: BTreeMap<String, String>) -> PyResult<Overrides> {
+    let mut overrides = Overrides::default();
+    for (name, of) in types {
+        overrides.set(&name, of.parse().map_err(|reason| value_error(format!("types[{name:?}]: {reason}")))?);
+    }
+    Ok(overrides)
+}
+
 /// Compares two tables for the function `compare` of the package.
 #[pyfunction]
 #[pyo3(signature = (reference, current, names, alpha, min_effect, columns, drop, types, seed))]
@@ -46,10 +55,7 @@ pub fn compare_tables(
     types: BTreeMap<String, String>,
     seed: i128,
 ) -> PyResult<NativeComparison> {
-    let mut overrides = Overrides::default();
-    for (name, of) in types {
-        overrides.set(&name, of.parse().map_err(|reason| value_error(format!("types[{name:?}]: {reason}")))?);
-    }
+    let overrides = overrides(types)?;
     let compare = library::Compare { alpha, min_effect, seed: to_u64("seed", seed)? };
     let choice = ColumnChoice { keep: columns, drop };
     let tables: [Table; 2] = [read_table(reference, &names[0])?, read_table(current, &names[1])?];

@@ -4,7 +4,7 @@
 //! * `errors`: library errors as exceptions
 //! * `options`: keyword arguments as settings
 //! * `pool`: the threads that compute without the interpreter lock
-//! * `compare`, `estimate`, `ratio`, `model`, `fit`: the functions and classes of the module
+//! * `compare`, `estimate`, `ratio`, `test`, `model`, `fit`: the functions and classes of the module
 //!
 //! The folder `python/setwise` holds result classes, the loop of `fit` and its progress line.
 
@@ -18,6 +18,7 @@ mod model;
 mod options;
 mod pool;
 mod ratio;
+mod test;
 
 use pyo3::prelude::*;
 
@@ -34,6 +35,8 @@ mod _setwise {
     use super::model::{Model, presets};
     #[pymodule_export]
     use super::ratio::ratio;
+    #[pymodule_export]
+    use super::test::{test_independence, test_samples};
 
     #[pymodule_export]
     #[allow(non_upper_case_globals)]

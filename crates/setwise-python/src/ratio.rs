@@ -7,7 +7,7 @@ use pyo3::types::{PyTuple, PyType};
 use setwise::estimate::{Points, log_ratio};
 
 use crate::arrays::SetArgument;
-use crate::errors::{Failure, value_error};
+use crate::errors::Failure;
 use crate::pool::compute;
 
 /// Estimate the log density ratio log p/q of two samples at every row.
@@ -47,13 +47,7 @@ pub fn ratio<'py>(
     at: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let arguments = [Some((p, "p")), Some((q, "q")), at.map(|at| (at, "at"))];
-    let read = |(object, name): (&Bound<'py, PyAny>, &str)| {
-        let set = SetArgument::read(object, name)?;
-        match set.single {
-            true => Ok(set),
-            false => Err(value_error(format!("{name} is a batch of samples; give a single one"))),
-        }
-    };
+    let read = |(object, name): (&Bound<'py, PyAny>, &str)| SetArgument::read_single(object, name);
     let arguments = arguments.into_iter().flatten().map(read).collect::<PyResult<Vec<_>>>()?;
     let views: Vec<_> = arguments.iter().flat_map(SetArgument::views).collect();
     let sets: Vec<_> = arguments.iter().flat_map(SetArgument::sets).collect();

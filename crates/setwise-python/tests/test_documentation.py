@@ -232,7 +232,7 @@ def documented_signatures():
 def declarations(path):
     """Declarations of a function or method, one for each overload, in the stubs and the sources."""
     *classes, name = path.split(".")
-    for file in ("_setwise.pyi", "_compare.py", "_fit.py"):
+    for file in ("_setwise.pyi", "_compare.py", "_fit.py", "_test.py"):
         nodes = ast.parse(Path(_setwise.__file__).with_name(file).read_text(encoding="utf-8")).body
         for outer in classes:
             nodes = [inner for n in nodes if isinstance(n, ast.ClassDef) and n.name == outer for inner in n.body]

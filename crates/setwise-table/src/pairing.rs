@@ -20,16 +20,21 @@ pub struct PairedColumn {
 impl PairedColumn {
     /// Whether nearly all times of one table lie before those of the other, as those of two months do.
     pub fn times_lie_apart(&self) -> bool {
-        const OVERLAP: f64 = 0.05;
         let [Values::Times(a), Values::Times(b)] = self.columns.each_ref().map(|c| &c.values) else { return false };
-        let range = |v: &[f64]| v.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
-        let share = |v: &[f64], (low, high): (f64, f64)| {
-            let present = v.iter().filter(|x| !x.is_nan()).count();
-            v.iter().filter(|x| (low..=high).contains(*x)).count() as f64 / present.max(1) as f64
-        };
-        let (of_a, of_b) = (range(a), range(b));
-        of_a.0 <= of_a.1 && of_b.0 <= of_b.1 && share(a, of_b) < OVERLAP && share(b, of_a) < OVERLAP
+        lie_apart(a, b)
     }
+}
+
+/// Whether nearly all numbers of one list lie before those of the other; NaN is a missing number.
+pub fn lie_apart(a: &[f64], b: &[f64]) -> bool {
+    const OVERLAP: f64 = 0.05;
+    let range = |v: &[f64]| v.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
+    let share = |v: &[f64], (low, high): (f64, f64)| {
+        let present = v.iter().filter(|x| !x.is_nan()).count();
+        v.iter().filter(|x| (low..=high).contains(*x)).count() as f64 / present.max(1) as f64
+    };
+    let (of_a, of_b) = (range(a), range(b));
+    of_a.0 <= of_a.1 && of_b.0 <= of_b.1 && share(a, of_b) < OVERLAP && share(b, of_a) < OVERLAP
 }
 
 /// The columns that two tables share.

@@ -6,7 +6,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`compare`] | what changed between two tables of mixed columns, how much and how sure |
-//! | [`two_sample`] | permutation tests of the hypothesis that two samples have one distribution |
+//! | [`permutation_test`] | permutation tests: whether samples have one distribution, whether columns are independent |
 //! | [`estimate`] | pretrained and classical estimators of KL divergence and mutual information, with intervals |
 //! | [`train`] | gradient steps, optimisers and learning-rate schedules |
 //! | [`data`] | examples, their preparation, targets and the decoding of outputs |
@@ -21,7 +21,7 @@
 //!
 //! | feature | default | adds |
 //! | --- | --- | --- |
-//! | `estimate` | yes | `compare`, `estimate`, `two_sample`, `distributions` |
+//! | `estimate` | yes | `compare`, `estimate`, `permutation_test`, `distributions` |
 //! | `samples` | yes | sample files in `files`, and what models do with them |
 //! | `arrow` | no | Parquet and Arrow files |
 //! | `cuda` | no | NVIDIA GPUs; the CUDA libraries are loaded at run time |
@@ -53,11 +53,11 @@ pub mod files;
 pub mod linalg;
 pub mod models;
 pub mod nn;
+#[cfg(feature = "estimate")]
+pub mod permutation_test;
 pub mod random;
 pub mod sets;
 pub mod train;
-#[cfg(feature = "estimate")]
-pub mod two_sample;
 
 pub use device::Device;
 #[cfg(feature = "cuda")]

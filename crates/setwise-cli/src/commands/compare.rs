@@ -153,7 +153,7 @@ impl Args {
     /// Reads the tables that are named. The error names the problems of both.
     fn read(&self, types: &Overrides) -> Result<Vec<Table>, Failure> {
         match [self.reference.as_deref(), self.current.as_deref()] {
-            [Some(a), Some(b)] => self.tables.read([a, b], types).map(Vec::from),
+            [Some(a), Some(b)] => self.tables.read(&[a, b], types),
             paths => {
                 let paths: Vec<&Path> = paths.into_iter().flatten().collect();
                 reading(&paths, || paths.iter().map(|path| Ok(Table::read(path)?)).collect())

@@ -3,10 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use setwise::estimate::{MiMethod, MiOptions, Points, Variant, index_column_warning};
+use serde::Serialize;
+use setwise::estimate::{Estimate, MiMethod, MiOptions, Points, Variant, index_column_warning};
 use setwise::files::Sample;
+use setwise::permutation_test::{PermutationTest, TestResult};
 
-use super::{print_estimate, print_line, read_samples, with_progress};
+use super::test::print;
+use super::{print_estimate, print_json, print_line, read_samples, with_progress};
 use crate::failure::Failure;
 
 /// Arguments of `mi`.
@@ -25,9 +28,18 @@ pub struct Args {
     /// Rank of the neighbour that ksg measures the distance to [default: 3].
     #[arg(long)]
     k: Option<usize>,
-    /// Seed of the interval, and of the networks of mine.
+    /// Seed of the interval, of permutations, and of the networks of mine.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Test whether X and Y are independent, by permuting the rows of Y.
+    #[arg(long, conflicts_with = "plain")]
+    test: bool,
+    /// Number of permutations of --test [default: 999].
+    #[arg(long, value_name = "N", requires = "test")]
+    permutations: Option<usize>,
+    /// Level of significance of --test [default: 0.05].
+    #[arg(long, value_name = "ALPHA", requires = "test", hide_short_help = true)]
+    alpha: Option<f64>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -73,7 +85,36 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let work = |progress: &_| options.estimator().estimate_observed(x, y, args.seed, progress);
     let mut estimate = with_progress("estimating I(X; Y)", work)?;
     estimate.warnings.extend([&of_x, &of_y].into_iter().filter_map(index_column_warning));
-    print_estimate("I(X; Y)", &estimate, args.json)
+    let Some(test) = args.permutation_test() else { return print_estimate("I(X; Y)", &estimate, args.json) };
+    let result = with_progress("permuting the rows of Y", |progress| test.independence(x, y, progress))?;
+    if args.json {
+        return print_json(&WithTest { estimate: &estimate, test: &result });
+    }
+    print_estimate("I(X; Y)", &estimate, false)?;
+    let conclusion = match result.significant {
+        true => "X and Y depend on each other",
+        false => "no evidence that X and Y depend on each other",
+    };
+    print::verdict(&result, conclusion, test.permutations)?;
+    print::statistic(&result)?;
+    result.warnings.iter().try_for_each(|w| print_line(format!("warning: {w}")))
+}
+
+/// The JSON of an estimate with a test.
+#[derive(Serialize)]
+struct WithTest<'a> {
+    #[serde(flatten)]
+    estimate: &'a Estimate,
+    test: &'a TestResult,
+}
+
+impl Args {
+    fn permutation_test(&self) -> Option<PermutationTest> {
+        let defaults = PermutationTest::default();
+        let permutations = self.permutations.unwrap_or(defaults.permutations);
+        let alpha = self.alpha.unwrap_or(defaults.alpha);
+        self.test.then_some(PermutationTest { permutations, alpha, seed: self.seed, ..defaults })
+    }
 }
 
 /// X and Y from the columns of one file.

@@ -18,8 +18,10 @@ pub mod reproduce;
 pub mod sample;
 pub mod sampler;
 pub mod selftest;
+mod table_pairs;
 mod tables;
 pub mod test;
+mod text;
 pub mod train;
 
 use std::io::Write;
@@ -30,10 +32,10 @@ use setwise::estimate::{Dim, Estimate};
 use setwise::files::{ColumnChoice, Sample, read_matching};
 use setwise_lab::datasets::DataFolder;
 use setwise_report::decimals;
-use setwise_table::wording::truncated;
 
 use crate::failure::Failure;
 pub use progress::{pairs_bar, with_progress};
+pub use text::short_name;
 
 /// Prints a line to standard output. The process exits with 0 if the reader has closed the pipe.
 pub fn print_line(text: impl std::fmt::Display) -> Result<(), Failure> {
@@ -42,12 +44,6 @@ pub fn print_line(text: impl std::fmt::Display) -> Result<(), Failure> {
         Err(e) => Err(Failure::other(format!("standard output: {e}"))),
         Ok(()) => Ok(()),
     }
-}
-
-/// A name of a few characters, without control characters of terminals.
-pub fn short_name(text: &str) -> String {
-    const MAX: usize = 24;
-    truncated(&text.replace(char::is_control, "\u{fffd}"), MAX)
 }
 
 /// Prints a line to standard error. A closed standard error is no failure.
@@ -102,7 +98,7 @@ fn reading<T>(paths: &[&Path], read: impl FnOnce() -> Result<T, Failure>) -> Res
         0 => with_progress("reading the samples", |_| read()),
         // A progress bar would hide what a person types.
         1 => read(),
-        _ => Err(Failure::usage("standard input (-) can be only one of the two samples")),
+        _ => Err(Failure::usage("standard input (-) can be only one of the samples")),
     }
 }
 

@@ -1,7 +1,9 @@
-//! Pairs of tables of mixed columns, as arguments name them.
+//! Tables of mixed columns, as arguments name them.
 
 use std::path::{Path, PathBuf};
 
+use rayon::prelude::*;
+use setwise::permutation_test::Encoded;
 use setwise_table::{ColumnChoice, Error as TableError, Overrides, Pairing, Table};
 
 use super::{ColumnArgs, reading};
@@ -40,36 +42,48 @@ impl TableArgs {
         Pairing::new(tables, &self.choice(), types).map_err(with_hint)
     }
 
-    /// Reads two tables, at the same time. The error names ragged rows together with the problems of columns.
-    pub fn read(&self, paths: [&Path; 2], types: &Overrides) -> Result<[Table; 2], Failure> {
-        reading(&paths, || self.read_both(paths, types))
+    /// Two or more tables as rows of numbers, with the columns they share.
+    pub fn encoded(&self, tables: Vec<Table>, types: &Overrides, blocks: Option<&str>) -> Result<Encoded, Failure> {
+        Encoded::new(tables, &self.choice(), types, blocks).map_err(|error| match error {
+            setwise::Error::Sets(reason) if reason.contains("column \"") => Failure::usage(format!("{reason}\n{HINT}")),
+            error => error.into(),
+        })
     }
 
-    fn read_both(&self, paths: [&Path; 2], types: &Overrides) -> Result<[Table; 2], Failure> {
-        let read = rayon::join(|| Table::read_until_ragged(paths[0]), || Table::read_until_ragged(paths[1]));
-        let ((a, ragged_a), (b, ragged_b)) = match read {
-            (Ok(a), Ok(b)) => (a, b),
-            (Err(a), Err(b)) if paths[0] != paths[1] => return Err(Failure::usage(format!("{a}\nsetwise: {b}"))),
-            (Err(e), _) | (_, Err(e)) => return Err(e.into()),
-        };
-        let in_file =
-            |(table, ragged): (&Table, Option<String>)| Some(format!("{}: {}", table.path.display(), ragged?));
-        let mut problems: Vec<String> = [(&a, ragged_a), (&b, ragged_b)].into_iter().filter_map(in_file).collect();
+    /// Reads tables, at the same time. The error names ragged rows together with the problems of columns.
+    pub fn read(&self, paths: &[&Path], types: &Overrides) -> Result<Vec<Table>, Failure> {
+        reading(paths, || self.read_all(paths, types))
+    }
+
+    fn read_all(&self, paths: &[&Path], types: &Overrides) -> Result<Vec<Table>, Failure> {
+        let read: Vec<_> = paths.par_iter().map(Table::read_until_ragged).collect();
+        let mut failed: Vec<String> = read.iter().filter_map(|read| Some(read.as_ref().err()?.to_string())).collect();
+        failed.dedup();
+        if failed.len() > 1 {
+            return Err(Failure::usage(failed.join("\nsetwise: ")));
+        }
+        let (mut tables, mut problems) = (Vec::new(), Vec::new());
+        for read in read {
+            let (table, ragged) = read?;
+            problems.extend(ragged.map(|ragged| format!("{}: {ragged}", table.path.display())));
+            tables.push(table);
+        }
         if problems.is_empty() {
-            return Ok([a, b]);
+            return Ok(tables);
         }
         problems.dedup();
-        problems.extend(self.pairing([a, b], types).err().map(|e| e.to_string()));
+        problems.extend(Pairing::of_many(tables, &self.choice(), types).err().map(|e| with_hint(e).to_string()));
         Err(Failure::usage(problems.join("\nsetwise: ")))
     }
 }
 
+/// Options that help with columns.
+const HINT: &str = "--as COLUMN=TYPE sets a type, such as category or numeric; --drop leaves columns out";
+
 /// An error about columns, with the options that help.
 fn with_hint(error: TableError) -> Failure {
     match error {
-        TableError::Columns(reason) if reason.contains("column \"") => Failure::usage(format!(
-            "{reason}\n--as COLUMN=TYPE sets a type, such as category or numeric; --drop leaves columns out"
-        )),
+        TableError::Columns(reason) if reason.contains("column \"") => Failure::usage(format!("{reason}\n{HINT}")),
         error => error.into(),
     }
 }

@@ -1,22 +1,30 @@
-//! `setwise test P Q`
+//! `setwise test P Q`, `setwise test A B C ...` and `--pairs`
 
-use std::path::PathBuf;
+mod pairs;
+pub mod print;
+
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use setwise::two_sample::{Design, Encoded, Statistic, TwoSampleTest};
-use setwise_table::{ColumnChoice, Pairing, Table};
+use setwise::estimate::Progress;
+use setwise::permutation_test::{PermutationTest, Statistic, TestResult};
+use setwise_report::Table as Results;
+use setwise_table::{Overrides, Table};
 
 use super::tables::TableArgs;
-use super::{print_json, print_line, with_progress};
+use super::{check_not_input, check_output, print_json, with_progress};
 use crate::failure::Failure;
 
 /// Arguments of `test`.
 #[derive(clap::Args)]
+#[command(override_usage = "setwise test [OPTIONS] <P> <Q>
+       setwise test [OPTIONS] <A> <B> <C>...
+       setwise test [OPTIONS] --pairs <LIST>")]
 pub struct Args {
-    /// Sample of P, a table of any columns: CSV, TSV, JSON lines, NPY, NPZ, Parquet or Arrow; `-` is standard input.
-    p: PathBuf,
-    /// Sample of Q, whose columns are matched by name.
-    q: PathBuf,
+    /// Samples, tables of any columns matched by name: CSV, TSV, JSON lines, NPY, NPZ, Parquet or Arrow; `-` is standard
+    /// input. Of three or more, all together and each two are tested.
+    #[arg(required_unless_present = "pairs", num_args = 2.., value_name = "SAMPLE")]
+    samples: Vec<PathBuf>,
     /// Test statistic.
     #[arg(long, value_enum, default_value_t = Method::Adaptive)]
     method: Method,
@@ -37,12 +45,18 @@ pub struct Args {
     seed: u64,
     #[command(flatten)]
     tables: TableArgs,
-    /// Row i of P and row i of Q belong together, such as before and after.
+    /// Rows i of all samples belong together, such as before and after.
     #[arg(long, conflicts_with = "blocks")]
     paired: bool,
     /// Column of blocks, such as sites or days: only rows of one block are exchanged.
     #[arg(long, value_name = "COLUMN")]
     blocks: Option<String>,
+    /// Test many pairs, listed in a file with two tables per line; `-` is standard input.
+    #[arg(long, value_name = "LIST", conflicts_with = "samples")]
+    pairs: Option<PathBuf>,
+    /// Write the pairs of --pairs as .csv, .md, .json or .parquet.
+    #[arg(short, long, value_name = "FILE.csv")]
+    out: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -58,76 +72,45 @@ enum Method {
     Mmd,
 }
 
-/// Findings that are printed.
-const MAX_FINDINGS: usize = 3;
-
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     if args.bandwidth.is_some() && args.method != Method::Mmd {
         return Err(Failure::usage("--bandwidth is for --method mmd"));
     }
+    if args.out.is_some() && args.pairs.is_none() {
+        return Err(Failure::usage("--out is for --pairs"));
+    }
+    if let Some(path) = &args.out {
+        Results::check_extension(path)?;
+        check_output(path)?;
+        check_not_input(path, args.pairs.iter().chain(&args.tables.types_file).map(PathBuf::as_path))?;
+    }
+    if let Some(list) = &args.pairs {
+        return pairs::run(list, &args);
+    }
     let types = args.tables.overrides()?;
-    let tables = args.tables.read([&args.p, &args.q], &types)?;
-    check_widths(&tables)?;
-    let names = [0, 1].map(|t: usize| tables[t].path.display().to_string());
-    let blocks = args.blocks.as_deref().map(|column| take_blocks(column, &tables)).transpose()?;
-    let mut pairing = args.tables.pairing(tables, &types)?;
-    pairing.columns.retain(|column| Some(&column.name) != args.blocks.as_ref());
-    let samples = Encoded::new(&pairing)?;
-    let statistic = match args.method {
-        Method::Adaptive => Statistic::Adaptive,
-        Method::Energy => Statistic::Energy,
-        Method::Mmd => Statistic::Mmd { bandwidth: args.bandwidth },
-    };
-    let design = match &blocks {
-        Some([p, q]) => Design::Blocked { p, q },
-        None if args.paired => Design::Paired,
-        None => Design::Independent,
-    };
-    let (permutations, alpha) = (args.permutations, args.alpha);
-    let test = TwoSampleTest { statistic, permutations, alpha, max_rows: args.rows, seed: args.seed };
-    let [p, q] = [0, 1].map(|t: usize| samples.points(t).named(&names[t]));
-    let mut result = with_progress("permuting the samples", |progress| test.run_observed(p, q, design, progress))?;
-    result.warnings.extend(samples.notes);
-    if args.json {
-        return print_json(&result);
+    let paths: Vec<&Path> = args.samples.iter().map(PathBuf::as_path).collect();
+    let tables = args.tables.read(&paths, &types)?;
+    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    let test = with_progress("permuting the samples", |progress| args.test(tables, &types, progress))?;
+    match args.json {
+        true => print_json(&test),
+        false => print::samples(&test, &names, args.permutations),
     }
-    // The number of permutations determines the resolution of p.
-    let digits = (args.permutations + 1).ilog10().max(2) as usize;
-    let conclusion = if result.different { "P and Q differ" } else { "no evidence that P and Q differ" };
-    print_line(format!("p = {:.digits$}: {conclusion} (permutation test, {})", result.p_value, result.method))?;
-    let found = result.findings.iter().filter(|f| result.different && f.p_value <= args.alpha);
-    found.take(MAX_FINDINGS).try_for_each(|f| print_line(format!("  {}, p = {:.digits$}", f.text(), f.p_value)))?;
-    if let (Some(auc), Some([low, high])) = (result.auc, result.interval) {
-        print_line(format!("AUC {auc:.3}, 90 % interval {low:.3} to {high:.3} (0.5: the same, 1: separate)"))?;
-    }
-    print_line(format!(
-        "statistic {:.4}, reached by {} of {} permutations",
-        result.statistic, result.as_large, result.permutations
-    ))?;
-    print_line(format!("rows {} and {}, columns {}", result.n[0], result.n[1], result.dim))?;
-    result.warnings.iter().try_for_each(|w| print_line(format!("warning: {w}")))
 }
 
-/// Tables without names are matched by position, so they need the same number of columns.
-fn check_widths([p, q]: &[Table; 2]) -> Result<(), Failure> {
-    if p.named || q.named || p.columns.len() == q.columns.len() {
-        return Ok(());
+impl Args {
+    /// Tests tables.
+    fn test(&self, tables: Vec<Table>, types: &Overrides, progress: &Progress) -> Result<TestResult, Failure> {
+        let names: Vec<String> = tables.iter().map(|table| table.path.display().to_string()).collect();
+        let samples = self.tables.encoded(tables, types, self.blocks.as_deref())?;
+        let statistic = match self.method {
+            Method::Adaptive => Statistic::Adaptive,
+            Method::Energy => Statistic::Energy,
+            Method::Mmd => Statistic::Mmd { bandwidth: self.bandwidth },
+        };
+        let (permutations, alpha) = (self.permutations, self.alpha);
+        let test = PermutationTest { statistic, permutations, alpha, max_rows: self.rows, seed: self.seed };
+        Ok(samples.test(&test, &names, self.paired, progress)?)
     }
-    Err(Failure::usage(format!(
-        "{} has {} columns, {} has {}",
-        p.path.display(),
-        p.columns.len(),
-        q.path.display(),
-        q.columns.len()
-    )))
-}
-
-/// The number of the block of each row.
-fn take_blocks(column: &str, tables: &[Table; 2]) -> Result<[Vec<u32>; 2], Failure> {
-    let keep = ColumnChoice { keep: vec![column.to_owned()], drop: Vec::new() };
-    let mut types = setwise_table::Overrides::default();
-    types.set(column, setwise_table::ColumnType::Category);
-    let pairing = Pairing::new(tables.clone(), &keep, &types)?;
-    Ok(setwise::two_sample::blocks(&pairing.columns[0]))
 }

@@ -1,6 +1,7 @@
 """Functions of several sets: comparison of tables, estimators for samples, and models to train.
 
-``compare`` tells what changed between two tables. ``kl`` and ``mi`` estimate the KL divergence and the mutual information of samples, ``divergence``
+``compare`` tells what changed between two tables, ``test`` whether samples differ at all, and
+``independence`` whether columns depend on each other. ``kl`` and ``mi`` estimate the KL divergence and the mutual information of samples, ``divergence``
 other divergences, ``ratio`` the log density ratio at every row. ``Model`` is a function of one or
 more sets, and ``fit`` trains it.
 
@@ -20,20 +21,26 @@ from ._compare import Comparison, compare
 from ._fit import fit
 from ._results import Estimate, Fallback, History, Ratio
 from ._setwise import Model, __version__, divergence, kl, mi, presets, ratio
+from ._test import Finding, PairTest, Test, independence, test
 
 __all__ = [
     "Comparison",
     "Estimate",
     "Fallback",
+    "Finding",
     "History",
     "Model",
+    "PairTest",
     "Ratio",
+    "Test",
     "__version__",
     "compare",
     "divergence",
     "fit",
+    "independence",
     "kl",
     "mi",
     "presets",
     "ratio",
+    "test",
 ]

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._results import Estimate, Ratio
 
-__all__ = ["Fit", "Model", "NativeComparison", "__version__", "compare_tables", "divergence", "kl", "mi", "presets", "ratio"]
+__all__ = ["Fit", "Model", "NativeComparison", "__version__", "compare_tables", "divergence", "kl", "mi", "presets", "ratio", "test_independence", "test_samples"]
 
 __version__: str
 
@@ -110,3 +110,21 @@ def compare_tables(
     types: dict[str, str],
     seed: int,
 ) -> NativeComparison: ...
+def test_samples(
+    samples: list[Any],
+    names: list[str],
+    method: str,
+    bandwidth: float | None,
+    permutations: int,
+    alpha: float,
+    paired: bool,
+    blocks: str | None,
+    columns: list[str],
+    drop: list[str],
+    types: dict[str, str],
+    max_rows: int,
+    seed: int,
+) -> str: ...
+def test_independence(
+    x: ArrayLike, y: ArrayLike, permutations: int, alpha: float, max_rows: int, seed: int
+) -> str: ...

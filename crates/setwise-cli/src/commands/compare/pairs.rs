@@ -6,62 +6,33 @@ use std::process::ExitCode;
 use serde::Serialize;
 use setwise::compare::Comparison;
 use setwise::estimate::Progress;
-use setwise::files::{FilePairs, ListedPair};
 use setwise_report::{Cell, Table as Results};
-use setwise_table::{Overrides, Table};
 
-use super::super::{check_not_input, pairs_bar, print_json, print_line};
+use super::super::table_pairs::Outcomes;
+use super::super::text::marked_table;
+use super::super::{print_json, print_line};
 use super::{Args, print};
 use crate::failure::Failure;
 
-/// The result of one pair of the list.
-type Outcome = Result<Comparison, Failure>;
-
-/// Compares every pair of a list. A pair that cannot be compared does not stop the others.
+/// Compares every pair of a list.
 pub fn run(list: &Path, args: &Args) -> Result<ExitCode, Failure> {
-    let list = FilePairs::read(list)?;
-    list.check([])?;
-    if let Some(path) = &args.out {
-        check_not_input(path, list.files.iter().map(|file| file.as_path()))?;
-    }
     let types = args.tables.overrides()?;
-    let bar = pairs_bar(list.pairs.len());
-    // Pairs often share their reference.
-    let mut reference: Option<(usize, Table)> = None;
-    let mut outcomes: Vec<Outcome> = Vec::with_capacity(list.pairs.len());
-    for pair in &list.pairs {
-        outcomes.push(compare(&list, pair, args, &types, &mut reference));
-        bar.inc(1);
+    let outcomes = Outcomes::new(list, args.out.as_deref(), |tables| {
+        Ok(args.compare().run(args.tables.pairing(tables, &types)?, &Progress::default())?)
+    })?;
+    if let Some(path) = &args.out {
+        table(&outcomes).save(path)?;
     }
-    bar.finish_and_clear();
-    print_outcomes(&list.pairs, &outcomes, args)?;
-    let mut failed =
-        list.pairs.iter().zip(&outcomes).filter_map(|(pair, outcome)| Some((pair, outcome.as_ref().err()?)));
-    if let Some((pair, error)) = failed.next() {
-        let count = 1 + failed.count();
-        let all = outcomes.len();
-        return Err(Failure::usage(format!(
-            "{count} of {all} pairs cannot be compared; the first, line {}: {error}",
-            pair.line
-        )));
+    match args.json {
+        true => outcomes.iter().try_for_each(|(pair, outcome)| {
+            let [reference, current] = pair.names.each_ref().map(String::as_str);
+            let error = outcome.as_ref().err().map(ToString::to_string);
+            print_json(&Line { line: pair.line, reference, current, comparison: outcome.as_ref().ok(), error })
+        })?,
+        false => print_outcomes(&outcomes)?,
     }
-    Ok(args.exit_code(outcomes.iter().flatten().any(|c| c.changed)))
-}
-
-fn compare(
-    list: &FilePairs,
-    pair: &ListedPair,
-    args: &Args,
-    types: &Overrides,
-    reference: &mut Option<(usize, Table)>,
-) -> Outcome {
-    let [a, b] = pair.files;
-    if reference.as_ref().is_none_or(|(file, _)| *file != a) {
-        *reference = Some((a, Table::read(&list.files[a])?));
-    }
-    let first = reference.as_ref().map(|(_, table)| table.clone()).expect("a reference has been read");
-    let pairing = args.tables.pairing([first, Table::read(&list.files[b])?], types)?;
-    Ok(args.compare().run(pairing, &Progress::default())?)
+    outcomes.check("compared")?;
+    Ok(args.exit_code(outcomes.results().any(|c| c.changed)))
 }
 
 /// A line of the JSON output.
@@ -76,20 +47,10 @@ struct Line<'a> {
     error: Option<String>,
 }
 
-fn print_outcomes(pairs: &[ListedPair], outcomes: &[Outcome], args: &Args) -> Result<(), Failure> {
-    if let Some(path) = &args.out {
-        table(pairs, outcomes).save(path)?;
-    }
-    if args.json {
-        return pairs.iter().zip(outcomes).try_for_each(|(pair, outcome)| {
-            let [reference, current] = pair.names.each_ref().map(String::as_str);
-            let error = outcome.as_ref().err().map(ToString::to_string);
-            print_json(&Line { line: pair.line, reference, current, comparison: outcome.as_ref().ok(), error })
-        });
-    }
-    let changed = outcomes.iter().flatten().filter(|c| c.changed).count();
-    print_line(format!("Changed: {changed} of {} pairs.\n", outcomes.len()))?;
-    let rows = pairs.iter().zip(outcomes).map(|(pair, outcome)| {
+fn print_outcomes(outcomes: &Outcomes<Comparison>) -> Result<(), Failure> {
+    let changed = outcomes.results().filter(|c| c.changed).count();
+    print_line(format!("Changed: {changed} of {} pairs.\n", outcomes.pairs.len()))?;
+    let rows = outcomes.iter().map(|(pair, outcome)| {
         let mut cells = pair.names.to_vec();
         match outcome {
             Ok(comparison) => cells.extend(print::verdict_cells(comparison)),
@@ -98,11 +59,11 @@ fn print_outcomes(pairs: &[ListedPair], outcomes: &[Outcome], args: &Args) -> Re
         (outcome.as_ref().is_ok_and(|c| c.changed), cells)
     });
     let heading = ["", "reference", "current", "divergence", "90 % interval", "p", "what changed"];
-    print_line(print::marked_table(heading, rows, &[3, 5]))
+    print_line(marked_table(heading, rows, &[3, 5]))
 }
 
 /// The table that `-o` writes.
-fn table(pairs: &[ListedPair], outcomes: &[Outcome]) -> Results {
+fn table(outcomes: &Outcomes<Comparison>) -> Results {
     let heading = [
         "line",
         "reference",
@@ -119,7 +80,7 @@ fn table(pairs: &[ListedPair], outcomes: &[Outcome]) -> Results {
         "error",
     ];
     let mut table = Results::new("", heading);
-    for (pair, outcome) in pairs.iter().zip(outcomes) {
+    for (pair, outcome) in outcomes.iter() {
         let found = outcome.as_ref().ok();
         let number = |of: &dyn Fn(&Comparison) -> f64| found.map_or(Cell::Empty, |c| Cell::number(of(c), 4));
         let count = |t: usize| found.map_or(Cell::Empty, |c| Cell::Count(c.rows[t]));

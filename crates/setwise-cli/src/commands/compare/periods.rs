@@ -6,7 +6,8 @@ use setwise::compare::{Against, PeriodComparison};
 use setwise_report::{period_columns, periods_page, periods_table, sparkline};
 use setwise_table::{Overrides, Period, Table};
 
-use super::super::{print_json, print_line, short_name, with_progress};
+use super::super::text::{marked_table, short_name};
+use super::super::{print_json, print_line, with_progress};
 use super::{Args, print};
 use crate::failure::Failure;
 
@@ -55,7 +56,7 @@ fn print(found: &PeriodComparison) -> Result<(), Failure> {
         cells.extend(print::verdict_cells(&p.comparison));
         (p.comparison.changed, cells)
     });
-    print_line(print::marked_table(heading, rows, &[3, 4, 6]))?;
+    print_line(marked_table(heading, rows, &[3, 4, 6]))?;
     let (columns, places) = (period_columns(found), found.places());
     let (first, last) = (&found.periods[0].period, &found.periods[found.periods.len() - 1].period);
     print_line(format!("\neffect on each column, {first} to {last}"))?;
@@ -78,7 +79,7 @@ fn print(found: &PeriodComparison) -> Result<(), Failure> {
         let text = if flagged.is_empty() { String::new() } else { format!("flagged in {}", flagged.join(", ")) };
         (!flagged.is_empty(), vec![short_name(name), line, setwise_report::percent(largest), text])
     });
-    print_line(print::marked_table(["", "column", "over time", "largest", ""], rows, &[3]))?;
+    print_line(marked_table(["", "column", "over time", "largest", ""], rows, &[3]))?;
     if columns.len() > MAX_COLUMNS {
         print_line(format!("and {} more columns; --json and -o have all of them", columns.len() - MAX_COLUMNS))?;
     }

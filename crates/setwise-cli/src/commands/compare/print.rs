@@ -1,10 +1,10 @@
 //! A comparison in the terminal.
 
-use comfy_table::{CellAlignment, presets};
 use setwise::compare::{ColumnChange, Comparison};
 use setwise_report::{decimals, named_p, noise_bar, p_text, percent, values_text};
 
-use crate::commands::{print_line, short_name};
+use crate::commands::print_line;
+use crate::commands::text::{marked_table, short_name};
 use crate::failure::Failure;
 
 /// Columns without a flag that are listed.
@@ -76,26 +76,6 @@ fn columns(columns: &[ColumnChange]) -> String {
         (column.flagged, cells)
     };
     marked_table(heading, flagged.chain(unflagged).map(cells), &[3, 6])
-}
-
-/// A table whose marked rows begin with a dot, with some columns aligned right.
-pub fn marked_table<const N: usize>(
-    heading: [&str; N],
-    rows: impl Iterator<Item = (bool, Vec<String>)>,
-    right: &[usize],
-) -> String {
-    let mut table = comfy_table::Table::new();
-    table.load_style(presets::NOTHING).set_header(heading);
-    for (marked, cells) in rows {
-        let mark = if marked { "●" } else { "" };
-        table.add_row(std::iter::once(mark.to_owned()).chain(cells));
-    }
-    for &column in right {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table.trim_fmt()
 }
 
 /// Divergence, interval, p-value and what changed, in short.

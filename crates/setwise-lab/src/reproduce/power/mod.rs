@@ -8,8 +8,8 @@ use rand::SeedableRng;
 use rayon::prelude::*;
 use serde_json::json;
 use setwise::estimate::Points;
+use setwise::permutation_test::{PermutationTest, Statistic};
 use setwise::random::Generator;
-use setwise::two_sample::{Statistic, TwoSampleTest};
 use setwise_report::{Cell, Table};
 
 use super::Reproduction;
@@ -64,8 +64,8 @@ impl Method {
             Method::Energy => Statistic::Energy,
             Method::Mmd => Statistic::Mmd { bandwidth: None },
         };
-        let test = TwoSampleTest { statistic, permutations, seed, ..TwoSampleTest::default() };
-        Ok(test.run(p, q)?.p_value)
+        let test = PermutationTest { statistic, permutations, seed, ..PermutationTest::default() };
+        Ok(test.two_samples(p, q)?.p_value)
     }
 }
 

@@ -7,8 +7,9 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rayon::prelude::*;
 
-use super::encode::Encode;
-use super::product::{PANEL, STRIP, product, strips_of_panels};
+use super::super::encode::Encode;
+use super::super::product::{PANEL, STRIP, product, strips_of_panels};
+use super::quadratic::Sums;
 use crate::random::Generator;
 
 /// Rows that labels are given to together.
@@ -19,8 +20,8 @@ use crate::random::Generator;
 pub(super) struct Groups {
     rows: Vec<u32>,
     ends: Vec<usize>,
-    /// Whether each group is of the first sample.
-    pub first: Vec<bool>,
+    /// The sample of each group.
+    pub sample: Vec<u8>,
     /// The number of each group's class: groups of one class have one size and lie in one block.
     pub exchangeable: Vec<u32>,
 }
@@ -28,20 +29,20 @@ pub(super) struct Groups {
 impl Groups {
     /// Groups of rows with these labels, each within a block; about `max` groups where blocks are large. Where `whole`
     /// is set, the rows of a block in one sample are one group.
-    pub fn new(first: &[bool], blocks: &[u32], max: usize, whole: bool, seed: u64) -> Self {
-        let size = first.len().div_ceil(max);
-        let mut smaller: BTreeMap<u32, [usize; 2]> = BTreeMap::new();
-        first.iter().zip(blocks).for_each(|(first, b)| smaller.entry(*b).or_default()[usize::from(!first)] += 1);
-        // At least L(L − 1) rows split into groups of L and L + 1 rows, so that both samples have groups of equal size.
-        let length = |block: u32| size.min(smaller[&block].iter().min().map_or(1, |rows| rows.isqrt().max(1)));
+    pub fn new(sample: &[u8], blocks: &[u32], max: usize, whole: bool, seed: u64) -> Self {
+        let size = sample.len().div_ceil(max);
+        let mut rows_of: BTreeMap<u32, BTreeMap<u8, usize>> = BTreeMap::new();
+        sample.iter().zip(blocks).for_each(|(s, b)| *rows_of.entry(*b).or_default().entry(*s).or_default() += 1);
+        // At least L(L − 1) rows split into groups of L and L + 1 rows, so that all samples have groups of equal size.
+        let length = |block: u32| size.min(rows_of[&block].values().min().map_or(1, |rows| rows.isqrt().max(1)));
         let mut rng = Generator::seed_from_u64(seed);
-        let mut members: BTreeMap<(bool, u32), Vec<u32>> = BTreeMap::new();
-        for (row, (first, block)) in first.iter().zip(blocks).enumerate() {
-            members.entry((!first, *block)).or_default().push(row as u32);
+        let mut members: BTreeMap<(u8, u32), Vec<u32>> = BTreeMap::new();
+        for (row, (sample, block)) in sample.iter().zip(blocks).enumerate() {
+            members.entry((*sample, *block)).or_default().push(row as u32);
         }
-        let mut groups = Groups { rows: Vec::new(), ends: Vec::new(), first: Vec::new(), exchangeable: Vec::new() };
+        let mut groups = Groups { rows: Vec::new(), ends: Vec::new(), sample: Vec::new(), exchangeable: Vec::new() };
         let mut classes: BTreeMap<(u32, usize), u32> = BTreeMap::new();
-        for ((second, block), mut rows) in members {
+        for ((sample, block), mut rows) in members {
             let count = if whole { 1 } else { (rows.len() / length(block)).max(1) };
             if count < rows.len() {
                 rows.shuffle(&mut rng);
@@ -52,7 +53,7 @@ impl Groups {
                 let length = least + usize::from(g < longer);
                 let number = classes.len() as u32;
                 groups.ends.push(groups.ends.last().copied().unwrap_or(0) + length);
-                groups.first.push(!second);
+                groups.sample.push(sample);
                 groups.exchangeable.push(*classes.entry((block, length)).or_insert(number));
             }
             groups.rows.extend(rows);
@@ -67,7 +68,7 @@ impl Groups {
 
     /// Each row by itself.
     fn of_single(rows: Vec<u32>) -> Self {
-        Groups { ends: (1..=rows.len()).collect(), rows, first: Vec::new(), exchangeable: Vec::new() }
+        Groups { ends: (1..=rows.len()).collect(), rows, sample: Vec::new(), exchangeable: Vec::new() }
     }
 
     /// Rows whose columns are kept one by one: all rows, or some of `order` where groups have several rows.
@@ -89,7 +90,9 @@ pub(super) struct Features {
     groups: usize,
     /// Centred sums, `[panel][group][PANEL]`.
     panels: Vec<f32>,
-    /// The covariance of single rows, `[width, width]`, lower triangle.
+    /// The variance of each column of single rows.
+    pub variances: Vec<f64>,
+    /// The covariance of single rows, `[width, width]`, lower triangle; empty if it is not asked for.
     pub covariance: Vec<f64>,
     /// Centred columns of single rows, where groups have several.
     single: Option<Vec<f32>>,
@@ -99,8 +102,9 @@ pub(super) struct Features {
 const MAX_SINGLE_ROWS: usize = 8192;
 
 impl Features {
-    /// Encodes all rows. Sums are centred within each block of groups. `rows` are the groups' single rows.
-    pub fn new(encoder: &dyn Encode, groups: &Groups, blocks: &[Vec<u32>], rows: &[u32]) -> Self {
+    /// Encodes all rows. Sums are centred within each block of groups. `rows` are the groups' single rows. Covariances,
+    /// which cost the square of the number of columns, are for whitening.
+    pub fn new(encoder: &dyn Encode, groups: &Groups, blocks: &[Vec<u32>], rows: &[u32], whiten: bool) -> Self {
         let width = encoder.width();
         let mut sums = vec![0.0f32; groups.len() * width];
         sums.par_chunks_mut(width).enumerate().for_each(|(g, sums)| {
@@ -122,8 +126,10 @@ impl Features {
             let all = vec![(0..rows.len() as u32).collect()];
             centred_panels(&values, width, &Groups::of_single(rows.to_vec()), &all)
         });
-        let covariance = covariance(single.as_ref().unwrap_or(&panels), width, rows.len());
-        Features { width, groups: groups.len(), panels, covariance, single }
+        let of_rows = single.as_ref().unwrap_or(&panels);
+        let variances = variances(of_rows, width, rows.len());
+        let covariance = if whiten { covariance(of_rows, width, rows.len()) } else { Vec::new() };
+        Features { width, groups: groups.len(), panels, variances, covariance, single }
     }
 
     /// Centred columns of [`Groups::single_rows`], `[panel][row][PANEL]`.
@@ -131,10 +137,9 @@ impl Features {
         self.single.as_ref().unwrap_or(&self.panels)
     }
 
-    /// Sums over the groups that have label one, for every column and permutation: `[width, permutations]`, and the
-    /// number of permutations, which strips fill up.
-    pub fn sums(&self, strips: &[f32]) -> (Vec<f32>, usize) {
-        (product(&self.panels, strips, self.groups, false), strips.len() / self.groups)
+    /// Sums over the groups of each sample, for strips of labels of `samples` samples.
+    pub fn sums(&self, strips: &[f32], samples: usize) -> Sums {
+        Sums::new(product(&self.panels, strips, self.groups, false), strips.len() / self.groups, samples)
     }
 }
 
@@ -158,6 +163,21 @@ fn centred_panels(sums: &[f32], width: usize, groups: &Groups, blocks: &[Vec<u32
     panels
 }
 
+/// The variances of centred columns.
+fn variances(panels: &[f32], width: usize, rows: usize) -> Vec<f64> {
+    let of_panel = |panel: &[f32]| {
+        let mut sums = [0.0f64; PANEL];
+        for row in panel.chunks_exact(PANEL) {
+            sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(*x).powi(2));
+        }
+        sums
+    };
+    let mut variances: Vec<f64> = panels.par_chunks(PANEL * rows).flat_map_iter(of_panel).collect();
+    variances.truncate(width);
+    variances.iter_mut().for_each(|v| *v /= rows as f64);
+    variances
+}
+
 /// The covariance of centred columns, lower triangle.
 fn covariance(panels: &[f32], width: usize, rows: usize) -> Vec<f64> {
     let strips = strips_of_panels(panels, rows);
@@ -175,7 +195,7 @@ fn covariance(panels: &[f32], width: usize, rows: usize) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::encode::Stored;
+    use super::super::super::encode::Stored;
     use super::*;
 
     fn stored(rows: usize) -> Stored {
@@ -183,8 +203,8 @@ mod tests {
     }
 
     fn of_sizes(n: usize, m: usize, max: usize) -> Groups {
-        let first: Vec<bool> = (0..n + m).map(|i| i < n).collect();
-        Groups::new(&first, &vec![0; n + m], max, false, 5)
+        let sample: Vec<u8> = (0..n + m).map(|i| u8::from(i >= n)).collect();
+        Groups::new(&sample, &vec![0; n + m], max, false, 5)
     }
 
     fn in_order(groups: &Groups) -> Vec<u32> {
@@ -193,9 +213,9 @@ mod tests {
 
     #[test]
     fn groups_lie_in_one_block() {
-        let first: Vec<bool> = (0..900).map(|i| i % 3 == 0).collect();
+        let sample: Vec<u8> = (0..900).map(|i| (i % 3) as u8).collect();
         let blocks: Vec<u32> = (0..900).map(|i| i / 300).collect();
-        let groups = Groups::new(&first, &blocks, 100, false, 1);
+        let groups = Groups::new(&sample, &blocks, 100, false, 1);
         let block = |g: usize| blocks[groups.rows[groups.range(g)][0] as usize];
         for g in 0..groups.len() {
             assert!(groups.rows[groups.range(g)].iter().all(|&row| blocks[row as usize] == block(g)));
@@ -211,7 +231,9 @@ mod tests {
             rows.sort_unstable();
             assert!(rows.iter().enumerate().all(|(i, row)| i == *row as usize) && rows.len() == n + m);
             for g in 0..groups.len() {
-                assert!(groups.rows[groups.range(g)].iter().all(|&row| ((row as usize) < n) == groups.first[g]));
+                assert!(
+                    groups.rows[groups.range(g)].iter().all(|&row| u8::from(row as usize >= n) == groups.sample[g])
+                );
                 for h in 0..g {
                     let same = groups.range(g).len() == groups.range(h).len();
                     assert_eq!(groups.exchangeable[g] == groups.exchangeable[h], same);
@@ -220,7 +242,7 @@ mod tests {
             // Most groups can be exchanged with one of the other sample.
             let movable = |g: usize| {
                 (0..groups.len())
-                    .any(|h| groups.exchangeable[g] == groups.exchangeable[h] && groups.first[g] != groups.first[h])
+                    .any(|h| groups.exchangeable[g] == groups.exchangeable[h] && groups.sample[g] != groups.sample[h])
             };
             let moved = (0..groups.len()).filter(|&g| movable(g)).count();
             assert!(10 * moved >= 8 * groups.len(), "{moved} of {}", groups.len());
@@ -234,14 +256,14 @@ mod tests {
         for max in [1000, 20] {
             let groups = of_sizes(40, 50, max);
             let all = vec![(0..groups.len() as u32).collect::<Vec<u32>>()];
-            let features = Features::new(&encoder, &groups, &all, &groups.single_rows(&in_order(&groups)));
+            let features = Features::new(&encoder, &groups, &all, &groups.single_rows(&in_order(&groups)), false);
             let mut strips = vec![0.0; STRIP * groups.len()];
-            (0..groups.len()).for_each(|g| strips[g * STRIP] = if groups.first[g] { 1.0 } else { 0.0 });
-            let (sums, permutations) = features.sums(&strips);
-            assert_eq!(permutations, STRIP);
+            (0..groups.len()).for_each(|g| strips[g * STRIP] = f32::from(1 - groups.sample[g]));
+            let sums = features.sums(&strips, 1);
             for c in 0..2 {
                 let expected: f32 = (0..40).map(|i| encoder.values[2 * i + c] - mean(c)).sum();
-                assert!((sums[c * STRIP] - expected).abs() < 1e-3, "{} {expected}", sums[c * STRIP]);
+                let sum = sums.of_strip(c, 0, 0)[0];
+                assert!((sum - expected).abs() < 1e-3, "{sum} {expected}");
             }
         }
     }
@@ -251,11 +273,12 @@ mod tests {
         let encoder = stored(200);
         let groups = of_sizes(120, 80, 1000);
         let all = vec![(0..groups.len() as u32).collect::<Vec<u32>>()];
-        let features = Features::new(&encoder, &groups, &all, &groups.single_rows(&in_order(&groups)));
+        let features = Features::new(&encoder, &groups, &all, &groups.single_rows(&in_order(&groups)), true);
         let values: Vec<f64> = encoder.values.iter().map(|x| f64::from(*x)).collect();
         let (_, expected) = crate::linalg::moments(&values, 2, 0);
         for (a, b) in [(0, 0), (1, 0), (1, 1)] {
             assert!((features.covariance[2 * a + b] - expected[2 * a + b]).abs() < 1e-4);
         }
+        (0..2).for_each(|c| assert!((features.variances[c] - expected[3 * c]).abs() < 1e-4));
     }
 }

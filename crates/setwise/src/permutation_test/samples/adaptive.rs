@@ -1,6 +1,6 @@
 //! A test that adapts to the difference: many statistics of label-blind columns, fused within every permutation.
 //!
-//! Every statistic is quadratic in sums of columns over the first sample. The columns see the pooled sample only, so
+//! Every statistic is quadratic in sums of columns over the samples. The columns see the pooled sample only, so
 //! that a permutation of labels costs one matrix product. Some permutations calibrate the statistics: −ln of a smooth
 //! p-value puts them on one scale. The others are compared with the observed labels by the fused evidence of all
 //! statistics. Observed labels and permutations are treated alike, so the test is exact.
@@ -8,43 +8,24 @@
 use rayon::prelude::*;
 use setwise_engine::splitmix64;
 
-use super::calibrate::{Calibration, fused};
+use super::super::encode::{
+    Bumps, Encode, RankCosines, Ranks, RepeatedValues, Shape, Stored, bandwidths, radius_cosines,
+};
+use super::super::product::{STRIP, product};
+use super::super::result::Aspect;
+use super::super::sequential::{Compared, Comparison, strongest};
+use super::super::standardised::{Standardised, sorted_rows};
 use super::design::Design;
-use super::encode::{Bumps, Encode, RankCosines, Ranks, RepeatedValues, Shape, Stored, bandwidths, radius_cosines};
 use super::features::{Features, Groups};
-use super::kernel::Standardised;
 use super::labels::Labels;
-use super::product::{STRIP, product};
-use super::quadratic::Quadratic;
+use super::quadratic::{Quadratic, Sums};
 use super::witness::{FOLDS, Separation, add_scores, folds, separation, training_counts, training_strip};
 use crate::estimate::Progress;
 
 /// Most groups of rows that labels are given to.
 const MAX_GROUPS: usize = 8192;
-/// Permutations that are computed at once; the first such number calibrates, with the observed labels.
-const CHUNK: usize = 8 * STRIP;
-
-/// What a statistic looks at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Aspect {
-    /// Means of the columns.
-    Means,
-    /// The distribution of one column.
-    Column,
-    /// The spread of one column.
-    Spread,
-    /// Values of one column that many rows share.
-    RepeatedValues,
-    /// The dependence of two columns.
-    Dependence,
-    /// Distances from the centre.
-    Radius,
-    /// The joint distribution, at scales up to the distance of typical rows.
-    Shape,
-    /// The joint distribution, at the scale of near neighbours.
-    FineStructure,
-}
+/// Most columns that are whitened; of more each is standardised by itself.
+const MAX_WHITENED: usize = 512;
 
 /// A statistic of the test.
 struct Component {
@@ -58,35 +39,14 @@ struct Component {
     of_group: Vec<Vec<usize>>,
 }
 
-/// The outcome of an adaptive test.
-pub(super) struct Outcome {
-    /// Permutations that were compared, and those at least as extreme as the observed labels.
-    pub permutations: usize,
-    pub as_large: usize,
-    pub p_value: f64,
-    /// The fused evidence, −ln of a p-value that several looks make too small.
-    pub evidence: f64,
-    /// What each statistic found, the strongest first.
-    pub found: Vec<Found>,
-    /// How well rows of both samples are told apart.
-    pub separation: Option<Separation>,
-}
-
-/// What a statistic found.
-pub(super) struct Found {
-    /// What it looks at.
-    pub aspect: Aspect,
-    /// The columns it found, from zero; empty if it looks at all of them.
-    pub columns: Vec<usize>,
-    /// The share of permutations with at least its value.
-    pub p_value: f64,
-}
+/// What a statistic found: its aspect, the columns from zero, empty if it looks at all of them, and its p-value.
+pub(super) type Found = (Aspect, Vec<usize>, f64);
 
 /// The statistics of a pooled sample.
 pub(super) struct Adaptive {
     labels: Labels,
-    /// Rows of both samples.
-    sizes: [usize; 2],
+    /// Rows of each sample.
+    sizes: Vec<usize>,
     is_independent: bool,
     /// The rows whose columns are kept one by one.
     single: Vec<u32>,
@@ -96,18 +56,21 @@ pub(super) struct Adaptive {
 }
 
 impl Adaptive {
-    /// Most blocks of pairs; a group of rows is as large as a block of more pairs.
-    pub const MAX_PAIRS: usize = MAX_GROUPS / 2;
+    /// Most subjects of paired samples; more share their group of rows.
+    pub fn max_subjects(samples: usize) -> usize {
+        MAX_GROUPS / samples
+    }
 
-    /// Encodes the pooled sample: `n` rows of P, then those of Q, as they are and standardised. Labels are exchanged
-    /// within blocks.
-    pub fn new(raw: &[f64], pooled: &Standardised, n: usize, design: &Design, blocks: &[u32], seed: u64) -> Self {
-        let (rows, dim) = (pooled.data.len() / pooled.dim, pooled.dim);
-        let first: Vec<bool> = (0..rows).map(|row| row < n).collect();
-        let groups = Groups::new(&first, blocks, MAX_GROUPS, matches!(design, Design::Paired), splitmix64(seed ^ 1));
-        let labels = Labels::new(groups.first.clone(), &groups.exchangeable, splitmix64(seed ^ 2));
-        let order = pooled.sorted_rows();
-        let (sizes, single) = ([n, rows - n], groups.single_rows(&order));
+    /// Encodes the pooled sample: rows as they are and standardised, and the sample of each. Labels are exchanged within
+    /// blocks.
+    pub fn new(raw: &[f64], pooled: &Standardised, sample: &[u8], design: &Design, blocks: &[u32], seed: u64) -> Self {
+        let dim = pooled.dim;
+        let groups = Groups::new(sample, blocks, MAX_GROUPS, matches!(design, Design::Paired), splitmix64(seed ^ 1));
+        let labels = Labels::new(groups.sample.clone(), &groups.exchangeable, splitmix64(seed ^ 2));
+        let order = sorted_rows(raw, dim);
+        let mut sizes = vec![0; sample.iter().max().map_or(0, |last| usize::from(*last) + 1)];
+        sample.iter().for_each(|s| sizes[usize::from(*s)] += 1);
+        let single = groups.single_rows(&order);
         let is_independent = matches!(design, Design::Independent);
         let mut test =
             Adaptive { labels, sizes, is_independent, single, features: Vec::new(), components: Vec::new(), seed };
@@ -123,18 +86,23 @@ impl Adaptive {
         if repeated.width() > 0 {
             let width = repeated.width();
             let of_group = (0..width).map(|value| vec![repeated.column(value)]).collect();
-            let features = test.features(&repeated, &groups);
+            let features = test.features(&repeated, &groups, false);
             test.add(features, |f| Quadratic::largest(f, 0..width), (Aspect::RepeatedValues, 1.0), of_group);
         }
-        let features = test.features(&Stored { values: points, width: dim }, &groups);
-        test.add(features, |f| Quadratic::whitened(f, (0..dim).collect(), 0.01), (Aspect::Means, 0.5), Vec::new());
-        let features = test.features(&radius_cosines(&pooled.data, dim, 4), &groups);
+        let whiten = dim <= MAX_WHITENED;
+        let features = test.features(&Stored { values: points, width: dim }, &groups, whiten);
+        let means = |f: &Features| match whiten {
+            true => Quadratic::whitened(f, (0..dim).collect(), 0.01),
+            false => Quadratic::sum(f, (0..dim).collect()),
+        };
+        test.add(features, means, (Aspect::Means, 0.5), Vec::new());
+        let features = test.features(&radius_cosines(&pooled.data, dim, 4, whiten), &groups, true);
         test.add(features, |f| Quadratic::whitened(f, (0..4).collect(), 0.01), (Aspect::Radius, 0.5), Vec::new());
         test
     }
 
-    fn features(&mut self, encoder: &dyn Encode, groups: &Groups) -> usize {
-        self.features.push(Features::new(encoder, groups, self.labels.blocks(), &self.single));
+    fn features(&mut self, encoder: &dyn Encode, groups: &Groups, whiten: bool) -> usize {
+        self.features.push(Features::new(encoder, groups, self.labels.blocks(), &self.single, whiten));
         self.features.len() - 1
     }
 
@@ -162,7 +130,7 @@ impl Adaptive {
         let of_all: Vec<usize> = (0..5).flat_map(|i| bumps.columns(i).take(CENTRES[0])).collect();
         let [one, two] = [1, 2].map(|i| bumps.columns(i).collect::<Vec<usize>>());
         let laplace = bumps.columns(5);
-        let features = self.features(&bumps, groups);
+        let features = self.features(&bumps, groups, true);
         self.add(features, |f| Quadratic::whitened(f, of_all, 0.3), (Aspect::Shape, 3.0), Vec::new());
         self.add(features, |f| Quadratic::whitened(f, one.clone(), 0.03), (Aspect::FineStructure, 3.0), Vec::new());
         self.add(features, |f| Quadratic::whitened(f, one, 0.003), (Aspect::FineStructure, 2.0), Vec::new());
@@ -177,7 +145,7 @@ impl Adaptive {
         let kinds = [(Shape::Laplace, h[2], CENTRES), (Shape::Gaussian, h[4], CENTRES)];
         let bumps = Bumps::new(scores, dim, order, &kinds, splitmix64(seed ^ 6));
         let [laplace, gaussian] = [0, 1].map(|i| bumps.columns(i).collect::<Vec<usize>>());
-        let features = self.features(&bumps, groups);
+        let features = self.features(&bumps, groups, true);
         self.add(features, |f| Quadratic::whitened(f, laplace, 3.0), (Aspect::Shape, 1.0), Vec::new());
         self.add(features, |f| Quadratic::whitened(f, gaussian, 0.03), (Aspect::Shape, 1.0), Vec::new());
     }
@@ -191,7 +159,7 @@ impl Adaptive {
         let cosines = RankCosines { ranks, orders };
         let width = cosines.width();
         let of_group: Vec<Vec<usize>> = (0..ranks.dim).map(|c| vec![c]).collect();
-        let features = self.features(&cosines, groups);
+        let features = self.features(&cosines, groups, false);
         let low: Vec<f64> = (1..=orders).map(|k| (k as f64).powi(-2)).collect();
         let even = vec![1.0; orders];
         self.add(features, |_| Quadratic::largest_group(0..width, &even), (Aspect::Column, 0.3), of_group.clone());
@@ -202,7 +170,7 @@ impl Adaptive {
     fn add_scores(&mut self, scores: &[f32], dim: usize, groups: &Groups, seed: u64) {
         let encoder = Products::new(scores, dim, splitmix64(seed ^ 7));
         let (width, pairs) = (encoder.width(), encoder.pairs.clone());
-        let features = self.features(&encoder, groups);
+        let features = self.features(&encoder, groups, false);
         let of_group = (0..dim).map(|c| vec![c]).collect();
         self.add(features, |f| Quadratic::largest(f, 0..dim), (Aspect::Spread, 0.5), of_group);
         if !pairs.is_empty() {
@@ -213,56 +181,9 @@ impl Adaptive {
     }
 
     /// Compares the observed labels with permutations.
-    ///
-    /// It stops where so many permutations are at least as extreme that p is above `alpha` in any case; p is then the
-    /// estimate of Besag and Clifford (1991).
-    pub fn run(&self, permutations: usize, alpha: f64, progress: &Progress) -> Outcome {
-        let chunks = permutations.div_ceil(CHUNK) + 1;
-        progress.plan(chunks);
-        let first = self.values(0, CHUNK);
-        let calibrations: Vec<Calibration> = first.iter().map(|values| Calibration::new(&values[1..])).collect();
-        let evidence_of = |values: &[Vec<f64>], i: usize| {
-            fused(
-                self.components
-                    .iter()
-                    .zip(&calibrations)
-                    .zip(values)
-                    .map(|((c, fit), values)| fit.evidence(values[i]) + c.weight.ln()),
-            )
-        };
-        let evidence = evidence_of(&first, 0);
-        // Equal splits of the rows differ by rounding errors.
-        let least = evidence - 1e-4 * (1.0 + evidence);
-        let observed: Vec<f64> = first.iter().map(|values| values[0]).collect();
-        let stop = (alpha * (permutations + 1) as f64).floor() as usize + 1;
-        progress.advance(1);
-        let (mut compared, mut as_large, mut done) = (0, 0, 1);
-        let mut reached = vec![0usize; observed.len()];
-        'all: while compared < permutations {
-            let count = CHUNK.min(permutations - compared);
-            let values = self.values(CHUNK + compared, count);
-            for i in 0..count {
-                compared += 1;
-                as_large += usize::from(evidence_of(&values, i) >= least);
-                for ((reached, values), observed) in reached.iter_mut().zip(&values).zip(&observed) {
-                    *reached += usize::from(values[i] >= observed * (1.0 - 1e-5));
-                }
-                if as_large >= stop {
-                    break 'all;
-                }
-            }
-            progress.advance(1);
-            done += 1;
-        }
-        let p_value = match as_large >= stop {
-            true => as_large as f64 / compared as f64,
-            false => (1 + as_large) as f64 / (1 + compared) as f64,
-        };
-        // Also where it stops early.
-        progress.advance(chunks - done);
-        let found = self.found(&calibrations, &observed, &reached, compared);
-        let separation = self.separation(&calibrations);
-        Outcome { permutations: compared, as_large, p_value, evidence, found, separation }
+    pub fn run(&self, comparison: Comparison, progress: &Progress) -> Compared {
+        let weights: Vec<f64> = self.components.iter().map(|c| c.weight).collect();
+        comparison.run(&weights, |from, count| self.values(from, count), progress)
     }
 
     /// The number of assignments of labels; `None` if there are many.
@@ -270,27 +191,28 @@ impl Adaptive {
         self.labels.assignments()
     }
 
-    /// The AUC of cross-fitted witnesses of independent samples. Rows of a pair or a block know of each other.
-    fn separation(&self, calibrations: &[Calibration]) -> Option<Separation> {
+    /// The AUC of cross-fitted witnesses of two independent samples. Rows of a pair or a block know of each other.
+    pub fn separation(&self, compared: &Compared) -> Option<Separation> {
+        let [n, m] = *self.sizes.as_slice() else { return None };
         if !self.is_independent {
             return None;
         }
-        let [n, m] = self.sizes.map(|rows| rows as f64);
-        let first: Vec<bool> = self.single.iter().map(|row| (*row as usize) < self.sizes[0]).collect();
+        let first: Vec<bool> = self.single.iter().map(|row| (*row as usize) < n).collect();
+        let [n, m] = [n, m].map(|rows| rows as f64);
         let folds = folds(&self.single, &first, self.seed);
         let strip = training_strip(&first, &folds);
-        let sums: Vec<Vec<f32>> =
-            self.features.iter().map(|f| product(f.single(), &strip, first.len(), false)).collect();
+        let of_features = |f: &Features| Sums::new(product(f.single(), &strip, first.len(), false), STRIP, 1);
+        let sums: Vec<Sums> = self.features.iter().map(of_features).collect();
         let score = |fold: usize| {
             // A difference of means as a sum over the first sample with the variance of one over all rows.
             let [k, l] = training_counts(&first, &folds, fold).map(|rows| rows as f64);
             let scale = (k * l / (k + l) * (n * m / (n + m))).sqrt();
             let mut scores = vec![0.0; first.len()];
-            for (component, calibration) in self.components.iter().zip(calibrations) {
+            for (component, compared) in self.components.iter().zip(&compared.statistics) {
                 let (sums, panels) = (&sums[component.features], self.features[component.features].single());
-                let value = component.quadratic.value(sums, STRIP, fold) * scale * scale;
-                let direction = component.quadratic.direction(sums, STRIP, fold);
-                let weight = calibration.evidence(value).powi(2);
+                let value = component.quadratic.value(sums, fold) * scale * scale;
+                let direction = component.quadratic.direction(sums, fold);
+                let weight = compared.calibration.evidence(value).powi(2);
                 add_scores(panels, &component.quadratic.columns, &direction, weight, &mut scores);
             }
             scores
@@ -299,26 +221,15 @@ impl Adaptive {
         separation(&first, &folds, &scores)
     }
 
-    /// What the statistics found, the strongest first; of equal aspects and columns the strongest alone.
-    fn found(&self, calibrations: &[Calibration], observed: &[f64], reached: &[usize], compared: usize) -> Vec<Found> {
+    /// What the statistics found, the strongest first.
+    pub fn found(&self, compared: &Compared) -> Vec<Found> {
         let strips = self.labels.strips(0, 1);
-        let sums: Vec<_> = self.features.iter().map(|f| f.sums(&strips)).collect();
-        let mut all: Vec<(f64, Found)> = Vec::new();
-        for (k, component) in self.components.iter().enumerate() {
-            let (sums, permutations) = &sums[component.features];
-            let group = component.quadratic.largest_of(sums, *permutations, 0);
-            let columns = group.and_then(|g| component.of_group.get(g).cloned()).unwrap_or_default();
-            let p_value = (1 + reached[k]) as f64 / (1 + compared) as f64;
-            all.push((calibrations[k].evidence(observed[k]), Found { aspect: component.aspect, columns, p_value }));
-        }
-        all.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let mut strongest: Vec<Found> = Vec::new();
-        for (_, found) in all {
-            if !strongest.iter().any(|f| f.aspect == found.aspect && f.columns == found.columns) {
-                strongest.push(found);
-            }
-        }
-        strongest
+        let sums: Vec<Sums> = self.features.iter().map(|f| self.sums(f, &strips)).collect();
+        let columns = |component: &Component| {
+            let group = component.quadratic.largest_of(&sums[component.features], 0);
+            group.and_then(|g| component.of_group.get(g).cloned()).unwrap_or_default()
+        };
+        strongest(compared, self.components.iter().map(|c| (c.aspect, columns(c))))
     }
 
     /// Values of all statistics for a range of permutations.
@@ -326,15 +237,27 @@ impl Adaptive {
         let strips = self.labels.strips(from, count);
         let mut values = vec![Vec::new(); self.components.len()];
         for (f, features) in self.features.iter().enumerate() {
-            let (sums, permutations) = features.sums(&strips);
+            let sums = self.sums(features, &strips);
             for (values, component) in values.iter_mut().zip(&self.components) {
                 if component.features == f {
-                    *values = component.quadratic.values(&sums, permutations);
+                    *values = component.quadratic.values(&sums);
                     values.truncate(count);
                 }
             }
         }
         values
+    }
+
+    /// Sums over the samples. Squares of sums over three or more samples are divided by their rows (Kruskal and Wallis).
+    fn sums(&self, features: &Features, strips: &[f32]) -> Sums {
+        let samples = self.labels.summed_samples();
+        let sums = features.sums(strips, samples);
+        if samples == 1 {
+            return sums;
+        }
+        let rows: usize = self.sizes.iter().sum();
+        let weights: Vec<f64> = self.sizes.iter().map(|n| rows as f64 / (samples * n) as f64).collect();
+        sums.weighted(&weights)
     }
 }
 

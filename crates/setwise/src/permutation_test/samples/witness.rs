@@ -7,7 +7,7 @@
 
 use setwise_engine::splitmix64;
 
-use super::product::{PANEL, STRIP};
+use super::super::product::{PANEL, STRIP};
 
 /// Folds of rows.
 pub(super) const FOLDS: usize = 5;
@@ -64,8 +64,11 @@ pub(super) fn add_scores(panels: &[f32], columns: &[usize], direction: &[f64], w
     }
 }
 
-/// The mean AUC of folds, whose scores are of different witnesses, with its 90 % interval (DeLong et al. 1988). `None`
-/// where a fold has too few rows of a sample.
+/// The mean AUC of folds, whose scores are of different witnesses, with its 90 % interval. `None` where a fold has too
+/// few rows of a sample.
+///
+/// The variance of a fold is that of DeLong et al. (1988). Witnesses of different folds learn from common rows, which
+/// the correction of Nadeau and Bengio (2003) allows for.
 pub(super) fn separation(first: &[bool], folds: &[u8], scores: &[Vec<f64>]) -> Option<Separation> {
     const QUANTILE: f64 = 1.645;
     let (mut sum, mut variance) = (0.0, 0.0);
@@ -77,7 +80,10 @@ pub(super) fn separation(first: &[bool], folds: &[u8], scores: &[Vec<f64>]) -> O
         let (auc, v) = auc(&of(true), &of(false))?;
         (sum, variance) = (sum + auc, variance + v);
     }
-    let (auc, error) = (sum / scores.len() as f64, variance.sqrt() / scores.len() as f64);
+    let folds = scores.len() as f64;
+    // 1/k + n/m for k folds, n rows to test on and m to learn from.
+    let correction = 1.0 + folds / (folds - 1.0);
+    let (auc, error) = (sum / folds, (correction * variance).sqrt() / folds);
     Some(Separation { auc, interval: [-1.0, 1.0].map(|sign| (auc + sign * QUANTILE * error).clamp(0.0, 1.0)) })
 }
 

@@ -22,6 +22,8 @@ pub enum Shape {
 pub struct Bumps<'a> {
     points: &'a [f32],
     dim: usize,
+    /// The rows of the centres.
+    pub rows: Vec<usize>,
     /// Centres by coordinate: `[dim, centres]`.
     centres: Vec<f32>,
     count: usize,
@@ -33,12 +35,12 @@ impl<'a> Bumps<'a> {
     /// Bumps around random rows. Each kind has a shape, a width and a number of centres. Centres are drawn from
     /// `order`, all rows in an order that labels do not determine.
     pub fn new(points: &'a [f32], dim: usize, order: &[u32], kinds: &[(Shape, f32, usize)], seed: u64) -> Self {
-        let rows = points.len() / dim;
-        let kinds: Vec<_> = kinds.iter().map(|&(shape, h, centres)| (shape, h, centres.min(rows))).collect();
+        let most = points.len() / dim;
+        let kinds: Vec<_> = kinds.iter().map(|&(shape, h, centres)| (shape, h, centres.min(most))).collect();
         let count = kinds.iter().map(|k| k.2).max().unwrap_or(0);
-        let chosen = drawn(order, count, seed);
-        let centres = (0..dim).flat_map(|c| chosen.iter().map(move |&i| points[i * dim + c])).collect();
-        Bumps { points, dim, centres, count, kinds }
+        let rows = drawn(order, count, seed);
+        let centres = (0..dim).flat_map(|c| rows.iter().map(move |&i| points[i * dim + c])).collect();
+        Bumps { points, dim, rows, centres, count, kinds }
     }
 
     /// The columns of a kind.

@@ -6,20 +6,22 @@ use super::Stored;
 use super::ranks::{Ranks, cosines};
 use crate::linalg::{cholesky, moments, solve_lower};
 
-/// Cosines of the rank of each row's distance from the mean, in units of the covariance.
-pub fn radius_cosines(data: &[f64], dim: usize, orders: usize) -> Stored {
+/// Cosines of the rank of each row's distance from the mean, in units of the covariance if `whiten` is set, of standard
+/// deviations otherwise.
+pub fn radius_cosines(data: &[f64], dim: usize, orders: usize, whiten: bool) -> Stored {
     /// Added to the covariance, whose diagonal is one.
     const RIDGE: f64 = 1e-4;
-    let (mean, mut factor) = moments(data, dim, 0);
-    (0..dim).for_each(|c| factor[c * dim + c] += RIDGE);
-    // Rounding cannot outweigh the ridge; without a factor all distances are equal.
-    let is_factored = cholesky(&mut factor, dim).is_ok();
+    let factor = whiten.then(|| {
+        let (_, mut factor) = moments(data, dim, 0);
+        (0..dim).for_each(|c| factor[c * dim + c] += RIDGE);
+        // Rounding cannot outweigh the ridge.
+        cholesky(&mut factor, dim).ok().map(|()| factor)
+    });
     let squared_distance = |row: &[f64]| {
-        if !is_factored {
-            return 0.0;
+        let mut x = row.to_vec();
+        if let Some(Some(factor)) = &factor {
+            solve_lower(factor, dim, &mut x);
         }
-        let mut x: Vec<f64> = row.iter().zip(&mean).map(|(x, m)| x - m).collect();
-        solve_lower(&factor, dim, &mut x);
         x.iter().map(|x| x * x).sum::<f64>()
     };
     let distances: Vec<f64> = data.par_chunks_exact(dim).map(squared_distance).collect();

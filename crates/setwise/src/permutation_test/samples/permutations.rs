@@ -18,7 +18,8 @@ use rayon::prelude::*;
 use setwise_engine::Real;
 use setwise_engine::simd::{Kernel as VectorKernel, Vector};
 
-use super::kernel::{Kernel, Standardised};
+use super::super::standardised::Standardised;
+use super::kernel::Kernel;
 use super::labels::Labels;
 use crate::estimate::Progress;
 
@@ -63,7 +64,9 @@ impl Permutations {
         let block = |block: usize| {
             let mut bits = vec![0u32; rows];
             for permutation in 0..BLOCK.min(count - block * BLOCK) {
-                labels.permuted(block * BLOCK + permutation, |row, first| bits[row] |= u32::from(first) << permutation);
+                labels.permuted(block * BLOCK + permutation, |row, sample| {
+                    bits[row] |= u32::from(sample == 0) << permutation;
+                });
             }
             bits
         };
@@ -273,8 +276,8 @@ mod tests {
     use super::*;
 
     fn of_sizes(n: usize, m: usize, random: usize, seed: u64) -> Permutations {
-        let first = (0..n + m).map(|i| i < n).collect();
-        Permutations::new(&Labels::new(first, &vec![0; n + m], seed), random)
+        let sample = (0..n + m).map(|i| u8::from(i >= n)).collect();
+        Permutations::new(&Labels::new(sample, &vec![0; n + m], seed), random)
     }
 
     fn members(permutations: &Permutations, permutation: usize) -> Vec<bool> {

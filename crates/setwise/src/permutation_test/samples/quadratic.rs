@@ -1,0 +1,211 @@
+//! Statistics that are quadratic in sums of columns over the samples.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::super::product::STRIP;
+use super::features::Features;
+use crate::linalg::{cholesky, solve_lower, solve_lower_transposed};
+
+/// Centred sums of columns over samples for many permutations.
+pub(super) struct Sums {
+    /// `[column][permutations / STRIP][sample][STRIP]`
+    values: Vec<f32>,
+    /// Numbers of a column.
+    stride: usize,
+    /// Samples, of which the second of two is left out.
+    samples: usize,
+    /// The weight of the squares of each sample.
+    weights: Vec<f64>,
+}
+
+impl Sums {
+    /// Sums of columns with `stride` numbers each.
+    pub fn new(values: Vec<f32>, stride: usize, samples: usize) -> Self {
+        Sums { values, stride, samples, weights: vec![1.0; samples] }
+    }
+
+    /// The sums with a weight for each sample.
+    pub fn weighted(self, weights: &[f64]) -> Self {
+        Sums { weights: weights.to_vec(), ..self }
+    }
+
+    /// Number of strips of permutations.
+    fn strips(&self) -> usize {
+        self.stride / (STRIP * self.samples)
+    }
+
+    /// Sums of a column over a sample, for the permutations of a strip.
+    pub fn of_strip(&self, column: usize, strip: usize, sample: usize) -> &[f32] {
+        let at = column * self.stride + (strip * self.samples + sample) * STRIP;
+        &self.values[at..at + STRIP]
+    }
+
+    /// The sum of a column over a sample in one permutation.
+    fn at(&self, column: usize, permutation: usize, sample: usize) -> f64 {
+        f64::from(self.of_strip(column, permutation / STRIP, sample)[permutation % STRIP])
+    }
+}
+
+/// How sums of columns become a statistic, the weighted mean over samples where there are several.
+pub(super) enum Reduction {
+    /// ‖(C + ridge · mean(diag C) · I)^(−1/2) s‖² with the covariance C of these columns: the factor of that matrix.
+    Whitened(Vec<f64>),
+    /// Σ s² / variance.
+    Sum(Vec<f64>),
+    /// The largest Σ w s² of groups of columns, w the same in each group.
+    Largest { weights: Vec<f64>, group: usize },
+}
+
+/// A statistic with the columns it is of.
+pub(super) struct Quadratic {
+    pub columns: Vec<usize>,
+    reduction: Reduction,
+}
+
+impl Quadratic {
+    /// The squared length of the whitened sums of columns.
+    pub fn whitened(features: &Features, columns: Vec<usize>, ridge: f64) -> Self {
+        let (width, n) = (features.width, columns.len());
+        let at = |a: usize, b: usize| features.covariance[a.max(b) * width + a.min(b)];
+        let mean = columns.iter().map(|&c| at(c, c)).sum::<f64>() / n.max(1) as f64;
+        let mut factor = vec![0.0; n * n];
+        for (i, &a) in columns.iter().enumerate() {
+            columns.iter().enumerate().for_each(|(j, &b)| factor[i * n + j] = at(a, b));
+            factor[i * n + i] += ridge * mean + f64::MIN_POSITIVE;
+        }
+        match cholesky(&mut factor, n) {
+            Ok(()) => Quadratic { columns, reduction: Reduction::Whitened(factor) },
+            // Rounding errors that outweigh the ridge; all columns are constant.
+            Err(_) => Self::sum(features, columns),
+        }
+    }
+
+    /// The sum of squares of standardised columns.
+    pub fn sum(features: &Features, columns: Vec<usize>) -> Self {
+        let rates = columns.iter().map(|&c| rate(features, c)).collect();
+        Quadratic { columns, reduction: Reduction::Sum(rates) }
+    }
+
+    /// The sum of squares of columns as they are.
+    pub fn plain_sum(columns: Range<usize>) -> Self {
+        Quadratic { reduction: Reduction::Sum(vec![1.0; columns.len()]), columns: columns.collect() }
+    }
+
+    /// The largest square of standardised columns.
+    pub fn largest(features: &Features, columns: Range<usize>) -> Self {
+        let weights = columns.clone().map(|c| rate(features, c)).collect();
+        Quadratic { columns: columns.collect(), reduction: Reduction::Largest { weights, group: 1 } }
+    }
+
+    /// The largest weighted sum of squares of groups of columns; `weights` is of one group.
+    pub fn largest_group(columns: Range<usize>, weights: &[f64]) -> Self {
+        let all = weights.iter().copied().cycle().take(columns.len()).collect();
+        let reduction = Reduction::Largest { weights: all, group: weights.len() };
+        Quadratic { columns: columns.collect(), reduction }
+    }
+
+    /// Its values for all permutations.
+    pub fn values(&self, sums: &Sums) -> Vec<f64> {
+        (0..sums.strips()).into_par_iter().flat_map_iter(|strip| self.values_of_strip(sums, strip)).collect()
+    }
+
+    /// Its value for a permutation.
+    pub fn value(&self, sums: &Sums, permutation: usize) -> f64 {
+        self.values_of_strip(sums, permutation / STRIP)[permutation % STRIP]
+    }
+
+    fn values_of_strip(&self, sums: &Sums, strip: usize) -> [f64; STRIP] {
+        let mut values = [0.0; STRIP];
+        let samples = || sums.weights.iter().enumerate();
+        match &self.reduction {
+            Reduction::Whitened(factor) => {
+                // Forward substitution of all permutations at once.
+                let n = self.columns.len();
+                let mut solved: Vec<f64> = Vec::with_capacity(n * STRIP);
+                for (sample, weight) in samples() {
+                    solved.clear();
+                    for (i, &c) in self.columns.iter().enumerate() {
+                        let (before, factors) = (&solved[..], &factor[i * n..i * n + i]);
+                        let mut x = [0.0; STRIP];
+                        x.iter_mut().zip(sums.of_strip(c, strip, sample)).for_each(|(x, s)| *x = f64::from(*s));
+                        for (factor, y) in factors.iter().zip(before.chunks_exact(STRIP)) {
+                            x.iter_mut().zip(y).for_each(|(x, y)| *x -= factor * y);
+                        }
+                        let pivot = 1.0 / factor[i * n + i];
+                        x.iter_mut().for_each(|x| *x *= pivot);
+                        values.iter_mut().zip(&x).for_each(|(value, x)| *value += weight * x * x);
+                        solved.extend(x);
+                    }
+                }
+            }
+            Reduction::Sum(rates) => {
+                for (sample, weight) in samples() {
+                    for (&c, rate) in self.columns.iter().zip(rates) {
+                        add_squares(&mut values, weight * rate, sums.of_strip(c, strip, sample));
+                    }
+                }
+            }
+            Reduction::Largest { weights, group } => {
+                for (columns, rates) in self.columns.chunks(*group).zip(weights.chunks(*group)) {
+                    let mut sum = [0.0; STRIP];
+                    for (sample, weight) in samples() {
+                        for (&c, rate) in columns.iter().zip(rates) {
+                            add_squares(&mut sum, weight * rate, sums.of_strip(c, strip, sample));
+                        }
+                    }
+                    values.iter_mut().zip(sum).for_each(|(value, sum)| *value = value.max(sum));
+                }
+            }
+        }
+        values
+    }
+
+    /// The direction in its columns along which sums over the first sample of a permutation are largest for the
+    /// statistic.
+    pub fn direction(&self, sums: &Sums, permutation: usize) -> Vec<f64> {
+        let mut direction: Vec<f64> = self.columns.iter().map(|&c| sums.at(c, permutation, 0)).collect();
+        match &self.reduction {
+            Reduction::Whitened(factor) => {
+                let n = self.columns.len();
+                solve_lower(factor, n, &mut direction);
+                solve_lower_transposed(factor, n, &mut direction);
+            }
+            Reduction::Sum(rates) => direction.iter_mut().zip(rates).for_each(|(x, rate)| *x *= rate),
+            Reduction::Largest { weights, group } => {
+                let largest = self.largest_of(sums, permutation);
+                let within = |i: usize| if Some(i / group) == largest { weights[i] } else { 0.0 };
+                direction.iter_mut().enumerate().for_each(|(i, x)| *x *= within(i));
+            }
+        }
+        direction
+    }
+
+    /// The group of columns that is the largest in a permutation, of statistics that look for one.
+    pub fn largest_of(&self, sums: &Sums, permutation: usize) -> Option<usize> {
+        let Reduction::Largest { weights, group } = &self.reduction else { return None };
+        let groups = self.columns.chunks(*group).zip(weights.chunks(*group));
+        let square = |c: usize| {
+            let samples = sums.weights.iter().enumerate();
+            samples.map(|(sample, weight)| weight * sums.at(c, permutation, sample).powi(2)).sum::<f64>()
+        };
+        let value = |(columns, rates): (&[usize], &[f64])| {
+            columns.iter().zip(rates).map(|(&c, rate)| rate * square(c)).sum::<f64>()
+        };
+        groups.map(value).enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(place, _)| place)
+    }
+}
+
+/// Adds `rate` times the squares of sums.
+fn add_squares(values: &mut [f64; STRIP], rate: f64, sums: &[f32]) {
+    values.iter_mut().zip(sums).for_each(|(value, s)| *value += rate * f64::from(*s).powi(2));
+}
+
+/// One over the variance of a column; zero for a constant one.
+fn rate(features: &Features, c: usize) -> f64 {
+    /// A variance that is rounding error.
+    const NONE: f64 = 1e-10;
+    let variance = features.variances[c];
+    if variance > NONE { 1.0 / variance } else { 0.0 }
+}
