@@ -5,7 +5,7 @@
 //! | [`table`] | a [`Table`] of named [`Column`]s of numbers, times or text |
 //! | [`read`] | [`Table::read`]: the format of a file by its content, and one reader for each |
 //! | [`pairing`] | the columns that two tables share, matched by name |
-//! | `stack` | [`Table::stack`]: tables below one another |
+//! | `stack` | [`Pairing::of_many`]: the columns that several tables share |
 //! | [`period`] | the [`Period`] of the calendar that a time lies in |
 //! | [`profile`] | a [`Profile`]: a reference table with its types, in one file |
 //! | [`types`] | the [`ColumnType`] of a column that two tables share, and its overrides |
