@@ -16,7 +16,9 @@ use crate::pool::compute;
 
 /// Tests tables for the function `test` of the package. The result is JSON.
 #[pyfunction]
-#[pyo3(signature = (samples, names, method, bandwidth, permutations, alpha, paired, blocks, columns, drop, types, max_rows, seed))]
+#[pyo3(signature = (
+    samples, names, method, bandwidth, permutations, alpha, paired, blocks, columns, drop, types, max_rows, seed
+))]
 #[allow(clippy::too_many_arguments)]
 pub fn test_samples(
     py: Python<'_>,

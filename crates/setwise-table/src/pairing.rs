@@ -71,8 +71,7 @@ impl Pairing {
         }
         let [first, mut second] = tables;
         let mut first = first;
-        take_names(&mut first, &mut second);
-        take_names(&mut second, &mut first);
+        take_names([&mut first, &mut second]);
         let mut names: Vec<String> = first.columns.iter().map(|c| c.name.clone()).collect();
         names.extend(second.columns.iter().filter(|c| first.column(&c.name).is_none()).map(|c| c.name.clone()));
         let chosen =
@@ -147,10 +146,14 @@ impl Pairing {
     }
 }
 
-/// Gives a table without names those of another of the same width.
-fn take_names(unnamed: &mut Table, named: &mut Table) {
-    if !unnamed.named && named.named && unnamed.columns.len() == named.columns.len() {
-        unnamed.columns.iter_mut().zip(&named.columns).for_each(|(c, other)| c.name.clone_from(&other.name));
+/// Gives tables without names those of the first table with names, if it has as many columns.
+pub(crate) fn take_names<'a>(tables: impl IntoIterator<Item = &'a mut Table>) {
+    let mut tables: Vec<&mut Table> = tables.into_iter().collect();
+    let Some(named) = tables.iter().find(|table| table.named) else { return };
+    let names: Vec<String> = named.columns.iter().map(|c| c.name.clone()).collect();
+    for table in tables.iter_mut().filter(|table| !table.named && table.columns.len() == names.len()) {
+        table.columns.iter_mut().zip(&names).for_each(|(c, name)| c.name.clone_from(name));
+        table.named = true;
     }
 }
 

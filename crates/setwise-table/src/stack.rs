@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::choice::ColumnChoice;
 use crate::error::{Error, Result};
-use crate::pairing::Pairing;
+use crate::pairing::{Pairing, take_names};
 use crate::table::{Column, Place, Table, Text, Values};
 use crate::types::{ColumnType, Overrides, check_mixed, kind, of_different_kinds};
 
@@ -15,28 +15,22 @@ impl Pairing {
     pub fn of_many(mut tables: Vec<Table>, choice: &ColumnChoice, overrides: &Overrides) -> Result<Self> {
         if tables.len() > 2 {
             take_names(&mut tables);
-            let mut names: Vec<String> = Vec::new();
-            for column in tables.iter().flat_map(|table| &table.columns) {
-                if !names.contains(&column.name) {
-                    names.push(column.name.clone());
-                }
-            }
+            let names = column_names(&tables);
             let chosen = choice.of(&names, names.len());
             let chosen = chosen.map_err(|reason| Error::Columns(format!("{}: {reason}", tables[0].path.display())))?;
             // What is not known is an error of the pairing.
             if chosen.absent.is_empty() {
-                let all: HashSet<String> = names.iter().cloned().collect();
-                let is_chosen = {
-                    let chosen: HashSet<String> = chosen.columns.iter().map(|&c| names[c].clone()).collect();
-                    move |name: &String| chosen.contains(name)
-                };
+                let chosen: HashSet<&String> = chosen.columns.iter().map(|&c| &names[c]).collect();
                 for table in &mut tables {
-                    table.columns.retain(|column| is_chosen(&column.name));
+                    table.columns.retain(|column| chosen.contains(&column.name));
                 }
-                names.retain(|name| overrides.get(name).is_none() || is_chosen(name));
                 let mut types = types_of(&tables, &names)?;
-                let set = overrides.names().filter(|name| names.iter().any(|n| n == name) || !all.contains(*name));
-                set.filter_map(|name| Some((name, overrides.get(name)?))).for_each(|(name, of)| types.set(name, of));
+                for name in overrides.names() {
+                    let is_dropped = names.iter().any(|n| n == name && !chosen.contains(n));
+                    if let Some(set) = overrides.get(name).filter(|_| !is_dropped) {
+                        types.set(name, set);
+                    }
+                }
                 let first = tables.remove(0);
                 return Pairing::new([first, stack(tables, &types)?], &ColumnChoice::default(), &types);
             }
@@ -52,14 +46,11 @@ impl Pairing {
     }
 }
 
-/// Gives tables without names those of the first table with names, if it has as many columns.
-fn take_names(tables: &mut [Table]) {
-    let Some(named) = tables.iter().find(|table| table.named) else { return };
-    let names: Vec<String> = named.columns.iter().map(|c| c.name.clone()).collect();
-    for table in tables.iter_mut().filter(|table| !table.named && table.columns.len() == names.len()) {
-        table.columns.iter_mut().zip(&names).for_each(|(c, name)| c.name.clone_from(name));
-        table.named = true;
-    }
+/// The names of the columns of tables, in the order in which they appear first.
+fn column_names(tables: &[Table]) -> Vec<String> {
+    let mut seen = HashSet::new();
+    let all = tables.iter().flat_map(|table| &table.columns).map(|column| &column.name);
+    all.filter(|name| seen.insert(*name)).cloned().collect()
 }
 
 /// The types of columns that all tables have. The error lists values that are no numbers among numbers.
@@ -86,19 +77,13 @@ fn types_of(tables: &[Table], names: &[String]) -> Result<Overrides> {
 fn stack(tables: Vec<Table>, types: &Overrides) -> Result<Table> {
     let paths: Vec<String> = tables.iter().map(|table| table.path.display().to_string()).collect();
     let mut skipped: Vec<(String, String)> = tables.iter().flat_map(|table| table.skipped.clone()).collect();
-    let mut names: Vec<&String> = Vec::new();
-    for column in tables.iter().flat_map(|table| &table.columns) {
-        if !names.contains(&&column.name) {
-            names.push(&column.name);
-        }
-    }
     let (mut columns, mut problems) = (Vec::new(), Vec::new());
-    for name in names {
-        if let Some(t) = tables.iter().position(|table| table.column(name).is_none()) {
-            skipped.push((name.clone(), format!("is not in {}", paths[t])));
+    for name in column_names(&tables) {
+        if let Some(t) = tables.iter().position(|table| table.column(&name).is_none()) {
+            skipped.push((name, format!("is not in {}", paths[t])));
             continue;
         }
-        let found: Vec<&Column> = tables.iter().filter_map(|table| table.column(name)).collect();
+        let found: Vec<&Column> = tables.iter().filter_map(|table| table.column(&name)).collect();
         match stacked(&found, types) {
             Ok(column) => columns.push(column),
             Err([a, b]) => {

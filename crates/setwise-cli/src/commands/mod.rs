@@ -11,6 +11,7 @@ pub mod kl;
 pub mod man;
 pub mod mi;
 pub mod models;
+mod pair_line;
 pub mod predict;
 mod progress;
 pub mod ratio;

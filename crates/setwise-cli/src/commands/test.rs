@@ -21,8 +21,8 @@ use crate::failure::Failure;
        setwise test [OPTIONS] <A> <B> <C>...
        setwise test [OPTIONS] --pairs <LIST>")]
 pub struct Args {
-    /// Samples, tables of any columns matched by name: CSV, TSV, JSON lines, NPY, NPZ, Parquet or Arrow; `-` is standard
-    /// input. Of three or more, all together and each two are tested.
+    /// Samples, tables of any columns matched by name: CSV, TSV, JSON lines, NPY, NPZ, Parquet or Arrow; `-` is
+    /// standard input. Of three or more, all together and each two are tested.
     #[arg(required_unless_present = "pairs", num_args = 2.., value_name = "SAMPLE")]
     samples: Vec<PathBuf>,
     /// Test statistic.

@@ -102,6 +102,11 @@ class Comparison:
         return f"<{self.summary} {effect}; p {self.p_value:.3g}, rows {self.rows[0]} and {self.rows[1]}>"
 
 
+def as_list(columns: Sequence[str]) -> list[str]:
+    """Columns by name, number or range; a text is one of them."""
+    return [columns] if isinstance(columns, str) else list(columns)
+
+
 def _row(column: dict[str, Any]) -> dict[str, Any]:
     low, high = column["interval"]
     before, after = column["missing"]
@@ -166,8 +171,7 @@ def compare(
     >>> setwise.compare(before, after).flagged
     ['column 3']
     """
-    chosen = [[part] if isinstance(part, str) else list(part) for part in (columns, drop)]
     native = compare_tables(
-        reference, current, list(names), alpha, min_effect, chosen[0], chosen[1], dict(types or {}), seed
+        reference, current, list(names), alpha, min_effect, as_list(columns), as_list(drop), dict(types or {}), seed
     )
     return Comparison(native, type(reference).__module__.split(".")[0])

@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from ._compare import as_list
 from ._setwise import test_independence as _test_independence
 from ._setwise import test_samples as _test_samples
 
@@ -155,10 +156,6 @@ def _test(text: str, names: Sequence[str]) -> Test:
     )
 
 
-def _list(columns: Sequence[str]) -> list[str]:
-    return [columns] if isinstance(columns, str) else list(columns)
-
-
 def test(
     *samples: Any,
     method: str = "adaptive",
@@ -231,8 +228,8 @@ def test(
         alpha,
         paired,
         blocks,
-        _list(columns),
-        _list(drop),
+        as_list(columns),
+        as_list(drop),
         dict(types or {}),
         max_rows,
         seed,

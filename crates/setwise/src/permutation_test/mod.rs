@@ -35,8 +35,8 @@ pub use tables::Encoded;
 
 /// A permutation test. Columns are standardised or ranked, so that units have no influence.
 ///
-/// Adaptive tests of samples use all rows, but at most 20 times those of the smallest sample; time and memory are linear
-/// in them. Tests of one kernel are quadratic in the
+/// Adaptive tests of samples use all rows, but at most 20 times those of the smallest sample; time and memory are
+/// linear in them. Tests of one kernel are quadratic in the
 /// rows, and draw [`PermutationTest::max_rows`] of larger samples at random. So do tests of independence.
 ///
 /// ```
@@ -101,4 +101,10 @@ impl PermutationTest {
         }
         all.iter().try_for_each(|s| check_rows(*s, 2, test))
     }
+}
+
+/// The error of samples whose rows belong together, but that have different numbers of them.
+fn unpaired(a: Points, b: Points) -> Error {
+    let [a, b] = [a, b].map(|points| format!("{} has {}", points.name(), points.len()));
+    Error::Sets(format!("{a} rows, {b}: row i of one belongs to row i of the other"))
 }

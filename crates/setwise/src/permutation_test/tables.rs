@@ -1,6 +1,7 @@
 //! Tables of mixed columns as samples of numbers.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use setwise_table::pairing::lie_apart;
 use setwise_table::{Column, ColumnChoice, ColumnType, Overrides, PairedColumn, Pairing, Table, Text, Values};
@@ -49,12 +50,7 @@ impl Encoded {
         };
         let mut pairing = Pairing::of_many(tables, choice, &types)?;
         pairing.columns.retain(|column| blocks.as_ref().is_none_or(|(name, _)| *name != column.name));
-        let both = Self::of_pairing(&pairing, &rows)?;
-        Ok(Encoded {
-            rows: split(both.rows.concat(), rows.iter().map(|n| n * both.names.len())),
-            blocks: blocks.map(|(_, blocks)| blocks),
-            ..both
-        })
+        Ok(Encoded { blocks: blocks.map(|(_, blocks)| blocks), ..Self::of_pairing(&pairing, &places(&rows))? })
     }
 
     /// Tests the tables, whose names are for messages. Rows i of all tables belong together if `paired` is set.
@@ -77,8 +73,8 @@ impl Encoded {
         Ok(TestResult { warnings, ..result })
     }
 
-    /// The columns of two tables, the second of which may be several ones with so many `rows`.
-    fn of_pairing(pairing: &Pairing, rows: &[usize]) -> Result<Self> {
+    /// The columns of tables at these places of a pairing.
+    fn of_pairing(pairing: &Pairing, places: &[Place]) -> Result<Self> {
         let mut columns: Vec<(String, Numbers)> = Vec::new();
         let mut notes = pairing.notes.clone();
         for (t, only) in pairing.only.iter().enumerate() {
@@ -90,7 +86,7 @@ impl Encoded {
                     notes.push(format!("column {:?} identifies rows and is left out", column.name))
                 }
                 ColumnType::Constant => notes.push(format!("column {:?} holds one value and is left out", column.name)),
-                _ if times_lie_apart(column, rows) => {
+                _ if times_lie_apart(column, places) => {
                     notes.push(format!("column {:?} is left out: its times do not overlap", column.name));
                 }
                 ColumnType::Category | ColumnType::Boolean => columns.extend(indicators(column, &mut notes)),
@@ -108,10 +104,10 @@ impl Encoded {
             return Err(Error::Sets(format!("{a} and {b} share no column that can be compared{why}")));
         }
         columns.iter_mut().for_each(|(_, numbers)| fill(numbers));
-        let of_table = |t: usize| -> Vec<f64> {
-            (0..pairing.rows[t]).flat_map(|row| columns.iter().map(move |(_, numbers)| numbers[t][row])).collect()
+        let of_table = |(side, rows): &Place| -> Vec<f64> {
+            rows.clone().flat_map(|row| columns.iter().map(move |(_, numbers)| numbers[*side][row])).collect()
         };
-        let rows = (0..2).map(of_table).collect();
+        let rows = places.iter().map(of_table).collect();
         Ok(Encoded { names: columns.into_iter().map(|(name, _)| name).collect(), rows, blocks: None, notes })
     }
 
@@ -131,20 +127,27 @@ fn check_widths(tables: &[Table]) -> Result<()> {
     Err(Error::Sets(format!("{a} columns, {b}")))
 }
 
-/// Parts of so many values each.
-fn split<T>(mut all: Vec<T>, counts: impl Iterator<Item = usize>) -> Vec<Vec<T>> {
-    let part = |count: usize| {
-        let rest = all.split_off(count);
-        std::mem::replace(&mut all, rest)
+/// Where the rows of a table are in a pairing: in its first or second table, and in which rows of it.
+type Place = (usize, Range<usize>);
+
+/// The places of tables with so many rows, where the second one and those after it lie below one another.
+fn places(rows: &[usize]) -> Vec<Place> {
+    let mut end = 0;
+    let place = |(t, &count): (usize, &usize)| match t {
+        0 => (0, 0..count),
+        _ => {
+            end += count;
+            (1, end - count..end)
+        }
     };
-    counts.map(part).collect()
+    rows.iter().enumerate().map(place).collect()
 }
 
 /// Whether the times of any two tables lie apart, as those of two months do.
-fn times_lie_apart(column: &PairedColumn, rows: &[usize]) -> bool {
+fn times_lie_apart(column: &PairedColumn, places: &[Place]) -> bool {
     let [Values::Times(a), Values::Times(b)] = column.columns.each_ref().map(|c| &c.values) else { return false };
-    let all = split([a.as_slice(), b].concat(), rows.iter().copied());
-    (0..all.len()).any(|k| (0..k).any(|l| lie_apart(&all[k], &all[l])))
+    let times = |(side, rows): &Place| &[a, b][*side][rows.clone()];
+    places.iter().enumerate().any(|(k, one)| places[..k].iter().any(|other| lie_apart(times(one), times(other))))
 }
 
 /// The name of a column of blocks, and the number of the block of each row of each table; missing values are a block.

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use comfy_table::{CellAlignment, presets};
-use serde::Serialize;
 use setwise::estimate::{Dim, Estimate, ManyPairs, PairList};
 use setwise::files::ListedPair;
 use setwise_report::{Cell, Table, decimals};
 
+use super::super::pair_line::PairLine;
 use super::super::{check_not_input, check_output, pairs_bar, print_json, print_line};
 use super::Args;
 use crate::failure::Failure;
@@ -45,7 +45,7 @@ fn print_outcomes(list: &PairList, outcomes: &[Outcome], args: &Args) -> Result<
         table(list.pairs(), outcomes).save(path)?;
     }
     if args.json {
-        list.pairs().iter().zip(outcomes).try_for_each(|(pair, outcome)| print_json(&Line::of(pair, outcome)))?;
+        list.pairs().iter().zip(outcomes).try_for_each(|(pair, outcome)| print_json(&PairLine::of(pair, outcome)))?;
     } else if let Some(path) = &args.out {
         print_line(format!("{} pairs of {} files: {}", outcomes.len(), list.files(), path.display()))?;
     } else {
@@ -61,26 +61,6 @@ fn print_outcomes(list: &PairList, outcomes: &[Outcome], args: &Args) -> Result<
             outcomes.len(),
             pair.line
         ))),
-    }
-}
-
-/// A line of the JSON output.
-#[derive(Serialize)]
-struct Line<'a> {
-    line: usize,
-    p: &'a str,
-    q: &'a str,
-    #[serde(flatten)]
-    estimate: Option<&'a Estimate>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-}
-
-impl<'a> Line<'a> {
-    fn of(pair: &'a ListedPair, outcome: &'a Outcome) -> Self {
-        let [p, q] = &pair.names;
-        let error = outcome.as_ref().err().map(ToString::to_string);
-        Line { line: pair.line, p, q, estimate: outcome.as_ref().ok(), error }
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use serde::Serialize;
+use setwise::estimate::Progress;
 use setwise::permutation_test::TestResult;
 use setwise_report::{Cell, Table as Results, p_text};
 
-use super::super::table_pairs::{Outcome, Outcomes};
+use super::super::pair_line::PairLine;
+use super::super::table_pairs::Outcomes;
 use super::super::text::marked_table;
 use super::super::{print_json, print_line};
 use super::{Args, print};
@@ -15,33 +16,16 @@ use crate::failure::Failure;
 /// Tests every pair of a list.
 pub fn run(list: &Path, args: &Args) -> Result<(), Failure> {
     let types = args.tables.overrides()?;
-    let outcomes = Outcomes::new(list, args.out.as_deref(), |tables| {
-        args.test(Vec::from(tables), &types, &setwise::estimate::Progress::default())
-    })?;
+    let outcomes =
+        Outcomes::new(list, args.out.as_deref(), |tables| args.test(Vec::from(tables), &types, &Progress::default()))?;
     if let Some(path) = &args.out {
         table(&outcomes).save(path)?;
     }
     match args.json {
-        true => outcomes.iter().try_for_each(|(pair, outcome)| {
-            let [p, q] = pair.names.each_ref().map(String::as_str);
-            let error = outcome.as_ref().err().map(ToString::to_string);
-            print_json(&Line { line: pair.line, p, q, test: outcome.as_ref().ok(), error })
-        })?,
+        true => outcomes.iter().try_for_each(|(pair, outcome)| print_json(&PairLine::of(pair, outcome)))?,
         false => print_outcomes(&outcomes)?,
     }
     outcomes.check("tested")
-}
-
-/// A line of the JSON output.
-#[derive(Serialize)]
-struct Line<'a> {
-    line: usize,
-    p: &'a str,
-    q: &'a str,
-    #[serde(flatten)]
-    test: Option<&'a TestResult>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
 }
 
 fn print_outcomes(outcomes: &Outcomes<TestResult>) -> Result<(), Failure> {
@@ -69,8 +53,7 @@ fn table(outcomes: &Outcomes<TestResult>) -> Results {
         ["line", "p", "q", "different", "p_value", "auc", "low", "high", "rows_p", "rows_q", "found", "error"];
     let mut table = Results::new("", heading);
     for (pair, outcome) in outcomes.iter() {
-        let test: &Outcome<TestResult> = outcome;
-        let test = test.as_ref().ok();
+        let test = outcome.as_ref().ok();
         let number = |x: Option<f64>| x.map_or(Cell::Empty, |x| Cell::number(x, 4));
         let end = |k: usize| number(test.and_then(|t| t.interval.map(|interval| interval[k])));
         let rows = |k: usize| test.map_or(Cell::Empty, |t| Cell::Count(t.n[k]));

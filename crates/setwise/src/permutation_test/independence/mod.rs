@@ -9,13 +9,13 @@ mod products;
 use rayon::prelude::*;
 use setwise_engine::splitmix64;
 
-use super::PermutationTest;
 use super::encode::{Bumps, RankCosines, Ranks, Shape, Stored, bandwidths, radius_cosines};
 use super::result::{Aspect, Finding, Question, TestResult};
 use super::sequential::{Comparison, strongest};
 use super::standardised::{Standardised, sorted_rows};
+use super::{PermutationTest, unpaired};
+use crate::Result;
 use crate::estimate::{Dim, Points, Progress};
-use crate::{Error, Result};
 use columns::{Columns, Scale};
 use products::{Pairing, Products, Reduction};
 
@@ -23,13 +23,7 @@ impl PermutationTest {
     /// Tests whether X and Y are independent; row i of X belongs to row i of Y. It tells `progress` how far it is.
     pub fn independence(&self, x: Points, y: Points, progress: &Progress) -> Result<TestResult> {
         if x.len() != y.len() {
-            return Err(Error::Sets(format!(
-                "{} has {} rows, {} has {}: row i of one belongs to row i of the other",
-                x.name(),
-                x.len(),
-                y.name(),
-                y.len()
-            )));
+            return Err(unpaired(x, y));
         }
         self.check(&[x, y], "a test of independence")?;
         let rows = x.subsample(self.max_rows, self.seed);
@@ -49,13 +43,15 @@ impl PermutationTest {
                 1.0 / assignments
             ));
         }
-        let components = components(&sides);
+        let (products, components) = components(&sides);
         let weights: Vec<f64> = components.iter().map(|c| c.weight).collect();
         let pairing = Pairing { rows: rows.len(), seed: splitmix64(self.seed ^ 3) };
         let values = |from: usize, count: usize| -> Vec<Vec<f64>> {
             let of_permutation = |permutation: usize| -> Vec<f64> {
                 let order = pairing.order(permutation);
-                components.iter().map(|c| c.products.value(&order)).collect()
+                let of_columns: Vec<Vec<f32>> = products.iter().map(|p| p.of(&order)).collect();
+                let value = |c: &Component| products[c.products].value(&of_columns[c.products], &c.reduction);
+                components.iter().map(value).collect()
             };
             let all: Vec<Vec<f64>> = (from..from + count).into_par_iter().map(of_permutation).collect();
             (0..components.len()).map(|c| all.iter().map(|values| values[c]).collect()).collect()
@@ -64,7 +60,8 @@ impl PermutationTest {
         let compared = comparison.run(&weights, values, progress);
         let observed = pairing.order(0);
         let pair = |component: &Component| -> Vec<usize> {
-            component.products.largest(&observed).map_or(Vec::new(), |pair| pair.to_vec())
+            let products = &products[component.products];
+            products.largest(&products.of(&observed), &component.reduction).map_or(Vec::new(), |pair| pair.to_vec())
         };
         let found = strongest(&compared, components.iter().map(|c| (c.aspect, pair(c))));
         let name = |points: Points, side: &Side, c: usize, letter: char| {
@@ -104,7 +101,9 @@ struct Component {
     aspect: Aspect,
     /// Its p-value counts as if divided by this weight.
     weight: f64,
-    products: Products,
+    /// The products it is of.
+    products: usize,
+    reduction: Reduction,
 }
 
 /// Columns that each statistic takes from a side.
@@ -199,12 +198,15 @@ impl Side {
     }
 }
 
-/// The statistics of two sides.
-fn components(sides: &[Side; 2]) -> Vec<Component> {
-    let mut components = Vec::new();
-    let mut add = |aspect: Aspect, weight: f64, of: &dyn Fn(&Side) -> &Columns, reduction: Reduction| {
-        let products = Products::new(of(&sides[0]), of(&sides[1]), reduction);
-        components.push(Component { aspect, weight, products });
+/// The products of columns of two sides, and the statistics of them.
+fn components(sides: &[Side; 2]) -> (Vec<Products>, Vec<Component>) {
+    let (mut products, mut components) = (Vec::new(), Vec::new());
+    let mut multiply = |of: &dyn Fn(&Side) -> &Columns| {
+        products.push(Products::new(of(&sides[0]), of(&sides[1])));
+        products.len() - 1
+    };
+    let mut add = |aspect: Aspect, weight: f64, products: usize, reduction: Reduction| {
+        components.push(Component { aspect, weight, products, reduction });
     };
     let [kx, ky] = sides.each_ref().map(|side| side.orders);
     let weights = |of: &dyn Fn(usize, usize) -> f64| -> Vec<f64> {
@@ -213,20 +215,21 @@ fn components(sides: &[Side; 2]) -> Vec<Component> {
     let low = weights(&|k, l| ((k * l) as f64).powi(-2));
     let pair = |weights: Vec<f64>| Reduction::LargestPair { columns: [kx, ky], weights };
     let of_scores = Reduction::LargestPair { columns: [1, 1], weights: vec![1.0] };
-    add(Aspect::Correlation, 1.0, &|s| &s.scores, of_scores);
-    add(Aspect::Dependence, 1.0, &|s| &s.cosines, pair(low.clone()));
-    add(Aspect::Dependence, 0.5, &|s| &s.cosines, pair(weights(&|_, _| 1.0)));
-    add(Aspect::Shape, 1.0, &|s| &s.shape, Reduction::Sum);
-    add(Aspect::FineStructure, 0.5, &|s| &s.fine, Reduction::Sum);
+    let cosines = multiply(&|s| &s.cosines);
+    add(Aspect::Correlation, 1.0, multiply(&|s| &s.scores), of_scores);
+    add(Aspect::Dependence, 1.0, cosines, pair(low.clone()));
+    add(Aspect::Dependence, 0.5, cosines, pair(weights(&|_, _| 1.0)));
+    add(Aspect::Shape, 1.0, multiply(&|s| &s.shape), Reduction::Sum);
+    add(Aspect::FineStructure, 0.5, multiply(&|s| &s.fine), Reduction::Sum);
     for k in 0..3 {
-        add(Aspect::Shape, 3.0, &|s| &s.kernels[k], Reduction::Sum);
+        add(Aspect::Shape, 3.0, multiply(&|s| &s.kernels[k]), Reduction::Sum);
     }
     if sides.iter().any(|side| side.dim > 1) {
-        add(Aspect::Correlations, 1.0, &|s| &s.whitened_scores, Reduction::Sum);
-        add(Aspect::Dependence, 1.0, &|s| &s.cosines, Reduction::PairSum { columns: [kx, ky], weights: low });
-        add(Aspect::Radius, 1.0, &|s| &s.radius, Reduction::Sum);
+        add(Aspect::Correlations, 1.0, multiply(&|s| &s.whitened_scores), Reduction::Sum);
+        add(Aspect::Dependence, 1.0, cosines, Reduction::PairSum { columns: [kx, ky], weights: low });
+        add(Aspect::Radius, 1.0, multiply(&|s| &s.radius), Reduction::Sum);
     }
-    components
+    (products, components)
 }
 
 #[cfg(test)]

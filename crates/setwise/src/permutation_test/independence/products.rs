@@ -38,44 +38,41 @@ pub(super) enum Reduction {
     LargestPair { columns: [usize; 2], weights: Vec<f64> },
 }
 
-/// A statistic of products.
+/// Columns of X and of Y that are multiplied.
 pub(super) struct Products {
     rows: usize,
     widths: [usize; 2],
     panels: Vec<f32>,
     strips: Vec<f32>,
-    reduction: Reduction,
 }
 
 impl Products {
-    pub fn new(x: &Columns, y: &Columns, reduction: Reduction) -> Self {
+    pub fn new(x: &Columns, y: &Columns) -> Self {
         let (panels, strips) = (x.panels(), y.strips());
         let rows = panels.len() / (x.width.div_ceil(PANEL) * PANEL);
-        Products { rows, widths: [x.width, y.width], panels, strips, reduction }
+        Products { rows, widths: [x.width, y.width], panels, strips }
     }
 
-    /// The value for an order of the rows of Y.
-    pub fn value(&self, order: &[u32]) -> f64 {
-        let products = self.products(order);
-        match &self.reduction {
+    /// A statistic of the products.
+    pub fn value(&self, products: &[f32], reduction: &Reduction) -> f64 {
+        match reduction {
             // Columns that fill up panels and strips are zero.
             Reduction::Sum => products.iter().map(|x| f64::from(*x).powi(2)).sum(),
-            Reduction::PairSum { columns, weights } => self.pairs(&products, *columns, weights).map(|(_, v)| v).sum(),
+            Reduction::PairSum { columns, weights } => self.pairs(products, *columns, weights).map(|(_, v)| v).sum(),
             Reduction::LargestPair { columns, weights } => {
-                self.pairs(&products, *columns, weights).map(|(_, v)| v).fold(0.0, f64::max)
+                self.pairs(products, *columns, weights).map(|(_, v)| v).fold(0.0, f64::max)
             }
         }
     }
 
     /// The columns of X and Y that are the largest pair, of statistics that look for one.
-    pub fn largest(&self, order: &[u32]) -> Option<[usize; 2]> {
-        let Reduction::LargestPair { columns, weights } = &self.reduction else { return None };
-        let products = self.products(order);
-        self.pairs(&products, *columns, weights).max_by(|a, b| a.1.total_cmp(&b.1)).map(|(pair, _)| pair)
+    pub fn largest(&self, products: &[f32], reduction: &Reduction) -> Option<[usize; 2]> {
+        let Reduction::LargestPair { columns, weights } = reduction else { return None };
+        self.pairs(products, *columns, weights).max_by(|a, b| a.1.total_cmp(&b.1)).map(|(pair, _)| pair)
     }
 
-    /// Columns of X times columns of Y, `[width of panels, width of strips]`.
-    fn products(&self, order: &[u32]) -> Vec<f32> {
+    /// Columns of X times columns of Y for an order of the rows of Y, `[width of panels, width of strips]`.
+    pub fn of(&self, order: &[u32]) -> Vec<f32> {
         let mut strips = vec![0.0; self.strips.len()];
         let of_strips = strips.chunks_exact_mut(STRIP * self.rows).zip(self.strips.chunks_exact(STRIP * self.rows));
         for (permuted, strip) in of_strips {
@@ -136,14 +133,16 @@ mod tests {
         let close = |x: f64, y: f64| assert!((x / y - 1.0).abs() < 1e-3, "{x} {y}");
         let sum: f64 =
             (0..2 * kx).flat_map(|a| (0..2 * ky).map(move |b| (a, b))).map(|(a, b)| entry(a, b).powi(2)).sum();
-        close(Products::new(&x, &y, Reduction::Sum).value(&order), sum);
+        let both = Products::new(&x, &y);
+        let products = both.of(&order);
+        close(both.value(&products, &Reduction::Sum), sum);
         let columns = [kx, ky];
-        let all = Products::new(&x, &y, Reduction::PairSum { columns, weights: weights.clone() });
-        close(all.value(&order), pairs.iter().sum());
-        let largest = Products::new(&x, &y, Reduction::LargestPair { columns, weights });
+        let all = Reduction::PairSum { columns, weights: weights.clone() };
+        close(both.value(&products, &all), pairs.iter().sum());
+        let largest = Reduction::LargestPair { columns, weights };
         let most = pairs.iter().copied().fold(0.0, f64::max);
-        close(largest.value(&order), most);
-        let [a, b] = largest.largest(&order).unwrap();
+        close(both.value(&products, &largest), most);
+        let [a, b] = both.largest(&products, &largest).unwrap();
         assert_eq!(pairs[2 * a + b], most);
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::super::unpaired;
 use crate::estimate::Points;
 use crate::{Error, Result};
 
@@ -34,13 +35,7 @@ impl Design<'_> {
     pub(super) fn check(&self, samples: &[Points]) -> Result<()> {
         match self {
             Design::Paired => match samples.iter().find(|s| s.len() != samples[0].len()) {
-                Some(other) => Err(Error::Sets(format!(
-                    "{} has {} rows, {} has {}: row i of one belongs to row i of the other",
-                    samples[0].name(),
-                    samples[0].len(),
-                    other.name(),
-                    other.len()
-                ))),
+                Some(other) => Err(unpaired(samples[0], *other)),
                 None => Ok(()),
             },
             Design::Blocked(blocks)
