@@ -136,6 +136,13 @@ impl Kernels {
     }
 }
 
+/// Compiles or loads from the cache a module of kernels that belong to no program.
+pub(super) fn load_module(device: &Arc<Device>, source: &str) -> Result<Module, Error> {
+    let image = image(device, Precision::F32, &[COMMON, source].concat())?;
+    // SAFETY: the image comes from the compiler, or from a file whose digest proves it complete.
+    unsafe { Module::load(device, &image) }
+}
+
 /// The source of every module that a program needs, without repetitions.
 fn sources(sm90: bool, head_depths: &[usize], ops: &[Op], row_kernels: &[&str]) -> Vec<String> {
     let mut sources = vec![BASE.concat(), WEIGHT_GRAD.concat()];
@@ -257,7 +264,8 @@ mod tests {
     fn every_kernel_begins_with_a_grid_dependency_sync() {
         let base = [&BASE[..], &LINEAR, &WEIGHT_GRAD, &PAIR];
         let sm90 = [&IMAGES[..], &CONVOLUTION_SM90, &LINEAR_SM90, &PAIR_SM90, &ATTENTION_SM90, &ATTENTION_SINGLE_BLOCK];
-        let all = [base.concat(), sm90.concat()].concat().concat();
+        let alone = [include_str!("kernels/permuted_sums.cu")];
+        let all = [base.concat(), sm90.concat(), alone.to_vec()].concat().concat();
         let kernels: Vec<&str> = all.split("__global__").skip(1).collect();
         assert!(kernels.len() > 40, "{} kernels", kernels.len());
         for kernel in kernels {

@@ -16,8 +16,12 @@ unsafe impl PlainData for u64 {}
 unsafe impl PlainData for i32 {}
 // SAFETY: an integer.
 unsafe impl PlainData for u8 {}
+// SAFETY: an integer.
+unsafe impl PlainData for u32 {}
 // SAFETY: a number; every bit pattern is one.
 unsafe impl PlainData for f32 {}
+// SAFETY: a number; every bit pattern is one.
+unsafe impl PlainData for f64 {}
 
 macro_rules! plain_data {
     ($($(#[$doc:meta])* struct $name:ident { $($field:ident: $t:ty),* $(,)? })*) => {
@@ -44,6 +48,10 @@ plain_data! {
         gain: DevicePtr, shift: DevicePtr, normalised: DevicePtr, inv_std: DevicePtr, count: i32, ldy: i32, ldr: i32,
         ldr2: i32, ldg: i32, n: i32, activation: i32, accumulate: i32, pairs: i32, space: Space, steps: i32,
         stages: i32,
+    }
+    struct PermutedSumsTask {
+        points: DevicePtr, members: DevicePtr, first: DevicePtr, row_sums: DevicePtr, rows: i32, dim: i32,
+        permutations: i32, kernel: i32, rate: f32, pad: i32,
     }
     struct RowKernelTask { addresses: DevicePtr, weights: DevicePtr, space: Space, pad: i32 }
     struct PackWeightsTask { from: DevicePtr, to: DevicePtr, rows: i32, cols: i32, stride: i32, kind: i32 }

@@ -5,6 +5,7 @@
 //! * `lower`: from a program to task tables and a fixed list of launches; `kernel_tasks`: the task structs.
 //! * [`Cuda`]: forward and backward passes, one call at a time.
 //! * [`CudaTrainer`]: full training steps as one captured graph, batches copied during the preceding step.
+//! * [`PermutedSums`]: sums of a kernel over pairs of rows, for many permutations.
 //!
 //! Sums have fixed orders and no floating-point number is added atomically, so the same seed gives the same bits on the
 //! same GPU.
@@ -14,10 +15,12 @@ mod driver;
 mod kernel_tasks;
 mod lower;
 mod muon;
+mod permuted_sums;
 mod trainer;
 
 pub use driver::Device;
 pub use lower::Capacity;
+pub use permuted_sums::{PairKernel, PermutedSums};
 pub use trainer::{CudaTrainer, Outcome, StepControls};
 
 use std::sync::Arc;

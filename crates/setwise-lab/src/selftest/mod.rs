@@ -3,9 +3,11 @@
 //! * `cases`: models and programs.
 //! * `compare`: one program on random inputs.
 //! * `steps`: training steps.
+//! * `permuted_sums`: sums of a kernel for many permutations, of two-sample tests.
 
 mod cases;
 mod compare;
+mod permuted_sums;
 mod steps;
 
 use std::sync::Arc;
@@ -158,6 +160,7 @@ pub fn run(
             compare(device, precision, Arc::new(program), &params, &inputs, rng)
         })?;
     }
+    suite.case("kernel sums of permutations", |rng| permuted_sums::permuted_sums(device, rng))?;
     suite.case("training a classifier", |rng| classifier_steps(device, precision, rng))?;
     suite.case("training with labels of elements", |rng| element_steps(device, precision, rng))?;
     suite.case("training on a set as wide as the model", |rng| wide_input_steps(device, precision, rng))?;
