@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pyo3::prelude::*;
+use setwise::Device;
 use setwise::estimate::{Points, Progress};
 use setwise::permutation_test::{Encoded, PermutationTest, Statistic, TestResult};
 use setwise_table::{ColumnChoice, Table};
@@ -17,7 +18,8 @@ use crate::pool::compute;
 /// Tests tables for the function `test` of the package. The result is JSON.
 #[pyfunction]
 #[pyo3(signature = (
-    samples, names, method, bandwidth, permutations, alpha, paired, blocks, columns, drop, types, max_rows, seed
+    samples, names, method, bandwidth, permutations, alpha, paired, blocks, columns, drop, types, max_rows, seed,
+    device
 ))]
 #[allow(clippy::too_many_arguments)]
 pub fn test_samples(
@@ -35,6 +37,7 @@ pub fn test_samples(
     types: BTreeMap<String, String>,
     max_rows: i128,
     seed: i128,
+    device: &str,
 ) -> PyResult<String> {
     let statistic = match (method, bandwidth) {
         ("mmd", bandwidth) => Statistic::Mmd { bandwidth },
@@ -50,7 +53,8 @@ pub fn test_samples(
     }
     let permutations = to_u64("permutations", permutations)? as usize;
     let max_rows = to_u64("max_rows", max_rows)? as usize;
-    let test = PermutationTest { statistic, permutations, alpha, max_rows, seed: to_u64("seed", seed)? };
+    let device = Device::find(device, None).map_err(exception)?;
+    let test = PermutationTest { statistic, permutations, alpha, max_rows, seed: to_u64("seed", seed)?, device };
     let types = overrides(types)?;
     let choice = ColumnChoice { keep: columns, drop };
     let tables: Vec<Table> =

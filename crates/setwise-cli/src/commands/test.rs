@@ -6,6 +6,7 @@ pub mod print;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use setwise::Device;
 use setwise::estimate::Progress;
 use setwise::permutation_test::{PermutationTest, Statistic, TestResult};
 use setwise_report::Table as Results;
@@ -43,6 +44,9 @@ pub struct Args {
     /// Seed of the permutations.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Device of energy and mmd: cpu, cuda or cuda:N. A GPU suits larger --rows.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: String,
     #[command(flatten)]
     tables: TableArgs,
     /// Rows i of all samples belong together, such as before and after.
@@ -77,6 +81,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.bandwidth.is_some() && args.method != Method::Mmd {
         return Err(Failure::usage("--bandwidth is for --method mmd"));
     }
+    if args.device != "cpu" && args.method == Method::Adaptive {
+        return Err(Failure::usage("--device is for --method energy and mmd; the adaptive test runs on the CPU"));
+    }
     if args.out.is_some() && args.pairs.is_none() {
         return Err(Failure::usage("--out is for --pairs"));
     }
@@ -109,8 +116,14 @@ impl Args {
             Method::Energy => Statistic::Energy,
             Method::Mmd => Statistic::Mmd { bandwidth: self.bandwidth },
         };
-        let (permutations, alpha) = (self.permutations, self.alpha);
-        let test = PermutationTest { statistic, permutations, alpha, max_rows: self.rows, seed: self.seed };
+        let test = PermutationTest {
+            statistic,
+            permutations: self.permutations,
+            alpha: self.alpha,
+            max_rows: self.rows,
+            seed: self.seed,
+            device: Device::find(&self.device, None)?,
+        };
         Ok(samples.test(&test, &names, self.paired, progress)?)
     }
 }

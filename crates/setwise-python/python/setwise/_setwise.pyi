@@ -124,6 +124,7 @@ def test_samples(
     types: dict[str, str],
     max_rows: int,
     seed: int,
+    device: str,
 ) -> str: ...
 def test_independence(
     x: ArrayLike, y: ArrayLike, permutations: int, alpha: float, max_rows: int, seed: int

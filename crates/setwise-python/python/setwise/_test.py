@@ -170,6 +170,7 @@ def test(
     names: Sequence[str] | None = None,
     max_rows: int = 10_000,
     seed: int = 0,
+    device: str = "cpu",
 ) -> Test:
     """Test whether two or more samples have one distribution, by permutation.
 
@@ -200,6 +201,8 @@ def test(
         Most rows of each sample for "energy" and "mmd".
     seed : int
         Seed of the permutations.
+    device : str
+        Device of "energy" and "mmd": "cpu", "cuda" or "cuda:1".
 
     Returns
     -------
@@ -233,6 +236,7 @@ def test(
         dict(types or {}),
         max_rows,
         seed,
+        device,
     )
     return _test(text, names)
 

@@ -28,7 +28,7 @@ use super::result::{Finding, Question, TestResult};
 use super::sequential::Comparison;
 use super::standardised::Standardised;
 use crate::estimate::{Dim, Points, Progress, check_widths};
-use crate::{Error, Result};
+use crate::{Device, Error, Result};
 use adaptive::Adaptive;
 use kernel::Kernel;
 use labels::Labels;
@@ -180,7 +180,7 @@ impl PermutationTest {
     ) -> Result<TestResult> {
         let kernel = Kernel::new(&self.statistic, pooled, self.seed)?;
         let permutations = Permutations::new(labels, self.permutations);
-        let sums = permutations.sums(pooled, kernel, progress);
+        let sums = permutations.sums(pooled, kernel, &self.device, progress)?;
         let observed = kernel.value(sums[0], n, m);
         // Equal statistics of different permutations differ by the rounding errors of terms that cancel.
         let tolerance = permutations.relative_error() * sums[0].magnitude() / ((n + m) as f64).powi(2);
@@ -195,6 +195,9 @@ impl PermutationTest {
             0 | 1 => return Err(Error::Sets("a test needs two samples or more".to_owned())),
             2..=Labels::MAX_SAMPLES => {}
             _ => return Err(Error::Sets(format!("{count} samples: at most {} are tested", Labels::MAX_SAMPLES))),
+        }
+        if self.statistic == Statistic::Adaptive && !matches!(self.device, Device::Cpu) {
+            return Err(Error::Device("the adaptive test runs on the CPU; a GPU is for energy and mmd".to_owned()));
         }
         if count > 2 && self.statistic != Statistic::Adaptive {
             return Err(Error::Sets(format!("{count} samples: tests of one kernel are for two")));

@@ -11,6 +11,8 @@
 //! serves all permutations, in blocks of [`BLOCK`] that lie side by side in vectors. A block is stored as one bit mask
 //! for every row. Results of tasks are added in a fixed order, so that sums do not depend on the number of threads.
 //!
+//! On a GPU the full matrix is computed in tiles of its own (`permuted_sums.cu`).
+//!
 //! With many rows, sums within a tile are f32. Their errors are far below the spread of the statistic and average out
 //! over tiles. All other sums are f64.
 
@@ -22,6 +24,7 @@ use super::super::standardised::Standardised;
 use super::kernel::Kernel;
 use super::labels::Labels;
 use crate::estimate::Progress;
+use crate::{Device, Result};
 
 /// Rows and columns of a tile of the matrix.
 const TILE: usize = 64;
@@ -74,7 +77,31 @@ impl Permutations {
     }
 
     /// Sums of a kernel for every permutation.
-    pub fn sums(&self, points: &Standardised, kernel: Kernel, progress: &Progress) -> Vec<Sums> {
+    pub fn sums(
+        &self,
+        points: &Standardised,
+        kernel: Kernel,
+        device: &Device,
+        progress: &Progress,
+    ) -> Result<Vec<Sums>> {
+        let (first, row_sums) = match device {
+            #[cfg(feature = "cuda")]
+            Device::Cuda { device, .. } => self.cuda_sums(points, kernel, device)?,
+            _ => self.cpu_sums(points, kernel, progress),
+        };
+        let total: f64 = row_sums.iter().sum();
+        let sums = |permutation: usize| {
+            let bits = &self.blocks[permutation / BLOCK];
+            let from_first = row_sums.iter().zip(bits).filter(|(_, b)| *b >> (permutation % BLOCK) & 1 == 1);
+            let from_first: f64 = from_first.map(|(r, _)| r).sum();
+            let first = first[permutation];
+            Sums { first, second: total - 2.0 * from_first + first, between: from_first - first }
+        };
+        Ok((0..self.count).into_par_iter().map(sums).collect())
+    }
+
+    /// The sums within the first sample, for every permutation, and r.
+    fn cpu_sums(&self, points: &Standardised, kernel: Kernel, progress: &Progress) -> (Vec<f64>, Vec<f64>) {
         let row_blocks = self.rows.div_ceil(TILE);
         progress.plan(row_blocks);
         let task = |row_block: usize| {
@@ -86,21 +113,31 @@ impl Permutations {
             sums
         };
         let tasks: Vec<(Vec<f64>, Vec<f64>)> = (0..row_blocks).into_par_iter().map(task).collect();
-        let mut triangle_sums = vec![0.0; self.blocks.len() * BLOCK];
+        let mut first = vec![0.0; self.blocks.len() * BLOCK];
         let mut row_sums = Vec::with_capacity(self.rows);
         for (triangle, rows) in tasks {
-            triangle_sums.iter_mut().zip(triangle).for_each(|(sum, x)| *sum += x);
+            first.iter_mut().zip(triangle).for_each(|(sum, x)| *sum += 2.0 * x);
             row_sums.extend(rows);
         }
-        let total: f64 = row_sums.iter().sum();
-        let sums = |permutation: usize| {
-            let bits = &self.blocks[permutation / BLOCK];
-            let from_first = row_sums.iter().zip(bits).filter(|(_, b)| *b >> (permutation % BLOCK) & 1 == 1);
-            let from_first: f64 = from_first.map(|(r, _)| r).sum();
-            let first = 2.0 * triangle_sums[permutation];
-            Sums { first, second: total - 2.0 * from_first + first, between: from_first - first }
+        (first, row_sums)
+    }
+
+    /// The same on a GPU, for which all pairs are little work.
+    #[cfg(feature = "cuda")]
+    fn cuda_sums(
+        &self,
+        points: &Standardised,
+        kernel: Kernel,
+        device: &std::sync::Arc<setwise_engine::cuda::Device>,
+    ) -> Result<(Vec<f64>, Vec<f64>)> {
+        use setwise_engine::cuda::{PairKernel, PermutedSums};
+        let kernel = match kernel {
+            Kernel::Energy => PairKernel::NegativeDistance,
+            Kernel::Gaussian { bandwidth } => PairKernel::Gaussian(bandwidth as f32),
         };
-        (0..self.count).into_par_iter().map(sums).collect()
+        let rows: Vec<f32> = points.data.iter().map(|x| *x as f32).collect();
+        let sums = PermutedSums::new(device, &rows, points.dim, kernel, &self.blocks)?;
+        Ok((sums.first, sums.row_sums))
     }
 
     /// The largest rounding error of sums, relative to their magnitude.
@@ -309,7 +346,7 @@ mod tests {
             let data: Vec<f64> = (0..(n + m) * 3).map(|i| ((i * 7919) % 1009) as f64 / 500.0).collect();
             let points = Standardised::new(data, 3);
             let permutations = of_sizes(n, m, 40, 7);
-            let sums = permutations.sums(&points, kernel, &Progress::default());
+            let sums = permutations.sums(&points, kernel, &Device::Cpu, &Progress::default()).unwrap();
             assert_eq!(sums.len(), 41);
             for permutation in [0, 1, 31, 32, 40] {
                 let z = members(&permutations, permutation);
