@@ -44,6 +44,7 @@ enum Settings {
     Classical,
     Development,
     Null,
+    Random,
 }
 
 impl Settings {
@@ -53,6 +54,7 @@ impl Settings {
             Settings::Classical => power::Settings::Classical,
             Settings::Development => power::Settings::Development,
             Settings::Null => power::Settings::Null,
+            Settings::Random => power::Settings::Random,
         }
     }
 }
@@ -166,7 +168,7 @@ enum Table {
     /// Power and level of two-sample tests: how often each rejects at level 5 %.
     TwoSample {
         /// Pairs of distributions: those of published comparisons, classical differences, those the test was made
-        /// with, or equal ones.
+        /// with, equal ones, or random changes.
         #[arg(long, value_enum, default_value_t = Settings::Classical)]
         settings: Settings,
         /// Part of the names of the settings that are measured.

@@ -2,9 +2,11 @@
 //!
 //! * [`Sampler`]: draws one example. [`Divergence`], [`Dependence`] and [`SameMixture`] are the paper's.
 //! * [`BroadPairs`]: pairs from many families of distributions with known divergence, for the pretrained estimator.
+//! * [`ChangedPair`]: samples of a random distribution and of one that differs from it by a random change.
 //! * [`draw_batch`]: a batch of examples; [`Split`]: its purpose; [`batch_seed`]: its seed.
 
 mod broad;
+mod changed;
 mod dependence;
 mod divergence;
 mod same_mixture;
@@ -19,6 +21,7 @@ use setwise::random::Generator;
 use setwise_engine::splitmix64;
 
 pub use broad::{BroadPairs, Density, Pair, Precision, Truth, divergence};
+pub use changed::ChangedPair;
 pub use dependence::Dependence;
 pub use divergence::{Divergence, Label};
 pub use same_mixture::SameMixture;

@@ -89,8 +89,8 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Aspect {
-    /// Means of the columns.
-    Means,
+    /// Where the rows lie, by the energy distance.
+    Location,
     /// The distribution of one column.
     Column,
     /// The spread of one column.
@@ -120,7 +120,7 @@ impl Finding {
             all => all.join(", "),
         };
         match self.aspect {
-            Aspect::Means => "means".to_owned(),
+            Aspect::Location => "location".to_owned(),
             Aspect::Column => format!("distribution of {columns}"),
             Aspect::Spread => format!("spread of {columns}"),
             Aspect::RepeatedValues => format!("repeated values of {columns}"),

@@ -4,6 +4,8 @@
 
 mod settings;
 
+use std::collections::BTreeMap;
+
 use rand::SeedableRng;
 use rayon::prelude::*;
 use serde_json::json;
@@ -14,7 +16,7 @@ use setwise_report::{Cell, Table};
 
 use super::Reproduction;
 use crate::Result;
-use crate::samplers::{Split, batch_seed};
+use crate::samplers::{ChangedPair, Split, batch_seed};
 
 pub use settings::{Setting, Settings};
 
@@ -76,6 +78,15 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
     let mut table = Table::new("", heading);
     let mut cells = Vec::new();
     let name = options.name.as_deref().unwrap_or_default();
+    for (change, pairs, rates) in random_changes(options, progress)? {
+        if !change.contains(name) {
+            continue;
+        }
+        let mut row: Vec<Cell> = vec![change.into(), "1 to 60".into(), "20 to 1000".into()];
+        row.extend(rates.iter().map(|rate| Cell::number(*rate, 4)));
+        table.push(row);
+        cells.push(json!({"distributions": change, "pairs": pairs, "rejected": by_method(options, &rates)}));
+    }
     for (s, setting) in options.settings.list().iter().enumerate().filter(|(_, s)| s.name.contains(name)) {
         for &rows in setting.sizes.iter().filter(|[n, _]| options.sizes.is_empty() || options.sizes.contains(n)) {
             progress(&format!("{}, {} columns, {} rows", setting.name, setting.dim, rows[0]));
@@ -84,10 +95,9 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
             let mut row: Vec<Cell> = vec![setting.name.into(), Cell::Count(setting.dim), of_rows.as_str().into()];
             row.extend(rates.iter().map(|rate| Cell::number(*rate, 4)));
             table.push(row);
-            let methods: serde_json::Map<String, serde_json::Value> =
-                options.methods.iter().zip(&rates).map(|(m, rate)| (m.name().to_owned(), json!(rate))).collect();
+            let rejected = by_method(options, &rates);
             cells.push(
-                json!({"distributions": setting.name, "columns": setting.dim, "rows": rows, "rejected": methods}),
+                json!({"distributions": setting.name, "columns": setting.dim, "rows": rows, "rejected": rejected}),
             );
         }
     }
@@ -100,9 +110,41 @@ pub fn reproduce(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Re
     })
 }
 
+fn by_method(options: &Options, rates: &[f64]) -> serde_json::Map<String, serde_json::Value> {
+    options.methods.iter().zip(rates).map(|(m, rate)| (m.name().to_owned(), json!(rate))).collect()
+}
+
+const LEVEL: f64 = 0.05;
+
+/// Random pairs by the kind of their change: how many there are, and the share that each method rejects.
+fn random_changes(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Vec<(&'static str, usize, Vec<f64>)>> {
+    if options.settings != Settings::Random {
+        return Ok(Vec::new());
+    }
+    progress("random changes");
+    let repetition = |r: usize| -> setwise::Result<(&'static str, Vec<bool>)> {
+        let seed = batch_seed(options.seed, Split::Test, r as u64);
+        let pair = ChangedPair::draw(&mut Generator::seed_from_u64(seed));
+        let [p, q] = pair.samples.each_ref().map(|s| Points::new(s, pair.dim));
+        let rejected = |m: &Method| Ok(m.p_value(p, q, options.permutations, seed)? <= LEVEL);
+        Ok((pair.change, options.methods.iter().map(rejected).collect::<setwise::Result<_>>()?))
+    };
+    let all: Vec<(&'static str, Vec<bool>)> =
+        (0..options.repetitions).into_par_iter().map(repetition).collect::<setwise::Result<_>>()?;
+    let rates = |chosen: &[&Vec<bool>]| -> Vec<f64> {
+        (0..options.methods.len())
+            .map(|m| chosen.iter().filter(|r| r[m]).count() as f64 / chosen.len() as f64)
+            .collect()
+    };
+    let mut by_change: BTreeMap<&'static str, Vec<&Vec<bool>>> = BTreeMap::new();
+    all.iter().for_each(|(change, rejected)| by_change.entry(change).or_default().push(rejected));
+    let everything: Vec<&Vec<bool>> = all.iter().map(|(_, rejected)| rejected).collect();
+    let groups = by_change.into_iter().chain([("all", everything)]);
+    Ok(groups.map(|(change, chosen)| (change, chosen.len(), rates(&chosen))).collect())
+}
+
 /// The share of repetitions that each method rejects at level 5 %.
 fn rejections(setting: &Setting, rows: [usize; 2], index: u64, options: &Options) -> Result<Vec<f64>> {
-    const LEVEL: f64 = 0.05;
     let repetition = |r: usize| -> setwise::Result<Vec<bool>> {
         let seed = batch_seed(options.seed, Split::Test, index * 1_000_000 + r as u64);
         let [p, q] = setting.draw(rows, &mut Generator::seed_from_u64(seed));

@@ -52,6 +52,8 @@ pub enum Settings {
     Development,
     /// Equal distributions.
     Null,
+    /// Random changes of random distributions, which the weights of the adaptive test are fitted to.
+    Random,
 }
 
 impl Settings {
@@ -62,6 +64,7 @@ impl Settings {
             Settings::Classical => &CLASSICAL,
             Settings::Development => &DEVELOPMENT,
             Settings::Null => &NULL,
+            Settings::Random => &[],
         }
     }
 }

@@ -16,6 +16,8 @@ pub enum Shape {
     Gaussian,
     /// exp(−‖x − y‖ / h)
     Laplace,
+    /// (‖x‖ + ‖y‖ − ‖x − y‖) / 2h, whose maximum mean discrepancy is the energy distance.
+    Distance,
 }
 
 /// Bumps around random rows: for each shape and width, a column for each of the first centres.
@@ -26,6 +28,8 @@ pub struct Bumps<'a> {
     pub rows: Vec<usize>,
     /// Centres by coordinate: `[dim, centres]`.
     centres: Vec<f32>,
+    /// The norms of the centres.
+    norms: Vec<f32>,
     count: usize,
     /// Shape, width and number of centres.
     kinds: Vec<(Shape, f32, usize)>,
@@ -40,7 +44,20 @@ impl<'a> Bumps<'a> {
         let count = kinds.iter().map(|k| k.2).max().unwrap_or(0);
         let rows = drawn(order, count, seed);
         let centres = (0..dim).flat_map(|c| rows.iter().map(move |&i| points[i * dim + c])).collect();
-        Bumps { points, dim, rows, centres, count, kinds }
+        let norms = rows.iter().map(|&i| norm(&points[i * dim..(i + 1) * dim])).collect();
+        Bumps { points, dim, rows, centres, norms, count, kinds }
+    }
+
+    /// The kernel matrix of the centres of a kind, `[centres, centres]`.
+    pub fn kernel_matrix(&self, kind: usize) -> Vec<f64> {
+        let columns = self.columns(kind);
+        let mut out = vec![0.0; self.width()];
+        let mut matrix = Vec::with_capacity(columns.len() * columns.len());
+        for &row in &self.rows[..columns.len()] {
+            self.encode(row, &mut out);
+            matrix.extend(out[columns.clone()].iter().map(|x| f64::from(*x)));
+        }
+        matrix
     }
 
     /// The columns of a kind.
@@ -66,12 +83,21 @@ impl Encode for Bumps<'_> {
             columns.copy_from_slice(&squares[..centres]);
             // SAFETY: the kernel accesses its slice alone.
             unsafe { f32::dispatch(Bump { squares: columns, shape, width: h }) };
+            if shape == Shape::Distance {
+                let of_row = norm(&self.points[row * self.dim..(row + 1) * self.dim]);
+                let scale = 0.5 / h;
+                columns.iter_mut().zip(&self.norms).for_each(|(x, of_centre)| *x = scale * (of_row + of_centre - *x));
+            }
             rest = others;
         }
     }
 }
 
-/// Replaces squared distances by values of a kernel.
+fn norm(x: &[f32]) -> f32 {
+    x.iter().map(|x| x * x).sum::<f32>().sqrt()
+}
+
+/// Replaces squared distances by values of a kernel; by distances for [`Shape::Distance`].
 struct Bump<'a> {
     squares: &'a mut [f32],
     shape: Shape,
@@ -88,15 +114,19 @@ impl Kernel<f32> for Bump<'_> {
         let rate = match self.shape {
             Shape::Gaussian => -0.5 / (self.width * self.width),
             Shape::Laplace => -1.0 / self.width,
+            Shape::Distance => 1.0,
         };
         for chunk in self.squares.chunks_mut(V::LANES) {
             // SAFETY: the caller's contract on instructions; the lanes lie in the chunk.
             unsafe {
                 let mut x = V::load_first(chunk.as_ptr(), chunk.len());
-                if self.shape == Shape::Laplace {
+                if self.shape != Shape::Gaussian {
                     x = x.sqrt();
                 }
-                x.mul(V::splat(rate)).exp().store_first(chunk.as_mut_ptr(), chunk.len());
+                if self.shape != Shape::Distance {
+                    x = x.mul(V::splat(rate)).exp();
+                }
+                x.store_first(chunk.as_mut_ptr(), chunk.len());
             }
         }
     }

@@ -2,18 +2,21 @@
 //!
 //! | module | columns |
 //! | --- | --- |
-//! | `bumps` | Gaussian and Laplace kernels around random rows, of several widths |
-//! | `ranks` | cosines of ranks, normal scores with their squares and products |
+//! | `bumps` | kernels around random rows: Gaussian, Laplace, distance |
+//! | `ranks` | cosines of ranks, normal scores |
+//! | `pairs` | products of two columns' normal scores or cosines |
 //! | `repeated` | indicators of values that many rows share |
-//! | `radius` | cosines of the rank of a row's Mahalanobis distance from the mean |
+//! | `radius` | rows in units of their covariance; cosines of the rank of their distance from the mean |
 
 mod bumps;
+mod pairs;
 mod radius;
 mod ranks;
 mod repeated;
 
 pub use bumps::{Bumps, Shape, bandwidths};
-pub use radius::radius_cosines;
+pub use pairs::{PairCosines, Products};
+pub use radius::{radius_cosines, whitened};
 pub use ranks::{RankCosines, Ranks};
 pub use repeated::RepeatedValues;
 

@@ -9,7 +9,7 @@ mod products;
 use rayon::prelude::*;
 use setwise_engine::splitmix64;
 
-use super::encode::{Bumps, RankCosines, Ranks, Shape, Stored, bandwidths, radius_cosines};
+use super::encode::{Bumps, RankCosines, Ranks, Shape, Stored, bandwidths, radius_cosines, whitened};
 use super::result::{Aspect, Finding, Question, TestResult};
 use super::sequential::{Comparison, strongest};
 use super::standardised::{Standardised, sorted_rows};
@@ -146,7 +146,10 @@ impl Side {
         let few = Ranks { shares: take(&ranks.shares).values, dim: chosen.len() };
         let orders = (MAX_COSINES / chosen.len()).clamp(1, ORDERS);
         let of_scores = take(&scores);
-        let radius = radius_cosines(&pooled.data, dim, 3, dim <= MAX_COLUMNS);
+        let radius = match dim <= MAX_COLUMNS {
+            true => radius_cosines(&whitened(&pooled.data, dim), dim, 3),
+            false => radius_cosines(&pooled.data, dim, 3),
+        };
         // Shifts of one side go with the spread of the other.
         let with_radius = Stored {
             values: (of_scores.values.chunks_exact(chosen.len()).zip(radius.values.chunks_exact(3)))

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | `adaptive` | the default: many statistics of label-blind columns, fused within every permutation |
+//! | `statistics` | the statistics it fuses, with their weights |
 //! | `features` | columns summed over groups of rows, and their covariance |
 //! | `quadratic` | statistics that are quadratic in sums of columns |
 //! | `witness` | how well rows of two samples are told apart: a cross-fitted AUC |
@@ -19,6 +20,7 @@ mod labels;
 mod pairwise;
 mod permutations;
 mod quadratic;
+mod statistics;
 mod witness;
 
 use setwise_engine::splitmix64;

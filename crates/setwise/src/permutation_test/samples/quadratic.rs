@@ -50,7 +50,8 @@ impl Sums {
 
 /// How sums of columns become a statistic, the weighted mean over samples where there are several.
 pub(super) enum Reduction {
-    /// ‖(C + ridge · mean(diag C) · I)^(−1/2) s‖² with the covariance C of these columns: the factor of that matrix.
+    /// sᵀA⁻¹s: the Cholesky factor of A. It is the covariance of these columns, or the kernel matrix of their centres,
+    /// plus a ridge.
     Whitened(Vec<f64>),
     /// Σ s² / variance.
     Sum(Vec<f64>),
@@ -79,6 +80,19 @@ impl Quadratic {
             Ok(()) => Quadratic { columns, reduction: Reduction::Whitened(factor) },
             // Rounding errors that outweigh the ridge; all columns are constant.
             Err(_) => Self::sum(features, columns),
+        }
+    }
+
+    /// sᵀ(K + ridge · mean(diag K) · I)⁻¹s with the kernel matrix K of the columns' centres: the maximum mean discrepancy
+    /// by Nyström's approximation.
+    pub fn kernel(features: &Features, columns: Range<usize>, mut matrix: Vec<f64>) -> Self {
+        const RIDGE: f64 = 1e-3;
+        let n = columns.len();
+        let mean = (0..n).map(|i| matrix[i * n + i]).sum::<f64>() / n.max(1) as f64;
+        (0..n).for_each(|i| matrix[i * n + i] += RIDGE * mean + f64::MIN_POSITIVE);
+        match cholesky(&mut matrix, n) {
+            Ok(()) => Quadratic { columns: columns.collect(), reduction: Reduction::Whitened(matrix) },
+            Err(_) => Self::sum(features, columns.collect()),
         }
     }
 
