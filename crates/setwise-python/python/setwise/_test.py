@@ -65,7 +65,7 @@ class Test:
     auc : effect size of two independent samples: the probability that a score learnt on other rows is
         higher for a row of P than for one of Q; None for other designs
     interval : its 90 % interval
-    findings : what each part of the test found, the strongest first
+    findings : what each part of the test found, by p-value; those that name columns first
     pairs : tests of each two of three or more samples
     statistic : the fused evidence, or the energy distance or MMD
     permutations : random permutations that were compared

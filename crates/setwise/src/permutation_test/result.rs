@@ -44,7 +44,7 @@ pub struct TestResult {
     pub dim: Dim,
     /// What was compared.
     pub method: String,
-    /// What each part of an adaptive test found, the strongest first.
+    /// What each part of an adaptive test found, by p-value; of equal ones those that name columns first.
     pub findings: Vec<Finding>,
     /// Tests of each two of three or more samples.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -68,7 +68,7 @@ pub struct PairResult {
     pub auc: Option<f64>,
     /// Its 90 % interval.
     pub interval: Option<[f64; 2]>,
-    /// What the test found, the strongest first.
+    /// What the test found, in the same order.
     pub findings: Vec<Finding>,
     /// What should be known about it.
     pub warnings: Vec<String>,

@@ -93,8 +93,8 @@ impl Comparison {
     }
 }
 
-/// What statistics of these aspects and columns found, the strongest first; of equal aspects and columns the strongest
-/// alone.
+/// What statistics of these aspects and columns found, by p-value; of equal p-values those that name columns first, then
+/// the strongest. Of equal aspects and columns the strongest alone.
 pub(super) fn strongest(
     compared: &Compared,
     found: impl Iterator<Item = (Aspect, Vec<usize>)>,
@@ -107,6 +107,7 @@ pub(super) fn strongest(
             strongest.push((aspect, columns, statistic.p_value));
         }
     }
+    strongest.sort_by(|a, b| a.2.total_cmp(&b.2).then(a.1.is_empty().cmp(&b.1.is_empty())));
     strongest
 }
 

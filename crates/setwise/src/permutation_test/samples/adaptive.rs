@@ -101,7 +101,7 @@ impl Adaptive {
         separation(&first, &folds, &scores)
     }
 
-    /// What the statistics found, the strongest first.
+    /// What the statistics found, by p-value.
     pub fn found(&self, compared: &Compared) -> Vec<Found> {
         let strips = self.labels.strips(0, 1);
         let sums: Vec<Sums> = self.statistics.features.iter().map(|f| self.sums(f, &strips)).collect();
