@@ -161,6 +161,25 @@ fn scaling_is_measured_over_the_given_sizes() {
 }
 
 #[test]
+fn two_sample_tests_are_measured_on_settings_and_on_random_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = "--methods adaptive,energy --repetitions 24 --permutations 39";
+    let table = ok(dir.path(), &format!("reproduce two-sample --settings classical --name rotation {options}"));
+    assert_eq!(row(&table, "rotation")[1..3], ["2", "500"]);
+    // A rotated square: certain for the first, hardly visible to the second.
+    assert_eq!(row(&table, "rotation")[3], "1.0000");
+    assert!(row(&table, "rotation")[4].parse::<f64>().unwrap() < 0.5);
+    let found = json(dir.path(), &format!("reproduce two-sample --settings random {options} --json"));
+    let cells = found["cells"].as_array().unwrap();
+    let pairs = |cell: &Value| cell["pairs"].as_u64().unwrap();
+    let (all, by_change) = cells.split_last().unwrap();
+    assert_eq!((all["distributions"].as_str().unwrap(), pairs(all)), ("all", 24));
+    assert_eq!(by_change.iter().map(pairs).sum::<u64>(), 24);
+    let power = all["rejected"]["adaptive"].as_f64().unwrap();
+    assert!((0.15..0.95).contains(&power), "{power}");
+}
+
+#[test]
 fn unknown_tables_models_and_dimensions_are_refused_with_the_known_ones() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();

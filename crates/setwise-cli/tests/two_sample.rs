@@ -219,6 +219,8 @@ fn samples_and_options_that_cannot_be_tested_are_refused_by_name() {
     refuses(&[&p, &p, path("--permutations"), path("0")], "1 to 100000");
     refuses(&[&p, &p, path("--alpha"), path("0")], "alpha: is 0");
     refuses(&[&p, &p, path("--bandwidth"), path("1")], "--bandwidth is for --method mmd");
+    refuses(&[&p, &p, path("--device"), path("cuda")], "--device is for --method energy and mmd");
+    refuses(&[&p, &p, path("--method"), path("mmd"), path("--device"), path("tpu")], "there are cpu, cuda and cuda:N");
     refuses(&[&p, &p, path("--method"), path("mmd"), path("--bandwidth"), path("0")], "must be positive");
     refuses(&[&p, path("missing.csv")], "missing.csv");
 }

@@ -38,14 +38,14 @@ pub struct Args {
     /// Bandwidth of the kernel of mmd, in standard deviations [default: the median distance].
     #[arg(long, value_name = "H")]
     bandwidth: Option<f64>,
-    /// Maximum number of rows of each sample for energy and mmd; larger ones are subsampled.
+    /// Maximum number of rows of each sample for energy and mmd.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     rows: usize,
-    /// Seed of the permutations.
-    #[arg(long, default_value_t = 0)]
+    /// Seed of the permutations, 0 by default.
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
     seed: u64,
-    /// Device of energy and mmd: cpu, cuda or cuda:N. A GPU suits larger --rows.
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    /// Device of energy and mmd: cpu (the default), cuda or cuda:N.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", hide_default_value = true)]
     device: String,
     #[command(flatten)]
     tables: TableArgs,
@@ -68,7 +68,7 @@ pub struct Args {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Method {
-    /// Many statistics in one: kernels of several widths, ranks of columns, dependence of pairs.
+    /// Many statistics in one: kernels, ranks of columns, dependence of pairs.
     Adaptive,
     /// Energy distance: no bandwidth to choose, most sensitive to shifts.
     Energy,
