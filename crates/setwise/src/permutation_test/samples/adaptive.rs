@@ -22,6 +22,7 @@ use crate::estimate::Progress;
 
 /// Most groups of rows that labels are given to.
 const MAX_GROUPS: usize = 8192;
+
 /// What a statistic found: its aspect, the columns from zero, empty if it looks at all of them, and its p-value.
 pub(super) type Found = (Aspect, Vec<usize>, f64);
 
@@ -48,7 +49,7 @@ impl Adaptive {
     pub fn new(raw: &[f64], pooled: &Standardised, sample: &[u8], design: &Design, blocks: &[u32], seed: u64) -> Self {
         let dim = pooled.dim;
         let groups = Groups::new(sample, blocks, MAX_GROUPS, matches!(design, Design::Paired), splitmix64(seed ^ 1));
-        let labels = Labels::new(groups.sample.clone(), &groups.exchangeable, splitmix64(seed ^ 2));
+        let labels = Labels::new(groups.sample.clone(), &groups.block, splitmix64(seed ^ 2));
         let order = sorted_rows(raw, dim);
         let mut sizes = vec![0; sample.iter().max().map_or(0, |last| usize::from(*last) + 1)];
         sample.iter().for_each(|s| sizes[usize::from(*s)] += 1);

@@ -14,16 +14,16 @@ use crate::random::Generator;
 
 /// Rows that labels are given to together.
 ///
-/// Small samples have one row in a group. Rows of large samples are grouped at random, each group within one sample, in
-/// groups of two sizes. Exchanging labels of groups of one size is exact, since all assignments of rows to such groups
-/// are equally likely under the hypothesis.
+/// Small samples have one row in a group. Rows of large samples are grouped at random, each group within one sample and
+/// one block. Groups of a block have equal sizes, so that exchanging their labels is exact: under the hypothesis all
+/// assignments of rows to groups are equally likely. Fewer rows than a group are left out of each sample of a block.
 pub(super) struct Groups {
     rows: Vec<u32>,
     ends: Vec<usize>,
     /// The sample of each group.
     pub sample: Vec<u8>,
-    /// The number of each group's class: groups of one class have one size and lie in one block.
-    pub exchangeable: Vec<u32>,
+    /// The block of each group, numbered from zero.
+    pub block: Vec<u32>,
 }
 
 impl Groups {
@@ -31,32 +31,28 @@ impl Groups {
     /// is set, the rows of a block in one sample are one group.
     pub fn new(sample: &[u8], blocks: &[u32], max: usize, whole: bool, seed: u64) -> Self {
         let size = sample.len().div_ceil(max);
-        let mut rows_of: BTreeMap<u32, BTreeMap<u8, usize>> = BTreeMap::new();
-        sample.iter().zip(blocks).for_each(|(s, b)| *rows_of.entry(*b).or_default().entry(*s).or_default() += 1);
-        // At least L(L − 1) rows split into groups of L and L + 1 rows, so that all samples have groups of equal size.
-        let length = |block: u32| size.min(rows_of[&block].values().min().map_or(1, |rows| rows.isqrt().max(1)));
         let mut rng = Generator::seed_from_u64(seed);
-        let mut members: BTreeMap<(u8, u32), Vec<u32>> = BTreeMap::new();
+        let mut members: BTreeMap<u32, BTreeMap<u8, Vec<u32>>> = BTreeMap::new();
         for (row, (sample, block)) in sample.iter().zip(blocks).enumerate() {
-            members.entry((*sample, *block)).or_default().push(row as u32);
+            members.entry(*block).or_default().entry(*sample).or_default().push(row as u32);
         }
-        let mut groups = Groups { rows: Vec::new(), ends: Vec::new(), sample: Vec::new(), exchangeable: Vec::new() };
-        let mut classes: BTreeMap<(u32, usize), u32> = BTreeMap::new();
-        for ((sample, block), mut rows) in members {
-            let count = if whole { 1 } else { (rows.len() / length(block)).max(1) };
-            if count < rows.len() {
-                rows.shuffle(&mut rng);
+        let mut groups = Groups { rows: Vec::new(), ends: Vec::new(), sample: Vec::new(), block: Vec::new() };
+        for (number, of_samples) in members.into_values().enumerate() {
+            let fewest = of_samples.values().map(Vec::len).min().unwrap_or(1);
+            // The rows that are left out are few among those of the smallest sample.
+            let length = if whole { fewest } else { size.min(fewest.isqrt().max(1)) };
+            for (sample, mut rows) in of_samples {
+                if length > 1 {
+                    rows.shuffle(&mut rng);
+                    rows.truncate(rows.len() / length * length);
+                }
+                for group in rows.chunks_exact(length) {
+                    groups.rows.extend(group);
+                    groups.ends.push(groups.rows.len());
+                    groups.sample.push(sample);
+                    groups.block.push(number as u32);
+                }
             }
-            // The first groups have a row more.
-            let (least, longer) = (rows.len() / count, rows.len() % count);
-            for g in 0..count {
-                let length = least + usize::from(g < longer);
-                let number = classes.len() as u32;
-                groups.ends.push(groups.ends.last().copied().unwrap_or(0) + length);
-                groups.sample.push(sample);
-                groups.exchangeable.push(*classes.entry((block, length)).or_insert(number));
-            }
-            groups.rows.extend(rows);
         }
         groups
     }
@@ -68,7 +64,7 @@ impl Groups {
 
     /// Each row by itself.
     fn of_single(rows: Vec<u32>) -> Self {
-        Groups { ends: (1..=rows.len()).collect(), rows, sample: Vec::new(), exchangeable: Vec::new() }
+        Groups { ends: (1..=rows.len()).collect(), rows, sample: Vec::new(), block: Vec::new() }
     }
 
     /// Rows whose columns are kept one by one: all rows, or some of `order` where groups have several rows.
@@ -216,37 +212,37 @@ mod tests {
         let sample: Vec<u8> = (0..900).map(|i| (i % 3) as u8).collect();
         let blocks: Vec<u32> = (0..900).map(|i| i / 300).collect();
         let groups = Groups::new(&sample, &blocks, 100, false, 1);
-        let block = |g: usize| blocks[groups.rows[groups.range(g)][0] as usize];
         for g in 0..groups.len() {
-            assert!(groups.rows[groups.range(g)].iter().all(|&row| blocks[row as usize] == block(g)));
-            assert!((0..g).all(|h| groups.exchangeable[g] != groups.exchangeable[h] || block(g) == block(h)));
+            assert!(groups.rows[groups.range(g)].iter().all(|&row| blocks[row as usize] == groups.block[g]));
         }
     }
 
     #[test]
-    fn every_row_is_in_one_group_of_its_sample() {
-        for (n, m, max) in [(7, 5, 100), (1000, 333, 100), (50, 1000, 64), (3, 4000, 100)] {
+    fn groups_of_a_block_are_of_equal_size_and_hold_almost_all_rows() {
+        for (n, m, max) in [(7, 5, 100), (1000, 333, 100), (50, 1000, 64), (3, 4000, 100), (100, 210_000, 8192)] {
             let groups = of_sizes(n, m, max);
+            let length = groups.range(0).len();
             let mut rows = groups.rows.clone();
             rows.sort_unstable();
-            assert!(rows.iter().enumerate().all(|(i, row)| i == *row as usize) && rows.len() == n + m);
-            for g in 0..groups.len() {
-                assert!(
-                    groups.rows[groups.range(g)].iter().all(|&row| u8::from(row as usize >= n) == groups.sample[g])
-                );
-                for h in 0..g {
-                    let same = groups.range(g).len() == groups.range(h).len();
-                    assert_eq!(groups.exchangeable[g] == groups.exchangeable[h], same);
+            rows.dedup();
+            assert!(rows.len() == groups.rows.len() && length * length <= n.min(m).max(1));
+            for (sample, size) in [(0, n), (1, m)] {
+                let of_sample: Vec<usize> = (0..groups.len()).filter(|&g| groups.sample[g] == sample).collect();
+                assert_eq!(of_sample.len(), size / length);
+                for g in of_sample {
+                    let rows = &groups.rows[groups.range(g)];
+                    assert!(rows.len() == length && rows.iter().all(|&row| u8::from(row as usize >= n) == sample));
                 }
             }
-            // Most groups can be exchanged with one of the other sample.
-            let movable = |g: usize| {
-                (0..groups.len())
-                    .any(|h| groups.exchangeable[g] == groups.exchangeable[h] && groups.sample[g] != groups.sample[h])
-            };
-            let moved = (0..groups.len()).filter(|&g| movable(g)).count();
-            assert!(10 * moved >= 8 * groups.len(), "{moved} of {}", groups.len());
         }
+    }
+
+    #[test]
+    fn rows_of_a_pair_form_a_group_in_each_sample() {
+        let blocks: Vec<u32> = (0..20).map(|row| row % 10 % 4).collect();
+        let sample: Vec<u8> = (0..20).map(|row| u8::from(row >= 10)).collect();
+        let groups = Groups::new(&sample, &blocks, 4, true, 1);
+        assert_eq!((groups.len(), groups.rows.len()), (8, 20));
     }
 
     #[test]
