@@ -38,7 +38,7 @@ pub struct Args {
     /// Bandwidth of the kernel of mmd, in standard deviations [default: the median distance].
     #[arg(long, value_name = "H")]
     bandwidth: Option<f64>,
-    /// Maximum number of rows of each sample for energy and mmd.
+    /// Maximum rows of each sample; adaptive takes up to 20 times the smallest sample.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     rows: usize,
     /// Seed of the permutations, 0 by default.
@@ -92,14 +92,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
         check_output(path)?;
         check_not_input(path, args.pairs.iter().chain(&args.tables.types_file).map(PathBuf::as_path))?;
     }
+    let device = Device::find(&args.device, None)?;
     if let Some(list) = &args.pairs {
-        return pairs::run(list, &args);
+        return pairs::run(list, &args, &device);
     }
     let types = args.tables.overrides()?;
     let paths: Vec<&Path> = args.samples.iter().map(PathBuf::as_path).collect();
     let tables = args.tables.read(&paths, &types)?;
     let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-    let test = with_progress("permuting the samples", |progress| args.test(tables, &types, progress))?;
+    let test = with_progress("permuting the samples", |progress| args.test(tables, &types, &device, progress))?;
     match args.json {
         true => print_json(&test),
         false => print::samples(&test, &names, args.permutations),
@@ -108,7 +109,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 impl Args {
     /// Tests tables.
-    fn test(&self, tables: Vec<Table>, types: &Overrides, progress: &Progress) -> Result<TestResult, Failure> {
+    fn test(
+        &self,
+        tables: Vec<Table>,
+        types: &Overrides,
+        device: &Device,
+        progress: &Progress,
+    ) -> Result<TestResult, Failure> {
         let names: Vec<String> = tables.iter().map(|table| table.path.display().to_string()).collect();
         let samples = self.tables.encoded(tables, types, self.blocks.as_deref())?;
         let statistic = match self.method {
@@ -122,7 +129,7 @@ impl Args {
             alpha: self.alpha,
             max_rows: self.rows,
             seed: self.seed,
-            device: Device::find(&self.device, None)?,
+            device: device.clone(),
         };
         Ok(samples.test(&test, &names, self.paired, progress)?)
     }

@@ -198,7 +198,7 @@ def test(
     names : sequence of str, optional
         Names of the samples in results.
     max_rows : int
-        Most rows of each sample for "energy" and "mmd".
+        Most rows of each sample; "adaptive" takes up to 20 times the smallest sample.
     seed : int
         Seed of the permutations.
     device : str

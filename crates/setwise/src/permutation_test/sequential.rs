@@ -66,9 +66,9 @@ impl Comparison {
             let values = values(CHUNK + compared, count);
             for i in 0..count {
                 compared += 1;
-                as_large += usize::from(evidence_of(&values, i) >= least);
+                as_large += usize::from(!is_less(evidence_of(&values, i), least));
                 for ((reached, values), observed) in reached.iter_mut().zip(&values).zip(&observed) {
-                    *reached += usize::from(values[i] >= observed * (1.0 - 1e-5));
+                    *reached += usize::from(!is_less(values[i], observed * (1.0 - 1e-5)));
                 }
                 if as_large >= stop {
                     break 'all;
@@ -91,6 +91,11 @@ impl Comparison {
         let statistics = calibrations.into_iter().zip(observed).zip(reached).map(statistic).collect();
         Compared { permutations: compared, as_large, p_value, evidence, statistics }
     }
+}
+
+/// NaN is not less than any number: a statistic that cannot be computed is no evidence.
+fn is_less(x: f64, y: f64) -> bool {
+    x < y
 }
 
 /// What statistics of these aspects and columns found, by p-value; of equal p-values those that name columns first, then

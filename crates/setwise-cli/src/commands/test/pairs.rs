@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use setwise::Device;
 use setwise::estimate::Progress;
 use setwise::permutation_test::TestResult;
 use setwise_report::{Cell, Table as Results, p_text};
@@ -14,10 +15,11 @@ use super::{Args, print};
 use crate::failure::Failure;
 
 /// Tests every pair of a list.
-pub fn run(list: &Path, args: &Args) -> Result<(), Failure> {
+pub fn run(list: &Path, args: &Args, device: &Device) -> Result<(), Failure> {
     let types = args.tables.overrides()?;
-    let outcomes =
-        Outcomes::new(list, args.out.as_deref(), |tables| args.test(Vec::from(tables), &types, &Progress::default()))?;
+    let outcomes = Outcomes::new(list, args.out.as_deref(), |tables| {
+        args.test(Vec::from(tables), &types, device, &Progress::default())
+    })?;
     if let Some(path) = &args.out {
         table(&outcomes).save(path)?;
     }

@@ -33,7 +33,7 @@ pub struct Options {
     pub repetitions: usize,
     /// Permutations of each test.
     pub permutations: usize,
-    /// Rows, of settings that have several sizes; empty for all.
+    /// Rows, of settings that have several sizes; empty for all. Random changes have random sizes.
     pub sizes: Vec<usize>,
     /// Their seed.
     pub seed: u64,
@@ -59,7 +59,7 @@ impl Method {
         }
     }
 
-    /// The p-values of the test, and of its parts by name.
+    /// The p-value of the test.
     fn p_value(self, p: Points, q: Points, permutations: usize, seed: u64) -> setwise::Result<f64> {
         let statistic = match self {
             Method::Adaptive => Statistic::Adaptive,

@@ -52,7 +52,7 @@ pub enum Settings {
     Development,
     /// Equal distributions.
     Null,
-    /// Random changes of random distributions, which the weights of the adaptive test are fitted to.
+    /// Random changes of random distributions. The weights of the adaptive test are fitted to others of this kind.
     Random,
 }
 

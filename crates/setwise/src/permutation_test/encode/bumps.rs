@@ -168,8 +168,9 @@ pub fn bandwidths<const N: usize>(points: &[f32], dim: usize, order: &[u32], see
         *v.select_nth_unstable_by(middle, f32::total_cmp).1
     };
     let most = median(&mut all);
-    let least = median(&mut nearest).clamp(LEAST * most, most).max(1e-15);
-    std::array::from_fn(|i| least * (most / least).powf(i as f32 / (N - 1).max(1) as f32))
+    let least = median(&mut nearest).clamp(LEAST * most, most);
+    // Squares of smaller widths are zero.
+    std::array::from_fn(|i| (least * (most / least).powf(i as f32 / (N - 1).max(1) as f32)).max(1e-15))
 }
 
 #[cfg(test)]

@@ -72,7 +72,8 @@ impl<'a> PairCosines<'a> {
     /// Products of these ranks.
     pub fn new(ranks: &'a Ranks) -> Self {
         let all = ranks.dim * (ranks.dim - 1) / 2;
-        PairCosines { ranks, pairs: (0..all).take_while(|_| all <= Self::MAX_PAIRS).map(pair).collect() }
+        let pairs = if all <= Self::MAX_PAIRS { all } else { 0 };
+        PairCosines { ranks, pairs: (0..pairs).map(pair).collect() }
     }
 }
 

@@ -146,9 +146,10 @@ impl Side {
         let few = Ranks { shares: take(&ranks.shares).values, dim: chosen.len() };
         let orders = (MAX_COSINES / chosen.len()).clamp(1, ORDERS);
         let of_scores = take(&scores);
+        let plain: Vec<f32> = pooled.data.iter().map(|x| *x as f32).collect();
         let radius = match dim <= MAX_COLUMNS {
             true => radius_cosines(&whitened(&pooled.data, dim), dim, 3),
-            false => radius_cosines(&pooled.data, dim, 3),
+            false => radius_cosines(&plain, dim, 3),
         };
         // Shifts of one side go with the spread of the other.
         let with_radius = Stored {
@@ -167,7 +168,6 @@ impl Side {
             let scale = scale.unwrap_or_else(|| Scale::Kernel(bumps.rows.clone()));
             Columns::new(&bumps, rows.len(), scale)
         };
-        let plain: Vec<f32> = pooled.data.iter().map(|x| *x as f32).collect();
         Side {
             dim,
             constant: pooled.constant,

@@ -36,11 +36,17 @@ impl Groups {
         for (row, (sample, block)) in sample.iter().zip(blocks).enumerate() {
             members.entry(*block).or_default().entry(*sample).or_default().push(row as u32);
         }
+        let is_one_block = members.len() == 1;
         let mut groups = Groups { rows: Vec::new(), ends: Vec::new(), sample: Vec::new(), block: Vec::new() };
         for (number, of_samples) in members.into_values().enumerate() {
             let fewest = of_samples.values().map(Vec::len).min().unwrap_or(1);
-            // The rows that are left out are few among those of the smallest sample.
-            let length = if whole { fewest } else { size.min(fewest.isqrt().max(1)) };
+            let length = match (whole, is_one_block) {
+                (true, _) => fewest,
+                // Less than 1 % of a sample is left out.
+                (false, true) => size.min((fewest / 100).max(1)),
+                // Blocks may be many and small; each leaves out less than one group.
+                (false, false) => size.min(fewest.isqrt().max(1)),
+            };
             for (sample, mut rows) in of_samples {
                 if length > 1 {
                     rows.shuffle(&mut rng);
@@ -219,13 +225,13 @@ mod tests {
 
     #[test]
     fn groups_of_a_block_are_of_equal_size_and_hold_almost_all_rows() {
-        for (n, m, max) in [(7, 5, 100), (1000, 333, 100), (50, 1000, 64), (3, 4000, 100), (100, 210_000, 8192)] {
+        for (n, m, max) in [(7, 5, 100), (1000, 333, 100), (50, 1000, 64), (3, 4000, 100), (5000, 105_000, 8192)] {
             let groups = of_sizes(n, m, max);
             let length = groups.range(0).len();
             let mut rows = groups.rows.clone();
             rows.sort_unstable();
             rows.dedup();
-            assert!(rows.len() == groups.rows.len() && length * length <= n.min(m).max(1));
+            assert!(rows.len() == groups.rows.len() && (length == 1 || 100 * length <= n.min(m)));
             for (sample, size) in [(0, n), (1, m)] {
                 let of_sample: Vec<usize> = (0..groups.len()).filter(|&g| groups.sample[g] == sample).collect();
                 assert_eq!(of_sample.len(), size / length);
@@ -247,19 +253,19 @@ mod tests {
 
     #[test]
     fn sums_of_labelled_groups_are_sums_of_centred_rows() {
-        let encoder = stored(90);
-        let mean = |c: usize| encoder.values.iter().skip(c).step_by(2).sum::<f32>() / 90.0;
-        for max in [1000, 20] {
-            let groups = of_sizes(40, 50, max);
+        let encoder = stored(900);
+        let mean = |c: usize| encoder.values.iter().skip(c).step_by(2).sum::<f32>() / 900.0;
+        for max in [1000, 200] {
+            let groups = of_sizes(400, 500, max);
             let all = vec![(0..groups.len() as u32).collect::<Vec<u32>>()];
             let features = Features::new(&encoder, &groups, &all, &groups.single_rows(&in_order(&groups)), false);
             let mut strips = vec![0.0; STRIP * groups.len()];
             (0..groups.len()).for_each(|g| strips[g * STRIP] = f32::from(1 - groups.sample[g]));
             let sums = features.sums(&strips, 1);
             for c in 0..2 {
-                let expected: f32 = (0..40).map(|i| encoder.values[2 * i + c] - mean(c)).sum();
+                let expected: f32 = (0..400).map(|i| encoder.values[2 * i + c] - mean(c)).sum();
                 let sum = sums.of_strip(c, 0, 0)[0];
-                assert!((sum - expected).abs() < 1e-3, "{sum} {expected}");
+                assert!((sum - expected).abs() < 1e-2, "{sum} {expected}");
             }
         }
     }

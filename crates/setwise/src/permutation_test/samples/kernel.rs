@@ -21,6 +21,8 @@ pub enum Statistic {
     },
 }
 
+/// The least bandwidth, in standard deviations; squares of much smaller ones are zero on a GPU.
+const MIN_BANDWIDTH: f64 = 1e-15;
 /// Rows of both samples that the median distance is computed on.
 const MEDIAN_ROWS: usize = 1000;
 
@@ -53,12 +55,12 @@ impl Kernel {
         match *statistic {
             Statistic::Adaptive => unreachable!("an adaptive test has no single kernel"),
             Statistic::Energy => Ok(Kernel::Energy),
-            Statistic::Mmd { bandwidth: Some(h) } if !(h > 0.0 && h.is_finite()) => {
-                Err(Error::Estimate(format!("bandwidth {h}: must be positive and finite")))
+            Statistic::Mmd { bandwidth: Some(h) } if !(h >= MIN_BANDWIDTH && h.is_finite()) => {
+                Err(Error::Estimate(format!("bandwidth {h}: must be positive, {MIN_BANDWIDTH:e} or more")))
             }
-            Statistic::Mmd { bandwidth } => {
-                Ok(Kernel::Gaussian { bandwidth: bandwidth.unwrap_or_else(|| median_distance(pooled, seed)) })
-            }
+            Statistic::Mmd { bandwidth } => Ok(Kernel::Gaussian {
+                bandwidth: bandwidth.unwrap_or_else(|| median_distance(pooled, seed)).max(MIN_BANDWIDTH),
+            }),
         }
     }
 

@@ -34,7 +34,7 @@ use crate::{Device, Error, Result};
 use adaptive::Adaptive;
 use kernel::Kernel;
 use labels::Labels;
-use permutations::Permutations;
+use permutations::{Permutations, Sums};
 
 pub use design::Design;
 pub use kernel::Statistic;
@@ -186,7 +186,8 @@ impl PermutationTest {
         let observed = kernel.value(sums[0], n, m);
         // Equal statistics of different permutations differ by the rounding errors of terms that cancel.
         let tolerance = permutations.relative_error() * sums[0].magnitude() / ((n + m) as f64).powi(2);
-        let as_large = sums[1..].iter().filter(|&&s| kernel.value(s, n, m) >= observed - tolerance).count();
+        let is_less = |s: &&Sums| kernel.value(**s, n, m) < observed - tolerance;
+        let as_large = self.permutations - sums[1..].iter().filter(is_less).count();
         let p_value = (1 + as_large) as f64 / (1 + self.permutations) as f64;
         Ok(TestResult { p_value, statistic: observed, as_large, method: kernel.name(), ..result })
     }
@@ -199,7 +200,9 @@ impl PermutationTest {
             _ => return Err(Error::Sets(format!("{count} samples: at most {} are tested", Labels::MAX_SAMPLES))),
         }
         if self.statistic == Statistic::Adaptive && !matches!(self.device, Device::Cpu) {
-            return Err(Error::Device("the adaptive test runs on the CPU; a GPU is for energy and mmd".to_owned()));
+            return Err(Error::Device(
+                "the adaptive test runs on the CPU; other devices are for energy and mmd".into(),
+            ));
         }
         if count > 2 && self.statistic != Statistic::Adaptive {
             return Err(Error::Sets(format!("{count} samples: tests of one kernel are for two")));
@@ -377,6 +380,25 @@ mod tests {
         let rejected = rejected.count();
         // Four standard deviations of 150 trials.
         assert!(rejected <= 18, "{rejected} of 150");
+    }
+
+    #[test]
+    fn extreme_values_and_columns_without_variance_are_no_evidence() {
+        // Near rows at distances whose squares are zero in single precision, far from both ends.
+        let with_ends = |seed: u64| -> Vec<f64> {
+            let mut values = normals(60, seed, |x| x);
+            (values[3], values[7]) = (1e21, -1e21);
+            values
+        };
+        let wide = |seed: u64| normals(30 * 70, seed, |x| x);
+        for statistic in &ALL {
+            assert!(p_value(statistic, &with_ends(1), &with_ends(2), 1, 199) > 0.01, "{statistic:?}");
+            // More columns than rows.
+            assert!(p_value(statistic, &wide(5), &wide(6), 70, 199) > 0.01, "{statistic:?}");
+        }
+        let narrow = Statistic::Mmd { bandwidth: Some(1e-15) };
+        let repeated = [1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 3.0, 4.0];
+        assert!(p_value(&narrow, &repeated, &repeated, 1, 99) > 0.5);
     }
 
     #[test]

@@ -48,6 +48,9 @@ impl Sums {
     }
 }
 
+/// Variances up to this one are rounding errors.
+const NO_VARIANCE: f64 = 1e-10;
+
 /// How sums of columns become a statistic, the weighted mean over samples where there are several.
 pub(super) enum Reduction {
     /// sᵀA⁻¹s: the Cholesky factor of A. It is the covariance of these columns, or the kernel matrix of their centres,
@@ -71,14 +74,17 @@ impl Quadratic {
         let (width, n) = (features.width, columns.len());
         let at = |a: usize, b: usize| features.covariance[a.max(b) * width + a.min(b)];
         let mean = columns.iter().map(|&c| at(c, c)).sum::<f64>() / n.max(1) as f64;
+        if mean < NO_VARIANCE {
+            return Self::sum(features, columns);
+        }
         let mut factor = vec![0.0; n * n];
         for (i, &a) in columns.iter().enumerate() {
             columns.iter().enumerate().for_each(|(j, &b)| factor[i * n + j] = at(a, b));
-            factor[i * n + i] += ridge * mean + f64::MIN_POSITIVE;
+            factor[i * n + i] += ridge * mean;
         }
         match cholesky(&mut factor, n) {
             Ok(()) => Quadratic { columns, reduction: Reduction::Whitened(factor) },
-            // Rounding errors that outweigh the ridge; all columns are constant.
+            // Rounding errors that outweigh the ridge.
             Err(_) => Self::sum(features, columns),
         }
     }
@@ -89,7 +95,7 @@ impl Quadratic {
         const RIDGE: f64 = 1e-3;
         let n = columns.len();
         let mean = (0..n).map(|i| matrix[i * n + i]).sum::<f64>() / n.max(1) as f64;
-        (0..n).for_each(|i| matrix[i * n + i] += RIDGE * mean + f64::MIN_POSITIVE);
+        (0..n).for_each(|i| matrix[i * n + i] += RIDGE * mean);
         match cholesky(&mut matrix, n) {
             Ok(()) => Quadratic { columns: columns.collect(), reduction: Reduction::Whitened(matrix) },
             Err(_) => Self::sum(features, columns.collect()),
@@ -218,8 +224,6 @@ fn add_squares(values: &mut [f64; STRIP], rate: f64, sums: &[f32]) {
 
 /// One over the variance of a column; zero for a constant one.
 fn rate(features: &Features, c: usize) -> f64 {
-    /// A variance that is rounding error.
-    const NONE: f64 = 1e-10;
     let variance = features.variances[c];
-    if variance > NONE { 1.0 / variance } else { 0.0 }
+    if variance > NO_VARIANCE { 1.0 / variance } else { 0.0 }
 }

@@ -52,7 +52,8 @@ pub(super) struct Statistics {
 impl Statistics {
     /// The statistics of a pooled sample.
     ///
-    /// Weights were fitted to random changes of random distributions; see the log of November 2026.
+    /// Weights are fitted to random changes of random distributions and to the development settings; the log of
+    /// November 2026 says how.
     pub fn new(pooled: &Pooled) -> Self {
         let (raw, dim) = (pooled.raw, pooled.standardised.dim);
         let mut statistics = Statistics { features: Vec::new(), components: Vec::new() };
@@ -60,10 +61,11 @@ impl Statistics {
         let ranks = Ranks::new(raw, dim);
         let scores = ranks.normal_scores();
         let data = &pooled.standardised.data;
-        let white = if dim <= MAX_WHITENED { whitened(data, dim) } else { data.clone() };
-        statistics.add_bumps(pooled, &single_precision(data));
+        let points: Vec<f32> = data.iter().map(|x| *x as f32).collect();
+        statistics.add_bumps(pooled, &points);
+        let white = if dim <= MAX_WHITENED { whitened(data, dim) } else { points };
         statistics.add_score_bumps(pooled, &scores);
-        statistics.add_energy(pooled, &single_precision(&white));
+        statistics.add_energy(pooled, &white);
         statistics.add_columns(pooled, &ranks);
         statistics.add_pair_cosines(pooled, &ranks);
         statistics.add_products(pooled, &scores);
@@ -184,10 +186,6 @@ impl Statistics {
     }
 }
 
-fn single_precision(values: &[f64]) -> Vec<f32> {
-    values.iter().map(|x| *x as f32).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::super::product::STRIP;
@@ -231,7 +229,8 @@ mod tests {
         let m = 50 - n;
         let weight = |i: usize| if i < n { 1.0 / n as f64 } else { -1.0 / m as f64 };
         let distance = |i: usize, j: usize| {
-            rows[i * dim..].iter().take(dim).zip(&rows[j * dim..]).map(|(x, y)| (x - y).powi(2)).sum::<f64>().sqrt()
+            let squares = rows[i * dim..].iter().take(dim).zip(&rows[j * dim..]).map(|(x, y)| (x - y).powi(2));
+            f64::from(squares.sum::<f32>().sqrt())
         };
         let energy: f64 = -(0..50)
             .flat_map(|i| (0..50).map(move |j| (i, j)))

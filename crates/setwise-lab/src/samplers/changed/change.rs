@@ -1,218 +1,16 @@
-//! Random pairs of samples that differ by one random change: what the weights of two-sample tests are trained on.
-//!
-//! A base distribution is drawn first, then a change of random kind and size. P is a sample of the base; Q is one of
-//! the changed base. Sizes of changes are such that tests detect some of them.
+//! Changes of a base distribution, and the reference sample that their sizes are relative to.
 
 use std::f64::consts::{PI, TAU};
 
 use rand::RngExt;
-use rand_distr::{Distribution, Gamma, Poisson, StandardNormal};
+use rand_distr::StandardNormal;
 use setwise::random::Generator;
 
-use super::log_uniform;
-
-/// A pair of samples.
-#[derive(Clone, Debug)]
-pub struct ChangedPair {
-    /// Number of columns.
-    pub dim: usize,
-    /// The rows of P and Q, row-major.
-    pub samples: [Vec<f64>; 2],
-    /// What the base distribution is.
-    pub base: &'static str,
-    /// What differs.
-    pub change: &'static str,
-}
-
-impl ChangedPair {
-    /// Draws a pair.
-    pub fn draw(rng: &mut Generator) -> Self {
-        let dim = width(rng);
-        let n = log_uniform(30.0, 1000.0, rng) as usize;
-        let m = if rng.random::<f64>() < 0.4 { (n as f64 * log_uniform(0.15, 1.0, rng)) as usize } else { n };
-        let [n, m] = if rng.random() { [n, m.max(20)] } else { [m.max(20), n] };
-        let base = Base::draw(dim, rng);
-        let reference = Reference::new(base.rows(1000, rng), dim);
-        // The size of a change that is barely detected falls with the root of the rows.
-        let rows = (n * m) as f64 / (n + m) as f64;
-        let strength = log_uniform(0.6, 3.0, rng) / rows.sqrt();
-        let change = Change::draw(&base, &reference, strength, rng);
-        let p = base.rows(n, rng);
-        let q = change.rows(&base, &reference, m, rng);
-        ChangedPair { dim, samples: [p, q], base: base.name(), change: change.name() }
-    }
-}
-
-/// Most pairs have few columns.
-fn width(rng: &mut Generator) -> usize {
-    match rng.random_range(0..100) {
-        0..15 => 1,
-        15..40 => 2,
-        40..60 => rng.random_range(3..=5),
-        60..80 => rng.random_range(6..=12),
-        80..93 => rng.random_range(13..=30),
-        _ => rng.random_range(31..=60),
-    }
-}
-
-/// The distribution of one column.
-#[derive(Clone, Copy, Debug)]
-enum Marginal {
-    Normal,
-    Uniform,
-    Exponential,
-    LogNormal(f64),
-    Student(f64),
-    Bimodal(f64),
-    Counts(f64),
-    Rounded(f64),
-    ManyZeros(f64),
-}
-
-impl Marginal {
-    fn draw(rng: &mut Generator) -> Self {
-        match rng.random_range(0..12) {
-            0..3 => Marginal::Normal,
-            3 => Marginal::Uniform,
-            4 => Marginal::Exponential,
-            5 => Marginal::LogNormal(rng.random_range(0.3..1.5)),
-            6 | 7 => Marginal::Student(rng.random_range(1.2..6.0)),
-            8 => Marginal::Bimodal(rng.random_range(1.5..5.0)),
-            9 => Marginal::Counts(log_uniform(0.5, 8.0, rng)),
-            10 => Marginal::Rounded(rng.random_range(0.1..0.6)),
-            _ => Marginal::ManyZeros(rng.random_range(0.2..0.8)),
-        }
-    }
-
-    /// A number; `z` is normal and decides where it lies in its distribution.
-    fn of(self, z: f64, rng: &mut Generator) -> f64 {
-        let share = || 0.5 * (1.0 + erf(z / 2f64.sqrt()));
-        match self {
-            Marginal::Normal => z,
-            Marginal::Uniform => share(),
-            Marginal::Exponential => -(1.0 - share()).max(1e-12).ln(),
-            Marginal::LogNormal(s) => (s * z).exp(),
-            Marginal::Student(degrees) => z * (degrees / (2.0 * gamma(degrees / 2.0, rng))).sqrt(),
-            Marginal::Bimodal(apart) => z + if rng.random() { apart } else { -apart },
-            Marginal::Counts(mean) => Poisson::new(mean * (0.3 * z).exp()).map_or(0.0, |d| d.sample(rng)),
-            Marginal::Rounded(step) => (z / step).round() * step,
-            Marginal::ManyZeros(zeros) => {
-                if rng.random::<f64>() < zeros {
-                    0.0
-                } else {
-                    z.abs()
-                }
-            }
-        }
-    }
-}
-
-/// A distribution of rows.
-#[derive(Debug)]
-enum Base {
-    /// Columns of any kind, whose normal scores have correlations.
-    Columns { marginals: Vec<Marginal>, loadings: Vec<f64> },
-    /// Gaussian clusters: centres, deviations and cumulated shares.
-    Clusters { centres: Vec<Vec<f64>>, deviations: Vec<f64>, shares: Vec<f64>, loadings: Vec<f64> },
-    /// A sphere in some columns, the others normal.
-    Shell { dim: usize, of: usize, noise: f64 },
-    /// A wave of the first column in the second, the others normal.
-    Curve { dim: usize, frequency: f64, noise: f64 },
-    /// Student's t with one scale for all columns.
-    Student { degrees: f64, loadings: Vec<f64> },
-}
-
-impl Base {
-    fn draw(dim: usize, rng: &mut Generator) -> Self {
-        let loadings: Vec<f64> = match rng.random_range(0..3) {
-            0 => vec![0.0; dim],
-            1 => (0..dim).map(|_| rng.random_range(-0.8..0.8)).collect(),
-            _ => (0..dim).map(|_| rng.random_range(0.3..0.95)).collect(),
-        };
-        match rng.random_range(0..20) {
-            0..4 => Base::Columns { marginals: vec![Marginal::Normal; dim], loadings },
-            4..6 => Base::Columns { marginals: vec![Marginal::draw(rng); dim], loadings },
-            6..11 => Base::Columns { marginals: (0..dim).map(|_| Marginal::draw(rng)).collect(), loadings },
-            11..16 => {
-                let count = rng.random_range(2..=16);
-                let apart = log_uniform(1.0, 25.0, rng);
-                let random: Vec<f64> = (0..count).map(|_| log_uniform(0.3, 1.0, rng)).collect();
-                let total: f64 = random.iter().sum();
-                let equal = rng.random::<bool>();
-                Base::Clusters {
-                    centres: (0..count).map(|_| normals(dim, rng).iter().map(|x| apart * x).collect()).collect(),
-                    deviations: (0..count).map(|_| if equal { 1.0 } else { log_uniform(0.3, 2.0, rng) }).collect(),
-                    shares: random.iter().map(|s| if equal { 1.0 / count as f64 } else { s / total }).collect(),
-                    loadings,
-                }
-            }
-            16 if dim > 1 => {
-                Base::Shell { dim, of: rng.random_range(2..=dim.min(4)), noise: log_uniform(0.02, 0.3, rng) }
-            }
-            17 if dim > 1 => {
-                Base::Curve { dim, frequency: log_uniform(1.0, 6.0, rng), noise: log_uniform(0.1, 1.0, rng) }
-            }
-            18 | 19 => Base::Student { degrees: rng.random_range(1.5..8.0), loadings },
-            _ => Base::Columns { marginals: vec![Marginal::Uniform; dim], loadings: vec![0.0; dim] },
-        }
-    }
-
-    fn name(&self) -> &'static str {
-        match self {
-            Base::Columns { .. } => "columns",
-            Base::Clusters { .. } => "clusters",
-            Base::Shell { .. } => "shell",
-            Base::Curve { .. } => "curve",
-            Base::Student { .. } => "Student's t",
-        }
-    }
-
-    fn rows(&self, count: usize, rng: &mut Generator) -> Vec<f64> {
-        (0..count).flat_map(|_| self.row(rng)).collect()
-    }
-
-    fn row(&self, rng: &mut Generator) -> Vec<f64> {
-        match self {
-            Base::Columns { marginals, loadings } => {
-                correlated(loadings, rng).into_iter().zip(marginals).map(|(z, m)| m.of(z, rng)).collect()
-            }
-            Base::Clusters { shares, .. } => {
-                let mut rest = rng.random::<f64>();
-                let chosen = shares.iter().position(|share| {
-                    rest -= share;
-                    rest < 0.0
-                });
-                self.row_of_cluster(chosen.unwrap_or(0), 1.0, rng)
-            }
-            &Base::Shell { dim, of, noise } => {
-                let mut row = normals(dim, rng);
-                let norm = row[..of].iter().map(|x| x * x).sum::<f64>().sqrt().max(1e-9);
-                let radius = 1.0 + noise * rng.sample::<f64, _>(StandardNormal);
-                row[..of].iter_mut().for_each(|x| *x *= radius / norm);
-                row
-            }
-            &Base::Curve { dim, frequency, noise } => {
-                let mut row = normals(dim, rng);
-                row[1] = noise * row[1] + (frequency * row[0]).sin();
-                row
-            }
-            Base::Student { degrees, loadings } => {
-                let scale = (degrees / (2.0 * gamma(degrees / 2.0, rng))).sqrt();
-                correlated(loadings, rng).into_iter().map(|x| scale * x).collect()
-            }
-        }
-    }
-
-    /// A row of a cluster with its deviation times `scale`.
-    fn row_of_cluster(&self, cluster: usize, scale: f64, rng: &mut Generator) -> Vec<f64> {
-        let Base::Clusters { centres, deviations, loadings, .. } = self else { return self.row(rng) };
-        let deviation = scale * deviations[cluster];
-        correlated(loadings, rng).into_iter().zip(&centres[cluster]).map(|(z, centre)| centre + deviation * z).collect()
-    }
-}
+use super::super::log_uniform;
+use super::base::{Base, gamma};
 
 /// A large sample of the base: its centre and scale, its rows in order by column.
-struct Reference {
+pub(super) struct Reference {
     dim: usize,
     rows: Vec<f64>,
     centre: Vec<f64>,
@@ -221,7 +19,7 @@ struct Reference {
 }
 
 impl Reference {
-    fn new(rows: Vec<f64>, dim: usize) -> Self {
+    pub fn new(rows: Vec<f64>, dim: usize) -> Self {
         let sorted: Vec<Vec<f64>> = (0..dim)
             .map(|c| {
                 let mut column: Vec<f64> = rows.iter().skip(c).step_by(dim).copied().collect();
@@ -255,7 +53,7 @@ impl Reference {
 }
 
 /// What differs between P and Q.
-enum Change {
+pub(super) enum Change {
     /// Columns move by so many scales.
     Shift(Vec<(usize, f64)>),
     /// Columns are stretched about their centre.
@@ -321,7 +119,7 @@ enum Change {
 }
 
 impl Change {
-    fn draw(base: &Base, reference: &Reference, strength: f64, rng: &mut Generator) -> Self {
+    pub fn draw(base: &Base, reference: &Reference, strength: f64, rng: &mut Generator) -> Self {
         let dim = reference.dim;
         let columns = some_columns(dim, rng);
         let root = (columns.len() as f64).sqrt();
@@ -388,7 +186,7 @@ impl Change {
         }
     }
 
-    fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             Change::Shift(..) => "shift",
             Change::Scale(..) => "scale",
@@ -409,7 +207,7 @@ impl Change {
         }
     }
 
-    fn rows(&self, base: &Base, reference: &Reference, count: usize, rng: &mut Generator) -> Vec<f64> {
+    pub fn rows(&self, base: &Base, reference: &Reference, count: usize, rng: &mut Generator) -> Vec<f64> {
         (0..count).flat_map(|_| self.row(base, reference, rng)).collect()
     }
 
@@ -418,13 +216,7 @@ impl Change {
         let (centre, scale) = (&reference.centre, &reference.scale);
         match self {
             Change::ClusterScale(clusters, by) | Change::ClusterShift(clusters, by) => {
-                let Base::Clusters { shares, .. } = base else { return base.row(rng) };
-                let mut rest = rng.random::<f64>();
-                let chosen = shares.iter().position(|share| {
-                    rest -= share;
-                    rest < 0.0
-                });
-                let chosen = chosen.unwrap_or(0);
+                let chosen = base.cluster(rng);
                 let of = clusters.contains(&chosen);
                 match self {
                     Change::ClusterScale(..) => base.row_of_cluster(chosen, if of { 1.0 + by } else { 1.0 }, rng),
@@ -520,54 +312,4 @@ fn some_columns(dim: usize, rng: &mut Generator) -> Vec<usize> {
         _ => rng.random_range(1..=dim),
     };
     rand::seq::index::sample(rng, dim, count).into_vec()
-}
-
-fn normals(count: usize, rng: &mut Generator) -> Vec<f64> {
-    (0..count).map(|_| rng.sample(StandardNormal)).collect()
-}
-
-/// Normal numbers with a common factor.
-fn correlated(loadings: &[f64], rng: &mut Generator) -> Vec<f64> {
-    let common: f64 = rng.sample(StandardNormal);
-    let of = |l: &f64| l * common + (1.0 - l * l).sqrt() * rng.sample::<f64, _>(StandardNormal);
-    loadings.iter().map(of).collect()
-}
-
-fn gamma(shape: f64, rng: &mut Generator) -> f64 {
-    Gamma::new(shape, 1.0).map_or(1.0, |d| d.sample(rng).max(1e-9))
-}
-
-/// The error function (Abramowitz and Stegun 7.1.26).
-fn erf(x: f64) -> f64 {
-    let t = 1.0 / (1.0 + 0.3275911 * x.abs());
-    let poly = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
-    (1.0 - poly * (-x * x).exp()).copysign(x)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use rand::SeedableRng;
-
-    use super::*;
-
-    #[test]
-    fn pairs_are_finite_and_of_every_kind() {
-        let (mut bases, mut changes) = (BTreeSet::new(), BTreeSet::new());
-        for seed in 0..400 {
-            let pair = ChangedPair::draw(&mut Generator::seed_from_u64(seed));
-            assert!(pair.samples.iter().all(|s| s.len() % pair.dim == 0 && s.len() >= 20 * pair.dim));
-            assert!(pair.samples.iter().flatten().all(|x| x.is_finite()), "{seed}: {} {}", pair.base, pair.change);
-            bases.insert(pair.base);
-            changes.insert(pair.change);
-        }
-        assert_eq!((bases.len(), changes.len()), (5, 16));
-    }
-
-    #[test]
-    fn one_seed_gives_one_pair() {
-        let draw = || ChangedPair::draw(&mut Generator::seed_from_u64(5)).samples;
-        assert_eq!(draw(), draw());
-    }
 }
