@@ -66,14 +66,13 @@ impl<'a> PairCosines<'a> {
     pub const ORDERS: usize = 3;
     /// Products of a pair.
     pub const OF_PAIR: usize = Self::ORDERS * Self::ORDERS;
-    /// Most pairs.
-    const MAX_PAIRS: usize = 105;
+    /// Most columns whose pairs are looked at.
+    const MAX_COLUMNS: usize = 15;
 
     /// Products of these ranks.
     pub fn new(ranks: &'a Ranks) -> Self {
-        let all = ranks.dim * (ranks.dim - 1) / 2;
-        let pairs = if all <= Self::MAX_PAIRS { all } else { 0 };
-        PairCosines { ranks, pairs: (0..pairs).map(pair).collect() }
+        let columns = if ranks.dim <= Self::MAX_COLUMNS { ranks.dim } else { 1 };
+        PairCosines { ranks, pairs: (0..columns * (columns - 1) / 2).map(pair).collect() }
     }
 }
 
@@ -85,7 +84,7 @@ impl Encode for PairCosines<'_> {
     fn encode(&self, row: usize, out: &mut [f32]) {
         let dim = self.ranks.dim;
         let shares = &self.ranks.shares[row * dim..(row + 1) * dim];
-        let mut of_columns = vec![[0.0; Self::ORDERS]; dim];
+        let mut of_columns = [[0.0; Self::ORDERS]; Self::MAX_COLUMNS];
         shares.iter().zip(&mut of_columns).for_each(|(share, out)| cosines(*share, out));
         for (&[a, b], out) in self.pairs.iter().zip(out.chunks_exact_mut(Self::OF_PAIR)) {
             for (x, out) in of_columns[a].iter().zip(out.chunks_exact_mut(Self::ORDERS)) {

@@ -44,8 +44,8 @@ impl Adaptive {
         MAX_GROUPS / samples
     }
 
-    /// Encodes the pooled sample: rows as they are and standardised, and the sample of each. Labels are exchanged within
-    /// blocks.
+    /// Encodes the pooled sample: rows as they are and standardised, and the sample of each. Labels are exchanged
+    /// within blocks.
     pub fn new(raw: &[f64], pooled: &Standardised, sample: &[u8], design: &Design, blocks: &[u32], seed: u64) -> Self {
         let dim = pooled.dim;
         let groups = Groups::new(sample, blocks, MAX_GROUPS, matches!(design, Design::Paired), splitmix64(seed ^ 1));
@@ -54,9 +54,15 @@ impl Adaptive {
         let mut sizes = vec![0; sample.iter().max().map_or(0, |last| usize::from(*last) + 1)];
         sample.iter().for_each(|s| sizes[usize::from(*s)] += 1);
         let single = groups.single_rows(&order);
-        let blocks = labels.blocks();
-        let of = Pooled { raw, standardised: pooled, order: &order, groups: &groups, blocks, single: &single, seed };
-        let statistics = Statistics::new(&of);
+        let statistics = Statistics::new(&Pooled {
+            raw,
+            standardised: pooled,
+            order: &order,
+            groups: &groups,
+            blocks: labels.blocks(),
+            single: &single,
+            seed,
+        });
         let is_independent = matches!(design, Design::Independent);
         Adaptive { labels, sizes, is_independent, single, statistics, seed }
     }
@@ -129,7 +135,8 @@ impl Adaptive {
         values
     }
 
-    /// Sums over the samples. Squares of sums over three or more samples are divided by their rows (Kruskal and Wallis).
+    /// Sums over the samples. Squares of sums over three or more samples are divided by their rows (Kruskal and
+    /// Wallis).
     fn sums(&self, features: &Features, strips: &[f32]) -> Sums {
         let samples = self.labels.summed_samples();
         let sums = features.sums(strips, samples);

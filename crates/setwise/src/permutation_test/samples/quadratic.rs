@@ -55,7 +55,7 @@ const NO_VARIANCE: f64 = 1e-10;
 pub(super) enum Reduction {
     /// sᵀA⁻¹s: the Cholesky factor of A. It is the covariance of these columns, or the kernel matrix of their centres,
     /// plus a ridge.
-    Whitened(Vec<f64>),
+    Inverse(Vec<f64>),
     /// Σ s² / variance.
     Sum(Vec<f64>),
     /// The largest Σ w s² of groups of columns, w the same in each group.
@@ -73,32 +73,31 @@ impl Quadratic {
     pub fn whitened(features: &Features, columns: Vec<usize>, ridge: f64) -> Self {
         let (width, n) = (features.width, columns.len());
         let at = |a: usize, b: usize| features.covariance[a.max(b) * width + a.min(b)];
-        let mean = columns.iter().map(|&c| at(c, c)).sum::<f64>() / n.max(1) as f64;
+        let mut covariance = vec![0.0; n * n];
+        for (i, &a) in columns.iter().enumerate() {
+            columns.iter().enumerate().for_each(|(j, &b)| covariance[i * n + j] = at(a, b));
+        }
+        Self::inverse(features, columns, covariance, ridge)
+    }
+
+    /// The maximum mean discrepancy by Nyström's approximation, with the kernel matrix of the columns' centres.
+    pub fn kernel(features: &Features, columns: Range<usize>, matrix: Vec<f64>) -> Self {
+        const RIDGE: f64 = 1e-3;
+        Self::inverse(features, columns.collect(), matrix, RIDGE)
+    }
+
+    /// sᵀ(A + ridge · mean(diag A) · I)⁻¹s; the sum of squares where A is zero or has no factor.
+    fn inverse(features: &Features, columns: Vec<usize>, mut a: Vec<f64>, ridge: f64) -> Self {
+        let n = columns.len();
+        let mean = (0..n).map(|i| a[i * n + i]).sum::<f64>() / n.max(1) as f64;
         if mean < NO_VARIANCE {
             return Self::sum(features, columns);
         }
-        let mut factor = vec![0.0; n * n];
-        for (i, &a) in columns.iter().enumerate() {
-            columns.iter().enumerate().for_each(|(j, &b)| factor[i * n + j] = at(a, b));
-            factor[i * n + i] += ridge * mean;
-        }
-        match cholesky(&mut factor, n) {
-            Ok(()) => Quadratic { columns, reduction: Reduction::Whitened(factor) },
+        (0..n).for_each(|i| a[i * n + i] += ridge * mean);
+        match cholesky(&mut a, n) {
+            Ok(()) => Quadratic { columns, reduction: Reduction::Inverse(a) },
             // Rounding errors that outweigh the ridge.
             Err(_) => Self::sum(features, columns),
-        }
-    }
-
-    /// sᵀ(K + ridge · mean(diag K) · I)⁻¹s with the kernel matrix K of the columns' centres: the maximum mean discrepancy
-    /// by Nyström's approximation.
-    pub fn kernel(features: &Features, columns: Range<usize>, mut matrix: Vec<f64>) -> Self {
-        const RIDGE: f64 = 1e-3;
-        let n = columns.len();
-        let mean = (0..n).map(|i| matrix[i * n + i]).sum::<f64>() / n.max(1) as f64;
-        (0..n).for_each(|i| matrix[i * n + i] += RIDGE * mean);
-        match cholesky(&mut matrix, n) {
-            Ok(()) => Quadratic { columns: columns.collect(), reduction: Reduction::Whitened(matrix) },
-            Err(_) => Self::sum(features, columns.collect()),
         }
     }
 
@@ -140,7 +139,7 @@ impl Quadratic {
         let mut values = [0.0; STRIP];
         let samples = || sums.weights.iter().enumerate();
         match &self.reduction {
-            Reduction::Whitened(factor) => {
+            Reduction::Inverse(factor) => {
                 // Forward substitution of all permutations at once.
                 let n = self.columns.len();
                 let mut solved: Vec<f64> = Vec::with_capacity(n * STRIP);
@@ -187,7 +186,7 @@ impl Quadratic {
     pub fn direction(&self, sums: &Sums, permutation: usize) -> Vec<f64> {
         let mut direction: Vec<f64> = self.columns.iter().map(|&c| sums.at(c, permutation, 0)).collect();
         match &self.reduction {
-            Reduction::Whitened(factor) => {
+            Reduction::Inverse(factor) => {
                 let n = self.columns.len();
                 solve_lower(factor, n, &mut direction);
                 solve_lower_transposed(factor, n, &mut direction);
