@@ -114,8 +114,6 @@ fn by_method(options: &Options, rates: &[f64]) -> serde_json::Map<String, serde_
     options.methods.iter().zip(rates).map(|(m, rate)| (m.name().to_owned(), json!(rate))).collect()
 }
 
-const LEVEL: f64 = 0.05;
-
 /// Random pairs by the kind of their change: how many there are, and the share that each method rejects.
 fn random_changes(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Vec<(&'static str, usize, Vec<f64>)>> {
     if options.settings != Settings::Random {
@@ -125,34 +123,39 @@ fn random_changes(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<V
     let repetition = |r: usize| -> setwise::Result<(&'static str, Vec<bool>)> {
         let seed = batch_seed(options.seed, Split::Test, r as u64);
         let pair = ChangedPair::draw(&mut Generator::seed_from_u64(seed));
-        let [p, q] = pair.samples.each_ref().map(|s| Points::new(s, pair.dim));
-        let rejected = |m: &Method| Ok(m.p_value(p, q, options.permutations, seed)? <= LEVEL);
-        Ok((pair.change, options.methods.iter().map(rejected).collect::<setwise::Result<_>>()?))
+        Ok((pair.change, rejected(&pair.samples, pair.dim, seed, options)?))
     };
     let all: Vec<(&'static str, Vec<bool>)> =
         (0..options.repetitions).into_par_iter().map(repetition).collect::<setwise::Result<_>>()?;
-    let rates = |chosen: &[&Vec<bool>]| -> Vec<f64> {
-        (0..options.methods.len())
-            .map(|m| chosen.iter().filter(|r| r[m]).count() as f64 / chosen.len() as f64)
-            .collect()
-    };
-    let mut by_change: BTreeMap<&'static str, Vec<&Vec<bool>>> = BTreeMap::new();
+    let mut by_change: BTreeMap<&'static str, Vec<&[bool]>> = BTreeMap::new();
     all.iter().for_each(|(change, rejected)| by_change.entry(change).or_default().push(rejected));
-    let everything: Vec<&Vec<bool>> = all.iter().map(|(_, rejected)| rejected).collect();
+    let everything: Vec<&[bool]> = all.iter().map(|(_, rejected)| rejected.as_slice()).collect();
     let groups = by_change.into_iter().chain([("all", everything)]);
-    Ok(groups.map(|(change, chosen)| (change, chosen.len(), rates(&chosen))).collect())
+    Ok(groups.map(|(change, chosen)| (change, chosen.len(), shares(&chosen))).collect())
 }
 
 /// The share of repetitions that each method rejects at level 5 %.
 fn rejections(setting: &Setting, rows: [usize; 2], index: u64, options: &Options) -> Result<Vec<f64>> {
     let repetition = |r: usize| -> setwise::Result<Vec<bool>> {
         let seed = batch_seed(options.seed, Split::Test, index * 1_000_000 + r as u64);
-        let [p, q] = setting.draw(rows, &mut Generator::seed_from_u64(seed));
-        let (p, q) = (Points::new(&p, setting.dim), Points::new(&q, setting.dim));
-        options.methods.iter().map(|m| Ok(m.p_value(p, q, options.permutations, seed)? <= LEVEL)).collect()
+        let samples = setting.draw(rows, &mut Generator::seed_from_u64(seed));
+        rejected(&samples, setting.dim, seed, options)
     };
-    let rejected: Vec<Vec<bool>> =
+    let all: Vec<Vec<bool>> =
         (0..options.repetitions).into_par_iter().map(repetition).collect::<setwise::Result<_>>()?;
-    let rate = |m: usize| rejected.iter().filter(|r| r[m]).count() as f64 / options.repetitions as f64;
-    Ok((0..options.methods.len()).map(rate).collect())
+    Ok(shares(&all))
+}
+
+/// Whether each method rejects that two samples are equal.
+fn rejected(samples: &[Vec<f64>; 2], dim: usize, seed: u64, options: &Options) -> setwise::Result<Vec<bool>> {
+    const LEVEL: f64 = 0.05;
+    let [p, q] = samples.each_ref().map(|sample| Points::new(sample, dim));
+    options.methods.iter().map(|m| Ok(m.p_value(p, q, options.permutations, seed)? <= LEVEL)).collect()
+}
+
+/// The share of repetitions that each method rejects.
+fn shares<R: AsRef<[bool]>>(rejected: &[R]) -> Vec<f64> {
+    let methods = rejected.first().map_or(0, |first| first.as_ref().len());
+    let count = |m: usize| rejected.iter().filter(|r| r.as_ref()[m]).count();
+    (0..methods).map(|m| count(m) as f64 / rejected.len() as f64).collect()
 }
