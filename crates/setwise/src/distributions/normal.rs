@@ -3,7 +3,7 @@
 use std::f64::consts::{PI, SQRT_2};
 
 /// P(Z > z) of a standard normal variable.
-pub(crate) fn normal_tail(z: f64) -> f64 {
+pub fn normal_tail(z: f64) -> f64 {
     if z < 0.0 { 1.0 - normal_tail(-z) } else { 0.5 * erfc(z / SQRT_2) }
 }
 

@@ -1,10 +1,11 @@
 //! Base distributions: columns of any kind, clusters, shells, curves, heavy tails.
 
 use rand::RngExt;
-use rand_distr::{Distribution, Gamma, Poisson, StandardNormal};
+use rand_distr::{Distribution, Gamma, Poisson};
+use setwise::distributions::normal_tail;
 use setwise::random::Generator;
 
-use super::super::log_uniform;
+use super::super::{log_uniform, normal};
 
 /// The distribution of one column.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +38,7 @@ impl Marginal {
 
     /// A number; `z` is normal and decides where it lies in its distribution.
     fn of(self, z: f64, rng: &mut Generator) -> f64 {
-        let share = || 0.5 * (1.0 + erf(z / 2f64.sqrt()));
+        let share = || normal_tail(-z);
         match self {
             Marginal::Normal => z,
             Marginal::Uniform => share(),
@@ -131,7 +132,7 @@ impl Base {
             &Base::Shell { dim, of, noise } => {
                 let mut row = normals(dim, rng);
                 let norm = row[..of].iter().map(|x| x * x).sum::<f64>().sqrt().max(1e-9);
-                let radius = 1.0 + noise * rng.sample::<f64, _>(StandardNormal);
+                let radius = 1.0 + noise * normal(rng);
                 row[..of].iter_mut().for_each(|x| *x *= radius / norm);
                 row
             }
@@ -167,24 +168,17 @@ impl Base {
 }
 
 fn normals(count: usize, rng: &mut Generator) -> Vec<f64> {
-    (0..count).map(|_| rng.sample(StandardNormal)).collect()
+    (0..count).map(|_| normal(rng)).collect()
 }
 
 /// Normal numbers with a common factor.
 fn correlated(loadings: &[f64], rng: &mut Generator) -> Vec<f64> {
-    let common: f64 = rng.sample(StandardNormal);
-    let of = |l: &f64| l * common + (1.0 - l * l).sqrt() * rng.sample::<f64, _>(StandardNormal);
+    let common = normal(rng);
+    let of = |l: &f64| l * common + (1.0 - l * l).sqrt() * normal(rng);
     loadings.iter().map(of).collect()
 }
 
 /// A number with the gamma distribution of scale one.
 pub(super) fn gamma(shape: f64, rng: &mut Generator) -> f64 {
     Gamma::new(shape, 1.0).map_or(1.0, |d| d.sample(rng).max(1e-9))
-}
-
-/// The error function (Abramowitz and Stegun 7.1.26).
-fn erf(x: f64) -> f64 {
-    let t = 1.0 / (1.0 + 0.3275911 * x.abs());
-    let poly = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
-    (1.0 - poly * (-x * x).exp()).copysign(x)
 }

@@ -3,10 +3,9 @@
 use std::f64::consts::{PI, TAU};
 
 use rand::RngExt;
-use rand_distr::StandardNormal;
 use setwise::random::Generator;
 
-use super::super::log_uniform;
+use super::super::{log_uniform, normal};
 use super::base::{Base, gamma};
 
 /// A large sample of the base: its centre and scale, its rows in order by column.
@@ -212,7 +211,6 @@ impl Change {
     }
 
     fn row(&self, base: &Base, reference: &Reference, rng: &mut Generator) -> Vec<f64> {
-        let normal = |rng: &mut Generator| rng.sample::<f64, _>(StandardNormal);
         let (centre, scale) = (&reference.centre, &reference.scale);
         match self {
             Change::ClusterScale(clusters, by) | Change::ClusterShift(clusters, by) => {
