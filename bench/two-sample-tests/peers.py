@@ -9,9 +9,9 @@ The settings are those of `setwise reproduce two-sample`. Needs NumPy and PyTorc
 | MMDAgg   | Schrab et al. 2023              | the kernels of MMD-FUSE, uniform weights, 500 + 499 permutations |
 | MMD-FUSE | Biggs, Schrab, Gretton 2023     | 10 Gaussian and 10 Laplace kernels, 999 permutations |
 | energy   | Székely, Rizzo 2004             | columns standardised |
-| C2ST     | Lopez-Paz, Oquab 2017; Kim 2021 | one hidden layer of 32, half of the rows to learn from, mean difference of logits, 499 permutations |
+| C2ST     | Lopez-Paz, Oquab 2017; Kim 2021 | one hidden layer of 32, mean difference of logits, 499 permutations |
 
-The authors' code of MMDAgg has a geometric grid of bandwidths and 2,000 + 2,000 permutations. That of MMD-FUSE has
+C2ST learns from half of the rows. The authors' code of MMDAgg has a geometric grid of bandwidths and 2,000 + 2,000 permutations. That of MMD-FUSE has
 2,000 permutations, Laplace kernels exp(-sqrt(2) d / h) and a sharper exponential mean.
 """
 

@@ -36,8 +36,8 @@ impl PermutedSums {
     /// Computes the sums on a GPU. No kernel matrix is stored.
     ///
     /// # Shapes
-    /// `points` is `[rows, dim]`. Each of `members` has a bit mask for every row: bit k is set if permutation k of these
-    /// 32 has the row in its first sample.
+    /// `points` is `[rows, dim]`. Each of `members` has a bit mask for every row: bit k is set if permutation k of
+    /// these 32 has the row in its first sample.
     pub fn new(
         device: &Arc<Device>,
         points: &[f32],

@@ -36,8 +36,8 @@ pub use tables::Encoded;
 /// A permutation test. Columns are standardised or ranked, so that units have no influence.
 ///
 /// Adaptive tests of samples use all rows, but at most 20 times those of the smallest sample; time and memory are
-/// linear in them. Tests of one kernel are quadratic in the
-/// rows, and draw [`PermutationTest::max_rows`] of larger samples at random. So do tests of independence.
+/// linear in them. Tests of one kernel are quadratic in the rows, and draw [`PermutationTest::max_rows`] of larger
+/// samples at random. So do tests of independence.
 ///
 /// ```
 /// use setwise::estimate::Points;

@@ -98,8 +98,8 @@ fn is_less(x: f64, y: f64) -> bool {
     x < y
 }
 
-/// What statistics of these aspects and columns found, by p-value; of equal p-values those that name columns first, then
-/// the strongest. Of equal aspects and columns the strongest alone.
+/// What statistics of these aspects and columns found, by p-value; of equal p-values those that name columns first,
+/// then the strongest. Of equal aspects and columns the strongest alone.
 pub(super) fn strongest(
     compared: &Compared,
     found: impl Iterator<Item = (Aspect, Vec<usize>)>,

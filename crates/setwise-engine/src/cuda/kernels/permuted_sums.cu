@@ -56,7 +56,8 @@ extern "C" __global__ void __launch_bounds__(256) permuted_sums(const PermutedSu
             }
             for (int e = thread; e < SUM_DIMS * SUM_COLUMNS; e += 256) {
                 const int c = dims + e % SUM_DIMS, row = first_column + e / SUM_DIMS;
-                others[e % SUM_DIMS][e / SUM_DIMS] = c < t.dim && row < t.rows ? t.points[(size_t)row * t.dim + c] : 0.0f;
+                others[e % SUM_DIMS][e / SUM_DIMS] =
+                    c < t.dim && row < t.rows ? t.points[(size_t)row * t.dim + c] : 0.0f;
             }
             __syncthreads();
             for (int c = 0; c < SUM_DIMS; c++) {
