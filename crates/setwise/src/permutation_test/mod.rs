@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | `samples` | tests of two or more samples |
 //! | `independence` | tests of X against Y |
-//! | `encode` | label-blind columns of rows: bumps, ranks, normal scores, repeated values |
+//! | `encode` | label-blind columns of rows: bumps, ranks, a trained network |
 //! | `calibrate` | statistics of different kinds on one scale, fused into one |
 //! | `sequential` | observed evidence against that of permutations, until the verdict is clear |
 //! | `product` | products of many columns of the same rows |
@@ -28,6 +28,11 @@ mod tables;
 
 use crate::estimate::{Points, check_rows};
 use crate::{Device, Error, Result};
+
+/// The inputs of the encoder, for its training.
+pub mod encoder_training {
+    pub use super::encode::Inputs;
+}
 
 pub use result::{Aspect, Finding, PairResult, Question, TestResult};
 pub use samples::{Design, Statistic};

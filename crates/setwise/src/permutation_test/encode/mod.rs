@@ -6,15 +6,18 @@
 //! | `ranks` | cosines of ranks, normal scores |
 //! | `pairs` | products of two columns' normal scores or cosines |
 //! | `repeated` | indicators of values that many rows share |
+//! | `learnt` | a network that was trained to see changes |
 //! | `radius` | rows in units of their covariance; cosines of the rank of their distance from the mean |
 
 mod bumps;
+mod learnt;
 mod pairs;
 mod radius;
 mod ranks;
 mod repeated;
 
 pub use bumps::{Bumps, Shape, bandwidths};
+pub use learnt::{ENTRY_COLUMNS, Encoded, Inputs, Learnt, MAX_DIM, ROW_COLUMNS};
 pub use pairs::{PairCosines, Products};
 pub use radius::{radius_cosines, whitened};
 pub use ranks::{RankCosines, Ranks};

@@ -21,6 +21,15 @@ impl Ranks {
         Ranks { shares, dim }
     }
 
+    /// How many rows have the value with each mid-rank, in half rows.
+    pub fn repeats(&self, column: usize) -> Vec<u32> {
+        let doubled = 2.0 * (self.shares.len() / self.dim) as f64;
+        let mut repeats = vec![0; doubled as usize + 1];
+        let ranks = self.shares.iter().skip(column).step_by(self.dim);
+        ranks.for_each(|share| repeats[(f64::from(*share) * doubled).round() as usize] += 1);
+        repeats
+    }
+
     /// Normal scores: the normal quantiles of the ranks.
     pub fn normal_scores(&self) -> Vec<f32> {
         let rows = self.shares.len() / self.dim;

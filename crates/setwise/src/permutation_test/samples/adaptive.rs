@@ -98,7 +98,7 @@ impl Adaptive {
             for (component, compared) in self.statistics.components.iter().zip(&compared.statistics) {
                 let (sums, panels) = (&sums[component.features], self.statistics.features[component.features].single());
                 let value = component.quadratic.value(sums, fold) * scale * scale;
-                let direction = component.quadratic.direction(sums, fold);
+                let direction = component.witness.as_ref().unwrap_or(&component.quadratic).direction(sums, fold);
                 let weight = compared.calibration.evidence(value).powi(2);
                 add_scores(panels, &component.quadratic.columns, &direction, weight, &mut scores);
             }
@@ -116,7 +116,12 @@ impl Adaptive {
             let group = component.quadratic.largest_of(&sums[component.features], 0);
             group.and_then(|g| component.of_group.get(g).cloned()).unwrap_or_default()
         };
-        strongest(compared, self.statistics.components.iter().map(|c| (c.aspect, columns(c))))
+        let found = |component: &Component| match (component.aspect, columns(component)) {
+            // Of a statistic of all columns and of each.
+            (Aspect::Shape, columns) if !columns.is_empty() => (Aspect::Column, columns),
+            found => found,
+        };
+        strongest(compared, self.statistics.components.iter().map(found))
     }
 
     /// Values of all statistics for a range of permutations.

@@ -68,6 +68,13 @@ impl Groups {
         self.ends.len()
     }
 
+    /// Rows of each sample.
+    pub fn sizes(&self) -> Vec<usize> {
+        let mut sizes = vec![0; self.sample.iter().max().map_or(0, |last| usize::from(*last) + 1)];
+        (0..self.len()).for_each(|g| sizes[usize::from(self.sample[g])] += self.range(g).len());
+        sizes
+    }
+
     /// Each row by itself.
     fn of_single(rows: Vec<u32>) -> Self {
         Groups { ends: (1..=rows.len()).collect(), rows, sample: Vec::new(), block: Vec::new() }

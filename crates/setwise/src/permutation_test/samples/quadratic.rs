@@ -60,6 +60,8 @@ pub(super) enum Reduction {
     Sum(Vec<f64>),
     /// The largest Σ w s² of groups of columns, w the same in each group.
     Largest { weights: Vec<f64>, group: usize },
+    /// ln Σ exp(rate · Σ s² − offset) of groups of columns, an offset for each group.
+    SoftLargest { rate: f64, offsets: Vec<f64>, group: usize },
 }
 
 /// A statistic with the columns it is of.
@@ -107,11 +109,6 @@ impl Quadratic {
         Quadratic { columns, reduction: Reduction::Sum(rates) }
     }
 
-    /// The sum of squares of columns as they are.
-    pub fn plain_sum(columns: Range<usize>) -> Self {
-        Quadratic { reduction: Reduction::Sum(vec![1.0; columns.len()]), columns: columns.collect() }
-    }
-
     /// The largest square of standardised columns.
     pub fn largest(features: &Features, columns: Range<usize>) -> Self {
         let weights = columns.clone().map(|c| rate(features, c)).collect();
@@ -123,6 +120,11 @@ impl Quadratic {
         let all = weights.iter().copied().cycle().take(columns.len()).collect();
         let reduction = Reduction::Largest { weights: all, group: weights.len() };
         Quadratic { columns: columns.collect(), reduction }
+    }
+
+    /// The log of the sum of exponentials of groups of `group` columns, an offset for each.
+    pub fn soft_largest(columns: Range<usize>, group: usize, rate: f64, offsets: Vec<f64>) -> Self {
+        Quadratic { columns: columns.collect(), reduction: Reduction::SoftLargest { rate, offsets, group } }
     }
 
     /// Its values for all permutations.
@@ -177,6 +179,21 @@ impl Quadratic {
                     values.iter_mut().zip(sum).for_each(|(value, sum)| *value = value.max(sum));
                 }
             }
+            Reduction::SoftLargest { rate, offsets, group } => {
+                let of_group = |(columns, offset): (&[usize], &f64)| {
+                    let mut sum = [-offset; STRIP];
+                    for (sample, weight) in samples() {
+                        columns
+                            .iter()
+                            .for_each(|&c| add_squares(&mut sum, weight * rate, sums.of_strip(c, strip, sample)));
+                    }
+                    sum
+                };
+                let groups: Vec<[f64; STRIP]> = self.columns.chunks(*group).zip(offsets).map(of_group).collect();
+                for (i, value) in values.iter_mut().enumerate() {
+                    *value = ln_sum_exp(groups.iter().map(|sums| sums[i]));
+                }
+            }
         }
         values
     }
@@ -197,23 +214,49 @@ impl Quadratic {
                 let within = |i: usize| if Some(i / group) == largest { weights[i] } else { 0.0 };
                 direction.iter_mut().enumerate().for_each(|(i, x)| *x *= within(i));
             }
+            Reduction::SoftLargest { group, .. } => {
+                let values = self.of_groups(sums, permutation);
+                let total = ln_sum_exp(values.iter().copied());
+                direction.iter_mut().enumerate().for_each(|(i, x)| *x *= (values[i / group] - total).exp());
+            }
         }
         direction
     }
 
     /// The group of columns that is the largest in a permutation, of statistics that look for one.
     pub fn largest_of(&self, sums: &Sums, permutation: usize) -> Option<usize> {
-        let Reduction::Largest { weights, group } = &self.reduction else { return None };
-        let groups = self.columns.chunks(*group).zip(weights.chunks(*group));
+        let values = self.of_groups(sums, permutation);
+        values.into_iter().enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(place, _)| place)
+    }
+
+    /// Values of the groups in a permutation; none for statistics without groups.
+    fn of_groups(&self, sums: &Sums, permutation: usize) -> Vec<f64> {
         let square = |c: usize| {
             let samples = sums.weights.iter().enumerate();
             samples.map(|(sample, weight)| weight * sums.at(c, permutation, sample).powi(2)).sum::<f64>()
         };
-        let value = |(columns, rates): (&[usize], &[f64])| {
+        let weighted = |columns: &[usize], rates: &[f64]| {
             columns.iter().zip(rates).map(|(&c, rate)| rate * square(c)).sum::<f64>()
         };
-        groups.map(value).enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(place, _)| place)
+        match &self.reduction {
+            Reduction::Inverse(_) | Reduction::Sum(_) => Vec::new(),
+            Reduction::Largest { weights, group } => {
+                let groups = self.columns.chunks(*group).zip(weights.chunks(*group));
+                groups.map(|(columns, rates)| weighted(columns, rates)).collect()
+            }
+            Reduction::SoftLargest { rate, offsets, group } => {
+                let rates = vec![*rate; *group];
+                let groups = self.columns.chunks(*group).zip(offsets);
+                groups.map(|(columns, offset)| weighted(columns, &rates) - offset).collect()
+            }
+        }
     }
+}
+
+/// ln Σ exp(x)
+fn ln_sum_exp(values: impl Iterator<Item = f64> + Clone) -> f64 {
+    let largest = values.clone().fold(f64::NEG_INFINITY, f64::max);
+    largest + values.map(|x| (x - largest).exp()).sum::<f64>().ln()
 }
 
 /// Adds `rate` times the squares of sums.

@@ -3,8 +3,8 @@
 use setwise_engine::splitmix64;
 
 use super::super::encode::{
-    Bumps, Encode, PairCosines, Products, RankCosines, Ranks, RepeatedValues, Shape, bandwidths, radius_cosines,
-    whitened,
+    Bumps, ENTRY_COLUMNS, Encode, Encoded, Learnt, MAX_DIM, PairCosines, Products, ROW_COLUMNS, RankCosines, Ranks,
+    RepeatedValues, Shape, bandwidths, radius_cosines, whitened,
 };
 use super::super::result::Aspect;
 use super::super::standardised::Standardised;
@@ -21,10 +21,12 @@ pub(super) struct Component {
     /// The features it is of.
     pub features: usize,
     pub quadratic: Quadratic,
+    /// What its witness is of, where that is not the statistic.
+    pub witness: Option<Quadratic>,
     pub aspect: Aspect,
     /// Its p-value counts as if divided by this weight.
     pub weight: f64,
-    /// Columns of the sample that each of its groups of features is of.
+    /// Columns of the sample that each of its groups of features is of; none if it is of all.
     pub of_group: Vec<Vec<usize>>,
 }
 
@@ -70,7 +72,13 @@ impl Statistics {
         statistics.add_pair_cosines(pooled, &ranks);
         statistics.add_products(pooled, &scores);
         statistics.add_repeated_values(pooled);
-        let features = statistics.features(pooled, &radius_cosines(&white, dim, 4), true);
+        let radius = radius_cosines(&white, dim, 4);
+        if dim <= MAX_DIM {
+            let (standardised, order) = (data, pooled.order);
+            let (ranks, scores, white, radius) = (&ranks, &scores, &white, &radius);
+            statistics.add_learnt(pooled, &Encoded { standardised, ranks, scores, white, radius, order });
+        }
+        let features = statistics.features(pooled, &radius, true);
         statistics.add(features, |f| Quadratic::whitened(f, (0..4).collect(), 0.01), (Aspect::Radius, 0.2), Vec::new());
         statistics
     }
@@ -88,26 +96,21 @@ impl Statistics {
         of_group: Vec<Vec<usize>>,
     ) {
         let quadratic = quadratic(&self.features[features]);
-        self.components.push(Component { features, quadratic, aspect, weight, of_group });
+        self.components.push(Component { features, quadratic, witness: None, aspect, weight, of_group });
     }
 
     /// Bumps of five widths around random rows.
     fn add_bumps(&mut self, pooled: &Pooled, points: &[f32]) {
         let (dim, seed) = (pooled.standardised.dim, pooled.seed);
         let h = bandwidths::<5>(points, dim, pooled.order, splitmix64(seed ^ 3));
-        let kinds: Vec<_> = (0..5)
-            .map(|i| (Shape::Gaussian, h[i], CENTRES[usize::from(i == 1 || i == 2)]))
-            .chain([(Shape::Laplace, h[1], CENTRES[0])])
-            .collect();
+        let kinds: Vec<_> = (0..5).map(|i| (Shape::Gaussian, h[i], CENTRES[usize::from(i == 1 || i == 2)])).collect();
         let bumps = Bumps::new(points, dim, pooled.order, &kinds, splitmix64(seed ^ 4));
         let of_all: Vec<usize> = (0..5).flat_map(|i| bumps.columns(i).take(CENTRES[0])).collect();
-        let [one, two, four] = [1, 2, 4].map(|i| bumps.columns(i).collect::<Vec<usize>>());
+        let [one, two] = [1, 2].map(|i| bumps.columns(i).collect::<Vec<usize>>());
         let features = self.features(pooled, &bumps, true);
         self.add(features, |f| Quadratic::whitened(f, of_all, 0.3), (Aspect::Shape, 0.6), Vec::new());
-        self.add(features, |f| Quadratic::whitened(f, four, 0.03), (Aspect::Shape, 0.6), Vec::new());
-        self.add(features, |_| Quadratic::plain_sum(bumps.columns(5)), (Aspect::Shape, 0.6), Vec::new());
-        self.add(features, |f| Quadratic::whitened(f, one, 0.003), (Aspect::FineStructure, 0.5), Vec::new());
-        self.add(features, |f| Quadratic::whitened(f, two, 0.003), (Aspect::FineStructure, 0.5), Vec::new());
+        self.add(features, |f| Quadratic::whitened(f, one, 0.003), (Aspect::FineStructure, 0.6), Vec::new());
+        self.add(features, |f| Quadratic::whitened(f, two, 0.003), (Aspect::FineStructure, 0.6), Vec::new());
     }
 
     /// Wide bumps on normal scores, which have no outliers.
@@ -129,7 +132,7 @@ impl Statistics {
         let bumps = Bumps::new(points, dim, pooled.order, &kinds, splitmix64(pooled.seed ^ 8));
         let matrix = bumps.kernel_matrix(0);
         let features = self.features(pooled, &bumps, false);
-        self.add(features, |f| Quadratic::kernel(f, bumps.columns(0), matrix), (Aspect::Location, 0.5), Vec::new());
+        self.add(features, |f| Quadratic::kernel(f, bumps.columns(0), matrix), (Aspect::Location, 0.8), Vec::new());
     }
 
     /// Each column by itself: a smooth test of eight frequencies, and one of mostly low ones.
@@ -174,6 +177,25 @@ impl Statistics {
         }
     }
 
+    /// Columns of a network that was trained to see changes: groups of its columns of rows, and one of each column.
+    fn add_learnt(&mut self, pooled: &Pooled, encoded: &Encoded) {
+        let dim = pooled.standardised.dim;
+        let learnt = Learnt::new(encoded, pooled.single, splitmix64(pooled.seed ^ 9));
+        let rate = 1.0 / null_square(&pooled.groups.sizes(), learnt.encoded());
+        let of_rows = ROW_COLUMNS / ENTRY_COLUMNS;
+        // The mean of each group under permutations, and a share of 1 / dim for each column.
+        let traces = learnt.variances();
+        let traces = traces.chunks(ENTRY_COLUMNS).map(|group| group.iter().sum::<f64>()).enumerate();
+        let offsets = traces.map(|(group, trace)| if group < of_rows { trace } else { trace + (dim as f64).ln() });
+        let columns = 0..learnt.width();
+        let quadratic = Quadratic::soft_largest(columns.clone(), ENTRY_COLUMNS, rate, offsets.collect());
+        let of_group = (0..of_rows).map(|_| Vec::new()).chain((0..dim).map(|c| vec![c])).collect();
+        let features = self.features(pooled, &learnt, true);
+        let witness = Quadratic::whitened(&self.features[features], columns.collect(), 10.0);
+        let (aspect, weight) = (Aspect::Shape, 2.5);
+        self.components.push(Component { features, quadratic, witness: Some(witness), aspect, weight, of_group });
+    }
+
     /// Values that many rows share.
     fn add_repeated_values(&mut self, pooled: &Pooled) {
         let repeated = RepeatedValues::new(pooled.raw, pooled.standardised.dim);
@@ -186,8 +208,22 @@ impl Statistics {
     }
 }
 
+/// The mean of the weighted squares of sums under permutations, of columns with variance one where so many rows are
+/// not zero.
+fn null_square(sizes: &[usize], encoded: usize) -> f64 {
+    let rows: usize = sizes.iter().sum();
+    let share = encoded as f64 / rows as f64;
+    match *sizes {
+        [n, m] => share * (n as f64 * m as f64 / rows as f64),
+        _ => share * rows as f64 * (1.0 - 1.0 / sizes.len() as f64),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use rand::SeedableRng;
+    use rand::seq::SliceRandom;
+
     use super::super::super::product::STRIP;
     use super::super::super::standardised::sorted_rows;
     use super::*;
@@ -239,6 +275,30 @@ mod tests {
         // Sums are over rows of P; the kernel is half of the distance over √dim.
         let expected = energy * ((n * m) as f64 / 50.0).powi(2) / (2.0 * (dim as f64).sqrt());
         assert!((value / expected - 1.0).abs() < 0.02, "{value} {expected}");
+    }
+
+    #[test]
+    fn groups_of_learnt_columns_have_equal_means_under_permutations() {
+        let (n, m) = (20.0, 30.0);
+        let (_, statistics, _) = of_shifted(20, 3);
+        let learnt = statistics.components.iter().max_by(|a, b| a.weight.total_cmp(&b.weight)).unwrap();
+        assert_eq!(learnt.of_group.len(), 4 + 3);
+        // Sums of 20 of 50 rows: the mean of s² is n·m / (n + m − 1) times the variance.
+        let features = &statistics.features[learnt.features];
+        let mut strip = vec![0.0; STRIP * 50];
+        let mut order: Vec<usize> = (0..50).collect();
+        let mut rng = crate::random::Generator::seed_from_u64(1);
+        for column in 0..STRIP {
+            order.shuffle(&mut rng);
+            order[..20].iter().for_each(|row| strip[row * STRIP + column] = 1.0);
+        }
+        let sums = features.sums(&strip, 1);
+        let mean = |c: usize| sums.of_strip(c, 0, 0).iter().map(|s| f64::from(*s).powi(2)).sum::<f64>() / STRIP as f64;
+        let total: f64 = (0..features.width).map(mean).sum();
+        let variances: f64 = features.variances.iter().sum();
+        assert!((total / (variances * n * m / (n + m - 1.0)) - 1.0).abs() < 0.3, "{total} {variances}");
+        assert!((null_square(&[20, 30], 50) - n * m / (n + m)).abs() < 1e-9);
+        assert!((null_square(&[20, 20, 20], 30) - 20.0).abs() < 1e-9);
     }
 
     #[test]

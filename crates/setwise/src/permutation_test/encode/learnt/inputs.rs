@@ -1,0 +1,106 @@
+//! What the network sees of the pooled sample.
+
+use rayon::prelude::*;
+
+use super::super::{Bumps, Encode, Ranks, Shape, Stored, bandwidths, radius_cosines, whitened};
+use crate::permutation_test::standardised::{Standardised, sorted_rows};
+
+/// Numbers of an entry.
+pub const OF_ENTRY: usize = 4;
+/// Numbers of a row.
+pub const OF_ROW: usize = 2 * WIDTHS + 1;
+/// Widths of density estimates.
+const WIDTHS: usize = 5;
+
+/// What the network sees of rows of the pooled sample. No number depends on which sample a row is from.
+pub struct Inputs {
+    /// Number of columns.
+    pub dim: usize,
+    /// `[rows, dim, OF_ENTRY]`: rank as a share of the rows, normal score, share of equal values, asinh of the
+    /// standardised value.
+    pub entries: Vec<f32>,
+    /// `[rows, OF_ROW]`: log densities of whitened rows and of normal scores at five widths, and the cosine of the rank
+    /// of the distance from the mean.
+    pub rows: Vec<f32>,
+}
+
+/// The pooled sample and what is derived of it.
+pub struct Encoded<'a> {
+    /// Columns with mean zero and variance one.
+    pub standardised: &'a [f64],
+    pub ranks: &'a Ranks,
+    pub scores: &'a [f32],
+    pub white: &'a [f32],
+    /// Cosines of the rank of the distance from the mean, the first of which is an input.
+    pub radius: &'a Stored,
+    /// All rows in an order that labels do not determine.
+    pub order: &'a [u32],
+}
+
+impl Inputs {
+    /// The inputs of a pooled sample, all rows of it.
+    pub fn of_all(data: &[f64], dim: usize, seed: u64) -> Self {
+        let standardised = Standardised::new(data.to_vec(), dim);
+        let ranks = Ranks::new(data, dim);
+        let white = whitened(&standardised.data, dim);
+        let encoded = Encoded {
+            standardised: &standardised.data,
+            ranks: &ranks,
+            scores: &ranks.normal_scores(),
+            white: &white,
+            radius: &radius_cosines(&white, dim, 1),
+            order: &sorted_rows(data, dim),
+        };
+        let all: Vec<u32> = (0..(data.len() / dim) as u32).collect();
+        Self::new(&encoded, &all, seed)
+    }
+
+    /// The inputs of some rows of a pooled sample.
+    pub fn new(encoded: &Encoded, rows: &[u32], seed: u64) -> Self {
+        /// Normal scores beyond this one were not trained with.
+        const LARGEST_SCORE: f32 = 3.719;
+        let dim = encoded.ranks.dim;
+        let repeats: Vec<Vec<u32>> = (0..dim).into_par_iter().map(|c| encoded.ranks.repeats(c)).collect();
+        let count = encoded.order.len();
+        let entry = &|at: usize| {
+            let share = encoded.ranks.shares[at];
+            let equal = repeats[at % dim][(f64::from(share) * (2 * count) as f64).round() as usize];
+            let score = encoded.scores[at].clamp(-LARGEST_SCORE, LARGEST_SCORE);
+            [share, score, (equal - 1) as f32 / count as f32, encoded.standardised[at].asinh() as f32]
+        };
+        let of_row = |&row: &u32| {
+            let first = row as usize * dim;
+            (first..first + dim).flat_map(entry)
+        };
+        Inputs { dim, entries: rows.iter().flat_map(of_row).collect(), rows: of_rows(encoded, rows, seed) }
+    }
+}
+
+/// Log densities by kernels around random rows, and the distance from the mean.
+fn of_rows(encoded: &Encoded, rows: &[u32], seed: u64) -> Vec<f32> {
+    /// Centres of density estimates.
+    const CENTRES: usize = 128;
+    /// Rows whose distances determine the widths.
+    const SAMPLED: usize = 200;
+    /// Density where no centre is near.
+    const LEAST: f32 = 1e-4;
+    let dim = encoded.ranks.dim;
+    let order = encoded.order;
+    let some: Vec<u32> = order.iter().copied().step_by(order.len().div_ceil(SAMPLED)).collect();
+    let mut out = vec![0.0; rows.len() * OF_ROW];
+    for (space, points) in [encoded.white, encoded.scores].into_iter().enumerate() {
+        let kinds = bandwidths::<WIDTHS>(points, dim, &some, seed).map(|h| (Shape::Gaussian, h, CENTRES));
+        let bumps = Bumps::new(points, dim, order, &kinds, seed ^ 1);
+        out.par_chunks_exact_mut(OF_ROW).zip(rows).for_each(|(out, &row)| {
+            let mut values = vec![0.0; bumps.width()];
+            bumps.encode(row as usize, &mut values);
+            for (k, out) in out[space * WIDTHS..][..WIDTHS].iter_mut().enumerate() {
+                let values = &values[bumps.columns(k)];
+                *out = (values.iter().sum::<f32>() / values.len() as f32 + LEAST).ln();
+            }
+        });
+    }
+    let radius = |row: u32| encoded.radius.values[row as usize * encoded.radius.width];
+    out.chunks_exact_mut(OF_ROW).zip(rows).for_each(|(out, &row)| out[2 * WIDTHS] = radius(row));
+    out
+}
