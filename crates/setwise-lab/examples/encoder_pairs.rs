@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rand::SeedableRng;
-use setwise::permutation_test::encoder_training::Inputs;
+use setwise::permutation_test::EncoderInputs;
 use setwise::random::Generator;
 use setwise_lab::samplers::{ChangedPair, Split, batch_seed};
 
@@ -43,7 +43,7 @@ fn pair(number: u64) -> Vec<u8> {
     if dim > MOST[0] || n + m > MOST[1] || (n + m) * dim > MOST[2] {
         return Vec::new();
     }
-    let inputs = Inputs::of_all(&samples.concat(), dim, seed);
+    let inputs = EncoderInputs::of_all(&samples.concat(), dim, seed);
     let mut content: Vec<u8> = [dim, n, m].iter().flat_map(|x| (*x as u32).to_le_bytes()).collect();
     let mut put = |x: f32| content.extend((x.round().clamp(-32_000.0, 32_000.0) as i16).to_le_bytes());
     // The normal score follows from the rank.

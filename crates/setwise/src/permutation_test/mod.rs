@@ -29,11 +29,7 @@ mod tables;
 use crate::estimate::{Points, check_rows};
 use crate::{Device, Error, Result};
 
-/// The inputs of the encoder, for its training.
-pub mod encoder_training {
-    pub use super::encode::Inputs;
-}
-
+pub use encode::Inputs as EncoderInputs;
 pub use result::{Aspect, Finding, PairResult, Question, TestResult};
 pub use samples::{Design, Statistic};
 pub use tables::Encoded;

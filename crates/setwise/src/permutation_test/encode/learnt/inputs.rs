@@ -12,7 +12,8 @@ pub const OF_ROW: usize = 2 * WIDTHS + 1;
 /// Widths of density estimates.
 const WIDTHS: usize = 5;
 
-/// What the network sees of rows of the pooled sample. No number depends on which sample a row is from.
+/// What the network of the adaptive test sees of rows of the pooled sample, for its training. No number depends on
+/// which sample a row is from.
 pub struct Inputs {
     /// Number of columns.
     pub dim: usize,
