@@ -56,6 +56,8 @@ pub mod nn;
 #[cfg(feature = "estimate")]
 pub mod permutation_test;
 pub mod random;
+#[cfg(feature = "estimate")]
+mod ranks;
 pub mod sets;
 pub mod train;
 

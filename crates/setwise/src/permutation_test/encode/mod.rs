@@ -17,7 +17,7 @@ mod ranks;
 mod repeated;
 
 pub use bumps::{Bumps, Shape, bandwidths};
-pub use learnt::{ENTRY_COLUMNS, Encoded, Inputs, Learnt, MAX_DIM, ROW_COLUMNS};
+pub use learnt::{ENTRY_COLUMNS, Inputs, Learnt, MAX_DIM, PooledRows, ROW_COLUMNS};
 pub use pairs::{PairCosines, Products};
 pub use radius::{radius_cosines, whitened};
 pub use ranks::{RankCosines, Ranks};

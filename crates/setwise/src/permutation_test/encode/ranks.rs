@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use super::Encode;
 use crate::distributions::normal::normal_quantile;
+use crate::ranks::doubled_mid_ranks;
 
 /// Mid-ranks of the columns of the pooled sample as shares of the rows, row-major.
 pub struct Ranks {
@@ -16,8 +17,11 @@ pub struct Ranks {
 impl Ranks {
     /// Ranks of the columns of row-major numbers.
     pub fn new(data: &[f64], dim: usize) -> Self {
-        let columns: Vec<Vec<f32>> = (0..dim).into_par_iter().map(|c| mid_ranks(data, dim, c)).collect();
-        let shares = (0..data.len() / dim).flat_map(|i| columns.iter().map(move |column| column[i])).collect();
+        let rows = data.len() / dim;
+        let share = |doubled: u32| (f64::from(doubled) / (2 * rows) as f64) as f32;
+        let of_column = |c| doubled_mid_ranks(data, dim, c).into_iter().map(share).collect();
+        let columns: Vec<Vec<f32>> = (0..dim).into_par_iter().map(of_column).collect();
+        let shares = (0..rows).flat_map(|i| columns.iter().map(move |column| column[i])).collect();
         Ranks { shares, dim }
     }
 
@@ -43,22 +47,6 @@ impl Ranks {
         };
         self.shares.par_iter().map(score).collect()
     }
-}
-
-/// The mean rank of the equal values of each row, from 0.5 / n to 1 − 0.5 / n.
-fn mid_ranks(data: &[f64], dim: usize, column: usize) -> Vec<f32> {
-    let value = |i: u32| data[i as usize * dim + column];
-    let rows = data.len() / dim;
-    let mut order: Vec<u32> = (0..rows as u32).collect();
-    order.sort_unstable_by(|&a, &b| value(a).total_cmp(&value(b)));
-    let mut ranks = vec![0.0; rows];
-    let mut first = 0;
-    for equal in order.chunk_by(|&a, &b| value(a) == value(b)) {
-        let share = (first as f64 + 0.5 * equal.len() as f64) / rows as f64;
-        equal.iter().for_each(|&i| ranks[i as usize] = share as f32);
-        first += equal.len();
-    }
-    ranks
 }
 
 /// Cosines cos(πkr) of the ranks r of each column, k from 1 to `orders`, side by side.

@@ -17,7 +17,7 @@ use super::features::{Features, Groups};
 use super::labels::Labels;
 use super::quadratic::Sums;
 use super::statistics::{Component, Pooled, Statistics};
-use super::witness::{FOLDS, Separation, add_scores, folds, separation, training_counts, training_strip};
+use super::witness::{FOLDS, Separation, add_scores, folds, separation, training_strip};
 use crate::estimate::Progress;
 
 /// Most groups of rows that labels are given to.
@@ -54,6 +54,7 @@ impl Adaptive {
         let mut sizes = vec![0; sample.iter().max().map_or(0, |last| usize::from(*last) + 1)];
         sample.iter().for_each(|s| sizes[usize::from(*s)] += 1);
         let single = groups.single_rows(&order);
+        let is_independent = matches!(design, Design::Independent);
         let statistics = Statistics::new(&Pooled {
             raw,
             standardised: pooled,
@@ -61,9 +62,9 @@ impl Adaptive {
             groups: &groups,
             blocks: labels.blocks(),
             single: &single,
+            has_witness: is_independent && sizes.len() == 2,
             seed,
         });
-        let is_independent = matches!(design, Design::Independent);
         Adaptive { labels, sizes, is_independent, single, statistics, seed }
     }
 
@@ -87,17 +88,16 @@ impl Adaptive {
         let first: Vec<bool> = self.single.iter().map(|row| (*row as usize) < n).collect();
         let [n, m] = [n, m].map(|rows| rows as f64);
         let folds = folds(&self.single, &first, self.seed);
-        let strip = training_strip(&first, &folds);
+        // Sums over the first sample with the variance of those over all rows.
+        let scale = |[k, l]: [usize; 2]| ((k * l) as f64 / (k + l) as f64 * (n * m / (n + m))).sqrt();
+        let strip = training_strip(&first, &folds, scale);
         let of_features = |f: &Features| Sums::new(product(f.single(), &strip, first.len(), false), STRIP, 1);
         let sums: Vec<Sums> = self.statistics.features.iter().map(of_features).collect();
         let score = |fold: usize| {
-            // A difference of means as a sum over the first sample with the variance of one over all rows.
-            let [k, l] = training_counts(&first, &folds, fold).map(|rows| rows as f64);
-            let scale = (k * l / (k + l) * (n * m / (n + m))).sqrt();
             let mut scores = vec![0.0; first.len()];
             for (component, compared) in self.statistics.components.iter().zip(&compared.statistics) {
                 let (sums, panels) = (&sums[component.features], self.statistics.features[component.features].single());
-                let value = component.quadratic.value(sums, fold) * scale * scale;
+                let value = component.quadratic.value(sums, fold);
                 let direction = component.witness.as_ref().unwrap_or(&component.quadratic).direction(sums, fold);
                 let weight = compared.calibration.evidence(value).powi(2);
                 add_scores(panels, &component.quadratic.columns, &direction, weight, &mut scores);

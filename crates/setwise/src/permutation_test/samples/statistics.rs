@@ -3,7 +3,7 @@
 use setwise_engine::splitmix64;
 
 use super::super::encode::{
-    Bumps, ENTRY_COLUMNS, Encode, Encoded, Learnt, MAX_DIM, PairCosines, Products, ROW_COLUMNS, RankCosines, Ranks,
+    Bumps, ENTRY_COLUMNS, Encode, Learnt, MAX_DIM, PairCosines, PooledRows, Products, ROW_COLUMNS, RankCosines, Ranks,
     RepeatedValues, Shape, bandwidths, radius_cosines, whitened,
 };
 use super::super::result::Aspect;
@@ -21,7 +21,7 @@ pub(super) struct Component {
     /// The features it is of.
     pub features: usize,
     pub quadratic: Quadratic,
-    /// What its witness is of, where that is not the statistic.
+    /// What its witness is of, where that is not the statistic itself.
     pub witness: Option<Quadratic>,
     pub aspect: Aspect,
     /// Its p-value counts as if divided by this weight.
@@ -42,6 +42,8 @@ pub(super) struct Pooled<'a> {
     pub blocks: &'a [Vec<u32>],
     /// The rows whose columns are kept one by one.
     pub single: &'a [u32],
+    /// Whether witnesses of two samples are asked for.
+    pub has_witness: bool,
     pub seed: u64,
 }
 
@@ -76,7 +78,7 @@ impl Statistics {
         if dim <= MAX_DIM {
             let (standardised, order) = (data, pooled.order);
             let (ranks, scores, white, radius) = (&ranks, &scores, &white, &radius);
-            statistics.add_learnt(pooled, &Encoded { standardised, ranks, scores, white, radius, order });
+            statistics.add_learnt(pooled, &PooledRows { standardised, ranks, scores, white, radius, order });
         }
         let features = statistics.features(pooled, &radius, true);
         statistics.add(features, |f| Quadratic::whitened(f, (0..4).collect(), 0.01), (Aspect::Radius, 0.2), Vec::new());
@@ -178,9 +180,9 @@ impl Statistics {
     }
 
     /// Columns of a network that was trained to see changes: groups of its columns of rows, and one of each column.
-    fn add_learnt(&mut self, pooled: &Pooled, encoded: &Encoded) {
+    fn add_learnt(&mut self, pooled: &Pooled, rows: &PooledRows) {
         let dim = pooled.standardised.dim;
-        let learnt = Learnt::new(encoded, pooled.single, splitmix64(pooled.seed ^ 9));
+        let learnt = Learnt::new(rows, pooled.single, splitmix64(pooled.seed ^ 9));
         let rate = 1.0 / null_square(&pooled.groups.sizes(), learnt.encoded());
         let of_rows = ROW_COLUMNS / ENTRY_COLUMNS;
         // The mean of each group under permutations, and a share of 1 / dim for each column.
@@ -190,10 +192,11 @@ impl Statistics {
         let columns = 0..learnt.width();
         let quadratic = Quadratic::soft_largest(columns.clone(), ENTRY_COLUMNS, rate, offsets.collect());
         let of_group = (0..of_rows).map(|_| Vec::new()).chain((0..dim).map(|c| vec![c])).collect();
-        let features = self.features(pooled, &learnt, true);
-        let witness = Quadratic::whitened(&self.features[features], columns.collect(), 10.0);
+        let features = self.features(pooled, &learnt, pooled.has_witness);
+        let whitened = || Quadratic::whitened(&self.features[features], columns.collect(), 10.0);
+        let witness = pooled.has_witness.then(whitened);
         let (aspect, weight) = (Aspect::Shape, 2.5);
-        self.components.push(Component { features, quadratic, witness: Some(witness), aspect, weight, of_group });
+        self.components.push(Component { features, quadratic, witness, aspect, weight, of_group });
     }
 
     /// Values that many rows share.
@@ -246,6 +249,7 @@ mod tests {
             groups: &groups,
             blocks: &[(0..rows as u32).collect()],
             single: &single,
+            has_witness: true,
             seed: 3,
         };
         let statistics = Statistics::new(&pooled);

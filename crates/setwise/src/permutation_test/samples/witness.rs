@@ -29,20 +29,21 @@ pub(super) fn folds(rows: &[u32], first: &[bool], seed: u64) -> Vec<u8> {
 }
 
 /// Labels of the rows other than those of each fold, as a strip: 1/n for rows of P, −1/m for rows of Q, so that sums of
-/// columns are differences of means. The fold of row i is `folds[i]`.
-pub(super) fn training_strip(first: &[bool], folds: &[u8]) -> Vec<f32> {
+/// columns are differences of means, times `scale` of n and m. The fold of row i is `folds[i]`.
+pub(super) fn training_strip(first: &[bool], folds: &[u8], scale: impl Fn([usize; 2]) -> f64) -> Vec<f32> {
     let mut strip = vec![0.0; STRIP * first.len()];
     for fold in 0..FOLDS {
         let counts = training_counts(first, folds, fold);
         for (i, row) in strip.chunks_exact_mut(STRIP).enumerate().filter(|(i, _)| usize::from(folds[*i]) != fold) {
-            row[fold] = if first[i] { 1.0 / counts[0] as f32 } else { -1.0 / counts[1] as f32 };
+            let label = if first[i] { 1.0 / counts[0] as f64 } else { -1.0 / counts[1] as f64 };
+            row[fold] = (label * scale(counts)) as f32;
         }
     }
     strip
 }
 
 /// Rows of P and Q outside of a fold.
-pub(super) fn training_counts(first: &[bool], folds: &[u8], fold: usize) -> [usize; 2] {
+fn training_counts(first: &[bool], folds: &[u8], fold: usize) -> [usize; 2] {
     let of = |label: bool| first.iter().zip(folds).filter(|(l, f)| **l == label && usize::from(**f) != fold).count();
     [of(true), of(false)]
 }
@@ -146,7 +147,7 @@ mod tests {
     fn training_sums_are_differences_of_means_of_other_folds() {
         let first = [true, true, true, false, false, false];
         let folds = [0, 1, 2, 0, 1, 2];
-        let strip = training_strip(&first, &folds);
+        let strip = training_strip(&first, &folds, |_| 1.0);
         let column = |fold: usize| (0..6).map(|i| strip[i * STRIP + fold]).collect::<Vec<_>>();
         assert_eq!(column(0), [0.0, 0.5, 0.5, 0.0, -0.5, -0.5]);
         assert_eq!(training_counts(&first, &folds, 1), [2, 2]);

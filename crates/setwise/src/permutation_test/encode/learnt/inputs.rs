@@ -26,7 +26,7 @@ pub struct Inputs {
 }
 
 /// The pooled sample and what is derived of it.
-pub struct Encoded<'a> {
+pub struct PooledRows<'a> {
     /// Columns with mean zero and variance one.
     pub standardised: &'a [f64],
     pub ranks: &'a Ranks,
@@ -44,7 +44,7 @@ impl Inputs {
         let standardised = Standardised::new(data.to_vec(), dim);
         let ranks = Ranks::new(data, dim);
         let white = whitened(&standardised.data, dim);
-        let encoded = Encoded {
+        let pooled = PooledRows {
             standardised: &standardised.data,
             ranks: &ranks,
             scores: &ranks.normal_scores(),
@@ -53,43 +53,45 @@ impl Inputs {
             order: &sorted_rows(data, dim),
         };
         let all: Vec<u32> = (0..(data.len() / dim) as u32).collect();
-        Self::new(&encoded, &all, seed)
+        Self::new(&pooled, &all, seed)
     }
 
     /// The inputs of some rows of a pooled sample.
-    pub fn new(encoded: &Encoded, rows: &[u32], seed: u64) -> Self {
-        /// Normal scores beyond this one were not trained with.
-        const LARGEST_SCORE: f32 = 3.719;
-        let dim = encoded.ranks.dim;
-        let repeats: Vec<Vec<u32>> = (0..dim).into_par_iter().map(|c| encoded.ranks.repeats(c)).collect();
-        let count = encoded.order.len();
-        let entry = &|at: usize| {
-            let share = encoded.ranks.shares[at];
-            let equal = repeats[at % dim][(f64::from(share) * (2 * count) as f64).round() as usize];
-            let score = encoded.scores[at].clamp(-LARGEST_SCORE, LARGEST_SCORE);
-            [share, score, (equal - 1) as f32 / count as f32, encoded.standardised[at].asinh() as f32]
-        };
-        let of_row = |&row: &u32| {
-            let first = row as usize * dim;
-            (first..first + dim).flat_map(entry)
-        };
-        Inputs { dim, entries: rows.iter().flat_map(of_row).collect(), rows: of_rows(encoded, rows, seed) }
+    pub fn new(pooled: &PooledRows, rows: &[u32], seed: u64) -> Self {
+        /// Normal scores are clamped, as in training.
+        const LARGEST_SCORE: f32 = 3.891;
+        let dim = pooled.ranks.dim;
+        let count = pooled.order.len();
+        let mut entries = vec![0.0; rows.len() * dim * OF_ENTRY];
+        for c in 0..dim {
+            let repeats = pooled.ranks.repeats(c);
+            for (row, out) in rows.iter().zip(entries.chunks_exact_mut(dim * OF_ENTRY)) {
+                let at = *row as usize * dim + c;
+                let share = pooled.ranks.shares[at];
+                let equal = repeats[(f64::from(share) * (2 * count) as f64).round() as usize];
+                let score = pooled.scores[at].clamp(-LARGEST_SCORE, LARGEST_SCORE);
+                let value = pooled.standardised[at].asinh() as f32;
+                let entry = [share, score, (equal - 1) as f32 / count as f32, value];
+                out[c * OF_ENTRY..][..OF_ENTRY].copy_from_slice(&entry);
+            }
+        }
+        Inputs { dim, entries, rows: of_rows(pooled, rows, seed) }
     }
 }
 
 /// Log densities by kernels around random rows, and the distance from the mean.
-fn of_rows(encoded: &Encoded, rows: &[u32], seed: u64) -> Vec<f32> {
+fn of_rows(pooled: &PooledRows, rows: &[u32], seed: u64) -> Vec<f32> {
     /// Centres of density estimates.
     const CENTRES: usize = 128;
     /// Rows whose distances determine the widths.
     const SAMPLED: usize = 200;
     /// Density where no centre is near.
     const LEAST: f32 = 1e-4;
-    let dim = encoded.ranks.dim;
-    let order = encoded.order;
+    let dim = pooled.ranks.dim;
+    let order = pooled.order;
     let some: Vec<u32> = order.iter().copied().step_by(order.len().div_ceil(SAMPLED)).collect();
     let mut out = vec![0.0; rows.len() * OF_ROW];
-    for (space, points) in [encoded.white, encoded.scores].into_iter().enumerate() {
+    for (space, points) in [pooled.white, pooled.scores].into_iter().enumerate() {
         let kinds = bandwidths::<WIDTHS>(points, dim, &some, seed).map(|h| (Shape::Gaussian, h, CENTRES));
         let bumps = Bumps::new(points, dim, order, &kinds, seed ^ 1);
         out.par_chunks_exact_mut(OF_ROW).zip(rows).for_each(|(out, &row)| {
@@ -101,7 +103,7 @@ fn of_rows(encoded: &Encoded, rows: &[u32], seed: u64) -> Vec<f32> {
             }
         });
     }
-    let radius = |row: u32| encoded.radius.values[row as usize * encoded.radius.width];
+    let radius = |row: u32| pooled.radius.values[row as usize * pooled.radius.width];
     out.chunks_exact_mut(OF_ROW).zip(rows).for_each(|(out, &row)| out[2 * WIDTHS] = radius(row));
     out
 }
