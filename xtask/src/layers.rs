@@ -15,6 +15,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "random",
             "linalg",
             "distributions",
+            "ranks",
             "sets",
             "files",
             "nn",
