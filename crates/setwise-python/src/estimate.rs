@@ -115,9 +115,10 @@ pub fn divergence<'py>(
 /// x, y : array-like
 ///     Samples with the same number of rows; row i of one belongs to row i of the other. An array with one axis is a
 ///     sample with one column. A list of arrays is a batch, and so is an array with three axes.
-/// method : {"ksg", "gaussian", "mine"}, optional
+/// method : {"ksg", "gaussian", "copula", "mine"}, optional
 ///     "ksg", the default: nearest neighbours (Kraskov, Stögbauer, Grassberger). "gaussian": closed form for a Gaussian
-///     with the pairs' moments. "mine": lower bound from trained networks (Belghazi et al.).
+///     with the pairs' moments. "copula": the same for normal scores, so that outliers hardly matter. "mine": lower
+///     bound from trained networks (Belghazi et al.).
 /// variant : {1, 2}
 ///     Kraskov's first or second estimator, for "ksg".
 /// k : int

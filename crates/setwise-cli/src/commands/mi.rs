@@ -54,6 +54,8 @@ enum Method {
     Ksg,
     /// Closed form for a Gaussian with the pairs' moments.
     Gaussian,
+    /// The same for normal scores: outliers and units of columns hardly matter.
+    Copula,
     /// A lower bound from trained networks (Belghazi et al.).
     Mine,
 }
@@ -74,6 +76,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let method = match args.method {
         Method::Ksg => MiMethod::Ksg,
         Method::Gaussian => MiMethod::Gaussian,
+        Method::Copula => MiMethod::Copula,
         Method::Mine => MiMethod::Mine,
     };
     let variant = if args.variant == Some(2) { Variant::Two } else { Variant::One };

@@ -154,7 +154,7 @@ fn estimate_all(method: &str, raw: &RawBatch) -> Result<Vec<(f64, f64)>> {
         match method {
             // As in the published code: k = 1, Euclidean norms within X and Y, unscaled columns.
             "ksg" => Ksg::new(1).with_norm(Norm::Euclidean).unscaled().value(x, y),
-            "gaussian" => GaussianMi.value(x, y),
+            "gaussian" => GaussianMi::default().value(x, y),
             "mine" => Mine::default().value(x, y),
             _ => Ok(0.0),
         }

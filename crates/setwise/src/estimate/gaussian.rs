@@ -1,6 +1,6 @@
 //! Gaussian estimators: the closed forms at the moments of the samples.
 //!
-//! Covariances are divided by n − 1. Both estimators are consistent for Gaussians. For other distributions the limit of
+//! Covariances are divided by n − 1. The estimators are consistent for Gaussians. For other distributions the limit of
 //! MI is a lower bound and that of KL an approximation.
 
 use super::cross_check::disagreement;
@@ -10,6 +10,7 @@ use super::supports::support_warnings;
 use super::{Dim, Estimate, Estimator, Points, Quantity, digamma};
 use crate::distributions::{gaussian_kl, trace_and_shift};
 use crate::linalg::{cholesky, log_det, moments};
+use crate::ranks::normal_scores;
 use crate::{Error, Result};
 
 /// KL(P‖Q) ≈ ½ [tr(Σq⁻¹Σp) + (μq − μp)ᵀ Σq⁻¹ (μq − μp) − d + log(det Σq / det Σp)].
@@ -42,8 +43,36 @@ impl GaussianKl {
 }
 
 /// I(X; Y) ≈ ½ log(det Σx · det Σy / det Σxy).
+///
+/// The bias of the closed form at sample moments is removed, exactly so for samples of Gaussians: with 10 columns each
+/// and 200 rows it is 0.27 nats. [`GaussianMi::plug_in`] keeps it. [`GaussianMi::copula`] is of normal scores.
+///
+/// ```
+/// use setwise::estimate::{Estimator, GaussianMi, Points};
+/// // The correlation is 0.8.
+/// let (x, y) = (Points::new(&[1.0, 2.0, 3.0, 4.0], 1), Points::new(&[1.0, 3.0, 2.0, 4.0], 1));
+/// assert!((GaussianMi::plug_in().value(x, y)? + 0.5 * f64::ln(1.0 - 0.8 * 0.8)).abs() < 1e-12);
+/// assert!(GaussianMi::default().value(x, y)? < 0.1);
+/// # Ok::<(), setwise::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct GaussianMi;
+pub struct GaussianMi {
+    biased: bool,
+    of_scores: bool,
+}
+
+impl GaussianMi {
+    /// The closed form at the moments of the pairs, with its bias.
+    pub fn plug_in() -> Self {
+        GaussianMi { biased: true, of_scores: false }
+    }
+
+    /// The Gaussian copula: the closed form at the moments of normal scores. Strictly increasing maps of a column, and
+    /// units, have no influence; outliers have little.
+    pub fn copula() -> Self {
+        GaussianMi { biased: false, of_scores: true }
+    }
+}
 
 impl Estimator for GaussianKl {
     fn value(&self, p: Points, q: Points) -> Result<f64> {
@@ -114,13 +143,20 @@ fn log_det_bias(rows: f64, d: usize) -> f64 {
 impl Estimator for GaussianMi {
     fn value(&self, x: Points, y: Points) -> Result<f64> {
         check_pairs(x, y)?;
+        if self.of_scores {
+            let [a, b] = [x, y].map(|points| normal_scores(points.data(), points.dim()));
+            return GaussianMi { of_scores: false, ..*self }.value(x.with_data(&a), y.with_data(&b));
+        }
         check_covariance(x)?;
         check_covariance(y)?;
         let (of_x, of_y) = (Fit::new(x)?, Fit::new(y)?);
         let data = concatenated_rows(x, y);
         let name = format!("{} and {} side by side", x.name(), y.name());
         let joint = Fit::new(Points::new(&data, x.dim() + y.dim()).named(&name))?;
-        let log_det = |fit: &Fit, d| log_det(&fit.factor, d);
+        // Without the bias of log det.
+        let log_det = |fit: &Fit, d: usize| {
+            log_det(&fit.factor, d) - if self.biased { 0.0 } else { log_det_bias(x.len() as f64, d) }
+        };
         Ok(0.5 * (log_det(&of_x, x.dim()) + log_det(&of_y, y.dim()) - log_det(&joint, x.dim() + y.dim())))
     }
 
@@ -128,7 +164,8 @@ impl Estimator for GaussianMi {
         let value = self.value(x, y)?;
         let min_rows = 2 * (x.dim() + y.dim() + 2);
         let standard_error = interval::standard_error(x, y, Rows::Paired, min_rows, seed, |x, y| self.value(x, y));
-        let mut estimate = Estimate::new(Quantity::Mi, value, "gaussian".to_owned(), []);
+        let method = if self.of_scores { "gaussian copula" } else { "gaussian" };
+        let mut estimate = Estimate::new(Quantity::Mi, value, method.to_owned(), []);
         (estimate.n, estimate.dim) = (vec![x.len()], Dim::Two([x.dim(), y.dim()]));
         Ok(estimate.with_interval(
             interval::symmetric_interval(value, standard_error, interval::STUDENT_QUANTILE),
@@ -184,7 +221,7 @@ mod tests {
     #[test]
     fn the_mutual_information_follows_from_the_correlation() {
         let (x, y) = ([1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0, 4.0]);
-        let value = GaussianMi.value(Points::new(&x, 1), Points::new(&y, 1)).unwrap();
+        let value = GaussianMi::plug_in().value(Points::new(&x, 1), Points::new(&y, 1)).unwrap();
         assert!((value + 0.5 * (1.0f64 - 0.8 * 0.8).ln()).abs() < 1e-12, "{value}");
     }
 
@@ -209,6 +246,38 @@ mod tests {
     }
 
     #[test]
+    fn mutual_information_has_no_bias_on_gaussians_of_many_columns() {
+        let (n, d) = (60, 10);
+        let mut rng = Generator::seed_from_u64(5);
+        let [mut mean, mut of_scores, mut biased] = [0.0; 3];
+        for _ in 0..200 {
+            let mut draw = || -> Vec<f64> { (0..n * d).map(|_| StandardNormal.sample(&mut rng)).collect() };
+            let (x, y) = (draw(), draw());
+            let (x, y) = (Points::new(&x, d), Points::new(&y, d));
+            mean += GaussianMi::default().value(x, y).unwrap() / 200.0;
+            of_scores += GaussianMi::copula().value(x, y).unwrap() / 200.0;
+            biased += GaussianMi::plug_in().value(x, y).unwrap() / 200.0;
+        }
+        assert!(mean.abs() < 0.04 && of_scores.abs() < 0.1 && biased > 0.8, "{mean} {of_scores} {biased}");
+    }
+
+    #[test]
+    fn increasing_maps_and_outliers_do_not_change_the_copula() {
+        let mut rng = Generator::seed_from_u64(6);
+        let x: Vec<f64> = (0..300).map(|_| StandardNormal.sample(&mut rng)).collect();
+        let noise = |rng: &mut Generator| -> f64 { StandardNormal.sample(rng) };
+        let y: Vec<f64> = x.iter().map(|x| x + noise(&mut rng)).collect();
+        let value = |x: &[f64], y: &[f64]| GaussianMi::copula().value(Points::new(x, 1), Points::new(y, 1)).unwrap();
+        let before = value(&x, &y);
+        assert!((before - 0.5 * 2.0f64.ln()).abs() < 0.1, "{before}");
+        let mapped: Vec<f64> = x.iter().map(|x| 1e100 * (x - 20.0).exp()).collect();
+        assert_eq!(value(&mapped, &y), before);
+        let mut wrong = y.clone();
+        wrong[3] = -9999.0;
+        assert!((value(&x, &wrong) - before).abs() < 0.05);
+    }
+
+    #[test]
     fn errors_name_the_column_that_makes_a_covariance_singular() {
         let p = Points::new(&[1.0, 5.0, 2.0, 5.0, 3.0, 5.0], 2).named("p.csv");
         let line = Points::new(&[1.0, 2.0, 2.0, 4.0, 3.0, 6.0, 4.0, 8.0], 2).named("q.csv");
@@ -216,7 +285,7 @@ mod tests {
         assert!(error_of(p, line).starts_with("p.csv: column 2 holds one value only"));
         assert_eq!(error_of(line, line), "q.csv: column 2 is a linear function of the columns before it; leave it out");
         let x = Points::new(&[1.0, 2.0, 4.0], 1).named("x.csv");
-        let error = GaussianMi.value(x, x).unwrap_err().to_string();
+        let error = GaussianMi::default().value(x, x).unwrap_err().to_string();
         assert_eq!(
             error,
             "x.csv and x.csv side by side: column 2 is a linear function of the columns before it; leave it out"

@@ -1,5 +1,6 @@
 //! Mutual information from nearest neighbours (Kraskov, Stögbauer, Grassberger, 2004).
 
+use super::cross_check;
 use super::interval::{self, Rows};
 use super::neighbours::{Neighbours, Norm, Search};
 use super::points::{check_pairs, check_rows, check_varies, concatenated_rows};
@@ -26,6 +27,10 @@ pub enum Variant {
 /// **Ties.** Variant two includes all points at the k-th distance in the rectangle and uses their number as k. So does
 /// variant one where k or more pairs coincide: it counts the points at distance zero, which is the plug-in estimate for
 /// discrete values. Without ties these are the paper's formulas. Duplicate rows of X or Y get a warning.
+///
+/// **Many columns.** Neighbours saturate where many columns depend strongly. Where the Gaussian copula
+/// ([`GaussianMi::copula`](super::GaussianMi::copula)) lies above the estimate, the interval reaches there, and a warning
+/// says so.
 ///
 /// ```
 /// use rand::{RngExt, SeedableRng};
@@ -158,10 +163,12 @@ impl Estimator for Ksg {
         let warnings = x.warnings().into_iter().chain(y.warnings());
         let mut estimate = Estimate::new(Quantity::Mi, value, format!("ksg {variant}, k = {}", self.k), warnings);
         (estimate.n, estimate.dim) = (vec![x.len()], Dim::Two([x.dim(), y.dim()]));
-        Ok(estimate.with_interval(
+        let mut estimate = estimate.with_interval(
             interval::symmetric_interval(value, standard_error, interval::STUDENT_QUANTILE),
             interval::SUBSAMPLING,
-        ))
+        );
+        cross_check::reach_copula(&mut estimate, x, y, seed);
+        Ok(estimate)
     }
 }
 

@@ -27,6 +27,8 @@ pub enum MiMethod {
     Ksg,
     /// [`GaussianMi`].
     Gaussian,
+    /// [`GaussianMi::copula`].
+    Copula,
     /// [`Mine`].
     Mine,
 }
@@ -57,7 +59,13 @@ impl FromStr for MiMethod {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        parse_name(name, &[("ksg", MiMethod::Ksg), ("gaussian", MiMethod::Gaussian), ("mine", MiMethod::Mine)])
+        let known = [
+            ("ksg", MiMethod::Ksg),
+            ("gaussian", MiMethod::Gaussian),
+            ("copula", MiMethod::Copula),
+            ("mine", MiMethod::Mine),
+        ];
+        parse_name(name, &known)
     }
 }
 
@@ -137,7 +145,8 @@ impl MiOptions {
     pub fn estimator(&self) -> Box<dyn Estimator> {
         match self.method {
             MiMethod::Ksg => Box::new(Ksg::new(self.k).with_variant(self.variant)),
-            MiMethod::Gaussian => Box::new(GaussianMi),
+            MiMethod::Gaussian => Box::new(GaussianMi::default()),
+            MiMethod::Copula => Box::new(GaussianMi::copula()),
             MiMethod::Mine => Box::new(Mine { seed: self.seed, ..Mine::default() }),
         }
     }

@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | [`Pretrained`] | KL | two built-in networks |
 //! | [`Knn`] | KL | nearest neighbours, which [`neighbours`] finds |
-//! | [`GaussianKl`], [`GaussianMi`] | KL, MI | closed forms at the moments of the samples |
+//! | [`GaussianKl`], [`GaussianMi`] | KL, MI | closed forms at the moments of the samples, or of normal scores |
 //! | [`Logistic`] | KL | a classifier of P against Q |
 //! | [`Ksg`] | MI | nearest neighbours |
 //! | [`Mine`] | MI | a network that is trained on the samples |

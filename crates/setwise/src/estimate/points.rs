@@ -57,6 +57,14 @@ impl<'a> Points<'a> {
         Points { names, ..self }
     }
 
+    /// Other numbers under the same names.
+    pub(super) fn with_data<'b>(self, data: &'b [f64]) -> Points<'b>
+    where
+        'a: 'b,
+    {
+        Points { data, ..self }
+    }
+
     /// Number of rows.
     pub fn len(&self) -> usize {
         self.data.len() / self.dim
@@ -359,7 +367,7 @@ mod tests {
             &GaussianKl::default(),
             &Logistic,
             &Ksg::default(),
-            &GaussianMi,
+            &GaussianMi::default(),
             &Mine::default(),
         ];
         for (by, expected) in [(1e153, "row 56, column 2 is "), (1e-200, "column 2 spans ")] {
