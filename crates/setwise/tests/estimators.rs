@@ -281,6 +281,7 @@ proptest! {
         }
         let gaussian = GaussianKl::default();
         prop_assert!((value(&gaussian, &x, &y) - value(&gaussian, &moved(&x), &moved(&y))).abs() < 1e-9);
-        prop_assert!((value(&GaussianMi::default(), &x, &y) - value(&GaussianMi::default(), &moved(&x), &times(&y, other))).abs() < 1e-9);
+        let gaussian = GaussianMi::default();
+        prop_assert!((value(&gaussian, &x, &y) - value(&gaussian, &moved(&x), &times(&y, other))).abs() < 1e-9);
     }
 }

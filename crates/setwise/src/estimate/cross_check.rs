@@ -29,8 +29,8 @@ pub(super) fn disagreement(estimate: &Estimate, p: Points, q: Points, seed: u64)
     })
 }
 
-/// Extends the interval of an estimate of I(X; Y) by neighbours to that of the Gaussian copula where that lies above the
-/// estimate, with a warning.
+/// Extends the interval of an estimate of I(X; Y) by neighbours to that of the Gaussian copula where that lies above
+/// the estimate, with a warning.
 pub(super) fn reach_copula(estimate: &mut Estimate, x: Points, y: Points, seed: u64) {
     if x.len() < ROWS[0] {
         return;

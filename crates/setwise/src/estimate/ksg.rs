@@ -29,8 +29,8 @@ pub enum Variant {
 /// discrete values. Without ties these are the paper's formulas. Duplicate rows of X or Y get a warning.
 ///
 /// **Many columns.** Neighbours saturate where many columns depend strongly. Where the Gaussian copula
-/// ([`GaussianMi::copula`](super::GaussianMi::copula)) lies above the estimate, the interval reaches there, and a warning
-/// says so.
+/// ([`GaussianMi::copula`](super::GaussianMi::copula)) lies above the estimate, the interval reaches there, and a
+/// warning says so.
 ///
 /// ```
 /// use rand::{RngExt, SeedableRng};

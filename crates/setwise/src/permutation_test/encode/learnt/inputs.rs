@@ -38,22 +38,28 @@ pub struct PooledRows<'a> {
     pub order: &'a [u32],
 }
 
-impl Inputs {
-    /// The inputs of a pooled sample, all rows of it.
-    pub fn of_all(data: &[f64], dim: usize, seed: u64) -> Self {
+impl PooledRows<'_> {
+    /// Derives them of a pooled sample, for a function of them.
+    pub fn with<R>(data: &[f64], dim: usize, of: impl FnOnce(&PooledRows) -> R) -> R {
         let standardised = Standardised::new(data.to_vec(), dim);
         let ranks = Ranks::new(data, dim);
         let white = whitened(&standardised.data, dim);
-        let pooled = PooledRows {
+        of(&PooledRows {
             standardised: &standardised.data,
             ranks: &ranks,
             scores: &ranks.normal_scores(),
             white: &white,
             radius: &radius_cosines(&white, dim, 1),
             order: &sorted_rows(data, dim),
-        };
+        })
+    }
+}
+
+impl Inputs {
+    /// The inputs of a pooled sample, all rows of it.
+    pub fn of_all(data: &[f64], dim: usize, seed: u64) -> Self {
         let all: Vec<u32> = (0..(data.len() / dim) as u32).collect();
-        Self::new(&pooled, &all, seed)
+        PooledRows::with(data, dim, |pooled| Self::new(pooled, &all, seed))
     }
 
     /// The inputs of some rows of a pooled sample.

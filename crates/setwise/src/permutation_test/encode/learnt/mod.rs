@@ -120,23 +120,10 @@ impl Encode for Learnt {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::standardised::{Standardised, sorted_rows};
-    use super::super::{Ranks, radius_cosines, whitened};
     use super::*;
 
     fn encoded(data: &[f64], dim: usize, kept: &[u32]) -> Learnt {
-        let standardised = Standardised::new(data.to_vec(), dim);
-        let ranks = Ranks::new(data, dim);
-        let white = whitened(&standardised.data, dim);
-        let pooled = PooledRows {
-            standardised: &standardised.data,
-            ranks: &ranks,
-            scores: &ranks.normal_scores(),
-            white: &white,
-            radius: &radius_cosines(&white, dim, 1),
-            order: &sorted_rows(data, dim),
-        };
-        Learnt::new(&pooled, kept, 1)
+        PooledRows::with(data, dim, |pooled| Learnt::new(pooled, kept, 1))
     }
 
     fn row(learnt: &Learnt, row: usize) -> Vec<f32> {

@@ -99,7 +99,7 @@ impl Network {
                 queries: tensors.dense(&name("queries"))?,
                 row_block: tensors.block(&name("rows"))?,
                 summary: tensors.dense(&name("column_summary"))?,
-                entry_block: EntryBlock::new(&tensors.block(&name("entries"))?),
+                entry_block: EntryBlock::new(tensors.block(&name("entries"))?),
             })
         };
         Ok(Network {
@@ -172,7 +172,7 @@ impl Layer {
             let mut weights = scores.apply(normed);
             weights.chunks_exact_mut(POINTS).for_each(softmax);
             let context = values.apply(&weights);
-            self.row_block.add(rows, &beside(rows, &context, entries, dim));
+            self.row_block.add(rows, beside(rows, &context, entries, dim));
             let of_rows = self.entry_block.part(&self.entry_block.of_row, rows);
             self.entry_block.add(entries, &columns, &of_rows, dim);
         });
@@ -309,8 +309,7 @@ impl Seen {
 
 impl Block {
     /// Adds the outputs for these inputs to rows.
-    fn add(&self, rows: &mut [f32], inputs: &[f32]) {
-        let mut inputs = inputs.to_vec();
+    fn add(&self, rows: &mut [f32], mut inputs: Vec<f32>) {
         self.norm.apply(&mut inputs);
         let mut hidden = self.hidden.apply(&inputs);
         hidden.iter_mut().for_each(|x| *x = x.max(0.0));
@@ -320,25 +319,25 @@ impl Block {
 
 impl EntryBlock {
     /// Inputs are an entry, its column's summary and its row.
-    fn new(block: &Block) -> Self {
-        let units = block.hidden.outputs;
-        let scaled = |input: usize| block.hidden.weights_of(input).iter().map(move |w| w * block.norm.scale[input]);
+    fn new(Block { norm, hidden, out }: Block) -> Self {
+        let units = hidden.outputs;
+        let scaled = |input: usize| {
+            let scale = norm.scale[input];
+            hidden.weights_of(input).iter().map(move |w| w * scale)
+        };
         let part =
             |from: usize, to: usize| Dense::new(&(from..to).flat_map(scaled).collect::<Vec<f32>>(), &vec![0.0; units]);
-        let sum = |of: &dyn Fn(usize, usize) -> f32| {
-            (0..units).map(|unit| (0..block.hidden.inputs).map(|k| of(k, unit)).sum::<f32>()).collect::<Vec<f32>>()
+        let sums = |of_inputs: &[f32]| -> Vec<f32> {
+            let of_unit = |unit: usize| of_inputs.iter().enumerate().map(|(k, x)| x * hidden.weights_of(k)[unit]).sum();
+            (0..units).map(of_unit).collect()
         };
-        let shifted = sum(&|k, unit| block.norm.shift[k] * block.hidden.weights_of(k)[unit]);
         EntryBlock {
             of_entry: part(0, ENTRY),
             of_column: part(ENTRY, 2 * ENTRY),
             of_row: part(2 * ENTRY, 2 * ENTRY + ROW),
-            of_one: sum(&|k, unit| block.norm.scale[k] * block.hidden.weights_of(k)[unit]),
-            bias: shifted.iter().zip(block.hidden.bias()).map(|(x, y)| x + y).collect(),
-            out: Dense::new(
-                &(0..units).flat_map(|k| block.out.weights_of(k).to_vec()).collect::<Vec<f32>>(),
-                block.out.bias(),
-            ),
+            of_one: sums(&norm.scale),
+            bias: sums(&norm.shift).iter().zip(hidden.bias()).map(|(x, y)| x + y).collect(),
+            out,
         }
     }
 
